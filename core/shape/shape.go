@@ -1,0 +1,124 @@
+// Package shape describes arrays: element types, dimensions and byte sizes.
+//
+// It is pure: values only, no state. Element types carry PJRT's numbers, so that
+// they cross the C edge unchanged.
+package shape
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// DType is an element type, numbered as PJRT_Buffer_Type.
+type DType uint32
+
+// The element types.
+const (
+	Invalid DType = iota
+	Pred
+	S8
+	S16
+	S32
+	S64
+	U8
+	U16
+	U32
+	U64
+	F16
+	F32
+	F64
+	BF16
+	C64
+	C128
+	F8E5M2
+	F8E4M3FN
+	F8E4M3B11FNUZ
+	F8E5M2FNUZ
+	F8E4M3FNUZ
+	S4
+	U4
+	Token
+	S2
+	U2
+	F8E4M3
+	F8E3M4
+	F8E8M0FNU
+	F4E2M1FN
+	S1
+	U1
+	F6E2M3FN
+	F6E3M2FN
+)
+
+var dtypes = [...]struct {
+	name string
+	bits int
+}{{"invalid", 0}, {"pred", 8}, {"s8", 8}, {"s16", 16}, {"s32", 32}, {"s64", 64}, {"u8", 8}, {"u16", 16}, {"u32", 32},
+	{"u64", 64}, {"f16", 16}, {"f32", 32}, {"f64", 64}, {"bf16", 16}, {"c64", 64}, {"c128", 128}, {"f8e5m2", 8},
+	{"f8e4m3fn", 8}, {"f8e4m3b11fnuz", 8}, {"f8e5m2fnuz", 8}, {"f8e4m3fnuz", 8}, {"s4", 4}, {"u4", 4}, {"token", 0},
+	{"s2", 2}, {"u2", 2}, {"f8e4m3", 8}, {"f8e3m4", 8}, {"f8e8m0fnu", 8}, {"f4e2m1fn", 4}, {"s1", 1}, {"u1", 1},
+	{"f6e2m3fn", 6}, {"f6e3m2fn", 6}}
+
+// String gives XLA's name of the type, such as f32.
+func (t DType) String() string {
+	if int(t) < len(dtypes) {
+		return dtypes[t].name
+	}
+	return fmt.Sprintf("dtype%d", uint32(t))
+}
+
+// Bits is the width of one element; 0 for tokens and for types not known here.
+func (t DType) Bits() int {
+	if int(t) < len(dtypes) {
+		return dtypes[t].bits
+	}
+	return 0
+}
+
+// Shape is an element type and dimensions. A scalar has no dimensions.
+type Shape struct {
+	DType DType
+	Dims  []int64
+}
+
+// Elements is the number of elements, or -1 where a dimension is negative or
+// the product does not fit in an int64.
+func (s Shape) Elements() int64 {
+	n := int64(1)
+	for _, d := range s.Dims {
+		if d < 0 {
+			return -1
+		}
+		if d != 0 && n > math.MaxInt64/d {
+			return -1
+		}
+		n *= d
+	}
+	return n
+}
+
+// Bytes is the size of a dense array of this shape with sub-byte elements
+// packed, or -1 where it does not fit in an int64.
+func (s Shape) Bytes() int64 {
+	n, bits := s.Elements(), int64(s.DType.Bits())
+	if n < 0 || (bits != 0 && n > (math.MaxInt64-7)/bits) {
+		return -1
+	}
+	return (n*bits + 7) / 8
+}
+
+// String writes the shape as XLA does, such as f32[4,8].
+func (s Shape) String() string {
+	var b strings.Builder
+	b.WriteString(s.DType.String())
+	b.WriteByte('[')
+	for i, d := range s.Dims {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprint(&b, d)
+	}
+	b.WriteByte(']')
+	return b.String()
+}

@@ -1,0 +1,3 @@
+module github.com/openpathways/pathways
+
+go 1.26
