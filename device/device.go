@@ -117,7 +117,7 @@ const (
 // Host is a host array to be brought to a device.
 type Host struct {
 	Shape     shape.Shape
-	Data      []byte // dense, row-major, C memory or pinned unless DuringCall
+	Data      []byte // Shape.HostBytes: dense, row-major; C memory or pinned unless DuringCall
 	Device    int    // local index
 	Memory    string // memory kind; "" is the device's default
 	Semantics HostSemantics
@@ -133,8 +133,8 @@ type Buffer interface {
 	// Ready fires when the contents are there, or with the error that is there
 	// instead.
 	Ready() Event
-	// ToHost copies dense row-major bytes into dst, which is C memory or pinned
-	// and stays until the event fires.
+	// ToHost copies dense row-major bytes into dst, which has Shape.HostBytes, is C
+	// memory or pinned, and stays until the event fires.
 	ToHost(dst []byte) (Event, error)
 	// CopyTo copies to another device or memory of the same driver.
 	CopyTo(device int, memory string) (Buffer, error)

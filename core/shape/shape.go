@@ -108,6 +108,17 @@ func (s Shape) Bytes() int64 {
 	return (n*bits + 7) / 8
 }
 
+// HostBytes is the size of a dense array of this shape in host memory, where an
+// element narrower than a byte takes a byte of its own, as in NumPy and PJRT; -1
+// where it does not fit in an int64.
+func (s Shape) HostBytes() int64 {
+	n, size := s.Elements(), int64(s.DType.Bits()+7)/8
+	if n < 0 || (size != 0 && n > math.MaxInt64/size) {
+		return -1
+	}
+	return n * size
+}
+
 // String writes the shape as XLA does, such as f32[4,8].
 func (s Shape) String() string {
 	var b strings.Builder
