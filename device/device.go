@@ -18,7 +18,14 @@
 // Whoever gets a Driver, Executable or Buffer closes it, once; a second Close
 // does nothing. A Driver closes last. Closing a Buffer that work still reads is
 // allowed: its memory goes when that work is done. An error return means that
-// there is nothing to close. Errors carry codes of core/status.
+// there is nothing to close.
+//
+// # Errors
+//
+// Errors carry codes of core/status. One that is about an argument of Execute
+// says which: "argument 1", counted from 0. Whatever a driver cannot know before
+// a computation runs fails the computation's events and outputs, and all that is
+// made from them, with the same code and text.
 package device
 
 import (
