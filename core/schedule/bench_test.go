@@ -1,0 +1,83 @@
+package schedule
+
+import (
+	"strconv"
+	"testing"
+)
+
+// One gang from Submit to Completed with nothing in its way.
+func BenchmarkGang(b *testing.B) {
+	for _, n := range []int{1, 8, 64, 4096} {
+		b.Run("devices="+strconv.Itoa(n), func(b *testing.B) {
+			s := New(Config{})
+			g := Gang{Devices: firstDevices(n)}
+			var out []Action
+			b.ReportAllocs()
+			for b.Loop() {
+				g.ID++
+				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+				out = s.Step(Event{Kind: Launched, ID: g.ID}, out)
+				out = s.Step(Event{Kind: Completed, ID: g.ID}, out)
+				if len(out) != 1 || out[0].Kind != Start {
+					b.Fatalf("got %v, want one start", out)
+				}
+			}
+		})
+	}
+}
+
+// Gangs that share devices, 64 queued at all times.
+func BenchmarkContended(b *testing.B) {
+	for _, n := range []int{8, 4096} {
+		b.Run("devices="+strconv.Itoa(n), func(b *testing.B) {
+			s := New(Config{})
+			g := Gang{Devices: firstDevices(n)}
+			var out []Action
+			for range 64 {
+				g.ID++
+				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+			}
+			turn := uint64(1)
+			b.ReportAllocs()
+			for b.Loop() {
+				g.ID++
+				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+				out = s.Step(Event{Kind: Launched, ID: turn}, out)
+				out = s.Step(Event{Kind: Completed, ID: turn}, out)
+				turn++
+				if len(out) != 1 || out[0].ID != turn {
+					b.Fatalf("got %v, want a start of gang %d", out, turn)
+				}
+			}
+		})
+	}
+}
+
+// A chain: each gang reads what the one before makes.
+func BenchmarkChain(b *testing.B) {
+	s := New(Config{})
+	after := make([]uint64, 1)
+	g := Gang{Devices: firstDevices(8), After: after}
+	var out []Action
+	g.ID = 1
+	out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+	b.ReportAllocs()
+	for b.Loop() {
+		after[0] = g.ID
+		g.ID++
+		out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+		out = s.Step(Event{Kind: Launched, ID: g.ID - 1}, out)
+		out = s.Step(Event{Kind: Completed, ID: g.ID - 1}, out)
+		if len(out) != 1 || out[0].ID != g.ID {
+			b.Fatalf("got %v, want a start of gang %d", out, g.ID)
+		}
+	}
+}
+
+func firstDevices(n int) DeviceSet {
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = i
+	}
+	return Devices(ids...)
+}

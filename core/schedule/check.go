@@ -1,0 +1,77 @@
+package schedule
+
+import "fmt"
+
+// check panics where State's own rules do not hold. It costs time in proportion
+// to the gangs known and runs under the build tag invariants.
+func (s *State) check() {
+	queued := 0
+	var busy, lanes mask
+	lane := make(map[*record]bool)
+	data := make(map[*record]int32)
+	waits := make(map[*record]int32)
+	for p := s.first; p != nil; p = p.next {
+		switch {
+		case !p.multi:
+			panic(fmt.Sprintf("schedule: gang %d of one device stands in the list of lanes", p.gang.ID))
+		case p.next == nil && s.last != p:
+			panic("schedule: the list of lanes does not end at its last gang")
+		case p.phase == started && lanes.overlaps(&p.gang.Devices.mask):
+			panic(fmt.Sprintf("schedule: gang %d started while another had a lane of it", p.gang.ID))
+		case p.phase == started && p.lanes != 0:
+			panic(fmt.Sprintf("schedule: gang %d started and waits for a lane", p.gang.ID))
+		case p.phase == dead:
+			queued++
+		}
+		lanes.add(&p.gang.Devices.mask)
+		busy.add(&p.gang.Devices.mask)
+		lane[p] = true
+		for _, e := range p.succ {
+			if e.lane {
+				waits[e.to]++
+			}
+		}
+	}
+	for p := s.first; p != nil; p = p.next {
+		if waits[p] != p.lanes {
+			panic(fmt.Sprintf("schedule: gang %d counts %d lanes to wait for, there are %d", p.gang.ID, p.lanes, waits[p]))
+		}
+	}
+	if busy.remove(&s.busy) || func() bool { b := mask{}; b.add(&s.busy); return b.remove(&lanes) }() {
+		panic("schedule: busy is not the union of the lanes")
+	}
+	for id, r := range s.gangs {
+		if r.gang.ID != id || r.gang.of != r || r.doomed {
+			panic(fmt.Sprintf("schedule: gang %d has a wrong record", id))
+		}
+		if r.phase < started {
+			queued++
+		}
+		if want := r.multi && (r.phase == placed || r.phase == started); want != lane[r] {
+			panic(fmt.Sprintf("schedule: gang %d stands in the list of lanes: %t, want %t", id, lane[r], want))
+		}
+		if r.phase == launched && len(r.succ) > 0 {
+			panic(fmt.Sprintf("schedule: gang %d has launched and others wait for it", id))
+		}
+		for _, e := range r.succ {
+			if e.lane || e.to.gen != e.gen {
+				continue
+			}
+			data[e.to]++
+			if r.phase == held && e.to.phase != held && e.to.phase != dead {
+				panic(fmt.Sprintf("schedule: the policy placed gang %d before gang %d, whose outputs it reads", e.to.gang.ID, id))
+			}
+		}
+	}
+	for id, r := range s.gangs {
+		if data[r] != r.data {
+			panic(fmt.Sprintf("schedule: gang %d counts %d producers to wait for, there are %d", id, r.data, data[r]))
+		}
+		if r.phase == placed && r.data == 0 && r.lanes == 0 {
+			panic(fmt.Sprintf("schedule: gang %d waits for nothing and has not started", id))
+		}
+	}
+	if queued != s.queued {
+		panic(fmt.Sprintf("schedule: %d gangs are counted as queued, there are %d", s.queued, queued))
+	}
+}
