@@ -1,0 +1,18 @@
+// How the .c files of this package call a slot.
+#ifndef PATHWAYS_DEVICE_PJRT_CALL_H_
+#define PATHWAYS_DEVICE_PJRT_CALL_H_
+
+#include <string.h>
+
+#include "driver.h"
+
+// A zeroed args struct of a slot, with its size set.
+#define PWDRV_ARGS(slot) slot##_Args args = {.struct_size = slot##_Args_STRUCT_SIZE}
+
+// Calls a slot with args, or names it where the plugin's table ends before it.
+#define PWDRV_CALL(api, slot) \
+  (PWDRV_HAS(api, slot) ? (pwdrv_status){(api)->slot(&args), NULL} : (pwdrv_status){NULL, #slot})
+
+#define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
+
+#endif  // PATHWAYS_DEVICE_PJRT_CALL_H_

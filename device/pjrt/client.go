@@ -1,0 +1,264 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// ClientOptions say how a client is made.
+type ClientOptions struct {
+	// Devices is the number of devices; 0 leaves it to the plugin. It becomes the
+	// plugin's own option: cpu_device_count, or visible_devices for CUDA.
+	Devices int
+	// Values are options of the plugin, by name: string, bool, any integer,
+	// []int64, float32 or float64. An option that the plugin does not know gives
+	// the plugin's error.
+	Values map[string]any
+	// Store is the rendezvous of an island with several members, or nil.
+	Store device.KeyValues
+	// RawStore is the same as C callbacks; it is used where Store is nil. The
+	// callbacks must work for as long as the client lives.
+	RawStore RawStore
+}
+
+// RawStore holds PJRT key-value callbacks with their user arguments. The zero
+// value is none.
+type RawStore struct {
+	Get, GetArg, Put, PutArg, TryGet, TryGetArg unsafe.Pointer
+}
+
+// Client is a client of a plugin. It is a device.Driver.
+type Client struct {
+	plugin            *Plugin
+	raw               *C.PJRT_Client
+	platform, version string
+	devices           []device.Device
+	handles           []deviceHandles
+	local             map[*C.PJRT_Device]int
+	store             *store
+
+	mu     sync.Mutex
+	closed bool
+	quiet  sync.Cond // signalled when inFlight becomes 0; uses mu
+	// What keeps the plugin's client: buffers, executables and contexts that are
+	// open, events that have not fired, and the client itself until Close.
+	refs     atomic.Int64
+	open     atomic.Int64 // buffers, executables and contexts
+	inFlight int64        // events of work; under mu
+	accounts []account
+}
+
+// deviceHandles are the plugin's names of a device, which live as long as the
+// client.
+type deviceHandles struct {
+	raw      *C.PJRT_Device
+	memories []*C.PJRT_Memory // as in device.Device.Memories
+}
+
+// Create makes a client. The error is the plugin's own where the plugin refuses.
+func (p *Plugin) Create(o ClientOptions) (*Client, error) {
+	options, err := p.options(o)
+	if err != nil {
+		return nil, err
+	}
+	defer C.pwdrv_options_free(options)
+	c := &Client{plugin: p}
+	c.quiet.L = &c.mu
+	c.refs.Store(1)
+	var callbacks C.pwdrv_store
+	if o.Store != nil {
+		c.store = newStore(o.Store)
+		callbacks = C.pwdrv_go_store(C.uintptr_t(c.store.handle))
+	} else {
+		r := o.RawStore
+		callbacks = C.pwdrv_store{r.Get, r.GetArg, r.Put, r.PutArg, r.TryGet, r.TryGetArg}
+	}
+	if err := p.check(C.pwdrv_client_create(p.api, options, callbacks, &c.raw)); err != nil {
+		c.store.close()
+		return nil, status.Wrap(err, "plugin %s makes no client", p.path)
+	}
+	if err := c.describe(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// options builds the plugin's create options in C memory.
+func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
+	values := maps.Clone(o.Values)
+	if values == nil {
+		values = map[string]any{}
+	}
+	if o.Devices < 0 {
+		return nil, status.New(status.InvalidArgument, "%d devices were asked for: ask for one or more", o.Devices)
+	}
+	if o.Devices > 0 {
+		switch p.Kind() {
+		case "cpu":
+			values["cpu_device_count"] = int64(o.Devices)
+		case "cuda":
+			visible := make([]int64, o.Devices)
+			for i := range visible {
+				visible[i] = int64(i)
+			}
+			values["visible_devices"] = visible
+		default:
+			return nil, status.New(status.InvalidArgument,
+				"the number of %s devices cannot be chosen: leave it out, and the plugin takes what is there", p.Kind())
+		}
+	}
+	options := C.pwdrv_options_new(C.size_t(len(values)))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		name, size := chars(key)
+		switch v := values[key].(type) {
+		case string:
+			value, n := chars(v)
+			C.pwdrv_options_string(options, name, size, value, n)
+		case bool:
+			C.pwdrv_options_bool(options, name, size, C.bool(v))
+		case int:
+			C.pwdrv_options_int(options, name, size, C.int64_t(v))
+		case int32:
+			C.pwdrv_options_int(options, name, size, C.int64_t(v))
+		case int64:
+			C.pwdrv_options_int(options, name, size, C.int64_t(v))
+		case float32:
+			C.pwdrv_options_float(options, name, size, C.float(v))
+		case float64:
+			C.pwdrv_options_float(options, name, size, C.float(v))
+		case []int64:
+			C.pwdrv_options_ints(options, name, size, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)))
+		default:
+			C.pwdrv_options_free(options)
+			return nil, status.New(status.InvalidArgument,
+				"option %s is a %T: use a string, bool, integer, float or []int64", key, v)
+		}
+	}
+	return options, nil
+}
+
+// describe reads what stays the same for the client's life.
+func (c *Client) describe() error {
+	p := c.plugin
+	var name, version C.pwdrv_bytes
+	if err := p.check(C.pwdrv_client_platform(p.api, c.raw, &name, &version)); err != nil {
+		return err
+	}
+	c.platform, c.version = strings.ToLower(goString(name)), goString(version)
+	var list **C.PJRT_Device
+	var count C.size_t
+	if err := p.check(C.pwdrv_client_devices(p.api, c.raw, &list, &count)); err != nil {
+		return err
+	}
+	c.local = make(map[*C.PJRT_Device]int, count)
+	c.accounts = make([]account, count)
+	for i, raw := range unsafe.Slice(list, count) {
+		d, h, err := c.describeDevice(raw)
+		if err != nil {
+			return err
+		}
+		d.Local = i
+		c.devices = append(c.devices, d)
+		c.handles = append(c.handles, h)
+		c.local[raw] = i
+	}
+	return nil
+}
+
+func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHandles, err error) {
+	p := c.plugin
+	var id C.int
+	var kind C.pwdrv_bytes
+	if err = p.check(C.pwdrv_device_describe(p.api, raw, &id, &kind)); err != nil {
+		return
+	}
+	d.ID, d.Kind = int(id), goString(kind)
+	h.raw = raw
+	var list **C.PJRT_Memory
+	var count C.size_t
+	var fallback *C.PJRT_Memory
+	if err = p.check(C.pwdrv_device_memories(p.api, raw, &list, &count, &fallback)); err != nil {
+		return
+	}
+	for i, memory := range unsafe.Slice(list, count) {
+		if err = p.check(C.pwdrv_memory_describe(p.api, memory, &id, &kind)); err != nil {
+			return
+		}
+		d.Memories = append(d.Memories, device.Memory{ID: int(id), Kind: goString(kind)})
+		h.memories = append(h.memories, memory)
+		if memory == fallback {
+			d.Default = i
+		}
+	}
+	return
+}
+
+// Raw is the plugin's PJRT_Client*. It lives until Close.
+func (c *Client) Raw() unsafe.Pointer { return unsafe.Pointer(c.raw) }
+
+// Plugin is the plugin that the client is of.
+func (c *Client) Plugin() *Plugin { return c.plugin }
+
+// Platform is the plugin's platform in lower case, such as "cpu".
+func (c *Client) Platform() string { return c.platform }
+
+// PlatformVersion is what the plugin says of its version.
+func (c *Client) PlatformVersion() string { return c.version }
+
+// Devices lists the addressable devices. The slice is shared and must not be
+// changed.
+func (c *Client) Devices() []device.Device { return c.devices }
+
+// hold keeps the plugin's client until drop. It fails once Close has begun.
+func (c *Client) hold() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return status.New(status.FailedPrecondition, "the %s client is closed", c.platform)
+	}
+	c.refs.Add(1)
+	return nil
+}
+
+func (c *Client) drop() {
+	if c.refs.Add(-1) > 0 {
+		return
+	}
+	// No one is left who could tell of an error, and nothing to do about it.
+	c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
+	c.store.close()
+}
+
+// Close waits until the work in flight is done, then frees the client. Where
+// buffers or executables are still open it says so, and the client is freed
+// with the last of them.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	for c.inFlight > 0 {
+		c.quiet.Wait()
+	}
+	c.mu.Unlock()
+	open := c.open.Load()
+	c.drop()
+	if open > 0 {
+		return status.New(status.FailedPrecondition,
+			"the %s client was closed before %d of its buffers and executables: close those first", c.platform, open)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// check turns what a call gave into an error with the plugin's code and text.
+// It destroys the plugin's error.
+func (p *Plugin) check(s C.pwdrv_status) error {
+	if s.error == nil && s.missing == nil {
+		return nil
+	}
+	if s.missing != nil {
+		return status.New(status.Unimplemented, "plugin %s (PJRT %d.%d) has no %s", p.path, p.major, p.minor,
+			C.GoString(s.missing))
+	}
+	return p.take(s.error)
+}
+
+// take converts a plugin's error, which it destroys. nil stays nil.
+func (p *Plugin) take(e *C.PJRT_Error) error {
+	if e == nil {
+		return nil
+	}
+	var code C.int
+	var message C.pwdrv_bytes
+	C.pwdrv_error_read(p.api, e, &code, &message)
+	text := goString(message)
+	C.pwdrv_error_destroy(p.api, e)
+	if code == 0 {
+		code = C.PJRT_Error_Code_UNKNOWN
+	}
+	return &status.Error{Code: status.Code(code), Message: text}
+}
+
+func goString(b C.pwdrv_bytes) string { return C.GoStringN(b.data, C.int(b.size)) }
+
+func goBytes(b C.pwdrv_bytes) []byte {
+	if b.size == 0 {
+		return []byte{}
+	}
+	return append([]byte(nil), unsafe.Slice((*byte)(unsafe.Pointer(b.data)), b.size)...)
+}
+
+// chars gives the bytes of s to a C function for the length of the call.
+func chars(s string) (*C.char, C.size_t) {
+	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))
+}

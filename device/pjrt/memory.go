@@ -1,0 +1,72 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// account counts the bytes of the buffers in a device's default memory, for
+// plugins that keep no statistics.
+type account struct{ inUse, peak atomic.Int64 }
+
+func (a *account) add(bytes int64) {
+	now := a.inUse.Add(bytes)
+	for peak := a.peak.Load(); now > peak && !a.peak.CompareAndSwap(peak, now); peak = a.peak.Load() {
+	}
+}
+
+// MemoryStats gives the plugin's own numbers where it has them, otherwise the
+// bytes of the buffers that this client made in the device's default memory.
+func (c *Client) MemoryStats(local int) (device.MemoryStats, error) {
+	if err := c.checkDevice(local); err != nil {
+		return device.MemoryStats{}, err
+	}
+	if err := c.hold(); err != nil {
+		return device.MemoryStats{}, err
+	}
+	defer c.drop()
+	var inUse, peak, limit C.int64_t
+	err := c.plugin.check(C.pwdrv_device_stats(c.plugin.api, c.handles[local].raw, &inUse, &peak, &limit))
+	if status.CodeOf(err) == status.Unimplemented {
+		a := &c.accounts[local]
+		return device.MemoryStats{InUse: a.inUse.Load(), Peak: a.peak.Load(), Limit: -1}, nil
+	}
+	return device.MemoryStats{InUse: int64(inUse), Peak: int64(peak), Limit: int64(limit)}, err
+}
+
+func (c *Client) checkDevice(local int) error {
+	if local < 0 || local >= len(c.devices) {
+		return status.New(status.InvalidArgument, "there is no device %d: the %s client has devices 0 to %d",
+			local, c.platform, len(c.devices)-1)
+	}
+	return nil
+}
+
+// memory finds a memory of a device; "" is the default one. It gives the index
+// into Device.Memories.
+func (c *Client) memory(local int, kind string) (int, error) {
+	if err := c.checkDevice(local); err != nil {
+		return 0, err
+	}
+	d := &c.devices[local]
+	if kind == "" {
+		return d.Default, nil
+	}
+	i := slices.IndexFunc(d.Memories, func(m device.Memory) bool { return m.Kind == kind })
+	if i < 0 {
+		var kinds []string
+		for _, m := range d.Memories {
+			kinds = append(kinds, m.Kind)
+		}
+		return 0, status.New(status.InvalidArgument, "device %d has no memory %q: it has %s", local, kind,
+			strings.Join(kinds, ", "))
+	}
+	return i, nil
+}
