@@ -1,0 +1,31 @@
+"""How JAX finds Open Pathways by itself.
+
+JAX imports this module and calls initialize() in every program of an environment where the package is installed. So it
+does nothing, and imports nothing, unless the environment asks for Pathways: PATHWAYS_ADDRESS or PATHWAYS_DEVICES is set,
+or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins. A program that imports pathways has
+registered it already.
+"""
+
+import os
+from typing import Any
+
+
+def chosen_platforms(jax: Any) -> list[str]:
+    """The platforms that the user asks JAX for, best first; none where JAX is to choose."""
+    said = jax.config.jax_platforms or ""
+    # On a Cloud TPU machine JAX itself fills this in while it is imported.
+    if said == "tpu,cpu" and not os.environ.get("JAX_PLATFORMS"):
+        return []
+    return [name.strip() for name in said.split(",") if name.strip()]
+
+
+def initialize() -> None:
+    """Registers the backend, once, if the environment asks for it."""
+    import jax
+
+    platforms = chosen_platforms(jax)
+    asked = any(os.environ.get(name, "").strip() for name in ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES"))
+    if "pathways" in platforms or (asked and not platforms):
+        from pathways import _backend
+
+        _backend.register()

@@ -1,0 +1,120 @@
+"""Open Pathways: one Python process drives every accelerator, with ordinary JAX.
+
+    import pathways          # before the first use of JAX
+    import jax
+
+    pathways.init(devices=8) # optional: PATHWAYS_DEVICES=8 does the same
+    print(jax.devices())
+
+Importing this package registers the backend ``pathways`` with JAX and makes it the default one of the process, ahead of
+everything but a JAX_PLATFORMS that leaves it out (then it warns once and steps aside). JAX makes the devices at its first
+use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
+``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says more.
+
+Variables: PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin · PATHWAYS_PLUGIN_DIRS, where else
+to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so.
+
+A child made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with the
+``spawn`` method instead. ``pathways.doctor()`` says what was found and what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pathways import _backend, _native
+from pathways._errors import PathwaysError
+from pathways._version import __version__
+
+if TYPE_CHECKING:
+    import jax
+
+    from pathways._doctor import Report
+
+__all__ = ["PathwaysError", "__version__", "devices", "doctor", "init", "shutdown", "stats", "trace"]
+
+
+def init(address: str | None = None, *, devices: int | None = None, **unknown: Any) -> None:
+    """Says what this process wants, before the first use of JAX. It makes no device itself.
+
+    Calling it again with the same settings does nothing.
+
+    Args:
+      address: a controller of a cluster; None, the devices of this machine. This version has no clusters.
+      devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, UNIMPLEMENTED for an address,
+        FAILED_PRECONDITION where JAX already runs with other settings, NOT_FOUND where the library is missing.
+    """
+    _backend.init(address, devices, unknown)
+
+
+def shutdown(*, timeout: float = 30.0) -> None:
+    """Takes no more work, waits for the work in flight, frees everything, and makes JAX forget its devices.
+
+    Arrays made before are gone. `init()` then starts afresh, with other settings if wanted. At exit this happens by
+    itself. Does nothing where nothing runs.
+
+    Args:
+      timeout: seconds to wait for work in flight; what is not done then is cut off.
+
+    Raises:
+      PathwaysError: DEADLINE_EXCEEDED where work was cut off.
+    """
+    _backend.shutdown(timeout)
+
+
+def devices() -> list[jax.Device]:
+    """The devices that Pathways gives to JAX, making them if this is the first use.
+
+    Raises:
+      PathwaysError: with the code and the reason for which there are none.
+    """
+    return _backend.devices()
+
+
+def stats() -> dict[str, Any]:
+    """Counters of the running system; ``stats()["live"]`` maps each kind of object to how many are alive now.
+
+    Raises:
+      PathwaysError: where the library cannot be loaded.
+    """
+    return _native.stats()
+
+
+@contextmanager
+def trace(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Records what runs inside the ``with`` block into a file that https://ui.perfetto.dev opens.
+
+    Raises:
+      PathwaysError: where the file cannot be written (NOT_FOUND, PERMISSION_DENIED, …), or FAILED_PRECONDITION where a
+        trace runs already.
+    """
+    _native.trace_start(os.path.abspath(os.fspath(path)))
+    try:
+        yield
+    finally:
+        _native.trace_stop()
+
+
+def doctor(file: TextIO | None = None) -> Report:
+    """Prints one screen on what is here, what was chosen and why, and what is missing; makes the devices to see them.
+
+    Args:
+      file: where to print; None, standard output.
+
+    Returns:
+      the report: ``report.ok``, ``report.problems``, and the facts as attributes.
+    """
+    from pathways import _doctor
+
+    report = _doctor.examine()
+    print(report, file=file)
+    return report
+
+
+_backend.register()

@@ -1,0 +1,7 @@
+"""`python -m pathways` is the command `pathways`."""
+
+import sys
+
+from pathways.cli import main
+
+sys.exit(main())

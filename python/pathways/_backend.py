@@ -1,0 +1,270 @@
+"""The backend "pathways" of this process: registered with JAX once, made by JAX when it is first used.
+
+What fails for a reason that lies in the environment (no library, an old JAX) does not fail `import pathways`, so that
+`pathways.doctor()` can explain it; it is raised by init(), by devices() and by the first use of JAX, which never falls
+back to another backend in silence.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import site
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pathways import _native
+from pathways._errors import PathwaysError
+from pathways._settings import Settings, stock_cpu_devices
+
+from jax_plugins.pathways import chosen_platforms
+
+NAME = "pathways"
+OLDEST_JAX = (0, 10)
+# JAX's own number for plugins, above its CPU client (0) and below CUDA's (500). It decides only where jax_platforms
+# says nothing, which _take_platforms sees to.
+PRIORITY = 400
+EXIT_TIMEOUT_MS = 10_000
+
+_lock = threading.RLock()
+# All guarded by _lock.
+_settings = Settings()
+_registered = False  # the plugin is known to JAX
+_declined = False  # the user chose other platforms
+_closed = False  # shutdown() was called and init() was not, since
+_problem: PathwaysError | None = None  # why the plugin could not be registered
+
+
+def _jax() -> tuple[Any, Any]:
+    """Imports JAX and the module in which it keeps its backends."""
+    try:
+        import jax
+        from jax._src import xla_bridge
+    except ImportError as error:
+        raise PathwaysError(
+            "FAILED_PRECONDITION", f'JAX cannot be imported ({error}); install it with `pip install "jax>=0.10"`'
+        ) from error
+    if jax.__version_info__ < OLDEST_JAX:
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            f"jax {jax.__version__} is too old: expected 0.10 or newer; upgrade it with "
+            '`pip install --upgrade "jax>=0.10"`',
+        )
+    return jax, xla_bridge
+
+
+def running() -> bool:
+    """Whether JAX has made the client of this backend."""
+    xla_bridge = sys.modules.get("jax._src.xla_bridge")
+    return xla_bridge is not None and xla_bridge.backends_are_initialized() and NAME in xla_bridge._backends
+
+
+def _take_platforms(jax: Any) -> str | None:
+    """Makes the backend JAX's first one, with the CPU client beside it for host work (callbacks run there).
+
+    Gives what the user chose instead, where that leaves Pathways out.
+    """
+    platforms = chosen_platforms(jax) or [NAME]
+    if NAME not in platforms:
+        return f"JAX_PLATFORMS={jax.config.jax_platforms}"
+    if (name := getattr(jax.config, "jax_platform_name", "")) and name != NAME:
+        return f"JAX_PLATFORM_NAME={name}"
+    if "cpu" not in platforms:
+        platforms.append("cpu")
+    jax.config.update("jax_platforms", ",".join(platforms))
+    return None
+
+
+def register() -> None:
+    """Makes the backend known to JAX and its default; does nothing the second time.
+
+    Raises:
+      PathwaysError: FAILED_PRECONDITION where JAX has made its backends already.
+    """
+    global _registered, _declined, _problem
+    with _lock:
+        if _registered:
+            return
+        try:
+            jax, xla_bridge = _jax()
+        except PathwaysError as error:
+            _problem = error
+            return
+        if chosen := _take_platforms(jax):
+            if not _declined:
+                warnings.warn(
+                    f"{chosen} leaves Pathways out, so JAX runs without it; "
+                    "unset it, or set JAX_PLATFORMS=pathways,cpu.",
+                    stacklevel=_outside(),
+                )
+            _declined = True
+            return
+        _declined = False
+        if xla_bridge.backends_are_initialized():
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                "JAX has already made its devices, so Pathways came too late to be one of its backends; put "
+                "`import pathways` before the first call that uses a device (jax.devices(), jnp.zeros(), …)",
+            )
+        try:
+            _register_plugin(xla_bridge)
+            _registered, _problem = True, None
+        except PathwaysError as error:
+            _problem = error
+            xla_bridge.register_backend_factory(NAME, _raise_problem, priority=PRIORITY, fail_quietly=False)
+
+
+def _register_plugin(xla_bridge: Any) -> None:
+    _native.load()
+    _native.set_plugin_dirs(_package_dirs())
+    c_api = xla_bridge.register_plugin(
+        NAME, priority=PRIORITY, library_path=str(_native.library_path()), options=_client_options
+    )
+    # Once more, since JAX calls every plugin that it does not know by name experimental and warns of it.
+    known = xla_bridge._backend_factories[NAME]
+    xla_bridge.register_backend_factory(
+        NAME,
+        known.factory,
+        priority=PRIORITY,
+        fail_quietly=False,
+        experimental=False,
+        make_topology=xla_bridge._topology_factories[NAME],
+        c_api=c_api,
+    )
+    from pathways import _ffi
+
+    _ffi.install(c_api)
+    # After JAX's own, so that it runs before it: work in flight ends while its callbacks can still run.
+    atexit.register(_at_exit, os.getpid())
+
+
+def _raise_problem() -> None:
+    assert _problem is not None
+    raise _problem
+
+
+def _outside() -> int:
+    """The stacklevel of the first caller outside this package; like warnings, it does not count the import system."""
+    here, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((here, "<frozen importlib")):
+        frame = frame.f_back
+        if frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            level += 1
+    return level
+
+
+def _package_dirs() -> list[str]:
+    """Directories that hold installed packages, in the order of sys.path: where a packaged plugin may be."""
+    import jax
+
+    names = {"site-packages", "dist-packages"}
+    found = [path for path in sys.path if Path(path).name in names]
+    # JAX's own place as well: an environment made by `pip install --target` has any name.
+    found += [str(Path(jax.__file__).parents[1]), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    return [path for path in dict.fromkeys(os.path.abspath(path) for path in found) if os.path.isdir(path)]
+
+
+def _client_options() -> dict[str, Any]:
+    """The create options of the PJRT client. JAX asks when it makes the client."""
+    with _lock:
+        if _closed:
+            raise PathwaysError(
+                "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
+            )
+        asked = _settings.with_environment()
+    if asked.devices is not None:
+        return {"devices": asked.devices}
+    plugin = _native.info().get("plugin") or {}
+    if plugin.get("kind") in ("cuda", "tpu"):
+        return {}  # all there are
+    return {"devices": stock_cpu_devices(_jax()[0])}
+
+
+def init(address: str | None, devices: Any, unknown: dict[str, Any]) -> None:
+    global _settings, _closed
+    asked = Settings.of_arguments(address, devices, unknown)
+    with _lock:
+        register()
+        if _declined:
+            return
+        if _problem is not None:
+            raise _problem
+        asked.with_environment()
+        if not running():
+            if asked != Settings():
+                _settings = asked
+            _closed = False
+            return
+        have = sys.modules["jax._src.xla_bridge"]._backends[NAME].device_count()
+        if asked.devices is not None and asked.devices != have:
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                f"pathways.init(devices={asked.devices}) comes too late: JAX already runs on {have} Pathways devices; "
+                "call it before the first use of JAX, or call pathways.shutdown() first",
+            )
+
+
+def devices() -> list[Any]:
+    with _lock:
+        register()
+        if _problem is not None:
+            raise _problem
+    jax, _ = _jax()
+    if _declined:
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            "JAX runs without Pathways because other platforms were chosen; unset JAX_PLATFORMS (and "
+            "JAX_PLATFORM_NAME), or set JAX_PLATFORMS=pathways,cpu",
+        )
+    try:
+        return jax.devices(NAME)
+    except RuntimeError as error:
+        # JAX wraps what went wrong when it made the client; the code is in what it wrapped.
+        cause = error.__context__
+        if isinstance(cause, PathwaysError):
+            raise cause from None
+        raise PathwaysError.parse(str(cause or error)) from error
+
+
+def shutdown(timeout: float) -> None:
+    global _closed
+    if not timeout > 0:
+        raise PathwaysError("INVALID_ARGUMENT", f"timeout is {timeout!r}; expected a number of seconds above 0")
+    with _lock:
+        if not _registered or _closed:
+            return
+        _closed = True
+        was_running = running()
+    try:
+        _native.shutdown(int(timeout * 1000))
+    finally:
+        if was_running:
+            _forget_clients()
+
+
+def _forget_clients() -> None:
+    """Makes JAX drop its clients, so that the next use of it makes new ones."""
+    import jax.extend.backend
+
+    try:
+        jax.extend.backend.clear_backends()
+    except Exception:
+        # It first waits for the tokens of effects in flight, and those raise when their work was cut off.
+        from jax._src import dispatch
+
+        dispatch.runtime_tokens.clear()
+        jax.extend.backend.clear_backends()
+
+
+def _at_exit(process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child: the library belongs to its parent
+    try:
+        _native.shutdown(EXIT_TIMEOUT_MS)
+    except PathwaysError as error:
+        print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)

@@ -1,0 +1,169 @@
+"""What pathways.doctor() looks at, and the one screen that it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass, field
+from typing import Any
+
+from pathways import _backend, _native
+from pathways._errors import PathwaysError
+from pathways._version import __version__
+
+VARIABLES = (
+    *("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_LIBRARY", "PATHWAYS_PLUGIN", "PATHWAYS_PLUGIN_DIRS"),
+    *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS"),
+)
+
+
+@dataclass
+class Report:
+    """What doctor() found."""
+
+    versions: dict[str, str | None]  # of python and of packages; None, not installed
+    settings: dict[str, str]  # the environment's variables that matter
+    library: dict[str, Any] = field(default_factory=dict)  # path, version, go, pjrt
+    plugin: dict[str, Any] = field(default_factory=dict)  # as libpathways.so describes it
+    candidates: list[dict[str, Any]] = field(default_factory=list)  # plugins that were not chosen
+    devices: list[str] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)  # device kind → how many
+    memories: list[str] = field(default_factory=list)  # memory kinds of a device
+    memory: dict[str, Any] = field(default_factory=dict)  # bytes: in_use, limit (of device 0), host_total, host_free
+    problems: list[str] = field(default_factory=list)  # what is wrong, each with what to do
+    hints: list[str] = field(default_factory=list)  # what could be better
+
+    @property
+    def ok(self) -> bool:
+        """Whether Pathways works here."""
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """The facts as plain data, with ok."""
+        return {"ok": self.ok, **dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        return "\n".join(_screen(self))
+
+
+def examine() -> Report:
+    """Looks at everything; raises nothing."""
+    report = Report(versions=_versions(), settings={name: os.environ[name] for name in VARIABLES if name in os.environ})
+    for package in ("jax", "jaxlib", "numpy"):
+        if report.versions[package] is None:
+            report.problems.append(f"{package} is not installed: pip install {package}")
+    try:
+        info = _native.info()
+    except PathwaysError as error:
+        report.library = {"path": str(_native.library_path())}
+        report.problems.append(error.message)
+        return report
+    report.library = {"path": str(_native.library_path())} | {key: info.get(key) for key in ("version", "go", "pjrt")}
+    report.plugin = info.get("plugin") or {}
+    report.candidates = [
+        found for found in info.get("candidates") or [] if found.get("path") != report.plugin.get("path")
+    ]
+    if info.get("error"):
+        report.problems.append(str(info["error"]))
+    try:
+        devices = _backend.devices()
+    except PathwaysError as error:
+        if not report.problems or error.message not in report.problems[-1]:
+            report.problems.append(error.message)
+        return report
+    report.devices = [str(device) for device in devices]
+    for device in devices:
+        report.kinds[device.device_kind] = report.kinds.get(device.device_kind, 0) + 1
+    report.memories = [memory.kind for memory in devices[0].addressable_memories()]
+    report.memory = _memory(devices[0])
+    # The plugin says more of itself once it has a client.
+    report.plugin = _native.info().get("plugin") or report.plugin
+    if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:
+        report.hints.append("a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/plugins.md)")
+    return report
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"pathways": __version__, "python": platform.python_version()}
+    for name in ("jax", "jaxlib", "numpy", "fastatomstruct-xla-cpu", "lammps-jax-pjrt-cpu"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _memory(device: Any) -> dict[str, Any]:
+    memory: dict[str, Any] = {}
+    try:
+        known = device.memory_stats() or {}
+    except RuntimeError:
+        known = {}  # a plugin that keeps no statistics
+    for key, name in (("bytes_in_use", "in_use"), ("bytes_limit", "limit")):
+        if known.get(key, -1) >= 0:
+            memory[name] = known[key]
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        memory["host_total"] = page * os.sysconf("SC_PHYS_PAGES")
+        memory["host_free"] = page * os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError):
+        pass
+    return memory
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _dotted(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.values()
+    return ".".join(str(part) for part in value) if not isinstance(value, str | int | float) else str(value)
+
+
+def _plugin_versions(plugin: dict[str, Any]) -> str:
+    attributes = plugin.get("attributes") or {}
+    known = (
+        ("PJRT", plugin.get("pjrt_version")),
+        ("StableHLO", attributes.get("stablehlo_current_version")),
+        ("XLA FFI", plugin.get("ffi_version") or attributes.get("ffi_version")),
+        ("XLA", attributes.get("xla_version")),
+    )
+    return "  ".join(f"{name} {_dotted(value)}" for name, value in known if value)
+
+
+def _screen(report: Report) -> list[str]:
+    lines = [f"Open Pathways {report.versions['pathways']}: {'ready' if report.ok else 'not ready'}"]
+
+    def row(name: str, text: str) -> None:
+        if text:
+            lines.append(f"  {name:<9} {text}")
+
+    installed = ("python", "jax", "jaxlib", "numpy")
+    row("versions", "  ".join(f"{name} {report.versions[name] or 'missing'}" for name in installed))
+    library = report.library
+    row("library", library.get("path", ""))
+    built = (("version", library.get("version")), ("", library.get("go")), ("PJRT", library.get("pjrt")))
+    row("", "  ".join(f"{name} {_dotted(value)}".strip() for name, value in built if value))
+    plugin = report.plugin
+    row("plugin", plugin.get("path", "none"))
+    if plugin:
+        row("", f"{plugin.get('kind', 'unknown')}, chosen because {plugin['why']}" if plugin.get("why") else "")
+        row("", "  ".join(filter(None, [_plugin_versions(plugin), f"sha256 {str(plugin.get('sha256', ''))[:16]}"])))
+    for index, other in enumerate(report.candidates):
+        row("others" if index == 0 else "", "  ".join(filter(None, [other.get("path"), other.get("why")])))
+    row("devices", ", ".join(f"{count} × {kind}" for kind, count in report.kinds.items()) or "none")
+    memory = report.memory
+    told = [", ".join(report.memories)]
+    if "in_use" in memory:
+        told.append(f"{_gib(memory['in_use'])} in use" + (f" of {_gib(memory['limit'])}" if "limit" in memory else ""))
+    if "host_total" in memory:
+        told.append(f"host {_gib(memory['host_free'])} free of {_gib(memory['host_total'])}")
+    row("memory", "  ".join(filter(None, told)))
+    row("set", "  ".join(f"{name}={value}" for name, value in report.settings.items()))
+    for name, texts in (("missing", report.problems), ("hint", report.hints)):
+        for text in texts:
+            row(name, text)
+    return lines

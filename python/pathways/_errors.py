@@ -1,0 +1,44 @@
+"""The one error type of the package."""
+
+from __future__ import annotations
+
+CODES = (
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+
+
+class PathwaysError(RuntimeError):
+    """An error of Open Pathways.
+
+    `code` is the name of an absl/PJRT status code, such as ``INVALID_ARGUMENT``, the same one that JAX puts in front of
+    its own errors. `message` says what was wrong, what was expected and what to do. ``str(error)`` is both.
+    """
+
+    def __init__(self, code: str, message: str):
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+    def __reduce__(self):
+        return PathwaysError, (self.code, self.message)
+
+    @classmethod
+    def parse(cls, text: str) -> PathwaysError:
+        """Makes an error of the library's text, ``CODE: message``; a text with no known code is UNKNOWN."""
+        code, colon, message = text.partition(": ")
+        return cls(code, message) if colon and code in CODES else cls("UNKNOWN", text)

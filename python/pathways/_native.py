@@ -1,0 +1,128 @@
+"""The C interface of libpathways.so, by ctypes.
+
+One library a process, never unloaded: it carries a Go runtime. Every call here
+releases the GIL while it runs. A process made by ``fork()`` after the library
+was loaded cannot use it; the library answers each call there with an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from pathways._errors import PathwaysError
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None  # guarded by _lock; set once
+
+
+def library_path() -> Path:
+    """The path of libpathways.so: PATHWAYS_LIBRARY, else the one that came with the package."""
+    named = os.environ.get("PATHWAYS_LIBRARY")
+    return Path(named).absolute() if named else Path(__file__).with_name("libpathways.so").absolute()
+
+
+def load() -> ctypes.CDLL:
+    """Loads the library, once.
+
+    Raises:
+      PathwaysError: NOT_FOUND where there is no such file, FAILED_PRECONDITION where it is no Open Pathways library.
+    """
+    global _library
+    with _lock:
+        if _library is None:
+            _library = _open(library_path())
+        return _library
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    if not path.is_file():
+        if os.environ.get("PATHWAYS_LIBRARY"):
+            raise PathwaysError(
+                "NOT_FOUND",
+                f"PATHWAYS_LIBRARY names {path}, and there is no such file; unset it to use the library of the package",
+            )
+        raise PathwaysError(
+            "NOT_FOUND",
+            f"{path} is missing; install the package again (pip install --force-reinstall openpathways), or in a "
+            "source tree run `make build`",
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+        # Declared by hand: pointers to text are void pointers, since each is freed after it is read.
+        for name, result, arguments in (
+            ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
+            ("pathways_info", ctypes.c_void_p, []),
+            ("pathways_stats", ctypes.c_void_p, []),
+            ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
+            ("pathways_trace_stop", ctypes.c_void_p, []),
+            ("pathways_shutdown", ctypes.c_void_p, [ctypes.c_int64]),
+            ("pathways_free", None, [ctypes.c_void_p]),
+        ):
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        _ = library.GetPjrtApi
+    except (OSError, AttributeError) as error:
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            f"{path} cannot be used as libpathways.so of this Python package: {error}; install the package again for "
+            "this machine (pip install --force-reinstall openpathways), or in a source tree run `make build`",
+        ) from None
+    return library
+
+
+def _text(library: ctypes.CDLL, pointer: int | None) -> str | None:
+    """Reads and frees a text that the library made; None for NULL."""
+    if not pointer:
+        return None
+    try:
+        return ctypes.string_at(pointer).decode("utf-8", "replace")
+    finally:
+        library.pathways_free(pointer)
+
+
+def _raise(text: str | None) -> None:
+    if text is not None:
+        raise PathwaysError.parse(text)
+
+
+def set_plugin_dirs(directories: list[str]) -> None:
+    """Says where packages are installed, for the search of a PJRT plugin. Has effect before the first client only."""
+    # A colon cannot be written in the list; such a directory is not searched.
+    joined = ":".join(directory for directory in directories if ":" not in directory)
+    if load().pathways_plugin_dirs(os.fsencode(joined)) != 0:
+        raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
+
+
+def info() -> dict[str, Any]:
+    """What the library knows of itself and of plugins: version, go, pjrt, plugin, candidates, error."""
+    library = load()
+    return json.loads(_text(library, library.pathways_info()) or "{}")
+
+
+def stats() -> dict[str, Any]:
+    """Counters of the running system."""
+    library = load()
+    return json.loads(_text(library, library.pathways_stats()) or "{}")
+
+
+def trace_start(path: str) -> None:
+    """Starts to write a trace. Raises PathwaysError."""
+    library = load()
+    _raise(_text(library, library.pathways_trace_start(os.fsencode(path))))
+
+
+def trace_stop() -> None:
+    """Ends the trace and closes its file. Raises PathwaysError."""
+    library = load()
+    _raise(_text(library, library.pathways_trace_stop()))
+
+
+def shutdown(timeout_ms: int) -> None:
+    """Stops submission, waits at most so long for work in flight, frees everything. Raises PathwaysError."""
+    if _library is not None:
+        _raise(_text(_library, _library.pathways_shutdown(timeout_ms)))

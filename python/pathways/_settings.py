@@ -1,0 +1,77 @@
+"""What a user asked for: the arguments of init() and the PATHWAYS_* variables, checked."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pathways._errors import PathwaysError
+
+MAX_DEVICES = 4096
+OPTIONS = ("address", "devices")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked settings. None means that nothing was said."""
+
+    address: str | None = None
+    devices: int | None = None
+
+    @classmethod
+    def of_arguments(cls, address: Any, devices: Any, unknown: dict[str, Any]) -> Settings:
+        """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
+        if unknown:
+            names = ", ".join(repr(name) for name in sorted(unknown))
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"pathways.init() has no option {names}; its options are {' and '.join(OPTIONS)}",
+            )
+        if address is not None and (not isinstance(address, str) or not address.strip()):
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"address is {address!r}; expected a text that names a controller, or None for devices of this machine",
+            )
+        return cls(address, None if devices is None else _count(devices, "devices"))
+
+    def with_environment(self) -> Settings:
+        """Fills what was not said from PATHWAYS_ADDRESS and PATHWAYS_DEVICES. Raises PathwaysError."""
+        address, devices = self.address, self.devices
+        if address is None:
+            address = os.environ.get("PATHWAYS_ADDRESS", "").strip() or None
+        if devices is None and (text := os.environ.get("PATHWAYS_DEVICES", "").strip()):
+            devices = _count(int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text, "PATHWAYS_DEVICES")
+        if address is not None:
+            raise PathwaysError(
+                "UNIMPLEMENTED",
+                f"the address {address!r} names a cluster, and this version drives the devices of one machine only; "
+                "leave address and PATHWAYS_ADDRESS out",
+            )
+        return Settings(address, devices)
+
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= MAX_DEVICES:
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"
+        )
+    return count
+
+
+def stock_cpu_devices(jax: Any) -> int:
+    """How many CPU devices JAX without Pathways would show: jax_num_cpu_devices, else XLA_FLAGS, else 1."""
+    configured = jax.config.jax_num_cpu_devices
+    if configured > 0:
+        return configured
+    flags = re.findall(r"--xla_force_host_platform_device_count=([0-9]+)", os.environ.get("XLA_FLAGS", ""))
+    return max(int(flags[-1]), 1) if flags else 1

@@ -1,0 +1,51 @@
+"""One process for all tests: Pathways is JAX's default backend, with eight devices.
+
+A test that needs another interpreter starts one with `fresh.run`. What the tests made must be gone at the end: the
+library counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
+"""
+
+import gc
+import os
+import time
+
+# Before the import, which reads them. What the person who runs the tests prefers elsewhere is not for here.
+os.environ["PATHWAYS_DEVICES"] = "8"
+for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRESS"):
+    os.environ.pop(_name, None)
+
+import pathways  # isort: skip
+import jax  # isort: skip
+import pytest  # isort: skip
+
+# What lives as long as the client or as JAX's own caches.
+KEPT = {"clients", "devices", "executables", "memories", "programs", "topologies"}
+
+
+def left_alive() -> dict[str, int]:
+    """Counts what is alive of everything that a test makes and drops, once work in flight has ended."""
+    jax.effects_barrier()
+    jax.clear_caches()
+    # Not a measure of time: what a computation holds goes when it ends, on another thread.
+    for _ in range(200):
+        gc.collect()
+        left = {name: count for name, count in pathways.stats()["live"].items() if count and name not in KEPT}
+        if not left:
+            break
+        time.sleep(0.05)
+    return left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_alive(request):
+    """Fails the session where buffers, events or objects outlive the tests."""
+    yield
+    # A failed test's traceback holds its arrays.
+    if not request.session.testsfailed:
+        left = left_alive()
+        assert not left, f"still alive after the last test: {left}"
+
+
+@pytest.fixture
+def devices():
+    """The eight devices of the process."""
+    return jax.devices()
