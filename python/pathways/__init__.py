@@ -6,13 +6,14 @@
     pathways.init(devices=8) # optional: PATHWAYS_DEVICES=8 does the same
     print(jax.devices())
 
-Importing this package registers the backend ``pathways`` with JAX and makes it the default one of the process, ahead of
-everything but a JAX_PLATFORMS that leaves it out (then it warns once and steps aside). JAX makes the devices at its first
-use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
-``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says more.
+Importing this package registers the backend ``pathways`` with JAX and makes it the default one of the process, ahead
+of everything but a JAX_PLATFORMS that leaves it out (then it warns once and steps aside). JAX makes the devices at its
+first use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
+``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says
+more; of accelerators, all there are.
 
-Variables: PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin · PATHWAYS_PLUGIN_DIRS, where else
-to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so.
+Variables: PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin · PATHWAYS_PLUGIN_DIRS, where
+else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so.
 
 A child made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with the
 ``spawn`` method instead. ``pathways.doctor()`` says what was found and what is missing.

@@ -16,11 +16,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from jax_plugins.pathways import chosen_platforms
+
 from pathways import _native
 from pathways._errors import PathwaysError
 from pathways._settings import Settings, stock_cpu_devices
-
-from jax_plugins.pathways import chosen_platforms
 
 NAME = "pathways"
 OLDEST_JAX = (0, 10)

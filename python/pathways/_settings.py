@@ -53,7 +53,6 @@ class Settings:
         return Settings(address, devices)
 
 
-
 def _count(value: Any, name: str) -> int:
     try:
         if isinstance(value, bool):

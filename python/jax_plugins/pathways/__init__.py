@@ -1,9 +1,9 @@
 """How JAX finds Open Pathways by itself.
 
-JAX imports this module and calls initialize() in every program of an environment where the package is installed. So it
-does nothing, and imports nothing, unless the environment asks for Pathways: PATHWAYS_ADDRESS or PATHWAYS_DEVICES is set,
-or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins. A program that imports pathways has
-registered it already.
+JAX imports this module and calls initialize() in every program of an environment where the package is installed. So
+it does nothing, and imports nothing, unless the environment asks for Pathways: PATHWAYS_ADDRESS or PATHWAYS_DEVICES is
+set, or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins. A program that imports pathways
+has registered it already.
 """
 
 import os
