@@ -1,0 +1,77 @@
+// The C contract of package ffi. Functions named pw_ffi_* are for the front
+// door in the same library; pathways_* are exported to the Python package.
+//
+// Messages are malloc'd C strings owned by the caller. Those of pathways_*
+// functions read "CODE: text" and are freed by pathways_free.
+#ifndef PATHWAYS_FFI_H_
+#define PATHWAYS_FFI_H_
+
+#include "pjrt_abi.h"
+
+typedef struct XLA_FFI_Error XLA_FFI_Error;
+typedef XLA_FFI_Error* (*pw_ffi_handler)(XLA_FFI_CallFrame* frame);
+
+// --- for the front door ---
+
+// Makes plugin the one that runs FFI handlers and replays the registrations
+// made so far. A plugin without the FFI extension makes every registration
+// UNIMPLEMENTED. Attaching the same plugin again does nothing; attaching
+// another one moves every registration to it.
+void pw_ffi_attach(const PJRT_Api* plugin);
+
+// Cores of the FFI extension's register_handler and type_register. They return
+// an absl code; when it is not 0, *message is the text.
+int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** message);
+int pw_ffi_ext_type_register(PJRT_FFI_Type_Register_Args* args, char** message);
+
+// How many FFI handlers are on this thread's stack. Above zero, a dispatch on
+// this thread comes from inside a running execution and must be let through.
+int pw_ffi_in_callback(void);
+
+// --- for the Python package ---
+
+// Registers the bundle of a target; stages other than execute may be NULL.
+// Returns NULL when it is registered or waits for a plugin. Registering the
+// same functions again is NULL too, other functions are ALREADY_EXISTS.
+char* pathways_ffi_register(const char* name, const char* platform, void* instantiate, void* prepare,
+                            void* initialize, void* execute, uint32_t traits);
+
+// Registers a user type of stateful handlers. *type_id is in and out (0 asks
+// for a new id); type_id and type_info (an XLA_FFI_TypeInfo) must stay valid
+// for the life of the process, as statics of the handler's library do.
+char* pathways_ffi_register_type(const char* name, int64_t* type_id, void* type_info);
+
+// Registrations refused when they were replayed, one "CODE: text" a line; NULL
+// when there is none.
+char* pathways_ffi_refusals(void);
+
+// "major.minor" of the attached plugin's XLA FFI, NULL when there is none.
+char* pathways_ffi_version(void);
+
+// One host callback, as Python sees it: words[] is a flat list of int64,
+//   nargs, nrets, then for each argument and result: dtype (XLA_FFI_DataType),
+//   data address, rank, dims...
+// Valid for the time of the call only. The function returns 1 when every
+// result is written, else 0 after pathways_ffi_callback_fail.
+typedef struct pw_callback_call pw_callback_call;
+typedef int (*pw_callback)(void* callable, pw_callback_call* call, const int64_t* words, size_t count);
+
+// Sets the function that runs host callbacks (it takes the GIL itself),
+// registers the callback targets, and opens them again after a close. NULL
+// unsets it. Returns as pathways_ffi_register does.
+char* pathways_set_callback(pw_callback callback);
+
+// Gives a call its error text (copied).
+void pathways_ffi_callback_fail(pw_callback_call* call, const char* text);
+
+// A handler to be registered with jaxlib's own FFI registry: jaxlib's probe of
+// it shows jaxlib's XLA_FFI_Api, by which errors are made that jaxlib's code
+// can take apart (see shim.c).
+XLA_FFI_Error* pathways_ffi_jaxlib_probe(XLA_FFI_CallFrame* frame);
+
+// From now on callbacks fail instead of entering Python; waits up to
+// timeout_ms for those inside. Returns how many are still inside. To be called
+// without the GIL, before the interpreter goes.
+int pathways_ffi_close(int64_t timeout_ms);
+
+#endif  // PATHWAYS_FFI_H_

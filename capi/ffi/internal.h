@@ -1,0 +1,55 @@
+// What the C files of package ffi share.
+#ifndef PATHWAYS_FFI_INTERNAL_H_
+#define PATHWAYS_FFI_INTERNAL_H_
+
+#include <stdarg.h>
+
+#include "ffi.h"
+
+// shim.c: trampolines and errors.
+
+// True for targets whose handler enters Python: they are refused after
+// pathways_ffi_close, and counted while they run.
+bool pw_ffi_calls_python(const char* target);
+
+// How many different handler functions a process can register.
+enum { PW_FFI_SLOTS = 2048 };
+
+// The trampoline of handler, the same one each time; NULL when all are in use.
+// Called under the registry's lock.
+pw_ffi_handler pw_ffi_wrap(pw_ffi_handler handler, bool calls_python);
+
+// The FFI version that this thread's latest metadata probe of a wrapped
+// handler answered (before it was clamped); {-1, -1} after a reset.
+typedef struct {
+  int major, minor;
+} pw_ffi_version;
+extern _Thread_local pw_ffi_version pw_ffi_probed;
+
+// Makes the metadata probe's answer of a handler written here.
+bool pw_ffi_answer_probe(XLA_FFI_CallFrame* frame);
+
+XLA_FFI_Error* pw_ffi_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const char* text);
+
+// Takes an error of api apart and destroys it: returns its code and text.
+int pw_ffi_take_error(const XLA_FFI_Api* api, XLA_FFI_Error* error, char** message);
+
+// malloc'd formatted text.
+char* pw_ffi_format(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// callback.c
+
+// Marks that this thread goes into Python; false when it is closed, and then
+// there is nothing to leave.
+bool pw_ffi_enter_python(void);
+void pw_ffi_leave_python(void);
+
+// register.c
+
+#define PW_FFI_STAGES 4
+
+int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
+                           uint32_t traits, char** message);
+char* pw_ffi_status(int code, char* message);
+
+#endif  // PATHWAYS_FFI_INTERNAL_H_

@@ -1,0 +1,403 @@
+// The registry: which handlers and types exist, and what the plugin said.
+//
+// The plugin's own PJRT_FFI_Register_Handler drops the status of a refusal, so
+// registrations go through the Handler_Register of its XLA_FFI_Api, which a
+// probe handler learns from the frame it is probed with.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+typedef enum { WAITING, IN_FLIGHT, REGISTERED, REFUSED } entry_state;
+
+typedef struct entry {
+  struct entry* next;
+  entry_state state;
+  char* name;
+  char* platform;  // NULL for a type
+  char* refusal;   // "CODE: text" when REFUSED
+  union {
+    struct {
+      pw_ffi_handler bundle[PW_FFI_STAGES];
+      uint32_t traits;
+    };
+    struct {
+      int64_t* type_id;
+      void* type_info;
+    };
+  };
+} entry;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+// Guarded by mu; never held while the plugin runs.
+static entry* entries;          // in order of registration
+static const PJRT_Api* plugin;  // NULL until attached
+static const PJRT_FFI_Extension* extension;
+static const XLA_FFI_Api* api;  // NULL when the plugin has no FFI
+
+static const char* code_name(int code) {
+  static const char* const names[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",   "NOT_FOUND",
+      "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+      "UNIMPLEMENTED",  "INTERNAL",       "UNAVAILABLE",       "DATA_LOSS",          "UNAUTHENTICATED"};
+  return code > 0 && code < (int)(sizeof(names) / sizeof(names[0])) ? names[code] : "UNKNOWN";
+}
+
+char* pw_ffi_status(int code, char* message) {
+  if (code == 0) return NULL;
+  char* text = pw_ffi_format("%s: %s", code_name(code), message ? message : "out of memory for the error's text");
+  free(message);
+  return text;
+}
+
+static entry* find(const char* name, const char* platform) {
+  for (entry* e = entries; e != NULL; e = e->next)
+    if (strcmp(e->name, name) == 0 && (platform == NULL) == (e->platform == NULL) &&
+        (platform == NULL || strcmp(e->platform, platform) == 0))
+      return e;
+  return NULL;
+}
+
+static entry* add(const char* name, const char* platform) {
+  entry* e = calloc(1, sizeof(*e));
+  if (e == NULL) return NULL;
+  e->name = strdup(name);
+  e->platform = platform ? strdup(platform) : NULL;
+  if (e->name == NULL || (platform != NULL && e->platform == NULL)) {
+    free(e->name);
+    free(e);
+    return NULL;
+  }
+  entry** last = &entries;
+  while (*last != NULL) last = &(*last)->next;
+  return *last = e;
+}
+
+// --- talking to the plugin (no lock held) ---
+
+static int no_ffi(char** message) {
+  *message = strdup("the plugin underneath has no FFI extension, so custom calls cannot be registered with it. Use a "
+                    "plugin with one (PATHWAYS_PLUGIN)");
+  return PJRT_Error_Code_UNIMPLEMENTED;
+}
+
+// The handler bundle grew a fifth stage (record) in XLA FFI 0.5.
+typedef struct {
+  size_t struct_size;
+  void* extension_start;
+  XLA_FFI_ByteSpan name;
+  XLA_FFI_ByteSpan platform;
+  void* bundle[5];
+  uint32_t traits;
+} register_args_0_5;
+
+static int plugin_register(const XLA_FFI_Api* to, const char* name, const char* platform,
+                           const pw_ffi_handler wrapped[PW_FFI_STAGES], uint32_t traits, char** message) {
+  XLA_FFI_ByteSpan name_span = {(void*)name, strlen(name)}, platform_span = {(void*)platform, strlen(platform)};
+  XLA_FFI_Handler_Register_Args args = {.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
+                                        .name = name_span,
+                                        .platform = platform_span,
+                                        .bundle = {wrapped[0], wrapped[1], wrapped[2], wrapped[3]},
+                                        .traits = traits};
+  register_args_0_5 newer = {.struct_size = offsetof(register_args_0_5, traits) + sizeof(uint32_t),
+                             .name = name_span,
+                             .platform = platform_span,
+                             .bundle = {wrapped[0], wrapped[1], wrapped[2], wrapped[3], NULL},
+                             .traits = traits};
+  pw_ffi_probed = (pw_ffi_version){-1, -1};
+  XLA_FFI_Error* (*call)(void*) = to->XLA_FFI_Handler_Register;
+  XLA_FFI_Error* error = call(to->api_version.minor_version >= 5 ? (void*)&newer : (void*)&args);
+  if (error == NULL) return 0;
+  char* text;
+  int code = pw_ffi_take_error(to, error, &text);
+  if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_INVALID_ARGUMENT;
+  if (pw_ffi_probed.major >= 0)
+    *message = pw_ffi_format(
+        "FFI handler \"%s\" for platform %s was refused by the plugin: %s. The handler was built with XLA FFI %d.%d, "
+        "the plugin has %d.%d; when they do not match, rebuild the handler with the headers of a jaxlib near the "
+        "plugin's age (jax.ffi.include_dir()) or use another plugin",
+        name, platform, text, pw_ffi_probed.major, pw_ffi_probed.minor, to->api_version.major_version,
+        to->api_version.minor_version);
+  else
+    *message = pw_ffi_format("FFI handler \"%s\" for platform %s was refused by the plugin: %s", name, platform, text);
+  free(text);
+  return code;
+}
+
+static int plugin_register_type(const XLA_FFI_Api* to, const char* name, int64_t* type_id, void* type_info,
+                                char** message) {
+  XLA_FFI_Type_Register_Args args = {
+      // Up to type_info: a plugin that does not know it ignores it.
+      .struct_size = offsetof(XLA_FFI_Type_Register_Args, type_info) + sizeof(void*),
+      .name = {(void*)name, strlen(name)},
+      .type_id = type_id,
+      .type_info = type_info};
+  XLA_FFI_Error* (*call)(XLA_FFI_Type_Register_Args*) = to->XLA_FFI_Type_Register;
+  XLA_FFI_Error* error = call(&args);
+  if (error == NULL) return 0;
+  char* text;
+  int code = pw_ffi_take_error(to, error, &text);
+  if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_INVALID_ARGUMENT;
+  *message = pw_ffi_format("FFI type \"%s\" was refused by the plugin: %s", name, text);
+  free(text);
+  return code;
+}
+
+// --- registering ---
+
+// Called with mu held.
+static bool wrap_bundle(const entry* e, pw_ffi_handler wrapped[PW_FFI_STAGES]) {
+  for (int i = 0; i < PW_FFI_STAGES; i++)
+    if (e->bundle[i] != NULL && (wrapped[i] = pw_ffi_wrap(e->bundle[i], pw_ffi_calls_python(e->name))) == NULL)
+      return false;
+  return true;
+}
+
+static int no_room(const char* name, char** message) {
+  *message = pw_ffi_format(
+      "no room for FFI handler \"%s\": this process has registered as many different handler functions as there are "
+      "trampolines (%d). Register each function once, or put fewer targets into one process",
+      name, PW_FFI_SLOTS);
+  return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+}
+
+// Carries an entry to the plugin. Called with mu held, which it lets go
+// meanwhile; e stays, since entries are never removed. When another plugin is
+// attached meanwhile, that one's answer counts.
+static int carry(entry* e, char** message) {
+  const PJRT_Api* of;
+  int code;
+  free(e->refusal);
+  e->refusal = NULL;
+  *message = NULL;
+  do {
+    const XLA_FFI_Api* to = api;
+    of = plugin;
+    e->state = IN_FLIGHT;
+    free(*message);
+    *message = NULL;
+    pw_ffi_handler wrapped[PW_FFI_STAGES] = {0};
+    if (to == NULL) {
+      code = no_ffi(message);
+    } else if (e->platform != NULL && !wrap_bundle(e, wrapped)) {
+      code = no_room(e->name, message);
+    } else {
+      pthread_mutex_unlock(&mu);
+      code = e->platform == NULL ? plugin_register_type(to, e->name, e->type_id, e->type_info, message)
+                                 : plugin_register(to, e->name, e->platform, wrapped, e->traits, message);
+      pthread_mutex_lock(&mu);
+    }
+  } while (plugin != of);
+  e->state = code == 0 ? REGISTERED : REFUSED;
+  return code;
+}
+
+static int already_exists(const char* what, const char* name, char** message) {
+  *message = pw_ffi_format(
+      "FFI %s \"%s\" is already registered with other functions, and a target cannot be replaced. Use another name, or "
+      "start a new process",
+      what, name);
+  return PJRT_Error_Code_ALREADY_EXISTS;
+}
+
+// Called with mu held: what is to be done for an entry that has the right
+// functions.
+static int settle(entry* e, char** message) {
+  if (e->state == REGISTERED || plugin == NULL) return 0;
+  return carry(e, message);
+}
+
+int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
+                           uint32_t traits, char** message) {
+  if (bundle[PW_FFI_STAGES - 1] == NULL) {
+    *message = pw_ffi_format("FFI handler \"%s\" has no execute function; every target needs one", name);
+    return PJRT_Error_Code_INVALID_ARGUMENT;
+  }
+  pthread_mutex_lock(&mu);
+  entry* e = find(name, platform);
+  int code = 0;
+  // A refused registration leaves its name free.
+  bool fresh = e == NULL || e->state == REFUSED;
+  if (e == NULL) e = add(name, platform);
+  if (e == NULL) {
+    *message = NULL;
+    code = PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  } else if (!fresh && (memcmp(e->bundle, bundle, sizeof(e->bundle)) != 0 || e->traits != traits)) {
+    code = already_exists("target", name, message);
+  } else {
+    memcpy(e->bundle, bundle, sizeof(e->bundle));
+    e->traits = traits;
+    code = settle(e, message);
+  }
+  pthread_mutex_unlock(&mu);
+  return code;
+}
+
+static int register_type(const char* name, int64_t* type_id, void* type_info, char** message) {
+  pthread_mutex_lock(&mu);
+  entry* e = find(name, NULL);
+  int code = 0;
+  bool fresh = e == NULL || e->state == REFUSED;
+  if (e == NULL) e = add(name, NULL);
+  if (e == NULL) {
+    *message = NULL;
+    code = PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  } else if (!fresh && e->type_id != type_id) {
+    code = already_exists("type", name, message);
+  } else {
+    e->type_id = type_id;
+    e->type_info = type_info;
+    code = settle(e, message);
+  }
+  pthread_mutex_unlock(&mu);
+  return code;
+}
+
+char* pathways_ffi_register(const char* name, const char* platform, void* instantiate, void* prepare, void* initialize,
+                            void* execute, uint32_t traits) {
+  const pw_ffi_handler bundle[PW_FFI_STAGES] = {instantiate, prepare, initialize, execute};
+  char* message = NULL;
+  int code = pw_ffi_register_bundle(name, platform, bundle, traits, &message);
+  return pw_ffi_status(code, message);
+}
+
+char* pathways_ffi_register_type(const char* name, int64_t* type_id, void* type_info) {
+  char* message = NULL;
+  int code = register_type(name, type_id, type_info, &message);
+  return pw_ffi_status(code, message);
+}
+
+char* pathways_ffi_refusals(void) {
+  char* all = NULL;
+  pthread_mutex_lock(&mu);
+  for (entry* e = entries; e != NULL; e = e->next) {
+    if (e->refusal == NULL) continue;
+    char* longer = pw_ffi_format("%s%s%s", all ? all : "", all ? "\n" : "", e->refusal);
+    free(all);
+    all = longer;
+  }
+  pthread_mutex_unlock(&mu);
+  return all;
+}
+
+char* pathways_ffi_version(void) {
+  pthread_mutex_lock(&mu);
+  char* text =
+      api ? pw_ffi_format("%d.%d", api->api_version.major_version, api->api_version.minor_version) : NULL;
+  pthread_mutex_unlock(&mu);
+  return text;
+}
+
+// --- attaching ---
+
+static _Thread_local const XLA_FFI_Api* seen_api;
+
+static XLA_FFI_Error* probe(XLA_FFI_CallFrame* frame) {
+  seen_api = frame->api;
+  if (pw_ffi_answer_probe(frame)) return NULL;
+  return pw_ffi_error(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED, "pathways: this target is not to be called");
+}
+
+static const PJRT_FFI_Extension* find_extension(const PJRT_Api* of) {
+  for (PJRT_Extension_Base* e = of->extension_start; e != NULL; e = e->next)
+    if (e->type == PJRT_Extension_Type_FFI && e->struct_size >= PJRT_FFI_Extension_STRUCT_SIZE)
+      return (const PJRT_FFI_Extension*)e;
+  return NULL;
+}
+
+static void destroy_error(const PJRT_Api* of, PJRT_Error* error) {
+  PJRT_Error_Destroy_Args args = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE, .error = error};
+  of->PJRT_Error_Destroy(&args);
+}
+
+// The plugin's XLA_FFI_Api: it probes a handler, on this thread, while it
+// registers it.
+static const XLA_FFI_Api* learn_api(const PJRT_Api* of, const PJRT_FFI_Extension* ext) {
+  static const char name[] = "pathways_ffi_probe", platform[] = "Host";
+  PJRT_FFI_Register_Handler_Args args = {.struct_size = PJRT_FFI_Register_Handler_Args_STRUCT_SIZE,
+                                         .target_name = name,
+                                         .target_name_size = sizeof(name) - 1,
+                                         .handler = probe,
+                                         .platform_name = platform,
+                                         .platform_name_size = sizeof(platform) - 1};
+  PJRT_Error* (*call)(PJRT_FFI_Register_Handler_Args*) = ext->register_handler;
+  seen_api = NULL;
+  PJRT_Error* error = call(&args);
+  if (error != NULL) destroy_error(of, error);
+  return seen_api;
+}
+
+void pw_ffi_attach(const PJRT_Api* to) {
+  const PJRT_FFI_Extension* ext = find_extension(to);
+  const XLA_FFI_Api* learnt = ext ? learn_api(to, ext) : NULL;
+  pthread_mutex_lock(&mu);
+  if (plugin != to) {
+    plugin = to;
+    extension = ext;
+    api = learnt;
+    for (entry* e = entries; e != NULL; e = e->next)
+      if (e->state != IN_FLIGHT) e->state = WAITING;
+  }
+  for (entry* e = entries; e != NULL; e = e->next) {
+    if (e->state != WAITING) continue;
+    char* message = NULL;
+    int code = carry(e, &message);
+    e->refusal = pw_ffi_status(code, message);
+  }
+  pthread_mutex_unlock(&mu);
+}
+
+// --- the front door's FFI extension ---
+
+static int bad_size(const char* what, size_t got, size_t want, char** message) {
+  *message = pw_ffi_format("%s: struct_size is %zu, expected at least %zu", what, got, want);
+  return PJRT_Error_Code_INVALID_ARGUMENT;
+}
+
+int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** message) {
+  const size_t want = offsetof(PJRT_FFI_Register_Handler_Args, traits);
+  *message = NULL;
+  if (args->struct_size < want) return bad_size("PJRT_FFI_Register_Handler_Args", args->struct_size, want, message);
+  uint32_t traits = args->struct_size >= PJRT_FFI_Register_Handler_Args_STRUCT_SIZE ? args->traits : 0;
+  char* name = strndup(args->target_name, args->target_name_size);
+  char* platform = strndup(args->platform_name, args->platform_name_size);
+  int code = PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  if (name != NULL && platform != NULL) {
+    const pw_ffi_handler bundle[PW_FFI_STAGES] = {NULL, NULL, NULL, args->handler};
+    code = pw_ffi_register_bundle(name, platform, bundle, traits, message);
+  }
+  free(name);
+  free(platform);
+  return code;
+}
+
+int pw_ffi_ext_type_register(PJRT_FFI_Type_Register_Args* args, char** message) {
+  const size_t want = offsetof(PJRT_FFI_Type_Register_Args, type_id) + sizeof(int64_t);
+  *message = NULL;
+  if (args->struct_size < want) return bad_size("PJRT_FFI_Type_Register_Args", args->struct_size, want, message);
+  pthread_mutex_lock(&mu);
+  const PJRT_Api* of = plugin;
+  const PJRT_FFI_Extension* ext = extension;
+  pthread_mutex_unlock(&mu);
+  if (of == NULL) {
+    *message = pw_ffi_format("FFI type \"%.*s\" cannot get an id before a plugin is loaded; create a client first",
+                             (int)args->type_name_size, args->type_name);
+    return PJRT_Error_Code_FAILED_PRECONDITION;
+  }
+  if (ext == NULL) return no_ffi(message);
+  PJRT_Error* (*call)(PJRT_FFI_Type_Register_Args*) = ext->type_register;
+  PJRT_Error* error = call(args);
+  if (error == NULL) return 0;
+  PJRT_Error_GetCode_Args code_args = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE, .error = error};
+  PJRT_Error_Message_Args text = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE, .error = error};
+  PJRT_Error* nested = of->PJRT_Error_GetCode(&code_args);
+  of->PJRT_Error_Message(&text);
+  *message = strndup(text.message, text.message_size);
+  int code = nested == NULL ? (int)code_args.code : PJRT_Error_Code_UNKNOWN;
+  if (nested != NULL) destroy_error(of, nested);
+  destroy_error(of, error);
+  return code;
+}

@@ -1,0 +1,334 @@
+"""XLA FFI of this process: hands JAX's FFI targets to the plugin, and runs host callbacks.
+
+JAX registers the handlers of a platform (LAPACK, users' `jax.ffi` targets) with one function, the first that asks for
+them. It is ours: each registration goes to jaxlib's own CPU client, as it would without Pathways, and to the plugin.
+
+What cannot be had, because PJRT has no way for it: targets of the old untyped kind (api_version=0), and what needs a
+partitioner in the plugin (custom_partitioning, inspect_array_sharding, debug callbacks with partitioned=True).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import struct
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from pathways._errors import PathwaysError
+
+STAGES = ("instantiate", "prepare", "initialize", "execute")
+# Targets of jaxlib's own whose handlers work as they are. Its other callback targets keep a state to themselves, so
+# the library brings its own handler for them.
+BORROWED = ("xla_buffer_python_cpu_callback", "dce_sink")
+EXIT_TIMEOUT_MS = 5000
+# An argument from here on is copied to 64-byte aligned memory, which JAX's CPU client then takes without another copy.
+ALIGN_FROM = 1 << 14
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None  # set once under _lock
+_replaying = False  # JAX is handing over what it queued; only the installing thread sees it set, under JAX's own lock
+_refused: list[str] = []  # of the replay
+_kept: list[Any] = []  # what the library holds pointers to
+
+# --- host callbacks ---
+
+# By XLA_FFI_DataType: the NumPy dtype, and the bits of an element where several share a byte.
+_DTYPES: dict[int, tuple[np.dtype, int]] = {
+    1: (np.dtype(np.bool_), 0),
+    2: (np.dtype(np.int8), 0),
+    3: (np.dtype(np.int16), 0),
+    4: (np.dtype(np.int32), 0),
+    5: (np.dtype(np.int64), 0),
+    6: (np.dtype(np.uint8), 0),
+    7: (np.dtype(np.uint16), 0),
+    8: (np.dtype(np.uint32), 0),
+    9: (np.dtype(np.uint64), 0),
+    10: (np.dtype(np.float16), 0),
+    11: (np.dtype(np.float32), 0),
+    12: (np.dtype(np.float64), 0),
+    15: (np.dtype(np.complex64), 0),
+    18: (np.dtype(np.complex128), 0),
+}
+_TOKEN = 17
+for _code, _name, _bits in (
+    (16, "bfloat16", 0),
+    (19, "float8_e5m2", 0),
+    (20, "float8_e4m3fn", 0),
+    (21, "int4", 4),
+    (22, "uint4", 4),
+    (23, "float8_e4m3b11fnuz", 0),
+    (24, "float8_e5m2fnuz", 0),
+    (25, "float8_e4m3fnuz", 0),
+    (26, "int2", 2),
+    (27, "uint2", 2),
+    (28, "float8_e4m3", 0),
+    (29, "float8_e3m4", 0),
+    (30, "int1", 1),
+    (31, "uint1", 1),
+    (32, "float4_e2m1fn", 4),
+    (33, "float8_e8m0fnu", 0),
+):
+    if hasattr(ml_dtypes, _name):  # which ones there are depends on its version
+        _DTYPES[_code] = (np.dtype(getattr(ml_dtypes, _name)), _bits)
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _dtype(code: int) -> tuple[np.dtype, int]:
+    try:
+        return _DTYPES[code]
+    except KeyError:
+        have = f"ml_dtypes {ml_dtypes.__version__}"
+        raise TypeError(f"no NumPy dtype for XLA FFI data type {code} in {have}; upgrade ml_dtypes") from None
+
+
+def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """One element a byte, from bytes that hold several, lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((packed[:, None] >> shifts) & ((1 << bits) - 1)).astype(np.uint8).reshape(-1)[:count]
+
+
+def _pack(elements: np.ndarray, bits: int) -> np.ndarray:
+    per = 8 // bits
+    padded = np.zeros(-(-elements.size // per) * per, np.uint8)
+    padded[: elements.size] = elements & ((1 << bits) - 1)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(padded.reshape(-1, per) << shifts, axis=1, dtype=np.uint8)
+
+
+def _sign_extended(elements: np.ndarray, dtype: np.dtype, bits: int) -> np.ndarray:
+    """The bytes of narrow elements as ml_dtypes holds them: signed integers fill the byte with their sign."""
+    if dtype.name.startswith("int"):
+        sign = np.uint8(1 << (bits - 1))
+        elements = (elements ^ sign) - sign
+    return elements.view(dtype)
+
+
+def _read(code: int, data: int, shape: Sequence[int]) -> np.ndarray | None:
+    """A read-only copy of an argument; callees keep their arguments, and the memory is XLA's."""
+    if code == _TOKEN:
+        return None
+    dtype, bits = _dtype(code)
+    count = 1
+    for size in shape:
+        count *= size
+    if bits:
+        packed = np.frombuffer(ctypes.string_at(data, (count * bits + 7) // 8), np.uint8)
+        array = _sign_extended(_unpack(packed, bits, count), dtype, bits).reshape(shape)
+        array.flags.writeable = False
+        return array
+    nbytes = count * dtype.itemsize
+    if nbytes < ALIGN_FROM:
+        return np.ndarray(shape, dtype, ctypes.string_at(data, nbytes))
+    memory = np.empty(nbytes + 63, np.uint8)
+    offset = -memory.ctypes.data % 64
+    array = memory[offset : offset + nbytes].view(dtype).reshape(shape)
+    ctypes.memmove(array.ctypes.data, data, nbytes)
+    array.flags.writeable = False
+    return array
+
+
+def _write(code: int, data: int, shape: tuple[int, ...], result: Any, index: int) -> None:
+    if code == _TOKEN:
+        return
+    dtype, bits = _dtype(code)
+    array = np.asarray(result)
+    if array.shape != shape or array.dtype != dtype:
+        raise TypeError(
+            f"result {index} of the callback is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}"
+        )
+    if array.size == 0:
+        return
+    if bits:
+        packed = _pack(np.ascontiguousarray(array).view(np.uint8).reshape(-1), bits)
+        ctypes.memmove(data, packed.ctypes.data, packed.size)
+        return
+    np.copyto(np.ndarray(shape, dtype, (ctypes.c_char * array.nbytes).from_address(data)), array)
+
+
+def _call(function: Callable[..., Any], words: tuple[int, ...]) -> None:
+    nargs, nrets = words[:2]
+    buffers, at = [], 2
+    for _ in range(nargs + nrets):
+        end = at + 3 + words[at + 2]
+        buffers.append((words[at], words[at + 1], words[at + 3 : end]))
+        at = end
+    results = function(*[_read(*buffer) for buffer in buffers[:nargs]])
+    if not isinstance(results, tuple) or len(results) != nrets:
+        found = f"{len(results)}" if isinstance(results, tuple) else f"a {type(results).__name__}"
+        raise TypeError(f"the callback gave {found}; expected a tuple of {nrets} results")
+    for index, (buffer, result) in enumerate(zip(buffers[nargs:], results, strict=True)):
+        _write(*buffer, result, index)
+
+
+@_CALLBACK
+def _trampoline(function: Callable[..., Any], call: int, words: int, count: int) -> int:
+    try:
+        _call(function, struct.unpack(f"{count}q", ctypes.string_at(words, 8 * count)))
+        return 1
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: there is no Python frame above to take them
+        # Without our own two frames.
+        frames = error.__traceback__ and error.__traceback__.tb_next
+        frames = frames and (frames.tb_next or frames)
+        try:
+            text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+        except BaseException:
+            text = type(error).__name__
+        text = f"CpuCallback error calling callback: {text}"
+        _library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
+        return 0
+
+
+# --- registrations ---
+
+
+def _address(capsule: Any) -> int | None:
+    """The pointer in a PyCapsule, whatever its name."""
+    if capsule is None:
+        return None
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_void_p, [ctypes.py_object]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_void_p]
+    return pointer(capsule, name(capsule))
+
+
+def _answer(pointer: int | None) -> None:
+    """Raises what the library says, or keeps it while JAX replays its queue."""
+    if not pointer:
+        return
+    text = ctypes.string_at(pointer).decode("utf-8", "replace")
+    _library.pathways_free(pointer)
+    if not _replaying:
+        raise PathwaysError.parse(text)
+    _refused.append(text)
+
+
+def _register(name: str, bundle: dict[str, Any], platform: str, traits: int) -> None:
+    _kept.append(bundle)
+    stages = [_address(bundle.get(stage)) for stage in STAGES]
+    _answer(_library.pathways_ffi_register(name.encode(), platform.encode(), *stages, traits))
+
+
+def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: Any = 0) -> None:
+    """JAX's handler of registrations of custom call targets."""
+    from jaxlib import xla_client
+
+    xla_client._xla.register_custom_call_target(name, fn, platform, api_version, traits)
+    if isinstance(name, bytes):
+        name = name.decode()
+    if api_version == 0:
+        warnings.warn(
+            f"custom call target {name!r} has api_version=0: programs on Pathways devices cannot call it. Register an "
+            "XLA FFI handler (api_version=1), or run on the CPU client of JAX (jax.devices('cpu'))",
+            stacklevel=3,
+        )
+        return
+    _register(name, fn if isinstance(fn, dict) else {"execute": fn}, platform, int(traits))
+
+
+def _on_type(name: str, registration: Any) -> None:
+    """JAX's handler of registrations of types, the states of handlers. jaxlib goes first: it gives the type its id."""
+    from jaxlib import xla_client
+
+    xla_client._xla.register_custom_type(name, registration)
+    _kept.append(registration)
+    type_id = ctypes.cast(_address(registration["type_id"]), ctypes.POINTER(ctypes.c_int64))
+    _answer(_library.pathways_ffi_register_type(name.encode(), type_id, _address(registration.get("type_info"))))
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    for name, result, arguments in (
+        ("pathways_free", None, [pointer]),
+        ("pathways_ffi_register", pointer, [text, text, pointer, pointer, pointer, pointer, ctypes.c_uint32]),
+        ("pathways_ffi_register_type", pointer, [text, pointer, pointer]),
+        ("pathways_ffi_refusals", pointer, []),
+        ("pathways_ffi_version", pointer, []),
+        ("pathways_set_callback", pointer, [_CALLBACK]),
+        ("pathways_ffi_callback_fail", None, [pointer, text]),
+        ("pathways_ffi_close", ctypes.c_int, [ctypes.c_int64]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def install(library: ctypes.CDLL) -> None:
+    """Sends JAX's FFI registrations, past and to come, to the library; does nothing the second time.
+
+    Registrations that the plugin refuses are warned of where they were made before (JAX runs without them), and raise
+    PathwaysError in `jax.ffi.register_ffi_target` afterwards.
+
+    Raises:
+      PathwaysError: FAILED_PRECONDITION where JAX has made its CPU client already.
+    """
+    global _library, _replaying
+    from jax import ffi
+    from jaxlib import xla_client
+
+    with _lock:
+        if _library is not None:
+            return
+        if "Host" in xla_client._custom_callback_handler:
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                "JAX has already made its CPU client, so FFI targets (LAPACK, callbacks) cannot reach Pathways; put "
+                "`import pathways` before the first use of a device",
+            )
+        _declare(library)
+        _library = library
+        native = xla_client._xla
+        _replaying = True
+        try:
+            # jaxlib's probe of this handler shows the library how errors are made that jaxlib can take apart.
+            native.register_custom_call_target(
+                "pathways_jaxlib_probe", ffi.pycapsule(library.pathways_ffi_jaxlib_probe), "Host", 1
+            )
+            _answer(library.pathways_set_callback(_trampoline))
+            targets = native.custom_call_targets("Host")
+            for name in BORROWED:
+                if name in targets:
+                    _register(name, targets[name], "Host", 0)
+            xla_client.register_custom_type_handler("cpu", _on_type)
+            xla_client.register_custom_call_handler("cpu", _on_target)
+        finally:
+            _replaying = False
+        # It runs after hooks that are registered later, which wait for work in flight.
+        atexit.register(library.pathways_ffi_close, EXIT_TIMEOUT_MS)
+        refused, _refused[:] = list(_refused), []
+    if refused:
+        warn(refused)
+
+
+def refusals() -> list[str]:
+    """What the plugin refused when it was loaded, of the targets that were registered before."""
+    if _library is None or not (pointer := _library.pathways_ffi_refusals()):
+        return []
+    text = ctypes.string_at(pointer).decode("utf-8", "replace")
+    _library.pathways_free(pointer)
+    return text.splitlines()
+
+
+def version() -> str | None:
+    """The plugin's version of XLA FFI, such as "0.4"; None before it is loaded or where it has none."""
+    if _library is None or not (pointer := _library.pathways_ffi_version()):
+        return None
+    text = ctypes.string_at(pointer).decode()
+    _library.pathways_free(pointer)
+    return text
+
+
+def warn(refused: list[str]) -> None:
+    """Warns of FFI targets that programs will not find on Pathways devices."""
+    first = "\n  ".join(refused[:3])
+    more = f"\n  and {len(refused) - 3} more" if len(refused) > 3 else ""
+    warnings.warn(
+        f"{len(refused)} FFI targets (custom calls) cannot be used on Pathways devices:\n  {first}{more}", stacklevel=3
+    )
