@@ -1,0 +1,5 @@
+//go:build invariants
+
+package store
+
+const checked = true
