@@ -8,11 +8,13 @@ back to another backend in silence.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import site
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +120,35 @@ def register() -> None:
 
 
 def _register_plugin(xla_bridge: Any) -> None:
-    _native.load()
+    from pathways import _ffi  # here, since it imports packages that come with JAX
+
+    library = _native.load()
     _native.set_plugin_dirs(_package_dirs())
-    c_api = xla_bridge.register_plugin(
-        NAME, priority=PRIORITY, library_path=str(_native.library_path()), options=_client_options
-    )
+    path = str(_native.library_path())
+    c_api = xla_bridge.register_plugin(NAME, priority=PRIORITY, library_path=path, options=_client_options)
     # Once more, since JAX calls every plugin that it does not know by name experimental and warns of it.
-    known = xla_bridge._backend_factories[NAME]
     xla_bridge.register_backend_factory(
         NAME,
-        known.factory,
+        functools.partial(_make_client, xla_bridge._backend_factories[NAME].factory),
         priority=PRIORITY,
         fail_quietly=False,
         experimental=False,
         make_topology=xla_bridge._topology_factories[NAME],
         c_api=c_api,
     )
+    _ffi.install(library)
+    # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
+    atexit.register(_at_exit, os.getpid())
+
+
+def _make_client(factory: Callable[[], Any]) -> Any:
     from pathways import _ffi
 
-    _ffi.install(c_api)
-    # After JAX's own, so that it runs before it: work in flight ends while its callbacks can still run.
-    atexit.register(_at_exit, os.getpid())
+    client = factory()
+    # The plugin was loaded now, and was given the FFI targets that were registered before.
+    if refused := _ffi.refusals():
+        _ffi.warn(refused)
+    return client
 
 
 def _raise_problem() -> None:

@@ -63,7 +63,9 @@ def examine() -> Report:
     report.library = {"path": str(_native.library_path())} | {key: info.get(key) for key in ("version", "go", "pjrt")}
     report.plugin = info.get("plugin") or {}
     report.candidates = [
-        found for found in info.get("candidates") or [] if found.get("path") != report.plugin.get("path")
+        found
+        for found in info.get("candidates") or []
+        if not found.get("chosen") and (not found.get("path") or found["path"] != report.plugin.get("path"))
     ]
     if info.get("error"):
         report.problems.append(str(info["error"]))
@@ -79,7 +81,11 @@ def examine() -> Report:
     report.memories = [memory.kind for memory in devices[0].addressable_memories()]
     report.memory = _memory(devices[0])
     # The plugin says more of itself once it has a client.
-    report.plugin = _native.info().get("plugin") or report.plugin
+    from pathways import _ffi
+
+    report.plugin = (_native.info().get("plugin") or report.plugin) | {"ffi_version": _ffi.version()}
+    if refused := _ffi.refusals():
+        report.problems.append(f"{len(refused)} FFI targets cannot be used on these devices, the first: {refused[0]}")
     if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:
         report.hints.append("a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/plugins.md)")
     return report
@@ -118,6 +124,7 @@ def _gib(size: int) -> str:
 
 
 def _dotted(value: Any) -> str:
+    """A version as text: 0.106 of [0, 106] or of {major: 0, minor: 106}."""
     if isinstance(value, dict):
         value = value.values()
     return ".".join(str(part) for part in value) if not isinstance(value, str | int | float) else str(value)
@@ -128,7 +135,7 @@ def _plugin_versions(plugin: dict[str, Any]) -> str:
     known = (
         ("PJRT", plugin.get("pjrt_version")),
         ("StableHLO", attributes.get("stablehlo_current_version")),
-        ("XLA FFI", plugin.get("ffi_version") or attributes.get("ffi_version")),
+        ("XLA FFI", plugin.get("ffi_version")),
         ("XLA", attributes.get("xla_version")),
     )
     return "  ".join(f"{name} {_dotted(value)}" for name, value in known if value)
@@ -153,7 +160,8 @@ def _screen(report: Report) -> list[str]:
         row("", f"{plugin.get('kind', 'unknown')}, chosen because {plugin['why']}" if plugin.get("why") else "")
         row("", "  ".join(filter(None, [_plugin_versions(plugin), f"sha256 {str(plugin.get('sha256', ''))[:16]}"])))
     for index, other in enumerate(report.candidates):
-        row("others" if index == 0 else "", "  ".join(filter(None, [other.get("path"), other.get("why")])))
+        what = other.get("path") or other.get("kind")
+        row("others" if index == 0 else "", ": ".join(filter(None, [what, other.get("note") or other.get("why")])))
     row("devices", ", ".join(f"{count} × {kind}" for kind, count in report.kinds.items()) or "none")
     memory = report.memory
     told = [", ".join(report.memories)]

@@ -65,7 +65,7 @@ def _open(path: Path) -> ctypes.CDLL:
         ):
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
-        _ = library.GetPjrtApi
+        _ = library.GetPjrtApi, library.pathways_ffi_register
     except (OSError, AttributeError) as error:
         raise PathwaysError(
             "FAILED_PRECONDITION",

@@ -1,0 +1,152 @@
+# Open Pathways. `make` lists the targets; each does its own set-up in .venv (and in .venv-3.13 where Python 3.13 is found).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+comma := ,
+GO := $(shell command -v go || echo /usr/local/go/bin/go)
+# A name on PATH may be a stub that only says which versions there are, so each is tried.
+runs = $(shell for p in $(1); do "$$p" -c 'import sys; sys.exit(not ($(2)))' >/dev/null 2>&1 && { command -v "$$p"; break; }; done)
+PYTHON := $(call runs,python3 python3.11 python3.12 python3.13 python3.14,sys.version_info >= (3$(comma) 11))
+PYTHON_NEW := $(call runs,python3.13 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.13*/bin/python3.13),sys.version_info[:2] == (3$(comma) 13))
+
+VENV := .venv
+VENV_NEW := .venv-3.13
+# The second environment is for another Python and the newest JAX; none where the first is that already.
+NEW := $(if $(PYTHON_NEW),$(if $(call runs,$(PYTHON),sys.version_info[:2] == (3$(comma) 13)),,$(VENV_NEW)))
+VENVS := $(VENV) $(NEW)
+
+LIBRARY := python/pathways/libpathways.so
+SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find capi core device transport python -type f \
+	-not -name '*_test.go' -not -name '*.so' -not -path '*/__pycache__/*' -not -path '*/testdata/*')
+FUZZTIME ?= 20s
+# Where Go's tests find a plugin: the packages of an environment.
+plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+say = @echo; echo "== $(1)"
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.installed ## train a small transformer on eight devices, beside stock JAX; writes out/
+	$(VENV)/bin/python examples/train_transformer.py
+
+.PHONY: test
+test: test-go test-python ## run all tests, on every Python found
+
+.PHONY: test-go
+test-go: $(VENVS:=/.installed)
+	$(call say,go vet)
+	$(GO) vet ./...
+	$(call say,go test)
+	$(call plugins,$(VENV)) $(GO) test ./...
+	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
+	$(if $(NEW),$(call plugins,$(NEW)) $(GO) test ./device/pjrt/... ./capi/...)
+	$(call say,go test without cgo)
+	CGO_ENABLED=0 $(GO) test ./core/... ./transport/... ./device/sim/...
+	$(call say,go test -race)
+	$(call plugins,$(VENV)) $(GO) test -race -tags invariants ./...
+
+.PHONY: test-python
+test-python: $(VENVS:=/.installed)
+	@for venv in $(VENVS); do \
+		echo; echo "== pytest, $$($$venv/bin/python -V), jax $$($$venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
+		$$venv/bin/python -m pytest; \
+	done
+
+.PHONY: lint
+lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, staticcheck, ruff, and that generated code is fresh
+	$(call say,gofmt)
+	@unformatted=$$($(dir $(GO))gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	test -z "$$unformatted" || { echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	$(call say,go vet)
+	$(GO) vet ./...
+	$(call say,staticcheck)
+	$(GO) tool staticcheck ./...
+	$(call say,ruff)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+.PHONY: bench
+bench: $(VENV)/.installed ## measure against stock JAX, ratios first
+	$(VENV)/bin/python tests/bench/run.py
+
+.PHONY: build
+build: check-go $(LIBRARY) ## compile libpathways.so into the source tree
+
+$(LIBRARY): $(SOURCES)
+	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath \
+		-ldflags "-extldflags=-Wl,--version-script=$(CURDIR)/capi/lib/exports.map" -o $@ ./capi/lib
+	@rm -f $(LIBRARY:.so=.h)
+
+.PHONY: wheel
+wheel: $(VENV)/.dependencies ## make dist/*.whl and dist/*.tar.gz
+	$(VENV)/bin/python -m build
+
+.PHONY: generate
+generate: check-go ## run go generate
+	$(GO) generate ./...
+
+# Generated files carry the usual mark; their hashes must be the same after generating.
+generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.py' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
+
+.PHONY: check-generated
+check-generated: check-go
+	$(call say,generated code)
+	@before=$$($(generated)); $(GO) generate ./...; after=$$($(generated)); \
+	diff <(echo "$$before") <(echo "$$after") || { echo "generated code was stale; commit what make generate wrote"; exit 1; }
+
+.PHONY: race
+race: $(VENV)/.installed ## run Go's tests under the race detector, invariants on
+	$(call plugins,$(VENV)) $(GO) test -race -tags invariants ./...
+
+.PHONY: fuzz
+fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
+	@for file in $$(git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' || true); do \
+		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+			echo "== $$file $$name"; $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+		done; \
+	done
+
+.PHONY: clean
+clean: ## remove everything that make made
+	rm -rf build dist out $(VENV) $(VENV_NEW) .pytest_cache .ruff_cache .hypothesis $(LIBRARY)
+	find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: check-go
+check-go:
+	@test -x "$(GO)" || { echo "Go was not found: install Go 1.26 or newer (https://go.dev/dl) and put it on PATH." >&2; exit 1; }
+	@command -v $${CC:-gcc} >/dev/null || { echo "The C compiler $${CC:-gcc} was not found: install it (Debian, Ubuntu: apt install gcc libc6-dev) or set CC." >&2; exit 1; }
+
+.PHONY: check-python
+check-python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found: install it and put python3 on PATH, or run make PYTHON=/path/to/python3." >&2; exit 1; }
+
+# Everything that the package, its tests and the checks need from others, by name, from pyproject.toml.
+requirements = import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); x = p["project"]["optional-dependencies"]; \
+	print("\n".join(p["build-system"]["requires"] + p["project"]["dependencies"] + x["test"] + x["demo"] + x["dev"]))
+
+$(VENV)/.dependencies: python_of = $(PYTHON)
+$(VENV_NEW)/.dependencies: python_of = $(PYTHON_NEW)
+%/.dependencies: pyproject.toml | check-python
+	@echo "== $*: $$($(python_of) -V) and packages"
+	@test -x $*/bin/python || $(python_of) -m venv --clear $* || { echo "Python's venv module is missing (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@$*/bin/python -m pip install --quiet --upgrade pip
+	@$*/bin/python -m pip install --quiet -r <($*/bin/python -c '$(requirements)')
+	@touch $@
+
+# A newer XLA for the CPU beside the newest JAX; its metadata would downgrade jax, so it comes without its dependencies.
+$(VENV_NEW)/.newest-plugin: $(VENV_NEW)/.dependencies
+	@$(VENV_NEW)/bin/python -m pip install --quiet --no-deps lammps-jax-pjrt-cpu
+	@touch $@
+
+$(VENV_NEW)/.installed: $(VENV_NEW)/.newest-plugin
+%/.installed: %/.dependencies $(SOURCES) | check-go
+	@echo "== $*: the package, built by pip"
+	@$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+.PRECIOUS: %/.dependencies %/.installed

@@ -1,0 +1,413 @@
+"""The package by itself: what import, init, shutdown and the command line say, above all when something is wrong."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import fresh
+import jax
+import numpy as np
+import pathways
+import pytest
+
+# Each door of a script of its own; "bare" has what a person's shell would have.
+BARE = {"PATHWAYS_DEVICES": ""}
+
+
+def script(code, env=None, check=True):
+    """Runs code that imports pathways itself, in an environment that says nothing but env."""
+    return fresh.run(code, door=None, env=BARE | (env or {}), check=check)
+
+
+def error_of(call):
+    """Code that prints the PathwaysError of a call."""
+    return f"try:\n    {call}\nexcept pathways.PathwaysError as error:\n    print(error.code, '|', error.message)\n"
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize("given", [0, -1, 4097, 10**9, 8.0, "8", True, [8]])
+def test_a_wrong_number_of_devices_is_refused(given):
+    with pytest.raises(pathways.PathwaysError) as caught:
+        pathways.init(devices=given)
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert caught.value.message == f"devices is {given!r}; expected a whole number of devices from 1 to 4096"
+    assert len(jax.devices()) == 8
+
+
+@pytest.mark.parametrize("given", ["0", "-3", "many", "1e3", "8.0", "4097"])
+def test_a_wrong_number_in_the_environment_is_named(given):
+    done = script(
+        "import pathways\n"
+        + error_of("pathways.init()")
+        + error_of("pathways.devices()")
+        + "import jax\ntry:\n    jax.devices()\nexcept RuntimeError as error:\n    print('jax', '|', error)\n",
+        env={"PATHWAYS_DEVICES": given},
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert re.search(
+            r"PATHWAYS_DEVICES is '?" + re.escape(given) + r"'?; expected a whole number .* 1 to 4096", line
+        )
+    assert lines[0].startswith("INVALID_ARGUMENT | ") and lines[1].startswith("INVALID_ARGUMENT | ")
+
+
+def test_an_unknown_option_is_named_with_those_there_are():
+    with pytest.raises(pathways.PathwaysError) as caught:
+        pathways.init(device=8, hosts=2)
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert caught.value.message == (
+        "pathways.init() has no option 'device', 'hosts'; its options are address and devices"
+    )
+
+
+def test_a_cluster_is_refused_rather_than_ignored():
+    with pytest.raises(pathways.PathwaysError, match="'host:1234' names a cluster") as caught:
+        pathways.init("host:1234")
+    assert caught.value.code == "UNIMPLEMENTED"
+    done = script(
+        "import pathways\n" + error_of("pathways.devices()"),
+        env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
+    )
+    assert done.stdout.startswith("UNIMPLEMENTED | the address 'host:1' names a cluster")
+
+
+@pytest.mark.parametrize("given", ["", "  ", 80, b"host:1"])
+def test_a_wrong_address_is_refused(given):
+    with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: address is ") as caught:
+        pathways.init(given)
+    assert repr(given) in caught.value.message
+
+
+def test_init_again_with_the_same_settings_does_nothing_and_with_others_says_what_to_do():
+    before = jax.devices()
+    pathways.init()
+    pathways.init(devices=8)
+    pathways.init(None, devices=np.int64(8))
+    with pytest.raises(pathways.PathwaysError) as caught:
+        pathways.init(devices=4)
+    assert caught.value.code == "FAILED_PRECONDITION"
+    assert "devices=4" in caught.value.message and "already runs on 8" in caught.value.message
+    assert "pathways.shutdown()" in caught.value.message
+    assert jax.devices() == before
+
+
+def test_errors_keep_their_code_when_pickled():
+    error = pickle.loads(pickle.dumps(pathways.PathwaysError("NOT_FOUND", "no such thing")))
+    assert (error.code, error.message, str(error)) == ("NOT_FOUND", "no such thing", "NOT_FOUND: no such thing")
+    assert isinstance(error, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("NOT_FOUND: no: such thing", "NOT_FOUND", "no: such thing"),
+        ("a sentence: with a colon", "UNKNOWN", "a sentence: with a colon"),
+        ("", "UNKNOWN", ""),
+    ],
+)
+def test_a_text_of_the_library_becomes_an_error(text, code, message):
+    error = pathways.PathwaysError.parse(text)
+    assert (error.code, error.message) == (code, message)
+
+
+# --- the number of devices ---
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "count"),
+    [
+        ({}, "", 1),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, "", 3),
+        ({}, "jax.config.update('jax_num_cpu_devices', 5)", 5),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, "pathways.init(devices=2)", 2),
+        ({"PATHWAYS_DEVICES": " 6 "}, "", 6),
+        ({"PATHWAYS_DEVICES": "6"}, "pathways.init(devices=2)", 2),
+        ({"PATHWAYS_DEVICES": "6"}, "pathways.init(devices=2)\npathways.init(devices=7)\npathways.init()", 7),
+    ],
+)
+def test_the_number_of_devices(env, code, count):
+    done = script(f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env)
+    assert done.stdout.split() == [str(count)] * 2
+
+
+# --- how the backend becomes JAX's own ---
+
+
+def test_import_is_quiet_and_makes_the_backend_the_default():
+    done = script(
+        """
+        import logging, warnings
+        logging.basicConfig(level=logging.WARNING)
+        warnings.simplefilter("error")
+        import pathways, jax
+        print(jax.default_backend(), jax.devices() == pathways.devices(), jax.config.jax_platforms)
+        print(jax.devices("cpu")[0].client is not jax.devices()[0].client)
+        """
+    )
+    assert done.stdout.splitlines() == ["cpu True pathways,cpu", "True"]
+    assert done.stderr == ""
+
+
+def test_import_after_the_first_use_of_jax_says_so():
+    done = script(
+        "import jax\njax.devices()\ntry:\n    import pathways\nexcept RuntimeError as error:\n    print(error)\n"
+        "print(jax.numpy.arange(3).sum())"
+    )
+    said, result = done.stdout.splitlines()
+    assert said.startswith("FAILED_PRECONDITION: JAX has already made its devices, so Pathways came too late")
+    assert "put `import pathways` before the first call that uses a device" in said
+    assert result == "3"
+
+
+@pytest.mark.parametrize("platforms", ["pathways", "pathways,cpu", " pathways , cpu"])
+def test_named_in_jax_platforms(platforms):
+    done = script(
+        "import pathways, jax\nprint(jax.devices() == pathways.devices(), len(jax.devices('cpu')))",
+        env={"JAX_PLATFORMS": platforms},
+    )
+    assert done.stdout.split() == ["True", "1"]
+
+
+def test_jax_platforms_that_leaves_it_out_wins_with_one_warning():
+    done = script(
+        "import pathways, jax, jax.extend.backend as backend\npathways.init(devices=3)\n"
+        "print(len(jax.devices()), 'pathways' in backend.backends())\n" + error_of("pathways.devices()"),
+        env={"JAX_PLATFORMS": "cpu"},
+    )
+    count, error = done.stdout.splitlines()
+    assert count == "1 False"
+    assert error.startswith("FAILED_PRECONDITION | JAX runs without Pathways because other platforms were chosen")
+    assert done.stderr.count("Warning") == 1
+    assert "JAX_PLATFORMS=cpu leaves Pathways out, so JAX runs without it; unset it, or set" in done.stderr
+    assert "<string>:" in done.stderr  # the warning points at the user's line
+
+
+@pytest.mark.parametrize(
+    ("env", "count", "registered"),
+    [
+        ({}, 1, False),
+        ({"JAX_PLATFORMS": "cpu"}, 1, False),
+        ({"JAX_PLATFORMS": "cpu", "PATHWAYS_DEVICES": "3"}, 1, False),
+        ({"PATHWAYS_DEVICES": "3"}, 3, True),
+        ({"JAX_PLATFORMS": "pathways"}, 1, True),
+        ({"JAX_PLATFORMS": "pathways,cpu", "PATHWAYS_DEVICES": "2"}, 2, True),
+    ],
+)
+def test_found_without_an_import_it_registers_only_when_asked(env, count, registered):
+    done = script(
+        """
+        import sys, warnings
+        warnings.simplefilter("error")
+        import jax, jax.extend.backend
+        print(len(jax.devices()), "pathways" in jax.extend.backend.backends(), "pathways" in sys.modules)
+        """,
+        env=env,
+    )
+    assert done.stdout.split() == [str(count), str(registered), str(registered)]
+    assert done.stderr == ""
+
+
+def test_import_again_in_the_same_process_registers_once():
+    done = script(
+        """
+        import importlib, sys
+        import pathways, jax
+        jax.devices()
+        importlib.reload(pathways)
+        pathways.init()
+        print(len(pathways.devices()), jax.devices() == pathways.devices())
+        """,
+        env={"PATHWAYS_DEVICES": "2"},
+    )
+    assert done.stdout.split() == ["2", "True"]
+    assert done.stderr == ""
+
+
+# --- what may be missing ---
+
+
+def test_a_missing_library_is_an_error_and_never_another_backend(tmp_path):
+    missing = tmp_path / "none.so"
+    done = script(
+        "import pathways, jax\n"
+        + error_of("pathways.init()")
+        + "try:\n    jax.devices()\nexcept RuntimeError as error:\n    print(error)",
+        env={"PATHWAYS_LIBRARY": str(missing)},
+    )
+    ours, of_jax = done.stdout.splitlines()
+    assert ours == (
+        f"NOT_FOUND | PATHWAYS_LIBRARY names {missing}, and there is no such file; "
+        "unset it to use the library of the package"
+    )
+    assert of_jax.startswith("Unable to initialize backend 'pathways': NOT_FOUND: PATHWAYS_LIBRARY names")
+
+
+def test_a_file_that_is_no_library_is_an_error(tmp_path):
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    done = script("import pathways\n" + error_of("pathways.stats()"), env={"PATHWAYS_LIBRARY": str(text)})
+    assert done.stdout.startswith(
+        f"FAILED_PRECONDITION | {text} cannot be used as libpathways.so of this Python package"
+    )
+    assert "pip install --force-reinstall openpathways" in done.stdout
+
+
+def test_a_library_of_another_kind_is_an_error():
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    libc = next(line.split()[-1] for line in maps if "/libc.so" in line or "/libc-" in line)
+    done = script("import pathways\n" + error_of("pathways.init()"), env={"PATHWAYS_LIBRARY": libc})
+    assert done.stdout.startswith(f"FAILED_PRECONDITION | {libc} cannot be used as libpathways.so")
+
+
+def test_a_missing_plugin_is_named_with_what_to_install(tmp_path):
+    gone = tmp_path / "gone.so"
+    code = "import pathways\n" + error_of("pathways.devices()")
+    done = script(code, env={"PATHWAYS_PLUGIN": str(gone)})
+    assert done.stdout.startswith("NOT_FOUND | ") and str(gone) in done.stdout and "PATHWAYS_PLUGIN" in done.stdout
+
+
+def test_a_broken_plugin_is_named(tmp_path):
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"\x7fELF" + bytes(60))
+    done = script("import pathways\n" + error_of("pathways.devices()"), env={"PATHWAYS_PLUGIN": str(broken)})
+    code, message = done.stdout.split(" | ", 1)
+    assert code in ("FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND")
+    assert str(broken) in message
+
+
+# --- shutdown, stats, trace ---
+
+
+def test_shutdown_and_init_again_with_other_settings():
+    done = script(
+        """
+        import pathways, jax, jax.numpy as jnp
+        pathways.shutdown()                      # nothing runs yet
+        pathways.init(devices=2)
+        first = jnp.arange(4) * 2
+        print(len(jax.devices()), first.sum())
+        pathways.shutdown()
+        pathways.shutdown()
+        try:
+            jax.devices()
+        except RuntimeError as error:
+            print("shut down" in str(error), "pathways.init()" in str(error))
+        pathways.init(devices=5)
+        print(len(jax.devices()), (jnp.arange(4) * 2).sum())
+        """
+    )
+    assert done.stdout.splitlines() == ["2 12", "True True", "5 12"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_wrong_timeout_is_refused(timeout):
+    with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: timeout is .*; expected a number of seconds"):
+        pathways.shutdown(timeout=timeout)
+
+
+def test_stats_count_what_is_alive():
+    live = pathways.stats()["live"]
+    assert live and all(isinstance(count, int) and count >= 0 for count in live.values())
+
+
+def test_a_trace_is_json_that_names_what_ran(tmp_path):
+    path = tmp_path / "trace.json"
+    with pathways.trace(path):
+        jax.jit(lambda x: x + 1)(np.arange(3)).block_until_ready()
+        with pytest.raises(pathways.PathwaysError) as caught, pathways.trace(tmp_path / "second.json"):
+            pass
+        assert caught.value.code == "FAILED_PRECONDITION"
+    trace = json.loads(path.read_text())
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    assert any(event.get("ph") == "X" for event in events)
+
+
+def test_a_trace_that_cannot_be_written_names_the_file(tmp_path):
+    path = tmp_path / "no such directory" / "trace.json"
+    with pytest.raises(pathways.PathwaysError, match="no such directory") as caught, pathways.trace(path):
+        pass
+    assert caught.value.code in ("NOT_FOUND", "INVALID_ARGUMENT")
+
+
+# --- doctor and the command line ---
+
+
+def command(*arguments, env=None):
+    """Runs the command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "pathways", *arguments],
+        env=fresh.environment(env=env),
+        capture_output=True,
+        text=True,
+        timeout=fresh.HANG_SECONDS,
+    )
+
+
+def test_doctor_is_one_screen_and_a_report(capsys):
+    report = pathways.doctor()
+    screen = capsys.readouterr().out
+    assert report.ok, report.problems
+    assert screen == f"{report}\n"
+    assert len(screen.splitlines()) <= 24
+    for fact in ("ready", jax.__version__, report.plugin["path"], report.plugin["sha256"][:16], "StableHLO", "8 × cpu"):
+        assert fact in screen
+    assert report.kinds == {"cpu": 8} and len(report.devices) == 8
+    assert set(report.memories) >= {"device", "pinned_host"}
+
+
+def test_doctor_on_the_command_line():
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"Open Pathways {pathways.__version__}: ready\n")
+    facts = json.loads(command("doctor", "--json").stdout)
+    assert facts["ok"] is True and facts["kinds"] == {"cpu": 8}
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"PATHWAYS_LIBRARY": "/nowhere.so"}, "PATHWAYS_LIBRARY names /nowhere.so, and there is no such file"),
+        ({"PATHWAYS_PLUGIN": "/nowhere.so"}, "/nowhere.so"),
+        ({"PATHWAYS_DEVICES": "none"}, "PATHWAYS_DEVICES is 'none'; expected a whole number"),
+    ],
+)
+def test_doctor_says_what_is_wrong(env, said):
+    done = command("doctor", env=env)
+    assert done.returncode == 1
+    assert "not ready" in done.stdout.splitlines()[0]
+    assert said in "".join(line for line in done.stdout.splitlines() if line.startswith("  missing"))
+    assert "Traceback" not in done.stdout + done.stderr
+    assert json.loads(command("doctor", "--json", env=env).stdout)["ok"] is False
+
+
+def test_the_command_teaches():
+    done = command("--help")
+    assert done.returncode == 0
+    for word in ("import pathways", "pathways doctor", "PATHWAYS_DEVICES", "PATHWAYS_PLUGIN", "exit codes"):
+        assert word in done.stdout
+    assert command("version").stdout == f"{pathways.__version__}\n"
+    assert command().returncode == 2
+    wrong = command("docter")
+    assert wrong.returncode == 2 and "docter" in wrong.stderr and "doctor" in wrong.stderr
+
+
+def test_the_package_is_typed_and_says_what_it_offers():
+    from importlib import resources
+
+    assert resources.files(pathways).joinpath("py.typed").is_file()
+    for name in pathways.__all__:
+        assert getattr(pathways, name).__doc__ or name == "__version__"
+
+
+def test_readme_of_the_module_runs():
+    code = "\n".join(line for line in pathways.__doc__.splitlines() if line.startswith("    "))
+    assert "pathways.init" in code
+    done = script(textwrap.dedent(code))
+    assert done.stdout.count("CpuDevice") == 8
