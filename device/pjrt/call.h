@@ -15,4 +15,9 @@
 
 #define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
 
+// C memory. An allocation that fails ends the process, as in Go. copy adds a zero
+// byte.
+void* pwdrv_must(void* p);
+void* pwdrv_copy(const void* data, size_t size);
+
 #endif  // PATHWAYS_DEVICE_PJRT_CALL_H_

@@ -1,5 +1,3 @@
-#include <stdio.h>
-
 #include "_cgo_export.h"
 #include "call.h"
 
@@ -8,24 +6,9 @@ struct pwdrv_options {
   size_t count, capacity;
 };
 
-static void* must(void* p) {
-  if (p == NULL) {
-    fprintf(stderr, "pathways: out of host memory\n");
-    abort();
-  }
-  return p;
-}
-
-static void* copy(const void* data, size_t size) {
-  void* p = must(malloc(size + 1));
-  if (size > 0) memcpy(p, data, size);
-  ((char*)p)[size] = 0;
-  return p;
-}
-
 pwdrv_options* pwdrv_options_new(size_t capacity) {
-  pwdrv_options* o = must(calloc(1, sizeof *o));
-  o->values = must(calloc(capacity + 1, sizeof *o->values));
+  pwdrv_options* o = pwdrv_must(calloc(1, sizeof *o));
+  o->values = pwdrv_must(calloc(capacity + 1, sizeof *o->values));
   o->capacity = capacity;
   return o;
 }
@@ -34,7 +17,7 @@ static PJRT_NamedValue* add(pwdrv_options* o, const char* name, size_t name_size
   if (o->count == o->capacity) abort();  // the only caller counts its options first
   PJRT_NamedValue* v = &o->values[o->count++];
   v->struct_size = PJRT_NamedValue_STRUCT_SIZE;
-  v->name = copy(name, name_size);
+  v->name = pwdrv_copy(name, name_size);
   v->name_size = name_size;
   v->type = type;
   v->value_size = 1;
@@ -43,7 +26,7 @@ static PJRT_NamedValue* add(pwdrv_options* o, const char* name, size_t name_size
 
 void pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size) {
   PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kString);
-  v->string_value = copy(value, size);
+  v->string_value = pwdrv_copy(value, size);
   v->value_size = size;
 }
 
@@ -53,7 +36,7 @@ void pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int
 
 void pwdrv_options_ints(pwdrv_options* o, const char* name, size_t name_size, const int64_t* value, size_t count) {
   PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kInt64List);
-  v->int64_array_value = copy(value, count * sizeof *value);
+  v->int64_array_value = pwdrv_copy(value, count * sizeof *value);
   v->value_size = count;
 }
 

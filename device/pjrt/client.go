@@ -47,15 +47,18 @@ type Client struct {
 	local             map[*C.PJRT_Device]int
 	store             *store
 
-	mu     sync.Mutex
-	closed bool
-	quiet  sync.Cond // signalled when inFlight becomes 0; uses mu
-	// What keeps the plugin's client: buffers, executables and contexts that are
-	// open, events that have not fired, and the client itself until Close.
+	// What keeps the plugin's client: the client itself until Close, each buffer,
+	// executable and context that is open, each event that has not fired, and each
+	// call in progress.
 	refs     atomic.Int64
 	open     atomic.Int64 // buffers, executables and contexts
-	inFlight int64        // events of work; under mu
-	accounts []account
+	accounts []account    // by device
+
+	work atomic.Int64 // events of work that have not fired
+
+	mu     sync.Mutex
+	closed atomic.Bool // written under mu, so that hold and Close agree
+	quiet  sync.Cond   // signalled after closed is set, when work or refs fall; uses mu
 }
 
 // deviceHandles are the plugin's names of a device, which live as long as the
@@ -88,7 +91,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		return nil, status.Wrap(err, "plugin %s makes no client", p.path)
 	}
 	if err := c.describe(); err != nil {
-		c.Close()
+		c.Close() // nothing is open: no error
 		return nil, err
 	}
 	return c, nil
@@ -224,7 +227,7 @@ func (c *Client) Devices() []device.Device { return c.devices }
 func (c *Client) hold() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return status.New(status.FailedPrecondition, "the %s client is closed", c.platform)
 	}
 	c.refs.Add(1)
@@ -232,12 +235,40 @@ func (c *Client) hold() error {
 }
 
 func (c *Client) drop() {
-	if c.refs.Add(-1) > 0 {
-		return
+	switch n := c.refs.Add(-1); {
+	case n == 0:
+		// This may be a thread of the plugin, which its client cannot be destroyed on.
+		go c.destroy()
+	case n == 1:
+		c.wake()
 	}
-	// No one is left who could tell of an error, and nothing to do about it.
-	c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
+}
+
+// wake has Close look again.
+func (c *Client) wake() {
+	if c.closed.Load() {
+		c.mu.Lock()
+		c.quiet.Broadcast()
+		c.mu.Unlock()
+	}
+}
+
+func (c *Client) destroy() {
+	// No one is left who could be told of an error.
+	_ = c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
 	c.store.close()
+}
+
+// opened and closedOne count the buffers, executables and contexts that are
+// open. The caller of opened holds the client.
+func (c *Client) opened() {
+	c.open.Add(1)
+	c.refs.Add(1)
+}
+
+func (c *Client) closedOne() {
+	c.open.Add(-1)
+	c.drop()
 }
 
 // Close waits until the work in flight is done, then frees the client. Where
@@ -245,17 +276,21 @@ func (c *Client) drop() {
 // with the last of them.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.closed {
+	if c.closed.Load() {
 		c.mu.Unlock()
 		return nil
 	}
-	c.closed = true
-	for c.inFlight > 0 {
+	c.closed.Store(true)
+	// With nothing open, whatever still holds the client lets go by itself. An open
+	// buffer may hold it, and host memory, for ever.
+	for c.work.Load() > 0 || c.open.Load() == 0 && c.refs.Load() > 1 {
 		c.quiet.Wait()
 	}
 	c.mu.Unlock()
 	open := c.open.Load()
-	c.drop()
+	if c.refs.Add(-1) == 0 {
+		c.destroy()
+	}
 	if open > 0 {
 		return status.New(status.FailedPrecondition,
 			"the %s client was closed before %d of its buffers and executables: close those first", c.platform, open)

@@ -81,4 +81,76 @@ pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit);
 
+// Events. settle asks whether event has fired: if so it sets fired and error
+// (which the caller owns) and destroys the event. watch has
+// pathwaysDriverFired(handle, error) called once, on a thread of the plugin or
+// before it returns; it does not destroy the event.
+pwdrv_status pwdrv_event_settle(const PJRT_Api* api, PJRT_Event* event, bool* fired, PJRT_Error** error);
+pwdrv_status pwdrv_event_watch(const PJRT_Api* api, PJRT_Event* event, uintptr_t handle);
+void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event);
+
+// Buffers. data and dst may be Go memory; the plugin reads data after from_host
+// returns unless semantics is "during call", and writes dst until event fires.
+pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const void* data, int type, const int64_t* dims,
+                             size_t num_dims, int semantics, PJRT_Device* device, PJRT_Memory* memory,
+                             PJRT_Event** done, PJRT_Buffer** out);
+pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, size_t size, size_t num_dims,
+                           PJRT_Event** event);
+pwdrv_status pwdrv_copy_to_memory(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out);
+pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Device* device, PJRT_Buffer** out);
+pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes);
+pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event);
+pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted);
+pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer);
+pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer);
+
+// Executables. What is read with a PJRT_Executable lives as long as it does.
+pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char* format, size_t format_size,
+                           const char* code, size_t code_size, const char* options, size_t options_size,
+                           PJRT_LoadedExecutable** out);
+pwdrv_status pwdrv_load(const PJRT_Api* api, PJRT_Client* client, const char* bytes, size_t size,
+                        PJRT_LoadedExecutable** out);
+pwdrv_status pwdrv_loaded_destroy(const PJRT_Api* api, PJRT_LoadedExecutable* loaded);
+pwdrv_status pwdrv_loaded_devices(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, PJRT_Device* const** out,
+                                  size_t* count);
+pwdrv_status pwdrv_loaded_executable(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, PJRT_Executable** out);
+pwdrv_status pwdrv_executable_destroy(const PJRT_Api* api, PJRT_Executable* executable);
+pwdrv_status pwdrv_executable_name(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* name);
+pwdrv_status pwdrv_executable_fingerprint(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* print);
+pwdrv_status pwdrv_executable_num_outputs(const PJRT_Api* api, PJRT_Executable* executable, size_t* count);
+// dims holds the dimensions of all outputs one after the other, ranks how many each has.
+pwdrv_status pwdrv_executable_outputs(const PJRT_Api* api, PJRT_Executable* executable, const PJRT_Buffer_Type** types,
+                                      const int64_t** dims, const size_t** ranks);
+pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable* executable, const char* const** kinds,
+                                           const size_t** sizes);
+// stats: argument, output, alias, temporary and code bytes, in the device's memory.
+pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* executable, int64_t stats[5]);
+// The two below give bytes in C memory that the caller frees.
+pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
+                                      pwdrv_bytes* code);
+pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* bytes);
+
+// The arrays of one execution, in one block of C memory: args holds one row of
+// num_args a device, outputs one row of num_outputs.
+typedef struct {
+  size_t devices, num_args, num_outputs;
+  PJRT_Buffer **args, **outputs;
+  PJRT_Buffer **const *arg_rows, **const *output_rows;
+  PJRT_Event** events;
+  PJRT_Error** errors;  // of events that have fired
+  bool* fired;
+  int64_t* kept;  // indices of arguments that are not donated; room for num_args
+} pwdrv_launch;
+
+pwdrv_launch* pwdrv_launch_new(size_t devices, size_t num_args, size_t num_outputs);
+
+// Runs an executable. Nothing is started where an argument is deleted: deleted is
+// then the argument's place in args, otherwise -1. On success outputs are
+// there, and of each device an event or, where it has fired, its error.
+pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, pwdrv_launch* l, int launch_id,
+                           size_t num_kept, PJRT_Device* only, PJRT_ExecuteContext* context, int64_t* deleted);
+
+pwdrv_status pwdrv_context_create(const PJRT_Api* api, PJRT_ExecuteContext** out);
+pwdrv_status pwdrv_context_destroy(const PJRT_Api* api, PJRT_ExecuteContext* context);
+
 #endif  // PATHWAYS_DEVICE_PJRT_DRIVER_H_

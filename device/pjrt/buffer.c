@@ -1,0 +1,93 @@
+#include "call.h"
+
+pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const void* data, int type, const int64_t* dims,
+                             size_t num_dims, int semantics, PJRT_Device* device, PJRT_Memory* memory,
+                             PJRT_Event** done, PJRT_Buffer** out) {
+  PWDRV_ARGS(PJRT_Client_BufferFromHostBuffer);
+  args.client = client;
+  args.data = data;
+  args.type = (PJRT_Buffer_Type)type;
+  args.dims = dims;
+  args.num_dims = num_dims;
+  args.host_buffer_semantics = (PJRT_HostBufferSemantics)semantics;
+  args.device = device;
+  args.memory = memory;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Client_BufferFromHostBuffer);
+  *done = args.done_with_host_buffer;
+  *out = args.buffer;
+  return status;
+}
+
+pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, size_t size, size_t num_dims,
+                           PJRT_Event** event) {
+  int64_t order[num_dims + 1];
+  for (size_t i = 0; i < num_dims; i++) order[i] = (int64_t)(num_dims - 1 - i);
+  // Without a layout the plugin would write the elements as they lie on the device.
+  PJRT_Buffer_MemoryLayout layout = {.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
+                                     .type = PJRT_Buffer_MemoryLayout_Type_Tiled};
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = order;
+  layout.tiled.minor_to_major_size = num_dims;
+  PWDRV_ARGS(PJRT_Buffer_ToHostBuffer);
+  args.src = buffer;
+  args.host_layout = &layout;
+  args.dst = dst;
+  args.dst_size = size;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_ToHostBuffer);
+  *event = args.event;
+  return status;
+}
+
+pwdrv_status pwdrv_copy_to_memory(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
+  PWDRV_ARGS(PJRT_Buffer_CopyToMemory);
+  args.buffer = buffer;
+  args.dst_memory = memory;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_CopyToMemory);
+  *out = args.dst_buffer;
+  return status;
+}
+
+pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Device* device, PJRT_Buffer** out) {
+  PWDRV_ARGS(PJRT_Buffer_CopyToDevice);
+  args.buffer = buffer;
+  args.dst_device = device;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_CopyToDevice);
+  *out = args.dst_buffer;
+  return status;
+}
+
+pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes) {
+  PWDRV_ARGS(PJRT_Buffer_OnDeviceSizeInBytes);
+  args.buffer = buffer;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_OnDeviceSizeInBytes);
+  *bytes = args.on_device_size_in_bytes;
+  return status;
+}
+
+pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event) {
+  PWDRV_ARGS(PJRT_Buffer_ReadyEvent);
+  args.buffer = buffer;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_ReadyEvent);
+  *event = args.event;
+  return status;
+}
+
+pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted) {
+  PWDRV_ARGS(PJRT_Buffer_IsDeleted);
+  args.buffer = buffer;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_IsDeleted);
+  *deleted = args.is_deleted;
+  return status;
+}
+
+pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PWDRV_ARGS(PJRT_Buffer_Delete);
+  args.buffer = buffer;
+  return PWDRV_CALL(api, PJRT_Buffer_Delete);
+}
+
+pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PWDRV_ARGS(PJRT_Buffer_Destroy);
+  args.buffer = buffer;
+  return PWDRV_CALL(api, PJRT_Buffer_Destroy);
+}

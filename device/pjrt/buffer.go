@@ -1,0 +1,280 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// Buffer is a device.Buffer. Its shape, device and memory are known without
+// asking the plugin, also after Close.
+type Buffer struct {
+	client *Client
+	raw    *C.PJRT_Buffer
+	shape  shape.Shape
+	local  int
+	memory int   // index into the device's memories
+	bytes  int64 // on the device
+
+	// One for being open, and one a call in progress; the plugin's buffer is
+	// destroyed by the last.
+	users   atomic.Int32
+	closed  atomic.Bool
+	counted atomic.Bool // in the device's account
+	ready   atomic.Pointer[event]
+}
+
+// own makes b the owner of a plugin's buffer. The caller holds the client.
+func (b *Buffer) own(c *Client, raw *C.PJRT_Buffer, s shape.Shape, local, memory int, bytes int64) {
+	b.client, b.raw, b.shape, b.local, b.memory, b.bytes = c, raw, s, local, memory, bytes
+	b.users.Store(1)
+	c.opened()
+	if memory == c.devices[local].Default {
+		b.counted.Store(true)
+		c.accounts[local].add(bytes)
+	}
+}
+
+// measure asks the plugin how large a buffer is on its device.
+func (c *Client) measure(raw *C.PJRT_Buffer, s shape.Shape) int64 {
+	var bytes C.size_t
+	if err := c.plugin.check(C.pwdrv_buffer_bytes(c.plugin.api, raw, &bytes)); err != nil {
+		return s.Bytes()
+	}
+	return int64(bytes)
+}
+
+var nothing byte // what a nil slice points to in C
+
+func dataPointer(b []byte) unsafe.Pointer {
+	if len(b) == 0 {
+		return unsafe.Pointer(&nothing)
+	}
+	return unsafe.Pointer(unsafe.SliceData(b))
+}
+
+func checkHost(h device.Host) error {
+	if h.Semantics < device.DuringCall || h.Semantics > device.MutableZeroCopy {
+		return status.New(status.InvalidArgument, "unknown host semantics %d: use 0 to 3", h.Semantics)
+	}
+	if h.Shape.DType.Bits() == 0 {
+		return status.New(status.InvalidArgument, "an array of %s cannot be brought to a device: its type has no bytes", h.Shape)
+	}
+	for i, d := range h.Shape.Dims {
+		if d < 0 {
+			return status.New(status.InvalidArgument, "dimension %d of the array is %d: it must be 0 or more", i, d)
+		}
+	}
+	want := h.Shape.HostBytes()
+	if want < 0 {
+		return status.New(status.InvalidArgument, "an array of %s is too large for any memory", h.Shape)
+	}
+	if int64(len(h.Data)) != want {
+		return status.New(status.InvalidArgument, "an array of %s has %d bytes on the host, %d were given",
+			h.Shape, want, len(h.Data))
+	}
+	return nil
+}
+
+// FromHost makes a buffer of host bytes. Whether a zero-copy buffer aliases them
+// is the plugin's choice: the CPU plugin does where they are 64-byte aligned.
+func (c *Client) FromHost(h device.Host) (device.Buffer, error) {
+	if err := checkHost(h); err != nil {
+		return nil, err
+	}
+	memory, err := c.memory(h.Device, h.Memory)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.hold(); err != nil {
+		return nil, err
+	}
+	defer c.drop()
+	var done *C.PJRT_Event
+	var raw *C.PJRT_Buffer
+	at := &c.handles[h.Device]
+	dims := slices.Clone(h.Shape.Dims)
+	if err := c.plugin.check(C.pwdrv_from_host(c.plugin.api, c.raw, dataPointer(h.Data), C.int(h.Shape.DType),
+		(*C.int64_t)(unsafe.SliceData(dims)), C.size_t(len(dims)), C.int(h.Semantics), at.raw, at.memories[memory],
+		&done, &raw)); err != nil {
+		return nil, err
+	}
+	b := &Buffer{}
+	s := shape.Shape{DType: h.Shape.DType, Dims: dims}
+	b.own(c, raw, s, h.Device, memory, c.measure(raw, s))
+	kind := work
+	if h.Semantics == device.ZeroCopy || h.Semantics == device.MutableZeroCopy {
+		kind = lent
+	}
+	var then func(error)
+	if h.Done != nil {
+		then = func(error) { h.Done() } // what went wrong stands in the buffer
+	}
+	c.event(done, kind, then)
+	return b, nil
+}
+
+// use keeps the plugin's buffer until release.
+func (b *Buffer) use() error {
+	for {
+		n := b.users.Load()
+		if n == 0 || b.closed.Load() {
+			return status.New(status.FailedPrecondition, "the buffer of %s is closed", b.shape)
+		}
+		if b.users.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (b *Buffer) release() {
+	if b.users.Add(-1) == 0 {
+		// Its memory goes when the work that reads it is done. An error would leave
+		// nothing to do.
+		_ = b.client.plugin.check(C.pwdrv_buffer_destroy(b.client.plugin.api, b.raw))
+		b.client.closedOne()
+	}
+}
+
+// uncount takes the buffer out of the device's account.
+func (b *Buffer) uncount() {
+	if b.counted.CompareAndSwap(true, false) {
+		b.client.accounts[b.local].add(-b.bytes)
+	}
+}
+
+// Raw is the plugin's PJRT_Buffer*. It lives until Close.
+func (b *Buffer) Raw() unsafe.Pointer { return unsafe.Pointer(b.raw) }
+
+// Shape is the shape of the shard. It must not be changed.
+func (b *Buffer) Shape() shape.Shape { return b.shape }
+
+// Device is the local index of the buffer's device.
+func (b *Buffer) Device() int { return b.local }
+
+// Memory is the kind of memory that the buffer lies in.
+func (b *Buffer) Memory() string { return b.client.devices[b.local].Memories[b.memory].Kind }
+
+// Bytes is the buffer's size on the device.
+func (b *Buffer) Bytes() int64 { return b.bytes }
+
+// Ready fires when the contents are there, or with the error of what should
+// have made them.
+func (b *Buffer) Ready() device.Event {
+	if e := b.ready.Load(); e != nil {
+		return e
+	}
+	if err := b.use(); err != nil {
+		return failed(err)
+	}
+	defer b.release()
+	c := b.client
+	var raw *C.PJRT_Event
+	if err := c.plugin.check(C.pwdrv_buffer_ready(c.plugin.api, b.raw, &raw)); err != nil {
+		return failed(err)
+	}
+	e := c.event(raw, work, nil)
+	if !b.ready.CompareAndSwap(nil, e) {
+		return b.ready.Load()
+	}
+	return e
+}
+
+// ToHost copies the contents to dst, row-major whatever their layout is on the
+// device.
+func (b *Buffer) ToHost(dst []byte) (device.Event, error) {
+	if want := b.shape.HostBytes(); int64(len(dst)) != want {
+		return nil, status.New(status.InvalidArgument, "an array of %s has %d bytes on the host, there is room for %d",
+			b.shape, want, len(dst))
+	}
+	if err := b.useContents(); err != nil {
+		return nil, err
+	}
+	defer b.release()
+	c := b.client
+	var raw *C.PJRT_Event
+	if err := c.plugin.check(C.pwdrv_to_host(c.plugin.api, b.raw, dataPointer(dst), C.size_t(len(dst)),
+		C.size_t(len(b.shape.Dims)), &raw)); err != nil {
+		return nil, err
+	}
+	return c.event(raw, work, nil), nil
+}
+
+// useContents is use, and refuses a buffer whose contents are gone.
+func (b *Buffer) useContents() error {
+	if err := b.use(); err != nil {
+		return err
+	}
+	if b.deleted() {
+		b.release()
+		return status.New(status.FailedPrecondition, "the buffer of %s was deleted or donated", b.shape)
+	}
+	return nil
+}
+
+// CopyTo copies to a device and memory; "" is the device's default one.
+func (b *Buffer) CopyTo(local int, memory string) (device.Buffer, error) {
+	c := b.client
+	to, err := c.memory(local, memory)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.useContents(); err != nil {
+		return nil, err
+	}
+	defer b.release()
+	at := &c.handles[local]
+	var raw *C.PJRT_Buffer
+	err = c.plugin.check(C.pwdrv_copy_to_memory(c.plugin.api, b.raw, at.memories[to], &raw))
+	if status.CodeOf(err) == status.Unimplemented && to == c.devices[local].Default {
+		err = c.plugin.check(C.pwdrv_copy_to_device(c.plugin.api, b.raw, at.raw, &raw))
+	}
+	if err != nil {
+		return nil, err
+	}
+	copied := &Buffer{}
+	copied.own(c, raw, b.shape, local, to, c.measure(raw, b.shape))
+	return copied, nil
+}
+
+// Deleted reports whether the contents were donated or deleted, or the buffer
+// closed.
+func (b *Buffer) Deleted() bool {
+	if b.use() != nil {
+		return true
+	}
+	defer b.release()
+	return b.deleted()
+}
+
+// deleted asks the plugin. The caller uses the buffer.
+func (b *Buffer) deleted() bool {
+	var deleted C.bool
+	err := b.client.plugin.check(C.pwdrv_buffer_deleted(b.client.plugin.api, b.raw, &deleted))
+	return err == nil && bool(deleted)
+}
+
+// Delete frees the contents at once, or when the work that reads them is done.
+func (b *Buffer) Delete() {
+	if b.use() != nil {
+		return
+	}
+	defer b.release()
+	b.uncount()
+	_ = b.client.plugin.check(C.pwdrv_buffer_delete(b.client.plugin.api, b.raw))
+}
+
+// Close deletes the buffer. A second Close does nothing.
+func (b *Buffer) Close() {
+	if !b.closed.Swap(true) {
+		b.uncount()
+		b.release()
+	}
+}

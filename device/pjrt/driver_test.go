@@ -1,0 +1,116 @@
+package pjrt
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pluginDirs is where the tests look for packaged plugins: where the environment
+// says, and where python3 has its packages.
+var pluginDirs = sync.OnceValue(func() []string {
+	dirs := filepath.SplitList(os.Getenv("PATHWAYS_PLUGIN_DIRS"))
+	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	return dirs
+})
+
+// plugins opens every CPU plugin that the tests can find, or the one that
+// PATHWAYS_PLUGIN names. A test that needs one fails where there is none.
+func plugins(t testing.TB) []*Plugin {
+	t.Helper()
+	var paths []string
+	if path := os.Getenv("PATHWAYS_PLUGIN"); path != "" {
+		paths = append(paths, path)
+	} else {
+		for _, c := range search(pluginDirs(), "cpu") {
+			paths = append(paths, c.Path)
+		}
+	}
+	if len(paths) == 0 {
+		t.Fatalf("this test needs a PJRT plugin and found none in %v: pip install fastatomstruct-xla-cpu, and set "+
+			"PATHWAYS_PLUGIN_DIRS to the directory of the package (site-packages)", pluginDirs())
+	}
+	var all []*Plugin
+	for _, path := range paths {
+		p, err := Open(path)
+		if err != nil {
+			t.Fatalf("Open(%s): %v", path, err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// each runs a test on every plugin.
+func each(t *testing.T, f func(t *testing.T, p *Plugin)) {
+	for _, p := range plugins(t) {
+		t.Run(filepath.Base(filepath.Dir(p.path)), func(t *testing.T) { f(t, p) })
+	}
+}
+
+func client(t testing.TB, p *Plugin, devices int) *Client {
+	t.Helper()
+	c, err := p.Create(ClientOptions{Devices: devices})
+	if err != nil {
+		t.Fatalf("Create with %d devices: %v", devices, err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return c
+}
+
+// TestContract is the whole contract of package device.
+func TestContract(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		devicetest.Run(t, devicetest.Harness{
+			Open: func(t testing.TB, n int) device.Driver {
+				c, err := p.Create(ClientOptions{Devices: n})
+				if err != nil {
+					t.Fatalf("Create with %d devices: %v", n, err)
+				}
+				return c
+			},
+			Devices: 4,
+			Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
+				return devicetest.Source{Program: devicetest.StableHLO(p, s, len(devices)), Options: onDevices(devices)}
+			},
+			TooBig: &devicetest.Source{Program: tooBig},
+			// They come back with zeros above the sign: TestNarrow.
+			Lacks: devicetest.Lacks{DTypes: []shape.DType{shape.S4, shape.S2}},
+		})
+	})
+}
+
+// onDevices asks for a replica a device. What is for device 0 alone is portable.
+func onDevices(devices []int) []byte {
+	return CompileOptions(len(devices), 1, devices, slices.Equal(devices, []int{0}))
+}
+
+// tooBig wants four terabytes, which no machine of these tests has.
+var tooBig = mlir("too_big", fmt.Sprintf(`
+  func.func public @main() -> tensor<%[1]dxf32> {
+    %%i = stablehlo.iota dim = 0 : tensor<%[1]dxf32>
+    return %%i : tensor<%[1]dxf32>
+  }`, int64(1)<<40))
+
+func mlir(name, body string) device.Program {
+	return device.Program{Format: "mlir", Code: []byte("module @" + name + " {" + body + "\n}\n")}
+}

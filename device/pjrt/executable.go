@@ -1,0 +1,286 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// Executable is a device.Executable. What it says of itself is read once, when
+// it is made, and known also after Close.
+type Executable struct {
+	client   *Client
+	loaded   *C.PJRT_LoadedExecutable
+	compiled *C.PJRT_Executable
+
+	name, fingerprint string
+	devices           []int
+	portable          bool // has no device of its own
+	outputs           []device.Output
+	memories          []int // of outputs, as indices into Device.Memories
+	cost              device.Cost
+	params            *signature // nil where the plugin does not tell
+
+	users  atomic.Int32 // as Buffer.users
+	closed atomic.Bool
+	sizes  atomic.Pointer[[]int64] // of outputs on the device, after the first run
+
+	mu   sync.Mutex
+	idle []*C.pwdrv_launch // C arrays of past runs, for the next ones
+}
+
+// Launches that an executable keeps for later; more run at once are freed.
+const maxIdle = 4
+
+// Compile compiles a program for the devices that options name. With nil options
+// it is portable: one shard, on device 0 or on what Run.Only says. A plugin cannot
+// be stopped while it compiles, so ctx counts before it starts.
+func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) (device.Executable, error) {
+	if ctx.Err() != nil {
+		return nil, waitEnded(ctx)
+	}
+	if options == nil {
+		options = CompileOptions(1, 1, nil, true)
+	}
+	if err := c.hold(); err != nil {
+		return nil, err
+	}
+	defer c.drop()
+	format, formatSize := chars(p.Format)
+	var loaded *C.PJRT_LoadedExecutable
+	if err := c.plugin.check(C.pwdrv_compile(c.plugin.api, c.raw, format, formatSize, (*C.char)(dataPointer(p.Code)),
+		C.size_t(len(p.Code)), (*C.char)(dataPointer(options)), C.size_t(len(options)), &loaded)); err != nil {
+		if status.CodeOf(err) == status.Unknown {
+			// MLIR's complaints about a program reach XLA without a code.
+			err = &status.Error{Code: status.InvalidArgument, Message: err.Error()}
+		}
+		return nil, err
+	}
+	return c.executable(loaded)
+}
+
+// Load makes an executable of what Serialize gave.
+func (c *Client) Load(ctx context.Context, serialized []byte) (device.Executable, error) {
+	if ctx.Err() != nil {
+		return nil, waitEnded(ctx)
+	}
+	if len(serialized) == 0 {
+		return nil, status.New(status.InvalidArgument, "no bytes to load an executable from")
+	}
+	if err := c.hold(); err != nil {
+		return nil, err
+	}
+	defer c.drop()
+	var loaded *C.PJRT_LoadedExecutable
+	if err := c.plugin.check(C.pwdrv_load(c.plugin.api, c.raw, (*C.char)(dataPointer(serialized)),
+		C.size_t(len(serialized)), &loaded)); err != nil {
+		return nil, err
+	}
+	return c.executable(loaded)
+}
+
+// executable takes a plugin's executable. The caller holds the client.
+func (c *Client) executable(loaded *C.PJRT_LoadedExecutable) (device.Executable, error) {
+	x := &Executable{client: c, loaded: loaded}
+	x.users.Store(1)
+	c.opened()
+	if err := x.describe(); err != nil {
+		x.Close()
+		return nil, status.Wrap(err, "cannot describe a compiled program")
+	}
+	return x, nil
+}
+
+func (x *Executable) describe() error {
+	p := x.client.plugin
+	if err := p.check(C.pwdrv_loaded_executable(p.api, x.loaded, &x.compiled)); err != nil {
+		return err
+	}
+	var text C.pwdrv_bytes
+	if err := p.check(C.pwdrv_executable_name(p.api, x.compiled, &text)); err != nil {
+		return err
+	}
+	x.name = goString(text)
+	if err := x.describeDevices(); err != nil {
+		return err
+	}
+	if err := x.describeOutputs(); err != nil {
+		return err
+	}
+	var stats [5]C.int64_t
+	if err := p.check(C.pwdrv_executable_stats(p.api, x.compiled, &stats[0])); err == nil {
+		x.cost = device.Cost{ArgumentBytes: int64(stats[0]), OutputBytes: int64(stats[1]), AliasBytes: int64(stats[2]),
+			TempBytes: int64(stats[3]), CodeBytes: int64(stats[4])}
+	} else if status.CodeOf(err) != status.Unimplemented {
+		return err
+	}
+	// What is left may be missing: a plugin need not give its optimized program.
+	var format, code C.pwdrv_bytes
+	if p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code)) == nil {
+		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
+		x.params = readSignature(goString(format), program)
+		hash := sha256.Sum256(program)
+		x.fingerprint = hex.EncodeToString(hash[:])
+		C.free(unsafe.Pointer(code.data))
+		C.free(unsafe.Pointer(format.data))
+	}
+	if p.check(C.pwdrv_executable_fingerprint(p.api, x.compiled, &text)) == nil && text.size > 0 {
+		x.fingerprint = hex.EncodeToString(goBytes(text))
+	}
+	return nil
+}
+
+func (x *Executable) describeDevices() error {
+	p := x.client.plugin
+	var list **C.PJRT_Device
+	var count C.size_t
+	if err := p.check(C.pwdrv_loaded_devices(p.api, x.loaded, &list, &count)); err != nil {
+		return err
+	}
+	for _, raw := range unsafe.Slice(list, count) {
+		local, ok := x.client.local[raw]
+		if !ok {
+			return status.New(status.Internal, "it is for a device that the client does not have")
+		}
+		x.devices = append(x.devices, local)
+	}
+	if len(x.devices) == 0 {
+		x.portable = true
+		x.devices = []int{0}
+	}
+	return nil
+}
+
+func (x *Executable) describeOutputs() error {
+	p := x.client.plugin
+	var count C.size_t
+	if err := p.check(C.pwdrv_executable_num_outputs(p.api, x.compiled, &count)); err != nil {
+		return err
+	}
+	if count == 0 {
+		return nil
+	}
+	var types *C.PJRT_Buffer_Type
+	var dims *C.int64_t
+	var ranks *C.size_t
+	if err := p.check(C.pwdrv_executable_outputs(p.api, x.compiled, &types, &dims, &ranks)); err != nil {
+		return err
+	}
+	var kinds **C.char
+	var sizes *C.size_t
+	err := p.check(C.pwdrv_executable_memory_kinds(p.api, x.compiled, &kinds, &sizes))
+	if err != nil && status.CodeOf(err) != status.Unimplemented {
+		return err
+	}
+	at := 0
+	rank := unsafe.Slice(ranks, count)
+	for i, t := range unsafe.Slice(types, count) {
+		s := shape.Shape{DType: shape.DType(t)}
+		if n := int(rank[i]); n > 0 {
+			all := unsafe.Slice((*int64)(unsafe.Pointer(dims)), at+n)
+			s.Dims = slices.Clone(all[at:])
+			at += n
+		}
+		kind := ""
+		if kinds != nil {
+			kind = C.GoStringN(unsafe.Slice(kinds, count)[i], C.int(unsafe.Slice(sizes, count)[i]))
+		}
+		memory, err := x.client.memory(x.devices[0], kind)
+		if err != nil {
+			return status.Wrap(err, "output %d", i)
+		}
+		x.memories = append(x.memories, memory)
+		x.outputs = append(x.outputs, device.Output{Shape: s, Memory: x.client.devices[x.devices[0]].Memories[memory].Kind})
+	}
+	return nil
+}
+
+// Raw is the plugin's PJRT_LoadedExecutable*. It lives until Close.
+func (x *Executable) Raw() unsafe.Pointer { return unsafe.Pointer(x.loaded) }
+
+// Name is the program's name, as the compiler keeps it.
+func (x *Executable) Name() string { return x.name }
+
+// Fingerprint is the plugin's fingerprint of the computation in hex, or where it
+// has none a hash of the optimized program; "" where it gives neither.
+func (x *Executable) Fingerprint() string { return x.fingerprint }
+
+// Devices are the local devices of the shards. A portable computation names
+// device 0.
+func (x *Executable) Devices() []int { return x.devices }
+
+// Outputs describes the results of one shard. It must not be changed.
+func (x *Executable) Outputs() []device.Output { return x.outputs }
+
+// Parameters gives the shapes of one shard's arguments, and which of them are
+// donated; known is false where the plugin does not tell.
+func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
+	if x.params == nil {
+		return nil, nil, false
+	}
+	return x.params.params, x.params.donated, true
+}
+
+// Cost is the compiler's count of bytes, all 0 where the plugin has none.
+func (x *Executable) Cost() device.Cost { return x.cost }
+
+// Serialize gives bytes for Load.
+func (x *Executable) Serialize() ([]byte, error) {
+	if err := x.use(); err != nil {
+		return nil, err
+	}
+	defer x.release()
+	var bytes C.pwdrv_bytes
+	if err := x.client.plugin.check(C.pwdrv_executable_serialize(x.client.plugin.api, x.compiled, &bytes)); err != nil {
+		return nil, err
+	}
+	defer C.free(unsafe.Pointer(bytes.data))
+	return goBytes(bytes), nil
+}
+
+func (x *Executable) use() error {
+	for {
+		n := x.users.Load()
+		if n == 0 || x.closed.Load() {
+			return status.New(status.FailedPrecondition, "the executable %s is closed", x.name)
+		}
+		if x.users.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (x *Executable) release() {
+	if x.users.Add(-1) > 0 {
+		return
+	}
+	p := x.client.plugin
+	for _, l := range x.idle {
+		C.free(unsafe.Pointer(l))
+	}
+	x.idle = nil
+	// Errors would leave nothing to do.
+	if x.compiled != nil {
+		_ = p.check(C.pwdrv_executable_destroy(p.api, x.compiled))
+	}
+	_ = p.check(C.pwdrv_loaded_destroy(p.api, x.loaded))
+	x.client.closedOne()
+}
+
+// Close frees the executable when the calls in progress are done. Runs go on.
+func (x *Executable) Close() {
+	if !x.closed.Swap(true) {
+		x.release()
+	}
+}

@@ -1,0 +1,83 @@
+package pjrt
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// NewKind makes the device.Kind of a plugin. o.Devices is how many devices a
+// driver gets; 0 means all there are, and one for the CPU.
+func NewKind(p *Plugin, o ClientOptions) device.Kind { return kind{p, o} }
+
+type kind struct {
+	plugin  *Plugin
+	options ClientOptions
+}
+
+// Probe counts devices by their nodes in /dev. It makes no client.
+func (k kind) Probe(ctx context.Context) (device.Inventory, error) {
+	if ctx.Err() != nil {
+		return device.Inventory{}, waitEnded(ctx)
+	}
+	i := device.Inventory{Platform: k.plugin.Kind(), Devices: k.options.Devices}
+	if i.Devices == 0 {
+		i.Devices = countNodes(i.Platform, "/")
+	}
+	return i, nil
+}
+
+func countNodes(platform, root string) int {
+	count := func(pattern string) int {
+		m, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are ours and well formed
+		return len(m)
+	}
+	switch platform {
+	case "cuda":
+		return count("dev/nvidia[0-9]*")
+	case "tpu":
+		if n := count("dev/accel[0-9]*"); n > 0 {
+			return n
+		}
+		return count("dev/vfio/[0-9]*")
+	}
+	return 1
+}
+
+// Join makes a client. For an island of several members the plugin is told its
+// place and given the rendezvous store.
+func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, error) {
+	if ctx.Err() != nil {
+		return nil, waitEnded(ctx)
+	}
+	o := k.options
+	if o.Devices == 0 && k.plugin.Kind() == "cpu" {
+		o.Devices = 1
+	}
+	if m.Nodes > 1 {
+		if m.Store == nil {
+			return nil, status.New(status.InvalidArgument, "an island of %d members needs a rendezvous store", m.Nodes)
+		}
+		if m.Node < 0 || m.Node >= m.Nodes {
+			return nil, status.New(status.InvalidArgument, "member %d of %d: members are counted from 0", m.Node, m.Nodes)
+		}
+		o.Values = maps.Clone(o.Values)
+		if o.Values == nil {
+			o.Values = map[string]any{}
+		}
+		o.Values["node_id"], o.Values["num_nodes"] = m.Node, m.Nodes
+		o.Store = m.Store
+	}
+	c, err := k.plugin.Create(o)
+	if err != nil {
+		if m.Nodes > 1 && strings.Contains(err.Error(), "node_id") {
+			return nil, status.Wrap(err, "the %s plugin has no interconnect of its own", k.plugin.Kind())
+		}
+		return nil, err
+	}
+	return c, nil
+}
