@@ -15,7 +15,7 @@ func BenchmarkGang(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
 				out = s.Step(Event{Kind: Launched, ID: g.ID}, out)
 				out = s.Step(Event{Kind: Completed, ID: g.ID}, out)
 				if len(out) != 1 || out[0].Kind != Start {
@@ -35,13 +35,13 @@ func BenchmarkContended(b *testing.B) {
 			var out []Action
 			for range 64 {
 				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
 			}
 			turn := uint64(1)
 			b.ReportAllocs()
 			for b.Loop() {
 				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
 				out = s.Step(Event{Kind: Launched, ID: turn}, out)
 				out = s.Step(Event{Kind: Completed, ID: turn}, out)
 				turn++
@@ -60,12 +60,12 @@ func BenchmarkChain(b *testing.B) {
 	g := Gang{Devices: firstDevices(8), After: after}
 	var out []Action
 	g.ID = 1
-	out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+	out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
 	b.ReportAllocs()
 	for b.Loop() {
 		after[0] = g.ID
 		g.ID++
-		out = s.Step(Event{Kind: Submit, Gang: &g}, out[:0])
+		out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
 		out = s.Step(Event{Kind: Launched, ID: g.ID - 1}, out)
 		out = s.Step(Event{Kind: Completed, ID: g.ID - 1}, out)
 		if len(out) != 1 || out[0].ID != g.ID {

@@ -71,7 +71,7 @@ const (
 	Submit        EventKind = iota // Gang is new; again while it is known does nothing
 	Launched                       // ID's work is in the queue of every device
 	Completed                      // ID's work is done; Time is what it took; implies Launched
-	Failed                         // ID failed with Err, at whatever stage
+	Failed                         // ID failed with Err, at whatever stage; its launch, if begun, was undone on every device
 	Cancel                         // ID is not wanted, for the reason Err; does nothing once it has started
 	SessionClosed                  // as Cancel for every gang of Session
 )
@@ -79,7 +79,7 @@ const (
 // Event is one input of Step.
 type Event struct {
 	Kind    EventKind
-	Gang    *Gang // of Submit; copied
+	Gang    Gang // of Submit
 	ID      uint64
 	Session uint32
 	Time    int64 // of Completed and Failed: measured device time in nanoseconds
@@ -142,8 +142,9 @@ type record struct {
 	gang  Gang
 	phase phase
 	multi bool // spans several devices
-	// doomed is set while the failure that ends this gang is at work.
+	// doomed says that the gang fails because gang cause did.
 	doomed bool
+	cause  uint64
 	gen    uint32
 	lanes  int32  // gangs that must give up a lane first
 	data   int32  // producers that must launch first
@@ -178,7 +179,7 @@ type State struct {
 	free  *record
 	rest  mask      // scratch of place
 	stack []*record // scratch of release
-	work  []*record // scratch of fail
+	work  []*record // of doom, for reap
 }
 
 // New makes a State with no gangs.
@@ -207,7 +208,7 @@ func (s *State) Seq() uint64 { return s.seq }
 func (s *State) Step(ev Event, out []Action) []Action {
 	switch ev.Kind {
 	case Submit:
-		out = s.submit(ev.Gang, out)
+		out = s.submit(&ev.Gang, out)
 	case Launched:
 		if r := s.gangs[ev.ID]; r != nil && r.phase == started {
 			out = s.launched(r, out)
@@ -224,16 +225,19 @@ func (s *State) Step(ev Event, out []Action) []Action {
 			err := cmp.Or(ev.Err, errNoReason)
 			switch r.phase {
 			case started:
-				out = s.end(r, ev.Time, s.fail(r, err, out))
+				s.doom(r, ev.ID)
+				out = s.end(r, ev.Time, s.reap(err, out))
 			case launched: // who reads its outputs learns it from them
 				out = s.end(r, ev.Time, out)
 			default:
-				out = s.pump(s.fail(r, err, out))
+				s.doom(r, ev.ID)
+				out = s.pump(s.reap(err, out))
 			}
 		}
 	case Cancel:
 		if r := s.gangs[ev.ID]; r != nil && r.phase < started {
-			out = s.pump(s.fail(r, cmp.Or(ev.Err, errCancelled), out))
+			s.doom(r, ev.ID)
+			out = s.pump(s.reap(cmp.Or(ev.Err, errCancelled), out))
 		}
 	case SessionClosed:
 		out = s.close(ev.Session, out)
@@ -396,71 +400,65 @@ func (s *State) end(r *record, time int64, out []Action) []Action {
 	return s.pump(out)
 }
 
-// fail ends r, which has not launched, and all that waits for its outputs. The
-// caller ends r itself if it had started.
-func (s *State) fail(r *record, err error, out []Action) []Action {
-	cause, work := r.gang.ID, append(s.work[:0], r)
-	r.doomed = true
-	for i := 0; i < len(work); i++ {
-		p := work[i]
-		for _, e := range p.succ {
-			if !e.lane && e.to.gen == e.gen && !e.to.doomed {
-				e.to.doomed = true
-				work = append(work, e.to)
+// doom marks r, which has not launched, for reap.
+func (s *State) doom(r *record, cause uint64) {
+	if !r.doomed {
+		r.doomed, r.cause = true, cause
+		s.work = append(s.work, r)
+	}
+}
+
+// reap fails what is doomed and all that waits for its outputs. The caller ends
+// what had started.
+func (s *State) reap(err error, out []Action) []Action {
+	for i := 0; i < len(s.work); i++ {
+		r := s.work[i]
+		for _, e := range r.succ {
+			if !e.lane && e.to.gen == e.gen {
+				s.doom(e.to, r.cause)
 			}
 		}
-		if p.phase == started {
+		if r.phase == started {
 			continue
 		}
-		out = append(out, Action{Kind: Fail, ID: p.gang.ID, Cause: cause, Err: err})
-		delete(s.gangs, p.gang.ID)
-		if p.phase == held {
-			s.policy.Remove(&p.gang)
+		out = append(out, Action{Kind: Fail, ID: r.gang.ID, Cause: r.cause, Err: err})
+		delete(s.gangs, r.gang.ID)
+		if r.phase == held {
+			s.policy.Remove(&r.gang)
 		} else {
-			s.policy.Done(&p.gang, 0)
+			s.policy.Done(&r.gang, 0)
 		}
-		if p.phase == placed && p.multi {
-			p.phase = dead
+		if r.phase == placed && r.multi {
+			r.phase = dead
 			continue
 		}
 		s.queued--
-		s.drop(p)
+		s.drop(r)
 	}
 	// Only now that all of them are out may others start.
-	if r.phase == started {
-		out = s.launched(r, out)
-	}
-	for _, p := range work {
-		if p.phase == dead && p.lanes == 0 {
-			s.unlink(p)
-			out = s.release(p, out)
+	for _, r := range s.work {
+		switch {
+		case r.phase == started:
+			out = s.launched(r, out)
+		case r.phase == dead && r.lanes == 0:
+			s.unlink(r)
+			out = s.release(r, out)
 		}
 	}
-	clear(work)
-	s.work = work
+	clear(s.work)
+	s.work = s.work[:0]
 	return out
 }
 
 // close fails what the session has not started, in the order of submission.
 func (s *State) close(session uint32, out []Action) []Action {
-	var queued []*record
 	for _, r := range s.gangs {
 		if r.phase < started && r.gang.Session == session {
-			queued = append(queued, r)
+			s.doom(r, r.gang.ID)
 		}
 	}
-	slices.SortFunc(queued, func(a, b *record) int { return cmp.Compare(a.order, b.order) })
-	ids := make([]uint64, len(queued))
-	for i, r := range queued {
-		ids[i] = r.gang.ID
-	}
-	for _, id := range ids {
-		// One may have failed with another, or started because another has gone.
-		if r := s.gangs[id]; r != nil && r.phase < started {
-			out = s.fail(r, errClosed, out)
-		}
-	}
-	return s.pump(out)
+	slices.SortFunc(s.work, func(a, b *record) int { return cmp.Compare(a.order, b.order) })
+	return s.pump(s.reap(errClosed, out))
 }
 
 // record gives an empty record.

@@ -1,0 +1,341 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// twin is the scheduler written as its rules are told: it looks at everything
+// again and again until nothing changes.
+type twin struct {
+	window, maxQueued int
+	gangs             []*twinGang // in the order of submission
+}
+
+type twinGang struct {
+	id, session uint64
+	devices     map[int]bool
+	after       map[uint64]bool // producers that have not launched
+	phase       phase
+}
+
+func (w *twin) find(id uint64) *twinGang {
+	for _, g := range w.gangs {
+		if g.id == id && g.phase != dead {
+			return g
+		}
+	}
+	return nil
+}
+
+func (w *twin) count(phases ...phase) (n int) {
+	for _, g := range w.gangs {
+		if slices.Contains(phases, g.phase) {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *twin) remove(g *twinGang) {
+	w.gangs = slices.DeleteFunc(w.gangs, func(o *twinGang) bool { return o == g })
+}
+
+// step gives "start 1", "fail 2 by 1" and "refuse 3", sorted.
+func (w *twin) step(ev Event) (got []string) {
+	say := func(f string, args ...any) { got = append(got, fmt.Sprintf(f, args...)) }
+	fail := func(g *twinGang, cause uint64) {
+		if g.phase >= started {
+			return
+		}
+		say("fail %d by %d", g.id, cause)
+		if g.phase != placed || len(g.devices) < 2 {
+			w.remove(g) // it has no place to keep
+		}
+		g.phase = dead
+	}
+	// failReaders goes on until no gang waits for one that has failed.
+	failed := map[uint64]uint64{} // with the cause
+	failReaders := func() {
+		for again := true; again; {
+			again = false
+			for _, g := range slices.Clone(w.gangs) {
+				for p := range g.after {
+					if cause, ok := failed[p]; ok && g.phase < started {
+						fail(g, cause)
+						failed[g.id] = cause
+						again = true
+						break
+					}
+				}
+			}
+		}
+	}
+	g := w.find(ev.ID)
+	switch ev.Kind {
+	case Submit:
+		switch {
+		case w.find(ev.Gang.ID) != nil:
+		case ev.Gang.Devices.Len() == 0 || len(ev.Gang.After) > 0 && slices.Contains(ev.Gang.After, ev.Gang.ID):
+			// An empty set is looked at before the bound, After behind it.
+			if ev.Gang.Devices.Len() > 0 && w.count(held, placed, dead) >= w.maxQueued {
+				say("refuse %d", ev.Gang.ID)
+			} else {
+				say("fail %d by %d", ev.Gang.ID, ev.Gang.ID)
+			}
+		case w.count(held, placed, dead) >= w.maxQueued:
+			say("refuse %d", ev.Gang.ID)
+		default:
+			n := &twinGang{id: ev.Gang.ID, session: uint64(ev.Gang.Session), devices: map[int]bool{}, after: map[uint64]bool{}}
+			for d := range ev.Gang.Devices.All() {
+				n.devices[d] = true
+			}
+			for _, id := range ev.Gang.After {
+				if p := w.find(id); p != nil && p.phase != launched {
+					n.after[id] = true
+				}
+			}
+			w.gangs = append(w.gangs, n)
+		}
+	case Launched:
+		if g != nil && g.phase == started {
+			g.phase = launched
+		}
+	case Completed:
+		if g != nil && g.phase >= started {
+			w.remove(g)
+		}
+	case Failed:
+		if g != nil {
+			if g.phase != launched {
+				failed[g.id] = g.id
+			}
+			if g.phase >= started {
+				w.remove(g)
+			} else {
+				fail(g, g.id)
+			}
+			failReaders()
+		}
+	case Cancel:
+		if g != nil && g.phase < started {
+			failed[g.id] = g.id
+			fail(g, g.id)
+			failReaders()
+		}
+	case SessionClosed:
+		for _, g := range slices.Clone(w.gangs) {
+			if g.session == uint64(ev.Session) && g.phase < started {
+				failed[g.id] = g.id
+				fail(g, g.id)
+			}
+		}
+		failReaders()
+	}
+	for again := true; again; {
+		again = false
+		for i, g := range slices.Clone(w.gangs) {
+			switch {
+			case g.phase == held:
+				if w.window == 0 || w.count(placed, started, launched) < w.window {
+					g.phase = placed
+					again = true
+				}
+			case g.phase == placed || g.phase == dead:
+				free := true
+				for p := range g.after {
+					if o := w.find(p); o == nil || o.phase == launched {
+						delete(g.after, p)
+					} else if g.phase == placed {
+						free = false
+					}
+				}
+				for _, o := range w.gangs[:i] {
+					if len(g.devices) > 1 && len(o.devices) > 1 && o.phase != launched && w.share(o, g) {
+						free = false
+					}
+				}
+				if !free {
+					continue
+				}
+				again = true
+				if g.phase == dead {
+					w.remove(g)
+				} else {
+					g.phase = started
+					say("start %d", g.id)
+				}
+			}
+			if again {
+				break
+			}
+		}
+	}
+	slices.Sort(got)
+	return got
+}
+
+func (w *twin) share(a, b *twinGang) bool {
+	for d := range a.devices {
+		if b.devices[d] {
+			return true
+		}
+	}
+	return false
+}
+
+// TestTwin gives State and its twin the same random events and wants the same
+// actions, and of State's own log what the package promises.
+func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
+
+func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
+
+func twinProperty(t *rapid.T) {
+	window := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "window")
+	w := &twin{window: window, maxQueued: rapid.IntRange(1, 12).Draw(t, "max queued")}
+	s := New(Config{MaxQueued: w.maxQueued, Policy: &FIFO{Window: window}})
+	// Some of the devices lie past the first word.
+	device := rapid.Map(rapid.IntRange(0, 5), func(i int) int { return i * 31 })
+	var (
+		seq     uint64
+		next    uint64
+		verdict = map[uint64]string{}
+		log     = newLaunches()
+	)
+	for range rapid.IntRange(1, 80).Draw(t, "events") {
+		known := make([]uint64, 0, len(w.gangs))
+		for _, g := range w.gangs {
+			known = append(known, g.id)
+		}
+		ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Submit, Submit, Launched, Launched, Launched, Completed, Failed, Cancel, SessionClosed}).Draw(t, "kind")}
+		switch ev.Kind {
+		case Submit:
+			next++
+			g := Gang{ID: next, Session: uint32(rapid.IntRange(1, 3).Draw(t, "session"))}
+			g.Devices = Devices(rapid.SliceOfN(device, 0, 4).Draw(t, "devices")...)
+			if len(known) > 0 {
+				g.After = rapid.SliceOfN(rapid.SampledFrom(append(known, next, 1)), 0, 3).Draw(t, "after")
+			}
+			if next > 1 && rapid.IntRange(0, 15).Draw(t, "again") == 0 {
+				next--
+				if g.ID = next; s.gangs[g.ID] == nil {
+					continue // a new gang under an old number
+				}
+			}
+			ev.Gang = g
+		case SessionClosed:
+			ev.Session = uint32(rapid.IntRange(1, 4).Draw(t, "session"))
+		default:
+			ev.ID = rapid.SampledFrom(append(known, next+1)).Draw(t, "id")
+			ev.Err = rapid.SampledFrom([]error{nil, errors.New("boom")}).Draw(t, "error")
+		}
+		wasStarted := s.gangs[ev.ID] != nil && s.gangs[ev.ID].phase == started
+		actions := s.Step(ev, nil)
+		s.check()
+		if wasStarted && (ev.Kind == Launched || ev.Kind == Completed || ev.Kind == Failed) {
+			delete(log.open, ev.ID)
+		}
+
+		var got []string
+		for _, a := range actions {
+			var line string
+			switch a.Kind {
+			case Start:
+				line = fmt.Sprintf("start %d", a.ID)
+				if seq++; a.Seq != seq {
+					t.Fatalf("gang %d starts as #%d, want #%d", a.ID, a.Seq, seq)
+				}
+				devices := DeviceSet{}
+				if r := s.gangs[a.ID]; r != nil {
+					devices = r.gang.Devices
+				}
+				if err := log.start(a.ID, devices); err != nil {
+					t.Fatal(err)
+				}
+			case Fail:
+				line = fmt.Sprintf("fail %d by %d", a.ID, a.Cause)
+				if a.Err == nil || (ev.Kind == Failed || ev.Kind == Cancel) && ev.Err != nil && a.Err != ev.Err {
+					t.Fatalf("gang %d fails with %v, want %v", a.ID, a.Err, ev.Err)
+				}
+			case Refuse:
+				line = fmt.Sprintf("refuse %d", a.ID)
+			}
+			if old, ok := verdict[a.ID]; ok {
+				t.Fatalf("gang %d: %s after %s", a.ID, line, old)
+			}
+			verdict[a.ID] = line
+			got = append(got, line)
+		}
+		if s.Seq() != seq {
+			t.Fatalf("the last start was #%d, Seq says #%d", seq, s.Seq())
+		}
+		slices.Sort(got)
+		want := w.step(ev)
+		// Where two producers of a gang fail at once, either is a cause.
+		if ev.Kind == SessionClosed {
+			got, want = withoutCause(got), withoutCause(want)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v: got %v, want %v", ev, got, want)
+		}
+		if s.Queued() != w.count(held, placed, dead) || s.Running() != w.count(started, launched) {
+			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(held, placed, dead), w.count(started, launched))
+		}
+	}
+
+	// What has started ends; then nothing is left behind.
+	for s.Running() > 0 {
+		for id, r := range s.gangs {
+			if r.phase >= started {
+				s.check()
+				for _, a := range s.Step(Event{Kind: Completed, ID: id}, nil) {
+					verdict[a.ID] = "start"
+				}
+				break
+			}
+		}
+	}
+	if s.Queued() != 0 || len(s.gangs) != 0 || s.first != nil {
+		t.Fatalf("%d gangs are left in the queue with nothing running", s.Queued())
+	}
+	for id := uint64(1); id <= next; id++ {
+		if verdict[id] == "" {
+			t.Fatalf("gang %d got no verdict", id)
+		}
+	}
+}
+
+func withoutCause(lines []string) []string {
+	for i, l := range lines {
+		var id uint64
+		if n, _ := fmt.Sscanf(l, "fail %d by", &id); n == 1 {
+			lines[i] = fmt.Sprintf("fail %d", id)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// launches are the gangs of several devices between Start and Launched.
+type launches struct {
+	open map[uint64]DeviceSet
+}
+
+func newLaunches() *launches { return &launches{open: map[uint64]DeviceSet{}} }
+
+func (l *launches) start(id uint64, devices DeviceSet) error {
+	if devices.Len() < 2 {
+		return nil
+	}
+	for o, d := range l.open {
+		if d.Overlaps(devices) {
+			return fmt.Errorf("gang %d on %v starts before gang %d on %v has launched", id, devices, o, d)
+		}
+	}
+	l.open[id] = devices
+	return nil
+}
