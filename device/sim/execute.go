@@ -1,0 +1,275 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// executable is a device.Executable.
+type executable struct {
+	drv   *Driver
+	prog  *parsed
+	ids   []int // devices of the gang
+	local []int // those of this member, in the gang's order
+	place []int // where in ids these stand
+	code  []byte
+	blob  []byte
+	print string
+
+	closed bool // the island's lock
+}
+
+// Name implements device.Executable.
+func (x *executable) Name() string { return x.prog.Name }
+
+// Fingerprint implements device.Executable.
+func (x *executable) Fingerprint() string { return x.print }
+
+// Devices implements device.Executable.
+func (x *executable) Devices() []int { return slices.Clone(x.local) }
+
+// Outputs implements device.Executable.
+func (x *executable) Outputs() []device.Output { return slices.Clone(x.prog.results) }
+
+// Cost implements device.Executable.
+func (x *executable) Cost() device.Cost {
+	c := x.prog.bytes()
+	c.CodeBytes = int64(len(x.code))
+	return c
+}
+
+// Serialize implements device.Executable.
+func (x *executable) Serialize() ([]byte, error) {
+	x.drv.is.mu.Lock()
+	defer x.drv.is.mu.Unlock()
+	return slices.Clone(x.blob), x.open()
+}
+
+// Close implements device.Executable.
+func (x *executable) Close() {
+	x.drv.is.mu.Lock()
+	x.closed = true
+	x.drv.is.mu.Unlock()
+}
+
+// open refuses calls after Close. Called with the island's lock.
+func (x *executable) open() error {
+	if x.closed {
+		return status.New(status.FailedPrecondition, "the executable %q is closed", x.prog.Name)
+	}
+	return x.drv.open()
+}
+
+// Execute implements device.Executable.
+func (x *executable) Execute(r device.Run) (*device.Results, error) {
+	devs, err := x.rows(r)
+	if err != nil {
+		return nil, status.Wrap(err, "execute %q", x.prog.Name)
+	}
+	is := x.drv.is
+	is.mu.Lock()
+	l, err := x.admit(r, devs)
+	if err != nil {
+		is.unlock()
+		return nil, status.Wrap(err, "execute %q", x.prog.Name)
+	}
+	for i := range l.shards {
+		s := &l.shards[i]
+		if hook := x.drv.options.Launch; hook != nil {
+			is.unlock()
+			hook(r.LaunchID, s.on.local)
+			is.mu.Lock()
+		}
+		s.on.queue = append(s.on.queue, s)
+		s.queued = true
+		s.on.advance()
+	}
+	is.unlock()
+	return l.results, nil
+}
+
+// rows checks what can be checked without the lock and gives the devices.
+func (x *executable) rows(r device.Run) ([]*dev, error) {
+	bad := func(format string, args ...any) ([]*dev, error) {
+		return nil, status.New(status.InvalidArgument, format, args...)
+	}
+	local := x.local
+	if r.Only >= 0 {
+		if len(x.ids) != 1 {
+			return bad("Only %d: the program is for %d devices, want one for 1", r.Only, len(x.ids))
+		}
+		if _, err := x.drv.dev(r.Only); err != nil {
+			return nil, err
+		}
+		local = []int{r.Only}
+	}
+	if len(r.Inputs) != len(local) {
+		return bad("%d rows of inputs, want %d, one a device", len(r.Inputs), len(local))
+	}
+	for i, row := range r.Inputs {
+		if len(row) != len(x.prog.params) {
+			return bad("%d arguments in row %d, want %d", len(row), i, len(x.prog.params))
+		}
+	}
+	for _, i := range r.NotDonated {
+		if i < 0 || i >= len(x.prog.params) {
+			return bad("NotDonated names argument %d of %d", i, len(x.prog.params))
+		}
+	}
+	devs := make([]*dev, len(local))
+	for i, l := range local {
+		devs[i] = x.drv.devs[l]
+	}
+	return devs, nil
+}
+
+// launch is one member's part of a gang as Execute makes it.
+type launch struct {
+	shards  []shard
+	results *device.Results
+}
+
+// admit checks the arguments, takes the memory of all outputs or of none,
+// consumes what is donated and makes the gang. Called with the island's lock.
+func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
+	if err := x.open(); err != nil {
+		return nil, err
+	}
+	p := x.prog
+	nIn, nOut := len(p.params), len(p.results)
+	donated := make([]bool, nIn)
+	for i := range donated {
+		donated[i] = p.Params[i].Donated && !slices.Contains(r.NotDonated, i)
+	}
+	in := make([]*buffer, 0, len(devs)*nIn)
+	for i, row := range r.Inputs {
+		for j, b := range row {
+			b, err := x.argument(j, b, devs[i])
+			if err != nil {
+				return nil, err
+			}
+			in = append(in, b)
+		}
+		if j := twice(in[i*nIn:], donated); j >= 0 {
+			return nil, status.New(status.InvalidArgument, "argument %d on device %d is donated and given twice", j, devs[i].local)
+		}
+	}
+	g, err := x.gang(r)
+	if err != nil {
+		return nil, err
+	}
+	stores, err := x.reserve(devs, in, donated)
+	if err != nil {
+		return nil, err
+	}
+
+	l := &launch{shards: make([]shard, len(devs)), results: &device.Results{
+		Outputs: make([][]device.Buffer, len(devs)), Done: make([]device.Event, len(devs)),
+	}}
+	// One allocation of each sort, however many devices there are.
+	buffers, outputs := make([]buffer, len(devs)*nOut), make([]device.Buffer, len(devs)*nOut)
+	inputs, events := make([]*storage, len(in)), make([]*event, len(in))
+	for i, b := range in {
+		inputs[i], events[i] = b.store, b.ready
+		if donated[i%nIn] {
+			b.store, b.gone = nil, "donated"
+		} else {
+			b.store.refs++
+		}
+	}
+	for i, d := range devs {
+		s := &l.shards[i]
+		s.gang, s.on, s.done.is, s.done.owner = g, d, d.drv.is, g
+		s.in, s.inputs = inputs[i*nIn:(i+1)*nIn:(i+1)*nIn], events[i*nIn:(i+1)*nIn]
+		s.out = stores[i*nOut : (i+1)*nOut]
+		for k, o := range p.results {
+			b := &buffers[i*nOut+k]
+			b.on, b.mem, b.shape, b.ready, b.store = d, s.out[k].mem, o.Shape, &s.done, s.out[k]
+			b.store.refs++ // the shard's, until it has written
+			outputs[i*nOut+k] = b
+		}
+		l.results.Outputs[i], l.results.Done[i] = outputs[i*nOut:(i+1)*nOut:(i+1)*nOut], &s.done
+		g.shards[x.place[i]] = s
+	}
+	g.came += len(devs)
+	x.drv.pending += len(devs)
+	x.drv.gangs[g] += len(devs)
+	if g.joins {
+		if g.came < len(g.shards) {
+			x.drv.is.launch[g.key] = g
+		} else {
+			delete(x.drv.is.launch, g.key)
+		}
+	}
+	return l, nil
+}
+
+// argument checks one argument.
+func (x *executable) argument(j int, given device.Buffer, on *dev) (*buffer, error) {
+	b, ok := given.(*buffer)
+	switch {
+	case given == nil || (ok && b == nil):
+		return nil, status.New(status.InvalidArgument, "argument %d on device %d is nil", j, on.local)
+	case !ok || b.on.drv != x.drv:
+		return nil, status.New(status.InvalidArgument, "argument %d on device %d belongs to another driver", j, on.local)
+	case b.on != on:
+		return nil, status.New(status.InvalidArgument, "argument %d is on device %d, want device %d", j, b.on.local, on.local)
+	case b.shape.DType != x.prog.params[j].DType || !slices.Equal(b.shape.Dims, x.prog.params[j].Dims):
+		return nil, status.New(status.InvalidArgument, "argument %d on device %d is %s, want %s", j, on.local, b.shape, x.prog.params[j])
+	}
+	return b, status.Wrap(b.usable(), "argument %d", j)
+}
+
+// twice gives a donated argument of a row that stands in it twice, or -1.
+func twice(row []*buffer, donated []bool) int {
+	for j, b := range row {
+		if donated[j] {
+			for k := range row {
+				if k != j && row[k] == b {
+					return j
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// reserve takes the memory of all outputs, or of none.
+func (x *executable) reserve(devs []*dev, in []*buffer, donated []bool) (stores []*storage, err error) {
+	p := x.prog
+	stores = make([]*storage, 0, len(devs)*len(p.results))
+	takes := func(b *buffer, m *memory, k int) bool { return b.mem == m && b.store.charge == p.out[k] }
+	for i, d := range devs {
+		row := in[i*len(p.params):]
+		for k, o := range p.results {
+			m := d.mems[slices.Index(memoryKinds, o.Memory)]
+			n := p.out[k]
+			if a := p.alias[k]; a >= 0 && donated[a] && takes(row[a], m, k) {
+				n = 0
+			}
+			s, err := d.alloc(m, n)
+			if err != nil {
+				for _, s := range stores {
+					s.release()
+				}
+				return nil, err
+			}
+			stores = append(stores, s)
+		}
+	}
+	for i := range devs { // no error from here on
+		row := in[i*len(p.params):]
+		for k := range p.results {
+			s := stores[i*len(p.results)+k]
+			if a := p.alias[k]; a >= 0 && donated[a] {
+				if takes(row[a], s.mem, k) && s.charge == 0 {
+					s.charge, row[a].store.charge = p.out[k], 0
+				}
+				s.takes = row[a].store
+			}
+		}
+	}
+	return stores, nil
+}

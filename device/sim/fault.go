@@ -1,0 +1,95 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// FailRun makes the nth computation that starts on a device from now on, 1 being
+// the next, fail with err after its cost. A gang whose devices wait for each
+// other fails on all of them.
+func (d *Driver) FailRun(local, n int, err error) error {
+	return d.script(local, n, err, func(v *dev) *script { return &v.runs })
+}
+
+// FailAlloc makes the nth array that is made on a device from now on, 1 being
+// the next, fail with err: the call that would make it returns err.
+func (d *Driver) FailAlloc(local, n int, err error) error {
+	return d.script(local, n, err, func(v *dev) *script { return &v.allocs })
+}
+
+func (d *Driver) script(local, n int, err error, of func(*dev) *script) error {
+	v, bad := d.dev(local)
+	if bad != nil {
+		return bad
+	}
+	if n < 1 || err == nil {
+		return status.New(status.InvalidArgument, "fault %d with error %v: want a number from 1 and an error", n, err)
+	}
+	d.is.mu.Lock()
+	defer d.is.mu.Unlock()
+	of(v).fail(n, err)
+	return nil
+}
+
+// Lose takes a device away for ever: its work in flight, and that of gangs with
+// a collective that it is in, fails with UNAVAILABLE and the reason, and so does
+// every later use of it and of its arrays.
+func (d *Driver) Lose(local int, reason string) error {
+	v, err := d.dev(local)
+	if err != nil {
+		return err
+	}
+	d.is.mu.Lock()
+	defer d.is.unlock()
+	if v.lost != nil {
+		return nil
+	}
+	v.lost = status.New(status.Unavailable, "simulated device %d is lost: %s", v.id, reason)
+	for g := range d.gangs {
+		for _, s := range g.shards {
+			if s == nil || s.on != v || s.over {
+				continue
+			}
+			if g.prog.gang {
+				g.abort(d.is, v.lost)
+			} else {
+				s.end(v.lost)
+			}
+			break
+		}
+	}
+	d.miss(v, v.lost)
+	return nil
+}
+
+// miss ends the gangs of several members that wait for a device that will not
+// come any more. Called with the island's lock.
+func (d *Driver) miss(v *dev, err error) {
+	if d.member.Nodes <= 1 {
+		return
+	}
+	epoch := d.member.Epoch
+	d.is.losses[joint{epoch, v.id}] = err
+	for key, g := range d.is.launch {
+		if key.epoch == epoch && slices.Contains(g.ids, v.id) {
+			g.abort(d.is, err)
+		}
+	}
+}
+
+// forget drops what is known of an epoch when its last member has left. Called
+// with the island's lock.
+func (is *Island) forget(epoch uint64) {
+	for d := range is.drivers {
+		if d.member.Nodes > 1 && d.member.Epoch == epoch {
+			return
+		}
+	}
+	for key := range is.losses {
+		if key.epoch == epoch {
+			delete(is.losses, key)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Clock says what an island's time is.
+type Clock int
+
+// The clocks.
+const (
+	Instant Clock = iota // virtual; jumps to what comes next as soon as there is something
+	Manual               // virtual; moved by Advance, Settle and Driver.Close
+	Real                 // the machine's
+)
+
+// Island is what simulated devices share: a clock and an interconnect.
+type Island struct {
+	id    string
+	clock Clock
+	start time.Time
+
+	mu      sync.Mutex
+	turned  sync.Cond // at the end of each turn
+	turning bool      // a goroutine carries out what is due
+	now     time.Duration
+	due     agenda
+	seq     uint64
+	timer   *time.Timer // Real only: set for the first of due
+	rng     *rand.Rand
+	calls   []func()        // to be made once mu is free
+	launch  map[joint]*gang // gangs of several members that are not all there
+	losses  map[joint]error // devices of several members that are lost, by id
+	drivers map[*Driver]struct{}
+}
+
+// joint is a number within an epoch of several members.
+type joint struct {
+	epoch  uint64
+	number int
+}
+
+var islands atomic.Uint64
+
+// NewIsland makes an island. The seed decides whatever is random on it.
+func NewIsland(c Clock, seed uint64) *Island {
+	is := &Island{
+		id:    fmt.Sprintf("%d.%d", os.Getpid(), islands.Add(1)),
+		clock: c, start: time.Now(),
+		rng:     rand.New(rand.NewPCG(seed, 0)),
+		launch:  map[joint]*gang{},
+		losses:  map[joint]error{},
+		drivers: map[*Driver]struct{}{},
+	}
+	is.turned.L = &is.mu
+	return is
+}
+
+// Now is the time on the island since it was made.
+func (is *Island) Now() time.Duration {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return is.time()
+}
+
+func (is *Island) time() time.Duration {
+	if is.clock == Real {
+		return max(is.now, time.Since(is.start))
+	}
+	return is.now
+}
+
+// Advance moves a Manual clock on by d and carries out all that falls due on
+// the way. It does nothing on other clocks, and must not be called by a function
+// given to Event.Then.
+func (is *Island) Advance(d time.Duration) {
+	if is.clock != Manual || d < 0 {
+		return
+	}
+	is.mu.Lock()
+	end := is.now + d
+	is.turn(end)
+	is.now = max(is.now, end)
+	is.unlock()
+}
+
+// Settle returns when nothing is due any more: all work is done, or waits for
+// ever, or waits for more calls. It moves a Manual clock as far as that takes.
+func (is *Island) Settle() {
+	is.mu.Lock()
+	is.settle(func() bool { return true })
+	is.unlock()
+}
+
+// settle goes on while something is due and the condition holds. Called and
+// left with mu held.
+func (is *Island) settle(wanted func() bool) {
+	for (len(is.due) > 0 || is.turning || len(is.calls) > 0) && wanted() {
+		switch {
+		case len(is.calls) > 0:
+			is.call()
+		case is.clock == Manual && !is.turning:
+			is.turn(is.due[0].at)
+		default:
+			is.arm()
+			is.turned.Wait()
+		}
+	}
+}
+
+// unlock frees mu after it set going what has become due, and makes the calls
+// that were kept until now.
+func (is *Island) unlock() {
+	is.arm()
+	calls := is.calls
+	is.calls = nil
+	is.mu.Unlock()
+	for _, f := range calls {
+		f()
+	}
+}
+
+// call makes the kept calls in the middle of a locked stretch.
+func (is *Island) call() {
+	calls := is.calls
+	is.calls = nil
+	is.mu.Unlock()
+	for _, f := range calls {
+		f()
+	}
+	is.mu.Lock()
+}
+
+// arm sees to it that what is due is carried out.
+func (is *Island) arm() {
+	if is.turning || len(is.due) == 0 || is.clock == Manual {
+		return
+	}
+	if is.clock == Instant {
+		is.turning = true
+		go is.carry(math.MaxInt64)
+		return
+	}
+	wait := is.due[0].at - is.time()
+	if is.timer == nil {
+		is.timer = time.AfterFunc(wait, is.ring)
+	} else {
+		is.timer.Reset(wait)
+	}
+}
+
+// ring carries out what is due on a Real clock.
+func (is *Island) ring() {
+	is.mu.Lock()
+	is.turn(is.time())
+	is.unlock()
+}
+
+// carry is the body of the goroutine of an Instant clock; turning is its claim.
+func (is *Island) carry(end time.Duration) {
+	is.mu.Lock()
+	is.turning = false
+	is.turn(end)
+	is.unlock()
+}
+
+// turn carries out, in order, what is due until end. Only one goroutine does so
+// at a time. Called and left with mu held.
+func (is *Island) turn(end time.Duration) {
+	for is.turning {
+		if is.clock != Manual {
+			return
+		}
+		is.turned.Wait()
+	}
+	is.turning = true
+	for len(is.due) > 0 && is.due[0].at <= end {
+		e := heap.Pop(&is.due).(*entry)
+		e.taken = true
+		is.now = max(is.now, e.at)
+		if e.work != nil {
+			is.mu.Unlock()
+			e.work()
+			is.mu.Lock()
+		}
+		e.commit()
+		if len(is.calls) > 0 {
+			is.call()
+		}
+	}
+	is.turning = false
+	is.turned.Broadcast()
+}
+
+// entry is something that happens at a time: work without the lock, which may
+// take real time, then commit with it.
+type entry struct {
+	at     time.Duration
+	seq    uint64
+	taken  bool // its turn has come
+	work   func()
+	commit func()
+}
+
+// after puts an entry on the agenda.
+func (is *Island) after(d time.Duration, work, commit func()) *entry {
+	is.seq++
+	e := &entry{at: is.time() + d, seq: is.seq, work: work, commit: commit}
+	heap.Push(&is.due, e)
+	return e
+}
+
+// agenda is what will happen, as a heap: by time, then in the order it was set.
+type agenda []*entry
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	return a[i].at < a[j].at || (a[i].at == a[j].at && a[i].seq < a[j].seq)
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(x any)   { *a = append(*a, x.(*entry)) }
+func (a *agenda) Pop() any {
+	old := *a
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*a = old[:len(old)-1]
+	return e
+}

@@ -1,0 +1,168 @@
+// Package sim is a driver of simulated devices: they hold real bytes and give
+// real sums, but time and memory are what a test says they are. It exists so
+// that a scheduler, an executor or a whole cluster can be tried with thousands
+// of devices on one machine, and with faults that no hardware gives on demand.
+//
+// # What is simulated
+//
+// A device is one queue. Computations run on it one at a time, in the order of
+// Execute, each for a fixed cost. As on an accelerator a computation at the head
+// of the queue holds the device until its inputs are there and, when it has a
+// collective, until every one of its devices has reached it. So two gangs that
+// were enqueued in opposite order on two devices wait for each other for ever:
+// Island.Hang tells, and Driver.Close ends them with ABORTED. Copies to, from
+// and between devices take their own time and do not occupy the queue.
+//
+// Each memory of a device has a limit. Arrays are charged when the call that
+// makes them returns, the temporary bytes of a computation while it runs, both
+// in the packed size of their shape. A donated argument gives its bytes to the
+// result that takes its place.
+//
+// # Islands and time
+//
+// Drivers on one Island share a clock and an interconnect: a computation may
+// have a collective over the devices of several of them (see Kind.Join). The
+// clock is real, or virtual: Instant time jumps to whatever comes next, Manual
+// time is moved by Island.Advance. On a Manual clock that one goroutine drives,
+// and with the same seed, everything happens in the same order each time.
+//
+// # Concurrency
+//
+// Every method may be called from any goroutine. An idle island has no
+// goroutine; a busy one has at most one, whatever the number of devices.
+// Functions given to Event.Then run on it, or on the goroutine of the call that
+// made the event fire, never under a lock.
+//
+// The package is pure Go and may be imported by cluster assembly and by tests.
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// Version changes when programs or serialized executables of before are not
+// understood any more.
+const Version = 1
+
+// Options say what a driver simulates. The zero value of a field is its default.
+type Options struct {
+	Devices int // of this driver; 1
+	// Memory and HostMemory are the limits in bytes of each device's memories
+	// "device" (16 GiB) and "pinned_host" (64 GiB).
+	Memory, HostMemory int64
+	// Cost is how long a computation takes whose program names no cost; 0.
+	Cost time.Duration
+	// Jitter adds a random time below it to each computation's cost; 0. It is
+	// drawn once a gang, from the island's seed.
+	Jitter time.Duration
+	// Latency and Bandwidth, in bytes a second, make up the time of a copy to,
+	// from or between devices; 0 and infinite.
+	Latency   time.Duration
+	Bandwidth int64
+	// Island is where the devices stand; nil is an island of their own with
+	// Instant time.
+	Island *Island
+	// Launch is called by Execute, without a lock, before the computation joins
+	// the queue of each of its devices in turn. It lets a test interleave
+	// concurrent calls, device by device, as threads of a real host do. Without it
+	// Execute joins all queues in one step, and only gangs over several drivers
+	// can stand in opposite order.
+	Launch func(launch int32, device int)
+}
+
+// normal fills in the defaults and refuses what makes no sense.
+func (o Options) normal() (Options, error) {
+	if o.Devices == 0 {
+		o.Devices = 1
+	}
+	if o.Memory == 0 {
+		o.Memory = 16 << 30
+	}
+	if o.HostMemory == 0 {
+		o.HostMemory = 64 << 30
+	}
+	if o.Devices < 0 || o.Memory < 0 || o.HostMemory < 0 || o.Cost < 0 || o.Jitter < 0 || o.Latency < 0 || o.Bandwidth < 0 {
+		return o, status.New(status.InvalidArgument, "simulated devices: an option is negative: %+v", o)
+	}
+	if o.Island == nil {
+		o.Island = NewIsland(Instant, 0)
+	}
+	return o, nil
+}
+
+// Open makes a driver by itself.
+func Open(o Options) (*Driver, error) {
+	o, err := o.normal()
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(o, device.Membership{Nodes: 1}, 0, o.Devices), nil
+}
+
+// Kind is simulated devices as a kind of device.
+type Kind struct{ Options }
+
+// Probe says how many devices the options ask for.
+func (k Kind) Probe(context.Context) (device.Inventory, error) {
+	o, err := k.normal()
+	return device.Inventory{Platform: platform, Devices: o.Devices}, err
+}
+
+// card is what a member puts into the rendezvous store.
+type card struct {
+	Island  string // unique among processes
+	Devices int
+}
+
+// Join makes a driver that is one of several members. They find each other
+// through m.Store and number their devices one after the other, by node. The
+// members' kinds must name the same Island, and so stand in one process:
+// simulated devices have no interconnect between processes. A program compiled
+// for devices of several members is one gang on all of them; each member
+// executes its part under the same Run.LaunchID, used once in an epoch.
+func (k Kind) Join(ctx context.Context, m device.Membership) (device.Driver, error) {
+	if m.Nodes <= 1 {
+		return Open(k.Options)
+	}
+	if m.Node < 0 || m.Node >= m.Nodes || m.Store == nil {
+		return nil, status.New(status.InvalidArgument, "member %d of %d: want a member from 0 to %d and a rendezvous store", m.Node, m.Nodes, m.Nodes-1)
+	}
+	o, err := k.normal()
+	if err != nil {
+		return nil, err
+	}
+	mine := card{Island: o.Island.id, Devices: o.Devices}
+	value, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	key := func(node int) string { return fmt.Sprintf("sim/%d/member/%d", m.Epoch, node) }
+	if err := m.Store.Put(ctx, key(m.Node), value); err != nil {
+		return nil, status.Wrap(err, "member %d of %d makes itself known", m.Node, m.Nodes)
+	}
+	base, total := 0, 0
+	for node := range m.Nodes {
+		value, err := m.Store.Get(ctx, key(node))
+		if err != nil {
+			return nil, status.Wrap(err, "member %d of %d waits for member %d", m.Node, m.Nodes, node)
+		}
+		var c card
+		if err := json.Unmarshal(value, &c); err != nil || c.Devices < 1 {
+			return nil, status.New(status.InvalidArgument, "member %d of %d put %q into the store, want its devices as JSON", node, m.Nodes, value)
+		}
+		if c.Island != mine.Island {
+			return nil, status.New(status.Unimplemented, "member %d stands on simulated island %s, member %d on %s: members share one Island, in one process", node, c.Island, m.Node, mine.Island)
+		}
+		if node == m.Node {
+			base = total
+		}
+		total += c.Devices
+	}
+	return newDriver(o, m, base, total), nil
+}
