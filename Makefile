@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .DEFAULT_GOAL := help
 
 comma := ,
@@ -19,7 +20,7 @@ NEW := $(if $(PYTHON_NEW),$(if $(call runs,$(PYTHON),sys.version_info[:2] == (3$
 VENVS := $(VENV) $(NEW)
 
 LIBRARY := python/pathways/libpathways.so
-SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find capi core device transport python -type f \
+SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find $(wildcard capi core device transport python) -type f \
 	-not -name '*_test.go' -not -name '*.so' -not -path '*/__pycache__/*' -not -path '*/testdata/*')
 FUZZTIME ?= 20s
 # Where Go's tests find a plugin: the packages of an environment.
@@ -46,7 +47,7 @@ test-go: $(VENVS:=/.installed)
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
 	$(if $(NEW),$(call plugins,$(NEW)) $(GO) test ./device/pjrt/... ./capi/...)
 	$(call say,go test without cgo)
-	CGO_ENABLED=0 $(GO) test ./core/... ./transport/... ./device/sim/...
+	CGO_ENABLED=0 $(GO) test $(patsubst %,./%/...,$(wildcard core transport device/sim))
 	$(call say,go test -race)
 	$(call plugins,$(VENV)) $(GO) test -race -tags invariants ./...
 
@@ -79,7 +80,7 @@ build: check-go $(LIBRARY) ## compile libpathways.so into the source tree
 
 $(LIBRARY): $(SOURCES)
 	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath \
-		-ldflags "-extldflags=-Wl,--version-script=$(CURDIR)/capi/lib/exports.map" -o $@ ./capi/lib
+		-ldflags "-extldflags \"'-Wl,--version-script=$(CURDIR)/capi/lib/exports.map'\"" -o $@ ./capi/lib
 	@rm -f $(LIBRARY:.so=.h)
 
 .PHONY: wheel

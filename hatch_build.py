@@ -41,7 +41,8 @@ class GoLibraryHook(BuildHookInterface):
         exports = root / "capi" / "lib" / "exports.map"
         command = [
             *(go, "build", "-buildmode=c-shared", "-trimpath"),
-            *("-ldflags", f"-extldflags=-Wl,--version-script={exports}"),
+            # Quoted twice, for Go and for the linker: the path may hold spaces.
+            *("-ldflags", f"-extldflags \"'-Wl,--version-script={exports}'\""),
             *("-o", LIBRARY, "./capi/lib"),
         ]
         self.app.display_info("openpathways: " + " ".join(command))
