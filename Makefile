@@ -25,6 +25,7 @@ SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find 
 FUZZTIME ?= 20s
 # Where Go's tests find a plugin: the packages of an environment.
 plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+race = $(call plugins,$(VENV)) GOEXPERIMENT=cgocheck2 $(GO) test -race -tags invariants ./...
 say = @echo; echo "== $(1)"
 
 .PHONY: help
@@ -48,8 +49,8 @@ test-go: $(VENVS:=/.installed)
 	$(if $(NEW),$(call plugins,$(NEW)) $(GO) test ./device/pjrt/... ./capi/...)
 	$(call say,go test without cgo)
 	CGO_ENABLED=0 $(GO) test $(patsubst %,./%/...,$(wildcard core transport device/sim))
-	$(call say,go test -race)
-	$(call plugins,$(VENV)) $(GO) test -race -tags invariants ./...
+	$(call say,go test with the race detector and the checks of cgo)
+	$(race)
 
 .PHONY: test-python
 test-python: $(VENVS:=/.installed)
@@ -101,8 +102,8 @@ check-generated: check-go
 	diff <(echo "$$before") <(echo "$$after") || { echo "generated code was stale; commit what make generate wrote"; exit 1; }
 
 .PHONY: race
-race: $(VENV)/.installed ## run Go's tests under the race detector, invariants on
-	$(call plugins,$(VENV)) $(GO) test -race -tags invariants ./...
+race: $(VENV)/.installed ## run Go's tests with the race detector, the checks of cgo and invariants
+	$(race)
 
 .PHONY: fuzz
 fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
