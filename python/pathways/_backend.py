@@ -32,7 +32,7 @@ PRIORITY = 400
 EXIT_TIMEOUT_MS = 10_000
 
 _lock = threading.RLock()
-# All guarded by _lock.
+# All written under _lock, and never under a lock of JAX's.
 _settings = Settings()
 _registered = False  # the plugin is known to JAX
 _declined = False  # the user chose other platforms
@@ -180,13 +180,17 @@ def _package_dirs() -> list[str]:
 
 
 def _client_options() -> dict[str, Any]:
-    """The create options of the PJRT client. JAX asks when it makes the client."""
-    with _lock:
-        if _closed:
-            raise PathwaysError(
-                "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
-            )
-        asked = _settings.with_environment()
+    """The create options of the PJRT client. JAX asks when it makes the client.
+
+    JAX holds the lock of its backends, which others here ask for under ours: so this takes no lock and reads each
+    variable once.
+    """
+    closed, said = _closed, _settings
+    if closed:
+        raise PathwaysError(
+            "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
+        )
+    asked = said.with_environment()
     if asked.devices is not None:
         return {"devices": asked.devices}
     plugin = _native.info().get("plugin") or {}
