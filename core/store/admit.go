@@ -27,38 +27,18 @@ func (t *Table) Admit(o Owner, inputs []ID, specs []Spec, ids []ID) (made []ID, 
 	if err != nil {
 		return ids, false, err
 	}
-	if err := t.room(len(specs)); err != nil {
+	taken, err := t.take(inputs)
+	if err == nil {
+		ok, err = t.fits(a, specs)
+	}
+	if !ok {
+		for _, id := range inputs[:taken] {
+			t.alive(id).waits++
+		}
 		return ids, false, err
 	}
 	for _, id := range inputs {
 		s := t.alive(id)
-		if s == nil || s.waits == 0 {
-			return ids, false, status.New(status.Internal, "input %v of a run is not held; Hold comes before Admit", id)
-		}
-		if s.state == Failed {
-			return ids, false, s.err
-		}
-	}
-	var shards, all int64
-	for i := range specs {
-		if err := t.space.validate(&specs[i]); err != nil {
-			return ids, false, err
-		}
-		all += specs[i].ShardBytes * int64(len(t.space.placements[specs[i].Placement].devices))
-		if all > maxCharge-t.space.total {
-			return ids, false, status.New(status.ResourceExhausted, "%q and the run's other objects are more than can be counted", specs[i].Label)
-		}
-		shards += specs[i].ShardBytes
-	}
-	// No device has more than all placements together: mostly that is enough to know.
-	if shards > t.space.minLimit-t.space.shards {
-		if ok, err := t.fits(a, specs); !ok {
-			return ids, false, err
-		}
-	}
-	for _, id := range inputs {
-		s := t.alive(id)
-		s.waits--
 		s.holds++
 		t.settle(id, s)
 	}
@@ -73,9 +53,43 @@ func (t *Table) Admit(o Owner, inputs []ID, specs []Spec, ids []ID) (made []ID, 
 	return ids, true, nil
 }
 
-// fits looks at every device that specs are on.
+// take takes one waiting hold off each input and says off how many it did. The
+// accounts do not change before settle.
+func (t *Table) take(inputs []ID) (taken int, err error) {
+	for i, id := range inputs {
+		s := t.alive(id)
+		if s == nil || s.waits == 0 {
+			return i, status.New(status.Internal, "input %v of a run is not held; Hold comes before Admit, once for each time it is an input", id)
+		}
+		if s.state == Failed {
+			return i, s.err
+		}
+		s.waits--
+	}
+	return len(inputs), nil
+}
+
+// fits reports whether there is room for specs on every device, and an error where
+// there will be none.
 func (t *Table) fits(a *account, specs []Spec) (ok bool, err error) {
+	if err := t.room(len(specs)); err != nil {
+		return false, err
+	}
 	sp := &t.space
+	var shards, all int64
+	for i := range specs {
+		if err := sp.validate(&specs[i]); err != nil {
+			return false, err
+		}
+		shards += specs[i].ShardBytes
+		if all += specs[i].ShardBytes * int64(len(sp.placements[specs[i].Placement].devices)); all > maxCharge-sp.total {
+			return false, status.New(status.ResourceExhausted, "%q and the run's other objects are more than can be counted", specs[i].Label)
+		}
+	}
+	// No device has more than all placements together: mostly that is enough to know.
+	if shards <= sp.minLimit-sp.shards {
+		return true, nil
+	}
 	for len(t.needs) < len(sp.byDevice) {
 		t.needs = append(t.needs, 0)
 	}

@@ -100,7 +100,7 @@ type Spec struct {
 }
 
 // MaxShardBytes bounds the memory of one shard.
-const MaxShardBytes = 1 << 48
+const MaxShardBytes = 1 << 46
 
 // State is how far an object is.
 type State uint8
