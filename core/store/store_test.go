@@ -262,6 +262,14 @@ func TestErrors(t *testing.T) {
 	if table.Unref(id) {
 		t.Error("freed twice")
 	}
+	id, _ = table.Create(1, Spec{ShardBytes: 4, Placement: p})
+	table.SetReady(id)
+	if s, err := table.State(id); table.Fail(id, errLost) || s != Ready || err != nil {
+		t.Errorf("failing what is ready: %v with %v", s, err)
+	}
+	if s, err := table.State(id); s != Ready || err != nil || !table.Unref(id) {
+		t.Errorf("what was ready is %v with %v", s, err)
+	}
 	id, _ = table.Create(1, Spec{ShardBytes: 4, Placement: p, Label: "x"})
 	if !table.Fail(id, nil) {
 		t.Error("a failed object keeps memory")

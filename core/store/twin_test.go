@@ -164,7 +164,11 @@ func twinProperty(t *rapid.T) {
 	var queued, running []twinRun
 	ids := []ID{0, 1 << 40} // all that ever were, and two that never
 	object := func() (ID, *twinObject) {
-		id := rapid.SampledFrom(ids).Draw(t, "object")
+		from := ids
+		if live := slices.Sorted(maps.Keys(w.objects)); len(live) > 0 && rapid.IntRange(0, 3).Draw(t, "any") > 0 {
+			from = live
+		}
+		id := rapid.SampledFrom(from).Draw(t, "object")
 		return id, w.objects[id]
 	}
 	drawOwner := func() Owner { return Owner(rapid.IntRange(1, 3).Draw(t, "owner")) }
