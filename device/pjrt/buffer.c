@@ -18,6 +18,23 @@ pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const voi
   return status;
 }
 
+pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int code, const char* message,
+                                 size_t message_size, int type, const int64_t* dims, size_t num_dims,
+                                 PJRT_Memory* memory, PJRT_Buffer** out) {
+  PWDRV_ARGS(PJRT_Client_CreateErrorBuffer);
+  args.client = client;
+  args.error_code = (PJRT_Error_Code)code;
+  args.error_message = message;
+  args.error_message_size = message_size;
+  args.shape_element_type = (PJRT_Buffer_Type)type;
+  args.shape_dims = dims;
+  args.shape_num_dims = num_dims;
+  args.memory = memory;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Client_CreateErrorBuffer);
+  *out = args.buffer;
+  return status;
+}
+
 pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, size_t size, size_t num_dims,
                            PJRT_Event** event) {
   int64_t order[num_dims + 1];
@@ -61,6 +78,19 @@ pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t
   args.buffer = buffer;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_OnDeviceSizeInBytes);
   *bytes = args.on_device_size_in_bytes;
+  return status;
+}
+
+pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_t* order, size_t num_dims) {
+  PWDRV_ARGS(PJRT_Buffer_GetMemoryLayout);
+  args.buffer = buffer;
+  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_GetMemoryLayout);
+  if (PWDRV_FAILED(status)) return status;
+  for (size_t i = 0; i < num_dims; i++) order[i] = (int64_t)(num_dims - 1 - i);
+  if (args.layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled && args.layout.tiled.minor_to_major_size == num_dims &&
+      num_dims > 0) {
+    memcpy(order, args.layout.tiled.minor_to_major, num_dims * sizeof *order);
+  }
   return status;
 }
 

@@ -121,6 +121,33 @@ func (c *Client) FromHost(h device.Host) (device.Buffer, error) {
 	return b, nil
 }
 
+// Failed makes a buffer that has failed with err: what reads it fails with err's
+// code and text. It stands for what a computation elsewhere should have made.
+func (c *Client) Failed(s shape.Shape, local int, memory string, err error) (*Buffer, error) {
+	at, bad := c.memory(local, memory)
+	if bad != nil {
+		return nil, bad
+	}
+	if err == nil || status.CodeOf(err) == status.OK {
+		return nil, status.New(status.InvalidArgument, "a failed buffer needs an error")
+	}
+	if err := c.hold(); err != nil {
+		return nil, err
+	}
+	defer c.drop()
+	text, size := chars(err.Error())
+	var raw *C.PJRT_Buffer
+	s.Dims = slices.Clone(s.Dims)
+	if err := c.plugin.check(C.pwdrv_failed_buffer(c.plugin.api, c.raw, C.int(status.CodeOf(err)), text, size,
+		C.int(s.DType), (*C.int64_t)(unsafe.SliceData(s.Dims)), C.size_t(len(s.Dims)), c.handles[local].memories[at],
+		&raw)); err != nil {
+		return nil, err
+	}
+	b := &Buffer{}
+	b.own(c, raw, s, local, at, 0)
+	return b, nil
+}
+
 // use keeps the plugin's buffer until release.
 func (b *Buffer) use() error {
 	for {
@@ -164,6 +191,19 @@ func (b *Buffer) Memory() string { return b.client.devices[b.local].Memories[b.m
 
 // Bytes is the buffer's size on the device.
 func (b *Buffer) Bytes() int64 { return b.bytes }
+
+// Order gives the dimensions as they lie on the device, the minor one first. For
+// a dense row-major array of rank 3 it is 2, 1, 0.
+func (b *Buffer) Order() ([]int64, error) {
+	if err := b.useContents(); err != nil {
+		return nil, err
+	}
+	defer b.release()
+	order := make([]int64, len(b.shape.Dims))
+	p := b.client.plugin
+	err := p.check(C.pwdrv_buffer_order(p.api, b.raw, (*C.int64_t)(unsafe.SliceData(order)), C.size_t(len(order))))
+	return order, err
+}
 
 // Ready fires when the contents are there, or with the error of what should
 // have made them.

@@ -6,6 +6,7 @@ import "C"
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,38 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
+// cpuDevices is the CPU plugins' option for the number of devices. Some of them
+// end the process where its type or value is not what they expect.
+const (
+	cpuDevices    = "cpu_device_count"
+	maxCPUDevices = 1 << 14
+)
+
+// countDevices reads a value of cpuDevices. Digits in a string are taken too,
+// since options that come through the environment are all strings.
+func countDevices(v any) (int64, error) {
+	var n int64
+	switch v := v.(type) {
+	case int:
+		n = int64(v)
+	case int32:
+		n = int64(v)
+	case int64:
+		n = v
+	case string:
+		var err error
+		if n, err = strconv.ParseInt(v, 10, 64); err != nil {
+			return 0, status.New(status.InvalidArgument, "option %s is %q: use a number", cpuDevices, v)
+		}
+	default:
+		return 0, status.New(status.InvalidArgument, "option %s is a %T: use an integer", cpuDevices, v)
+	}
+	if n < 1 || n > maxCPUDevices {
+		return 0, status.New(status.InvalidArgument, "option %s is %d: use 1 to %d", cpuDevices, n, maxCPUDevices)
+	}
+	return n, nil
+}
+
 // options builds the plugin's create options in C memory.
 func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 	values := maps.Clone(o.Values)
@@ -109,7 +142,7 @@ func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 	if o.Devices > 0 {
 		switch p.Kind() {
 		case "cpu":
-			values["cpu_device_count"] = int64(o.Devices)
+			values[cpuDevices] = o.Devices
 		case "cuda":
 			visible := make([]int64, o.Devices)
 			for i := range visible {
@@ -120,6 +153,13 @@ func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 			return nil, status.New(status.InvalidArgument,
 				"the number of %s devices cannot be chosen: leave it out, and the plugin takes what is there", p.Kind())
 		}
+	}
+	if v, ok := values[cpuDevices]; ok {
+		n, err := countDevices(v)
+		if err != nil {
+			return nil, err
+		}
+		values[cpuDevices] = n
 	}
 	options := C.pwdrv_options_new(C.size_t(len(values)))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

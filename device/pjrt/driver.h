@@ -94,11 +94,16 @@ void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event);
 pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const void* data, int type, const int64_t* dims,
                              size_t num_dims, int semantics, PJRT_Device* device, PJRT_Memory* memory,
                              PJRT_Event** done, PJRT_Buffer** out);
+pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int code, const char* message,
+                                 size_t message_size, int type, const int64_t* dims, size_t num_dims,
+                                 PJRT_Memory* memory, PJRT_Buffer** out);
 pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, size_t size, size_t num_dims,
                            PJRT_Event** event);
 pwdrv_status pwdrv_copy_to_memory(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out);
 pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Device* device, PJRT_Buffer** out);
 pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes);
+// order has room for num_dims dimensions, the minor one first.
+pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_t* order, size_t num_dims);
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event);
 pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted);
 pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer);

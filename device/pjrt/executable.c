@@ -4,7 +4,9 @@ pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char*
                            const char* code, size_t code_size, const char* options, size_t options_size,
                            PJRT_LoadedExecutable** out) {
   PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
-  program.code = (char*)code;
+  // MLIR's lexer reads on to a zero byte, whatever the size says.
+  char* terminated = pwdrv_copy(code, code_size);
+  program.code = terminated;
   program.code_size = code_size;
   program.format = format;
   program.format_size = format_size;
@@ -14,6 +16,7 @@ pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char*
   args.compile_options = options;
   args.compile_options_size = options_size;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Client_Compile);
+  free(terminated);
   *out = args.executable;
   return status;
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -136,7 +137,10 @@ func (x *Executable) describe() error {
 		C.free(unsafe.Pointer(format.data))
 	}
 	if p.check(C.pwdrv_executable_fingerprint(p.api, x.compiled, &text)) == nil && text.size > 0 {
-		x.fingerprint = hex.EncodeToString(goBytes(text))
+		x.fingerprint = goString(text)
+		if strings.ContainsFunc(x.fingerprint, func(r rune) bool { return r < ' ' || r > '~' }) {
+			x.fingerprint = hex.EncodeToString([]byte(x.fingerprint))
+		}
 	}
 	return nil
 }
@@ -212,8 +216,9 @@ func (x *Executable) Raw() unsafe.Pointer { return unsafe.Pointer(x.loaded) }
 // Name is the program's name, as the compiler keeps it.
 func (x *Executable) Name() string { return x.name }
 
-// Fingerprint is the plugin's fingerprint of the computation in hex, or where it
-// has none a hash of the optimized program; "" where it gives neither.
+// Fingerprint is the plugin's fingerprint of the computation, in hex where it is
+// not text, or where it has none a hash of the optimized program; "" where it
+// gives neither.
 func (x *Executable) Fingerprint() string { return x.fingerprint }
 
 // Devices are the local devices of the shards. A portable computation names

@@ -129,6 +129,11 @@ func Find(o FindOptions) (Found, error) {
 		}
 		chosen := have[best]
 		have = slices.Delete(have, best, best+1)
+		for i := range have {
+			if have[i].Note == "" {
+				have[i].Note = chosen.Name + " comes first"
+			}
+		}
 		return found(chosen, why, append(seen, have...)), nil
 	}
 	return Found{}, notFound(o, dirs, seen)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"path/filepath"
-	"strings"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -59,6 +58,11 @@ func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 		o.Devices = 1
 	}
 	if m.Nodes > 1 {
+		if k.plugin.Kind() == "cpu" {
+			// Some CPU plugins would ignore their place and pass for an island of one.
+			return nil, status.New(status.Unimplemented,
+				"plugin %s has no interconnect of its own to join %d members: join each by itself", k.plugin.path, m.Nodes)
+		}
 		if m.Store == nil {
 			return nil, status.New(status.InvalidArgument, "an island of %d members needs a rendezvous store", m.Nodes)
 		}
@@ -74,9 +78,6 @@ func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 	}
 	c, err := k.plugin.Create(o)
 	if err != nil {
-		if m.Nodes > 1 && strings.Contains(err.Error(), "node_id") {
-			return nil, status.Wrap(err, "the %s plugin has no interconnect of its own", k.plugin.Kind())
-		}
 		return nil, err
 	}
 	return c, nil

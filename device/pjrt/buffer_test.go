@@ -1,0 +1,316 @@
+package pjrt
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+)
+
+func f32(dims ...int64) shape.Shape { return shape.Shape{DType: shape.F32, Dims: dims} }
+
+// floats writes values as f32.
+func floats(values ...float32) []byte {
+	var b []byte
+	for _, v := range values {
+		b = binary.NativeEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+func put(t testing.TB, c *Client, h device.Host) *Buffer {
+	t.Helper()
+	b, err := c.FromHost(h)
+	if err != nil {
+		t.Fatalf("FromHost: %v", err)
+	}
+	t.Cleanup(b.Close)
+	return b.(*Buffer)
+}
+
+// get reads a buffer.
+func get(t testing.TB, b device.Buffer) []byte {
+	t.Helper()
+	dst := make([]byte, b.Shape().HostBytes())
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(unsafe.SliceData(dst))
+	e, err := b.ToHost(dst)
+	if err != nil {
+		t.Fatalf("ToHost: %v", err)
+	}
+	if err := e.Wait(t.Context()); err != nil {
+		t.Fatalf("ToHost's event: %v", err)
+	}
+	return dst
+}
+
+func compile(t testing.TB, c *Client, p device.Program, options []byte) *Executable {
+	t.Helper()
+	x, err := c.Compile(t.Context(), p, options)
+	if err != nil {
+		t.Fatalf("Compile: %v", err)
+	}
+	t.Cleanup(x.Close)
+	return x.(*Executable)
+}
+
+func run(t testing.TB, x *Executable, rows ...[]device.Buffer) *device.Results {
+	t.Helper()
+	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+	if err != nil {
+		t.Fatalf("Execute: %v", err)
+	}
+	for _, row := range r.Outputs {
+		for _, b := range row {
+			t.Cleanup(b.Close)
+		}
+	}
+	return r
+}
+
+// TestNarrow brings elements narrower than a byte to a device and back: the bits
+// of the element are kept, those above it come back as zeros.
+func TestNarrow(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		for _, d := range []shape.DType{shape.S4, shape.U4, shape.S2, shape.U2} {
+			data := []byte{0, 1, 2, 3, 0xff, 0xfe, 7, 0xf8, 0x55}
+			b := put(t, c, device.Host{Shape: shape.Shape{DType: d, Dims: []int64{3, 3}}, Data: data})
+			want := slices.Clone(data)
+			for i := range want {
+				want[i] &= 1<<d.Bits() - 1
+			}
+			if got := get(t, b); !bytes.Equal(got, want) {
+				t.Errorf("%s came back as %x, want %x", d, got, want)
+			}
+		}
+	})
+}
+
+// TestLayout reads a buffer that lies column by column on its device.
+func TestLayout(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		x := compile(t, c, mlir("columns", `
+  func.func public @main(%x: tensor<2x3xf32>) -> (tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"}) {
+    %r = stablehlo.add %x, %x : tensor<2x3xf32>
+    return %r : tensor<2x3xf32>
+  }`), nil)
+		in := put(t, c, device.Host{Shape: f32(2, 3), Data: floats(0, 1, 2, 3, 4, 5)})
+		out := run(t, x, []device.Buffer{in}).Outputs[0][0].(*Buffer)
+		for b, want := range map[*Buffer][]int64{in: {1, 0}, out: {0, 1}} {
+			if order, err := b.Order(); err != nil || !slices.Equal(order, want) {
+				t.Errorf("the dimensions lie in order %v (%v), want %v", order, err, want)
+			}
+		}
+		if got := get(t, out); !bytes.Equal(got, floats(0, 2, 4, 6, 8, 10)) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// TestZeroCopy checks that aligned host bytes are aliased, not copied.
+func TestZeroCopy(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		room := make([]byte, 1<<12+64)
+		var pin runtime.Pinner
+		pin.Pin(&room[0])
+		defer pin.Unpin()
+		data := room[-uintptr(unsafe.Pointer(&room[0]))&63:][:1<<12]
+		for i := range data {
+			data[i] = byte(i)
+		}
+		var done atomic.Bool
+		b := put(t, c, device.Host{Shape: shape.Shape{DType: shape.U8, Dims: []int64{1 << 12}}, Data: data,
+			Semantics: device.ZeroCopy, Done: func() { done.Store(true) }})
+		if !bytes.Equal(get(t, b), data) {
+			t.Errorf("the contents differ")
+		}
+		if done.Load() {
+			t.Errorf("the host bytes were let go while the buffer is open: they were copied")
+		}
+		b.Close()
+		if err := c.Close(); err != nil { // waits for Done
+			t.Error(err)
+		}
+		if !done.Load() {
+			t.Errorf("Close of the client did not wait until the host bytes were let go")
+		}
+	})
+}
+
+// TestFailed checks that an error in the place of contents reaches everything
+// that is made from them.
+func TestFailed(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 2)
+		failed, err := c.Failed(f32(2), 0, "", status.New(status.DataLoss, "the far worker fell"))
+		if status.CodeOf(err) == status.Unimplemented {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(failed.Close)
+		says := func(what string, err error) {
+			t.Helper()
+			if err == nil || !strings.Contains(err.Error(), "the far worker fell") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for range 2 {
+			says("Ready", failed.Ready().Wait(t.Context()))
+		}
+		if code := status.CodeOf(failed.Ready().Wait(t.Context())); code != status.DataLoss {
+			t.Errorf("the code is %v, want DATA_LOSS", code)
+		}
+		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
+		r := run(t, x, []device.Buffer{failed})
+		says("Done", r.Done[0].Wait(t.Context()))
+		out := r.Outputs[0][0]
+		says("Ready of an output", out.Ready().Wait(t.Context()))
+		told := make(chan error, 1)
+		out.Ready().Then(func(err error) { told <- err })
+		says("Then of an output", <-told)
+		copied, err := out.CopyTo(1, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(copied.Close)
+		says("Ready of a copy", copied.Ready().Wait(t.Context()))
+		_, err = c.Failed(f32(2), 5, "", status.New(status.DataLoss, "x"))
+		refused(t, err, status.InvalidArgument, "device 5")
+		_, err = c.Failed(f32(2), 0, "", nil)
+		refused(t, err, status.InvalidArgument, "needs an error")
+	})
+}
+
+// TestClientOutlived closes a client before what it made, which is an error but
+// no crash: everything open goes on, and the client is freed with the last.
+func TestClientOutlived(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c, err := p.Create(ClientOptions{Devices: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := c.FromHost(device.Host{Shape: f32(2), Data: floats(1, 2)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, c.Close(), status.FailedPrecondition, "2 of its buffers and executables")
+		if err := c.Close(); err != nil {
+			t.Errorf("a second Close: %v", err)
+		}
+		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 3)) {
+			t.Errorf("got %v", got)
+		}
+		r.Outputs[0][0].Close()
+		x.Close()
+		if refs := c.refs.Load(); refs != 1 {
+			t.Errorf("%d hold the client, want 1: the buffer", refs)
+		}
+		b.Close()
+		if refs := c.refs.Load(); refs != 0 {
+			t.Errorf("%d hold the client after the last was closed", refs)
+		}
+	})
+}
+
+// TestCounts checks that nothing is left of ten thousand runs.
+func TestCounts(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 2)
+		x := compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(4), 2), CompileOptions(2, 1, []int{0, 1}, false))
+		rows := [][]device.Buffer{{nil}, {nil}}
+		for d := range rows {
+			b, err := c.FromHost(device.Host{Shape: f32(4), Data: floats(0, 0, 0, 0), Device: d})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows[d][0] = b
+		}
+		const rounds = 10000
+		for range rounds {
+			r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for d := range rows {
+				rows[d][0].Close()
+				rows[d][0] = r.Outputs[d][0]
+			}
+		}
+		for d := range rows {
+			if got := get(t, rows[d][0]); !bytes.Equal(got, floats(rounds, rounds, rounds, rounds)) {
+				t.Errorf("device %d: got %v", d, got)
+			}
+			if m, err := c.MemoryStats(d); err != nil || m.InUse != 16 || m.Peak > 64 || m.Peak < 16 {
+				t.Errorf("device %d: memory %+v, %v: want one array of 16 bytes in use", d, m, err)
+			}
+			rows[d][0].Close()
+		}
+		if n := c.open.Load(); n != 1 {
+			t.Errorf("%d buffers and executables are open, want the one executable", n)
+		}
+		if n := len(x.idle); n > maxIdle {
+			t.Errorf("%d launches are kept", n)
+		}
+	})
+}
+
+// TestMemories checks the account of each kind of memory.
+func TestMemories(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		for _, m := range c.Devices()[0].Memories {
+			b := put(t, c, device.Host{Shape: f32(256), Data: make([]byte, 1024), Memory: m.Kind})
+			want := int64(0)
+			if m.Kind == c.Devices()[0].Memories[c.Devices()[0].Default].Kind {
+				want = 1024
+			}
+			if s, err := c.MemoryStats(0); err != nil || s.InUse != want {
+				t.Errorf("with 1024 bytes in %s, %d are in use on the device, want %d (%v)", m.Kind, s.InUse, want, err)
+			}
+			b.Delete()
+			b.Delete()
+			b.Close()
+			if s, _ := c.MemoryStats(0); s.InUse != 0 {
+				t.Errorf("%d bytes of %s are in use after Delete", s.InUse, m.Kind)
+			}
+		}
+	})
+}
+
+func TestEventWait(t *testing.T) {
+	e := &event{}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(status.New(status.Unavailable, "the worker is gone"))
+	refused(t, e.Wait(ctx), status.Unavailable, "the worker is gone")
+	ctx, stop := context.WithTimeout(t.Context(), 0)
+	defer stop()
+	refused(t, e.Wait(ctx), status.DeadlineExceeded)
+	if failed(nil) != succeeded || !succeeded.Ready() || succeeded.Wait(ctx) != nil {
+		t.Errorf("an event that has fired does not say so")
+	}
+}

@@ -1,0 +1,243 @@
+package pjrt
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+)
+
+// TestCompileOptions checks that the plugin reads the options as they were
+// meant: the devices of replicas × partitions, in the order given.
+func TestCompileOptions(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 4)
+		x := compile(t, c, mlir("grid attributes {mhlo.num_replicas = 2 : i32, mhlo.num_partitions = 2 : i32}", `
+  func.func public @main(%x: tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> (tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) {
+    %r = stablehlo.add %x, %x : tensor<4xf32>
+    return %r : tensor<4xf32>
+  }`), CompileOptions(2, 2, []int{3, 1, 0, 2}, false))
+		if !slices.Equal(x.Devices(), []int{3, 1, 0, 2}) {
+			t.Errorf("Devices is %v", x.Devices())
+		}
+		params, donated, known := x.Parameters()
+		if !known || len(params) != 1 || params[0].String() != "f32[2]" || len(donated) != 0 {
+			t.Errorf("parameters %v, donated %v, known %v: want the shard, f32[2]", params, donated, known)
+		}
+		if out := x.Outputs(); len(out) != 1 || out[0].Shape.String() != "f32[2]" {
+			t.Errorf("outputs %v: want the shard, f32[2]", out)
+		}
+		var rows [][]device.Buffer
+		for i, d := range x.Devices() {
+			rows = append(rows, []device.Buffer{put(t, c, device.Host{Shape: f32(2), Data: floats(float32(i), 10), Device: d})})
+		}
+		for i, row := range run(t, x, rows...).Outputs {
+			if got := get(t, row[0]); !bytes.Equal(got, floats(float32(2*i), 20)) {
+				t.Errorf("row %d: got %v", i, got)
+			}
+		}
+	})
+}
+
+func TestParameters(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		x := compile(t, c, mlir("many", `
+  func.func public @main(%a: tensor<bf16>, %b: tensor<2x3xf64>, %c: tensor<5xi1>, %d: tensor<7xcomplex<f32>> {tf.aliasing_output = 1 : i32}, %e: tensor<0x4xui8>) -> (tensor<bf16>, tensor<7xcomplex<f32>>) {
+    %r = stablehlo.add %d, %d : tensor<7xcomplex<f32>>
+    return %a, %r : tensor<bf16>, tensor<7xcomplex<f32>>
+  }`), nil)
+		params, donated, known := x.Parameters()
+		var text []string
+		for _, p := range params {
+			text = append(text, p.String())
+		}
+		if want := []string{"bf16[]", "f64[2,3]", "pred[5]", "c64[7]", "u8[0,4]"}; !known || !slices.Equal(text, want) {
+			t.Errorf("parameters %v, known %v, want %v", text, known, want)
+		}
+		if !slices.Equal(donated, []int{3}) {
+			t.Errorf("donated %v, want [3]", donated)
+		}
+		if c := x.Cost(); c.ArgumentBytes < 2+48+5+56 || c.AliasBytes < 56 {
+			t.Errorf("the cost is %+v", c)
+		}
+	})
+}
+
+func TestDonatedTwice(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		x := compile(t, c, mlir("twice", `
+  func.func public @main(%a: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %b: tensor<4xf32>) -> tensor<4xf32> {
+    %r = stablehlo.add %a, %b : tensor<4xf32>
+    return %r : tensor<4xf32>
+  }`), nil)
+		b := put(t, c, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
+		row := []device.Buffer{b, b}
+		_, err := x.Execute(device.Run{Inputs: [][]device.Buffer{row}, Only: -1})
+		refused(t, err, status.InvalidArgument, "argument 0", "argument 1", "donated")
+		if b.Deleted() {
+			t.Errorf("a run that was refused consumed its argument")
+		}
+		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{row}, NotDonated: []int{0}, Only: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Outputs[0][0].Close)
+		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 4, 6, 8)) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// TestRefusedWhole checks that a run with one bad row starts on no device: with
+// a collective the others would wait for it for ever.
+func TestRefusedWhole(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 2)
+		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2), CompileOptions(2, 1, []int{0, 1}, false))
+		a := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
+		b := put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})
+		b.Delete()
+		_, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{a}, {b}}, Only: -1})
+		refused(t, err, status.FailedPrecondition, "argument 0", "device 1", "deleted or donated")
+		b = put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})
+		r := run(t, x, []device.Buffer{a}, []device.Buffer{b})
+		if got := get(t, r.Outputs[1][0]); !bytes.Equal(got, floats(4, 6)) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestNotPortable(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 2)
+		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), CompileOptions(1, 1, []int{1}, false))
+		for _, d := range []int{0, 1} {
+			b := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2), Device: d})
+			r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: d})
+			if d == 0 {
+				refused(t, err, status.FailedPrecondition, "compiled for device 1", "portable")
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(r.Outputs[0][0].Close)
+			if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 3)) {
+				t.Errorf("got %v", got)
+			}
+		}
+	})
+}
+
+func TestExecuteContext(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
+		in, err := c.NewContext()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if in.Raw() == nil {
+			t.Errorf("no context")
+		}
+		b := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
+		r, err := x.ExecuteIn(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1}, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Outputs[0][0].Close)
+		if err := r.Done[0].Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		in.Close()
+		in.Close()
+	})
+}
+
+func TestReadSignature(t *testing.T) {
+	// A module of one parameter s32[3], dimensions packed, and an alias.
+	shapeOf := func(element, dims []byte) []byte {
+		return appendBytes(append([]byte{shapeElementType << 3}, element...), shapeDimensions, dims)
+	}
+	module := func(parameter []byte, alias ...byte) []byte {
+		m := appendBytes(nil, moduleProgramShape, appendBytes(nil, programParameters, parameter))
+		return appendBytes(m, moduleAlias, appendBytes(nil, aliasEntries, alias))
+	}
+	good := module(shapeOf([]byte{4}, []byte{3}), entryParameter<<3, 0)
+	s := readSignature("hlo", good)
+	if s == nil || len(s.params) != 1 || s.params[0].String() != "s32[3]" || !slices.Equal(s.donated, []int{0}) {
+		t.Errorf("got %+v", s)
+	}
+	if s := readSignature("hlo_with_config", appendBytes(nil, withConfigModule, good)); s == nil || len(s.params) != 1 {
+		t.Errorf("with config: %+v", s)
+	}
+	dynamic := appendInt(shapeOf([]byte{4}, []byte{3}), shapeDynamic, 1)
+	for name, c := range map[string]struct {
+		format string
+		code   []byte
+	}{
+		"another format":   {"mlir", good},
+		"cut":              {"hlo", good[:len(good)-1]},
+		"empty":            {"hlo", nil},
+		"a tuple":          {"hlo", module(shapeOf([]byte{elementTypeTuple}, nil))},
+		"an unknown type":  {"hlo", module(shapeOf([]byte{99}, nil))},
+		"a dynamic shape":  {"hlo", module(dynamic)},
+		"part of a tuple":  {"hlo", module(shapeOf([]byte{4}, nil), entryTuple<<3|2, 1, 0)},
+		"config only":      {"hlo_with_config", appendBytes(nil, 2, good)},
+		"module not bytes": {"hlo_with_config", appendInt(nil, withConfigModule, 1)},
+	} {
+		if s := readSignature(c.format, c.code); s != nil {
+			t.Errorf("%s: got %+v", name, s)
+		}
+	}
+}
+
+func FuzzReadSignature(f *testing.F) {
+	f.Add([]byte("\x22\x08\x0a\x05\x10\x04\x1a\x01\x03\x42\x04\x0a\x02\x10\x00"))
+	f.Fuzz(func(t *testing.T, code []byte) {
+		if s := readSignature("hlo", code); s != nil {
+			for _, p := range s.params {
+				if p.DType == shape.Invalid && len(p.Dims) > 0 && p.Elements() < -1 {
+					t.Errorf("got %+v", p)
+				}
+			}
+		}
+		readSignature("hlo_with_config", code)
+	})
+}
+
+// BenchmarkExecute is one tiny computation on 1 and on 8 devices, synchronous.
+func BenchmarkExecute(b *testing.B) {
+	p := plugins(b)[0]
+	for _, n := range []int{1, 8} {
+		b.Run(map[int]string{1: "1 device", 8: "8 devices"}[n], func(b *testing.B) {
+			c := client(b, p, n)
+			devices := make([]int, n)
+			rows := make([][]device.Buffer, n)
+			for i := range n {
+				devices[i] = i
+				rows[i] = []device.Buffer{put(b, c, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4), Device: i})}
+			}
+			x := compile(b, c, devicetest.StableHLO(devicetest.AddOne, f32(4), n), onDevices(devices))
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for d := range n {
+					if err := r.Done[d].Wait(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+					r.Outputs[d][0].Close()
+				}
+			}
+		})
+	}
+}

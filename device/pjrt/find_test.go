@@ -1,0 +1,257 @@
+package pjrt
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// touch makes files below root, each holding its own path.
+func touch(t testing.TB, root string, files ...string) {
+	t.Helper()
+	for _, f := range files {
+		path := filepath.Join(root, f)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(f), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const (
+	fastatomstruct = "fastatomstruct_xla_cpu/libpjrt_cpu.so"
+	lammps         = "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"
+	cuda12         = "jax_plugins/xla_cuda12/xla_cuda_plugin.so"
+	cuda13         = "jax_plugins/xla_cuda13/xla_cuda_plugin.so"
+	libtpu         = "libtpu/libtpu.so"
+)
+
+func env(values map[string]string) func(string) string {
+	return func(name string) string { return values[name] }
+}
+
+func TestFindOrder(t *testing.T) {
+	const gpu, tpu, vfio = "dev/nvidia0", "dev/accel0", "dev/vfio/0"
+	for _, c := range []struct {
+		name     string
+		files    []string // below the directory of packages
+		hardware []string // below the root
+		env      map[string]string
+		platform string
+		want     string // the package's file
+		kind     string
+		why      string
+	}{
+		{"CPU", []string{fastatomstruct}, nil, nil, "", fastatomstruct, "cpu", "CPU"},
+		{"packages without hardware", []string{cuda12, libtpu, fastatomstruct}, nil, nil, "", fastatomstruct, "cpu", "CPU"},
+		{"hardware without packages", []string{fastatomstruct}, []string{gpu, tpu}, nil, "", fastatomstruct, "cpu", "CPU"},
+		{"CUDA", []string{cuda12, fastatomstruct}, []string{gpu}, nil, "", cuda12, "cuda", "1 NVIDIA"},
+		{"CUDA 13 before 12", []string{cuda12, cuda13}, []string{gpu}, nil, "", cuda13, "cuda", "NVIDIA"},
+		{"CUDA before TPU", []string{cuda12, libtpu}, []string{gpu, tpu}, nil, "", cuda12, "cuda", "NVIDIA"},
+		{"hidden CUDA", []string{cuda12, fastatomstruct}, []string{gpu}, map[string]string{"CUDA_VISIBLE_DEVICES": "-1"}, "", fastatomstruct, "cpu", "CPU"},
+		{"only the control node", []string{cuda12, fastatomstruct}, []string{"dev/nvidiactl"}, nil, "", fastatomstruct, "cpu", "CPU"},
+		{"TPU", []string{libtpu, fastatomstruct}, []string{tpu}, nil, "", libtpu, "tpu", "1 TPU"},
+		{"a platform", []string{cuda12, fastatomstruct}, []string{gpu}, nil, "cpu", fastatomstruct, "cpu", "CPU"},
+		{"VFIO of someone else", []string{libtpu, fastatomstruct}, []string{vfio}, nil, "", fastatomstruct, "cpu", "CPU"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, root := t.TempDir(), t.TempDir()
+			touch(t, dir, c.files...)
+			touch(t, root, c.hardware...)
+			f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(c.env), Platform: c.platform, CacheDir: root})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Path != filepath.Join(dir, c.want) || f.Kind != c.kind || f.Name != filepath.Base(filepath.Dir(c.want)) {
+				t.Errorf("found %s, kind %s, name %s", f.Path, f.Kind, f.Name)
+			}
+			if !strings.Contains(f.Why, c.why) {
+				t.Errorf("why: %q, want %q in it", f.Why, c.why)
+			}
+			chosen := 0
+			for _, c := range f.Candidates {
+				if c.Chosen {
+					chosen++
+				}
+				if c.Note == "" {
+					t.Errorf("candidate %+v has no note", c)
+				}
+			}
+			if chosen != 1 || !f.Candidates[0].Chosen {
+				t.Errorf("candidates: %+v", f.Candidates)
+			}
+			sum := sha256.Sum256([]byte(c.want))
+			if got, err := f.SHA256(); err != nil || got != hex.EncodeToString(sum[:]) {
+				t.Errorf("SHA256: %s, %v", got, err)
+			}
+		})
+	}
+	t.Run("a TPU by VFIO", func(t *testing.T) {
+		dir, root := t.TempDir(), t.TempDir()
+		touch(t, dir, libtpu, fastatomstruct)
+		touch(t, root, vfio, "sys/bus/pci/devices/0000:00:04.0/vendor")
+		if err := os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(nil)})
+		if err != nil || f.Kind != "tpu" {
+			t.Errorf("found %+v, %v", f, err)
+		}
+	})
+}
+
+func TestFindNamed(t *testing.T) {
+	dir := t.TempDir()
+	touch(t, dir, "mine.so", "my_cuda_plugin.so", fastatomstruct)
+	for file, kind := range map[string]string{"mine.so": "cpu", "my_cuda_plugin.so": "cuda"} {
+		path := filepath.Join(dir, file)
+		f, err := Find(FindOptions{Dirs: []string{dir}, Getenv: env(map[string]string{"PATHWAYS_PLUGIN": path})})
+		if err != nil || f.Path != path || f.Kind != kind || !strings.Contains(f.Why, "PATHWAYS_PLUGIN") {
+			t.Errorf("found %+v, %v", f, err)
+		}
+	}
+	missing := filepath.Join(dir, "nowhere.so")
+	_, err := Find(FindOptions{Dirs: []string{dir}, Getenv: env(map[string]string{"PATHWAYS_PLUGIN": missing})})
+	refused(t, err, status.NotFound, "PATHWAYS_PLUGIN", missing)
+}
+
+func TestFindDirs(t *testing.T) {
+	first, second, third := t.TempDir(), t.TempDir(), t.TempDir()
+	touch(t, third, fastatomstruct)
+	o := FindOptions{Dirs: []string{first}, Root: first,
+		Getenv: env(map[string]string{"PATHWAYS_PLUGIN_DIRS": second + ":" + third})}
+	if f, err := Find(o); err != nil || f.Path != filepath.Join(third, fastatomstruct) {
+		t.Errorf("found %+v, %v", f, err)
+	}
+	o.Getenv = env(map[string]string{"PATHWAYS_PLUGIN_DIRS": second})
+	_, err := Find(o)
+	refused(t, err, status.NotFound, first, second, fastatomstruct, "pip install fastatomstruct-xla-cpu", "PATHWAYS_PLUGIN")
+	_, err = Find(FindOptions{Root: first, Getenv: env(nil)})
+	refused(t, err, status.NotFound, "PATHWAYS_PLUGIN_DIRS is not set", "pip install fastatomstruct-xla-cpu")
+	_, err = Find(FindOptions{Dirs: []string{third}, Root: first, Getenv: env(nil), Platform: "cuda"})
+	refused(t, err, status.NotFound, cuda12, "no NVIDIA GPU", "pip install jax-cuda13-pjrt")
+	touch(t, first, "dev/nvidia0")
+	_, err = Find(FindOptions{Dirs: []string{second}, Root: first, Getenv: env(nil)})
+	refused(t, err, status.NotFound, "1 NVIDIA", "pip install jax-cuda13-pjrt", fastatomstruct)
+}
+
+func TestFindNewestStableHLO(t *testing.T) {
+	dir, cacheDir := t.TempDir(), filepath.Join(t.TempDir(), "cache")
+	older := build(t, filepath.Join(dir, fastatomstruct), "STABLEHLO=1,9,9")
+	newer := build(t, filepath.Join(dir, lammps), "STABLEHLO=1,10,0")
+	find := func() Found {
+		t.Helper()
+		f, err := Find(FindOptions{Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: cacheDir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	f := find()
+	if f.Path != newer || !strings.Contains(f.Why, "1.10.0") {
+		t.Fatalf("found %+v", f)
+	}
+	if !strings.Contains(f.Candidates[len(f.Candidates)-1].Note, "1.9.9") {
+		t.Errorf("candidates: %+v", f.Candidates)
+	}
+	// The answer is remembered: what the cache says is taken for the plugin's word.
+	file := filepath.Join(cacheDir, "plugins.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c cache
+	if err := json.Unmarshal(b, &c); err != nil || len(c.Plugins) != 2 {
+		t.Fatalf("the cache holds %s, %v", b, err)
+	}
+	entry := c.Plugins[older]
+	entry.StableHLO = []int64{2, 0, 0}
+	c.Plugins[older] = entry
+	if b, err = json.Marshal(&c); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if f := find(); f.Path != older {
+		t.Errorf("the cache was not used: %+v", f)
+	}
+	// A plugin that changed is asked again.
+	if err := os.Chtimes(older, time.Now(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if f := find(); f.Path != newer {
+		t.Errorf("the cache was used for a plugin that changed: %+v", f)
+	}
+	// A cache that cannot be read or written is no obstacle.
+	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if f := find(); f.Path != newer {
+		t.Errorf("with a broken cache: %+v", f)
+	}
+	blocked := filepath.Join(dir, "file")
+	touch(t, dir, "file")
+	f, err = Find(FindOptions{Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})
+	if err != nil || f.Path != newer {
+		t.Errorf("with no cache: %+v, %v", f, err)
+	}
+	// A plugin that does not load is passed over, and a file linked twice is one.
+	dir = t.TempDir()
+	older, newer = build(t, filepath.Join(dir, fastatomstruct), "STABLEHLO=1,9,9"), filepath.Join(dir, lammps)
+	touch(t, dir, lammps)
+	f = find()
+	if f.Path != older || !strings.Contains(f.Candidates[len(f.Candidates)-1].Note, "ELF") {
+		t.Errorf("with a broken plugin: %+v", f)
+	}
+	if err := os.Remove(newer); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(older, newer); err != nil {
+		t.Fatal(err)
+	}
+	if f = find(); len(f.Candidates) != 3 || f.Path != older { // with the notes on CUDA and TPU
+		t.Errorf("with one file linked twice: %+v", f)
+	}
+}
+
+// TestFindInstalled finds the real plugins.
+func TestFindInstalled(t *testing.T) {
+	all := plugins(t)
+	f, err := Find(FindOptions{Dirs: pluginDirs(), Platform: "cpu", CacheDir: t.TempDir(), Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(f.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	best, _ := p.Attributes()["stablehlo_current_version"].([]int64)
+	for _, other := range all {
+		v, _ := other.Attributes()["stablehlo_current_version"].([]int64)
+		if dotted(v) != dotted(best) && len(all) > 1 && compareVersions(v, best) > 0 {
+			t.Errorf("Find chose StableHLO %s, %s has %s", dotted(best), other.Path(), dotted(v))
+		}
+	}
+	if p.Kind() != "cpu" || len(best) != 3 {
+		t.Errorf("the plugin found is of kind %s, StableHLO %v", p.Kind(), best)
+	}
+}
+
+func compareVersions(a, b []int64) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return int(a[i] - b[i])
+		}
+	}
+	return len(a) - len(b)
+}
