@@ -188,7 +188,13 @@ func twinProperty(t *rapid.T) {
 		return r, true
 	}
 
-	for range rapid.IntRange(1, 60).Draw(t, "calls") {
+	for o := range Owner(2) {
+		if err := table.AddOwner(o+1, "session"); err != nil {
+			t.Fatal(err)
+		}
+		w.open[o+1] = true
+	}
+	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
 		before := w.charged()
 		var freed []ID
 		one := func(id ID, yes bool) {
