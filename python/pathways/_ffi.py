@@ -28,8 +28,7 @@ STAGES = ("instantiate", "prepare", "initialize", "execute")
 # the library brings its own handler for them.
 BORROWED = ("xla_buffer_python_cpu_callback", "dce_sink")
 EXIT_TIMEOUT_MS = 5000
-# An argument from here on is copied to 64-byte aligned memory, which JAX's CPU client then takes without another copy.
-ALIGN_FROM = 1 << 14
+LARGE = 1 << 14  # bytes; an argument from here on is copied to memory of _Memory
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None  # set once under _lock
@@ -111,6 +110,40 @@ def _sign_extended(elements: np.ndarray, dtype: np.dtype, bits: int) -> np.ndarr
     return elements.view(dtype)
 
 
+class _Memory:
+    """Owns the memory of the arrays on a large argument's copy.
+
+    It is 64-byte aligned, so that JAX's CPU client takes it without another copy. When the last array on it is gone it
+    is kept for the next argument of that size: fresh pages cost several times the copy.
+    """
+
+    __slots__ = ("__array_interface__", "_block", "_nbytes")
+    IDLE_LIMIT = 64 << 20  # bytes kept at most
+    _idle: dict[int, list[np.ndarray]] = {}  # by size; each step on it is atomic, since __del__ runs anywhere
+
+    def __init__(self, block: np.ndarray, nbytes: int, address: int):
+        self._block, self._nbytes = block, nbytes
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, True)}
+
+    @classmethod
+    def copy(cls, data: int, nbytes: int) -> np.ndarray:
+        """A read-only copy of bytes."""
+        try:
+            block = cls._idle[nbytes].pop()
+        except (KeyError, IndexError):
+            block = np.empty(nbytes + 63, np.uint8)
+        address = -(-block.ctypes.data // 64) * 64
+        ctypes.memmove(address, data, nbytes)
+        return np.asarray(cls(block, nbytes, address))
+
+    def __del__(self):
+        if self._nbytes > self.IDLE_LIMIT:
+            return
+        if sum(size * len(blocks) for size, blocks in list(self._idle.items())) + self._nbytes > self.IDLE_LIMIT:
+            self._idle.clear()
+        self._idle.setdefault(self._nbytes, []).append(self._block)
+
+
 def _read(code: int, data: int, shape: Sequence[int]) -> np.ndarray | None:
     """A read-only copy of an argument; callees keep their arguments, and the memory is XLA's."""
     if code == _TOKEN:
@@ -125,14 +158,9 @@ def _read(code: int, data: int, shape: Sequence[int]) -> np.ndarray | None:
         array.flags.writeable = False
         return array
     nbytes = count * dtype.itemsize
-    if nbytes < ALIGN_FROM:
+    if nbytes < LARGE:
         return np.ndarray(shape, dtype, ctypes.string_at(data, nbytes))
-    memory = np.empty(nbytes + 63, np.uint8)
-    offset = -memory.ctypes.data % 64
-    array = memory[offset : offset + nbytes].view(dtype).reshape(shape)
-    ctypes.memmove(array.ctypes.data, data, nbytes)
-    array.flags.writeable = False
-    return array
+    return _Memory.copy(data, nbytes).view(dtype).reshape(shape)
 
 
 def _write(code: int, data: int, shape: tuple[int, ...], result: Any, index: int) -> None:
@@ -174,16 +202,20 @@ def _trampoline(function: Callable[..., Any], call: int, words: int, count: int)
         _call(function, struct.unpack(f"{count}q", ctypes.string_at(words, 8 * count)))
         return 1
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: there is no Python frame above to take them
-        # Without our own two frames.
-        frames = error.__traceback__ and error.__traceback__.tb_next
-        frames = frames and (frames.tb_next or frames)
-        try:
-            text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-        except BaseException:
-            text = type(error).__name__
-        text = f"CpuCallback error calling callback: {text}"
+        text = f"CpuCallback error calling callback: {_described(error)}"
         _library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
         return 0
+
+
+def _described(error: BaseException) -> str:
+    """The traceback and text of an error, without the frames of this file."""
+    try:
+        described = traceback.TracebackException.from_exception(error)
+        kept = [frame for frame in described.stack if frame.filename != __file__]
+        described.stack = traceback.StackSummary.from_list(kept)
+        return "".join(described.format()).rstrip()
+    except BaseException:  # of the error's own __str__, say
+        return type(error).__name__
 
 
 # --- registrations ---
@@ -221,7 +253,13 @@ def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: 
     """JAX's handler of registrations of custom call targets."""
     from jaxlib import xla_client
 
-    xla_client._xla.register_custom_call_target(name, fn, platform, api_version, traits)
+    try:
+        xla_client._xla.register_custom_call_target(name, fn, platform, api_version, traits)
+    except Exception as error:  # the next registrations of the replay are not to be lost
+        if not _replaying:
+            raise
+        _refused.append(f"{error} (refused by jaxlib itself)")
+        return
     if isinstance(name, bytes):
         name = name.decode()
     if api_version == 0:
