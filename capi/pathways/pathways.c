@@ -1,0 +1,32 @@
+#include "pathways.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_cgo_export.h"
+#include "door.h"
+
+// Nothing of Go runs in the child of a fork.
+static char* refused(void) {
+  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
+                "with multiprocessing.get_context(\"spawn\")");
+}
+
+int pathways_plugin_dirs(const char* directories) {
+  if (pw_forked) return 1;
+  pwGoDirs((char*)directories);
+  return 0;
+}
+
+char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }
+
+char* pathways_stats(void) { return pw_forked ? strdup("{}") : pwGoStats(); }
+
+char* pathways_trace_start(const char* path) { return pw_forked ? refused() : pw_trace_start(path); }
+
+char* pathways_trace_stop(void) { return pw_forked ? refused() : pw_trace_stop(); }
+
+char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
+
+void pathways_free(char* text) { free(text); }

@@ -1,0 +1,96 @@
+// Package pathways is the C API, pathways_*, for whoever is not a PJRT client:
+// the Python package, other runtimes, tools. pathways.h is its contract.
+//
+// Only capi/lib imports it.
+package pathways
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -std=gnu11 -O2 -Wall -Wextra
+#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
+#include <stdint.h>
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/pjrt/abi"
+)
+
+// text makes a C string that the caller frees.
+func text(v any) *C.char {
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = []byte("{}")
+	}
+	return C.CString(string(b))
+}
+
+//export pwGoDirs
+func pwGoDirs(list *C.char) { pjrt.SetPluginDirs(strings.Split(C.GoString(list), ":")) }
+
+//export pwGoStats
+func pwGoStats() *C.char { return text(pjrt.ReadStats()) }
+
+type version struct {
+	Major int `json:"major"`
+	Minor int `json:"minor"`
+}
+
+type plugin struct {
+	Path       string         `json:"path"`
+	Kind       string         `json:"kind"`
+	Why        string         `json:"why"`
+	SHA256     string         `json:"sha256"`
+	PJRT       version        `json:"pjrt_version"`
+	Attributes map[string]any `json:"attributes"`
+}
+
+type candidate struct {
+	Path   string `json:"path"`
+	Kind   string `json:"kind"`
+	Chosen bool   `json:"chosen"`
+	Note   string `json:"note"`
+}
+
+type info struct {
+	Version    string      `json:"version"`
+	Go         string      `json:"go"`
+	PJRT       version     `json:"pjrt"`
+	Plugin     *plugin     `json:"plugin"`
+	Candidates []candidate `json:"candidates"`
+	Error      string      `json:"error,omitempty"`
+}
+
+//export pwGoInfo
+func pwGoInfo() *C.char {
+	found, p, err := pjrt.Plugin()
+	i := info{Version: pjrt.Version, Go: runtime.Version(), PJRT: version{abi.Major, abi.Minor}}
+	for _, c := range found.Candidates {
+		i.Candidates = append(i.Candidates, candidate{c.Path, c.Kind, c.Chosen, c.Note})
+	}
+	if err != nil {
+		i.Error = status.CodeOf(err).String() + ": " + err.Error()
+		return text(i)
+	}
+	hash, err := found.SHA256()
+	if err != nil {
+		hash = err.Error()
+	}
+	major, minor := p.Version()
+	i.Plugin = &plugin{found.Path, found.Kind, found.Why, hash, version{major, minor}, p.Attributes()}
+	return text(i)
+}
+
+//export pwGoShutdown
+func pwGoShutdown(timeoutMS C.int64_t) *C.char {
+	if err := pjrt.Shutdown(time.Duration(timeoutMS) * time.Millisecond); err != nil {
+		return C.CString(status.CodeOf(err).String() + ": " + err.Error())
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+// The C API of Open Pathways.
+//
+// Texts are UTF-8. A char* result is malloc'd, belongs to the caller and is
+// freed with pathways_free. A function that can fail returns NULL, or
+// "CODE: text" with a code of absl. Every function may be called from any
+// thread; in a child made by fork() each answers FAILED_PRECONDITION.
+#ifndef PATHWAYS_H_
+#define PATHWAYS_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Says where packages with PJRT plugins are installed: directories separated by
+// colons. Has effect until the plugin is looked for. Returns 0.
+int pathways_plugin_dirs(const char* directories);
+
+// What this library is and which plugin it uses, as a JSON object: version, go,
+// pjrt {major, minor}, plugin {path, kind, why, sha256, pjrt_version,
+// attributes}, candidates [{path, kind, chosen, note}], error.
+char* pathways_info(void);
+
+// Counters as a JSON object: go_entries, executes, puts, queued, moved,
+// sessions, bytes_in_use by device, and live handles by kind.
+char* pathways_stats(void);
+
+// Records gangs by device from start to stop, and writes them to a file that
+// Perfetto and chrome://tracing open.
+char* pathways_trace_start(const char* path);
+char* pathways_trace_stop(void);
+
+// Ends submission: runs that wait for their turn fail with CANCELLED, what is
+// being launched is waited for at most so long. Clients stay until they are
+// destroyed, and new ones may be made.
+char* pathways_shutdown(int64_t timeout_ms);
+
+void pathways_free(char* text);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // PATHWAYS_H_

@@ -1,0 +1,105 @@
+// GetPjrtApi: the table, made once from the plugin that the core found.
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "door.h"
+#include "ffi.h"
+
+const PJRT_Api* pw_under;
+pw_counters pw_count;
+bool pw_forked;
+
+static PJRT_Api table;
+static PJRT_Error_Code load_code;
+static char* load_message;  // why there is no plugin; NULL where there is one
+
+static void forked(void) { pw_forked = true; }
+
+PJRT_Error* pw_forked_error(void) {
+  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                  "this process was made by fork() after Open Pathways was loaded, and its threads stayed behind in the "
+                  "parent; start processes with multiprocessing.get_context(\"spawn\")");
+}
+
+static void load(void) {
+  pthread_atfork(NULL, NULL, forked);
+  int code = 0;
+  PW_COUNT(go_entries, 1);
+  pw_under = pwGoPlugin(&code, &load_message);
+  load_code = (PJRT_Error_Code)code;
+  table.struct_size = PJRT_Api_STRUCT_SIZE;
+  table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
+  table.pjrt_api_version.minor_version = PW_ABI_MINOR;
+  if (pw_under) {
+    if (pw_under->pjrt_api_version.minor_version < PW_ABI_MINOR)
+      table.pjrt_api_version.minor_version = pw_under->pjrt_api_version.minor_version;
+    table.extension_start = pw_extensions();
+    pw_ffi_attach(pw_under);
+  }
+  pw_table_fill(&table);
+}
+
+__attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, load);
+  return &table;
+}
+
+static PJRT_Error* load_error(void) { return load_message ? pw_error(load_code, "%s", load_message) : NULL; }
+
+PJRT_Error* pw_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
+  (void)args;
+  return load_error();
+}
+
+PJRT_Error* pw_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Error* err = load_error();
+  if (err) return err;
+  char *message = NULL, *version = NULL;
+  void* under = NULL;
+  uint64_t session = 0;
+  PW_COUNT(go_entries, 1);
+  int code = pwGoClientCreate(args, &under, &session, &version, &message);
+  if (code) return pw_error_take((PJRT_Error_Code)code, message);
+  if ((err = pw_client_new(under, session, version, &args->client))) {
+    free(version);
+    PW_COUNT(go_entries, 1);
+    pwGoClientDestroy(session);
+  }
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
+  if (args->client == NULL || pw_forked) return NULL;
+  uint64_t session = args->client->session;
+  pw_client_free(args->client);
+  PW_COUNT(go_entries, 1);
+  pwGoClientDestroy(session);
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Device* d = args->device;
+  args->device = d->under;
+  PJRT_Error* err = pw_under->PJRT_Device_MemoryStats(args);
+  args->device = d;
+  if (err == NULL) return NULL;
+  PJRT_Error_Code code;
+  const char* message;
+  size_t size;
+  pw_error_read(err, &code, &message, &size);
+  if (code != PJRT_Error_Code_UNIMPLEMENTED || d->index < 0) return err;
+  pw_error_free(err);
+  // The plugin does not count: the store does.
+  int64_t limit = 0;
+  PW_COUNT(go_entries, 1);
+  pwGoMemory(d->client->session, d->index, &args->bytes_in_use, &limit);
+  if (limit > 0) {
+    args->bytes_limit = limit;
+    args->bytes_limit_is_set = true;
+  }
+  return NULL;
+}

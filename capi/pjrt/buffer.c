@@ -1,0 +1,314 @@
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "door.h"
+
+// Bits an element, indexed by PJRT_Buffer_Type. Tokens take none.
+static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
+                                    8,  8,  8, 8,  4,  4,  0, 2,  2,  8,  8,  8,  4,  1,  1,   6,  6};
+
+int64_t pw_shape_bytes(const pw_shape* s) {
+  int64_t n = s->type < sizeof type_bits ? type_bits[s->type] : 64;
+  for (size_t i = 0; i < s->num_dims; i++) n *= s->dims[i];
+  return (n + 7) / 8;
+}
+
+static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory, pw_shape* shape,
+                 pw_array* array) {
+  b->under = under;
+  b->device = device;
+  b->memory = memory;
+  b->shape = shape;
+  b->array = array;
+}
+
+// place asks the core for an object of this many bytes on one device.
+static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t* object) {
+  if (pw_forked) return pw_forked_error();
+  char* message = NULL;
+  uint64_t freed[PW_FREED];
+  size_t n = pw_freed(freed, PW_FREED, false);
+  PW_COUNT(go_entries, 1);
+  int code = pwGoPlace(c->session, d->index, bytes, freed, n, object, &message);
+  return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
+}
+
+static void unplace(uint64_t object) { pw_array_drop(pw_array_new(object, 1)); }
+
+static void destroy_under(PJRT_Buffer* under) {
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
+                     PJRT_Buffer** handle) {
+  PJRT_Error* err;
+  PW_ARGS(PJRT_Buffer_ElementType_Args, type);
+  PW_ARGS(PJRT_Buffer_Dimensions_Args, dims);
+  type.buffer = dims.buffer = under;
+  if ((err = pw_under->PJRT_Buffer_ElementType(&type)) || (err = pw_under->PJRT_Buffer_Dimensions(&dims))) {
+    destroy_under(under);
+    return err;
+  }
+  pw_shape* shape = pw_shape_new(type.type, dims.dims, dims.num_dims);
+  uint64_t object;
+  if ((err = place(c, device, pw_shape_bytes(shape), &object))) {
+    pw_shape_drop(shape);
+    destroy_under(under);
+    return err;
+  }
+  pw_buffer* b;
+  pw_buffers_new(&b, 1);
+  fill(b, under, device, memory, shape, pw_array_new(object, 1));
+  *handle = pw_buffer_handle(b);
+  return NULL;
+}
+
+// where finds the device and memory that a call names by either.
+static void where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJRT_Memory** m) {
+  *m = memory ? memory : (device ? device->default_memory : NULL);
+  *d = device;
+  if (*d == NULL && *m != NULL && ((pw_memory*)*m)->num_devices > 0) *d = ((pw_memory*)*m)->devices[0];
+}
+
+PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(args->device, args->memory, &device, &memory);
+  if (device == NULL || device->index < 0)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "a host buffer needs an addressable device or memory to go to, and this call names none");
+  pw_shape* shape = pw_shape_new(args->type, args->dims, args->num_dims);
+  uint64_t object;
+  PJRT_Error* err = place(args->client, device, pw_shape_bytes(shape), &object);
+  if (err) goto fail;
+
+  PJRT_Client_BufferFromHostBuffer_Args a = *args;
+  a.client = args->client->under;
+  a.device = pw_lower_device(args->device);
+  a.memory = pw_lower_memory(args->memory);
+  if ((err = pw_under->PJRT_Client_BufferFromHostBuffer(&a))) {
+    unplace(object);
+    goto fail;
+  }
+  args->done_with_host_buffer = a.done_with_host_buffer;
+  pw_buffer* b;
+  pw_buffers_new(&b, 1);
+  fill(b, a.buffer, device, memory, shape, pw_array_new(object, 1));
+  args->buffer = pw_buffer_handle(b);
+  PW_COUNT(puts, 1);
+  return NULL;
+fail:
+  pw_shape_drop(shape);
+  return err;
+}
+
+#define LIVE(b, handle, slot)              \
+  pw_buffer* b = pw_buffer_of(handle);     \
+  if (b == NULL) return pw_buffer_gone(slot); \
+  if (b->deleted) return pw_deleted(slot)
+
+PJRT_Error* pw_deleted(const char* slot) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: the buffer has been deleted or donated", slot);
+}
+
+PJRT_Error* pw_PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_ElementType");
+  args->type = b->shape->type;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Dimensions");
+  args->dims = b->shape->dims;
+  args->num_dims = b->shape->num_dims;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Buffer_Device(PJRT_Buffer_Device_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Device");
+  args->device = b->device;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Memory");
+  args->memory = b->memory;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  args->is_deleted = true;
+  if (b == NULL || b->deleted) return NULL;
+  PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_IsDeleted(&a);
+  args->is_deleted = a.is_deleted;
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Delete");
+  b->deleted = true;
+  if (b->refs > 1) return NULL;  // a run waits with it, and deletes it when it is through
+  PW_ARGS(PJRT_Buffer_Delete_Args, a);
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_Delete(&a);
+  if (err == NULL) pw_buffer_release(b);
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_CopyToDevice");
+  PW_ARGS(PJRT_Buffer_CopyToDevice_Args, a);
+  a.buffer = b->under;
+  a.dst_device = pw_lower_device(args->dst_device);
+  PJRT_Error* err = pw_under->PJRT_Buffer_CopyToDevice(&a);
+  if (err) return err;
+  return pw_adopt(b->device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
+                  &args->dst_buffer);
+}
+
+PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_CopyToMemory");
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(NULL, args->dst_memory, &device, &memory);
+  PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
+  a.buffer = b->under;
+  a.dst_memory = pw_lower_memory(args->dst_memory);
+  PJRT_Error* err = pw_under->PJRT_Buffer_CopyToMemory(&a);
+  if (err) return err;
+  return pw_adopt(b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
+}
+
+PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithControlDependency_Args* args) {
+  if (!PW_HAS(PJRT_Buffer_DonateWithControlDependency))
+    return pw_unimplemented("PJRT_Buffer_DonateWithControlDependency");
+  LIVE(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
+  PJRT_Buffer_DonateWithControlDependency_Args a = *args;
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_DonateWithControlDependency(&a);
+  args->callback_data = a.callback_data;
+  args->dependency_ready_callback = a.dependency_ready_callback;
+  if (err) return err;
+  pw_buffer_release(b);
+  return pw_adopt(b->device->client, a.out_buffer, b->device, b->memory, &args->out_buffer);
+}
+
+PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
+  if (!PW_HAS(PJRT_Buffer_Bitcast)) return pw_unimplemented("PJRT_Buffer_Bitcast");
+  LIVE(b, args->buffer, "PJRT_Buffer_Bitcast");
+  PJRT_Buffer_Bitcast_Args a = *args;
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_Bitcast(&a);
+  if (err) return err;
+  return pw_adopt(b->device->client, a.out_buffer, b->device, b->memory, (PJRT_Buffer**)&args->out_buffer);
+}
+
+// The ways to make a buffer that hosts arrays do not need. Each unwraps the
+// client and the place, and adopts what the plugin made.
+
+PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args) {
+  if (!PW_HAS(PJRT_Client_CreateViewOfDeviceBuffer)) return pw_unimplemented("PJRT_Client_CreateViewOfDeviceBuffer");
+  PW_ARGS(PJRT_Client_CreateViewOfDeviceBuffer_Args, a);
+  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
+  memcpy(&a, args, size);
+  a.struct_size = size;
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(args->device, PW_COVERS(args, memory) ? args->memory : NULL, &device, &memory);
+  a.client = args->client->under;
+  a.device = pw_lower_device(args->device);
+  if (PW_COVERS(args, memory)) a.memory = pw_lower_memory(args->memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateViewOfDeviceBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
+
+PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
+  if (!PW_HAS(PJRT_Client_CreateUninitializedBuffer)) return pw_unimplemented("PJRT_Client_CreateUninitializedBuffer");
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(args->device, args->memory, &device, &memory);
+  PJRT_Client_CreateUninitializedBuffer_Args a = *args;
+  a.client = args->client->under;
+  a.device = pw_lower_device(args->device);
+  a.memory = pw_lower_memory(args->memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateUninitializedBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
+
+PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args) {
+  if (!PW_HAS(PJRT_Client_CreateErrorBuffer)) return pw_unimplemented("PJRT_Client_CreateErrorBuffer");
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(NULL, args->memory, &device, &memory);
+  PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
+  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
+  memcpy(&a, args, size);
+  a.struct_size = size;
+  a.client = args->client->under;
+  a.memory = pw_lower_memory(args->memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
+
+PJRT_Error* pw_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args) {
+  if (!PW_HAS(PJRT_Client_CreateAliasBuffer)) return pw_unimplemented("PJRT_Client_CreateAliasBuffer");
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  where(NULL, args->memory, &device, &memory);
+  PJRT_Client_CreateAliasBuffer_Args a = *args;
+  a.client = args->client->under;
+  a.memory = pw_lower_memory(args->memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
+  if (err) return err;
+  args->fulfill_alias_buffer_cb = a.fulfill_alias_buffer_cb;
+  return pw_adopt(args->client, a.alias_buffer, device, memory, &args->alias_buffer);
+}
+
+PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
+    PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args* args) {
+  if (!PW_HAS(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer))
+    return pw_unimplemented("PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer");
+  PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args a = *args;
+  PJRT_Error* err = pw_under->PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(&a);
+  if (err) return err;
+  PW_ARGS(PJRT_Buffer_Memory_Args, at);
+  at.buffer = a.buffer_out;
+  if ((err = pw_under->PJRT_Buffer_Memory(&at))) {
+    destroy_under(a.buffer_out);
+    return err;
+  }
+  PJRT_Client* client = pw_client_with(at.memory);
+  PJRT_Memory* memory = client ? pw_memory_of(client, at.memory) : NULL;
+  if (memory == NULL) {
+    destroy_under(a.buffer_out);
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                    "the transfer's memory belongs to no client that is open here; was its client destroyed?");
+  }
+  PJRT_Device* device;
+  where(NULL, memory, &device, &memory);
+  return pw_adopt(client, a.buffer_out, device, memory, &args->buffer_out);
+}
+
+PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_Device(PJRT_AsyncHostToDeviceTransferManager_Device_Args* args) {
+  if (!PW_HAS(PJRT_AsyncHostToDeviceTransferManager_Device))
+    return pw_unimplemented("PJRT_AsyncHostToDeviceTransferManager_Device");
+  PJRT_AsyncHostToDeviceTransferManager_Device_Args a = *args;
+  PJRT_Error* err = pw_under->PJRT_AsyncHostToDeviceTransferManager_Device(&a);
+  if (err) return err;
+  args->device_out = pw_device_anywhere(a.device_out);
+  return NULL;
+}

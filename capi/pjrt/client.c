@@ -1,0 +1,304 @@
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "door.h"
+
+// Data that a client of the door hangs on a memory, by key.
+struct pw_user_data {
+  struct pw_user_data* next;
+  const void* key;
+  void* data;
+  void (*destroy)(void*);
+};
+
+static pthread_mutex_t clients_mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list of open clients
+static PJRT_Client* clients;
+
+static pthread_mutex_t data_mu = PTHREAD_MUTEX_INITIALIZER;  // guards every memory's user_data
+
+static void* get_user_data(PJRT_Memory* memory, const void* key) {
+  void* data = NULL;
+  pthread_mutex_lock(&data_mu);
+  for (struct pw_user_data* d = ((pw_memory*)memory)->user_data; d; d = d->next)
+    if (d->key == key) data = d->data;
+  pthread_mutex_unlock(&data_mu);
+  return data;
+}
+
+static void set_user_data(PJRT_Memory* memory, const void* key, void* data, void (*destroy)(void*)) {
+  pw_memory* m = (pw_memory*)memory;
+  struct pw_user_data old = {0};
+  pthread_mutex_lock(&data_mu);
+  struct pw_user_data* d = m->user_data;
+  while (d && d->key != key) d = d->next;
+  if (d) {
+    old = *d;
+  } else {
+    d = calloc(1, sizeof *d);
+    d->key = key;
+    d->next = m->user_data;
+    m->user_data = d;
+  }
+  d->data = data;
+  d->destroy = destroy;
+  pthread_mutex_unlock(&data_mu);
+  if (old.data && old.destroy) old.destroy(old.data);
+}
+
+static PJRT_Memory_FunctionTable memory_table = {
+    .struct_size = sizeof(PJRT_Memory_FunctionTable),
+    .instance_struct_size = sizeof(PJRT_Memory),
+    .get_user_data = (void*)get_user_data,
+    .set_user_data = (void*)set_user_data,
+};
+
+PJRT_Device* pw_device_of(PJRT_Client* c, PJRT_Device* under) {
+  for (size_t i = 0; i < c->num_devices; i++)
+    if (c->device_structs[i].under == under) return &c->device_structs[i];
+  return NULL;
+}
+
+PJRT_Memory* pw_memory_of(PJRT_Client* c, PJRT_Memory* under) {
+  for (size_t i = 0; i < c->num_memories; i++)
+    if (c->memory_structs[i].under == under) return &c->memory_structs[i].base;
+  return NULL;
+}
+
+PJRT_Client* pw_client_with(PJRT_Memory* under) {
+  pthread_mutex_lock(&clients_mu);
+  PJRT_Client* c = clients;
+  while (c && pw_memory_of(c, under) == NULL) c = c->next;
+  pthread_mutex_unlock(&clients_mu);
+  return c;
+}
+
+PJRT_Device* pw_device_anywhere(PJRT_Device* under) {
+  PJRT_Device* d = NULL;
+  pthread_mutex_lock(&clients_mu);
+  for (PJRT_Client* c = clients; c && d == NULL; c = c->next) d = pw_device_of(c, under);
+  pthread_mutex_unlock(&clients_mu);
+  return d;
+}
+
+PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
+  for (size_t i = 0; i < d->num_memories; i++) {
+    pw_memory* m = (pw_memory*)d->memories[i];
+    if (m->kind_size == size && memcmp(m->kind, kind, size) == 0) return &m->base;
+  }
+  return d->default_memory;
+}
+
+// Fills one device; the memories of the client are there already.
+static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
+  PJRT_Error* err;
+  PW_ARGS(PJRT_Device_GetDescription_Args, desc);
+  desc.device = d->under;
+  if ((err = pw_under->PJRT_Device_GetDescription(&desc))) return err;
+  d->description = desc.device_description;
+  PW_ARGS(PJRT_DeviceDescription_Id_Args, id);
+  id.device_description = d->description;
+  if ((err = pw_under->PJRT_DeviceDescription_Id(&id))) return err;
+  d->id = id.id;
+  if (d->index < 0) return NULL;
+  PW_ARGS(PJRT_Device_LocalHardwareId_Args, local);
+  local.device = d->under;
+  if ((err = pw_under->PJRT_Device_LocalHardwareId(&local))) return err;
+  d->local_id = local.local_hardware_id;
+  PW_ARGS(PJRT_Device_AddressableMemories_Args, mem);
+  mem.device = d->under;
+  if ((err = pw_under->PJRT_Device_AddressableMemories(&mem))) return err;
+  d->memories = calloc(mem.num_memories + 1, sizeof *d->memories);
+  d->num_memories = mem.num_memories;
+  for (size_t i = 0; i < mem.num_memories; i++) d->memories[i] = pw_memory_of(c, mem.memories[i]);
+  PW_ARGS(PJRT_Device_DefaultMemory_Args, def);
+  def.device = d->under;
+  if ((err = pw_under->PJRT_Device_DefaultMemory(&def))) return err;
+  d->default_memory = pw_memory_of(c, def.memory);
+  return NULL;
+}
+
+static PJRT_Error* memory_init(PJRT_Client* c, pw_memory* m) {
+  PJRT_Error* err;
+  m->base.vtable = (void*)&memory_table;
+  PW_ARGS(PJRT_Memory_Kind_Args, kind);
+  kind.memory = m->under;
+  if ((err = pw_under->PJRT_Memory_Kind(&kind))) return err;
+  m->kind = kind.kind;
+  m->kind_size = kind.kind_size;
+  PW_ARGS(PJRT_Memory_AddressableByDevices_Args, by);
+  by.memory = m->under;
+  if ((err = pw_under->PJRT_Memory_AddressableByDevices(&by))) return err;
+  m->devices = calloc(by.num_devices + 1, sizeof *m->devices);
+  m->num_devices = by.num_devices;
+  for (size_t i = 0; i < by.num_devices; i++) m->devices[i] = pw_device_of(c, by.devices[i]);
+  return NULL;
+}
+
+PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, PJRT_Client** out) {
+  PJRT_Error* err;
+  PW_ARGS(PJRT_Client_Devices_Args, all);
+  PW_ARGS(PJRT_Client_AddressableDevices_Args, local);
+  PW_ARGS(PJRT_Client_AddressableMemories_Args, mem);
+  all.client = local.client = mem.client = under;
+  if ((err = pw_under->PJRT_Client_Devices(&all))) return err;
+  if ((err = pw_under->PJRT_Client_AddressableDevices(&local))) return err;
+  if ((err = pw_under->PJRT_Client_AddressableMemories(&mem))) return err;
+
+  PJRT_Client* c = calloc(1, sizeof *c);
+  c->under = under;
+  c->session = session;
+  c->version = version;
+  c->num_devices = all.num_devices;
+  c->num_addressable = local.num_addressable_devices;
+  c->num_memories = mem.num_addressable_memories;
+  c->device_structs = calloc(c->num_devices + 1, sizeof *c->device_structs);
+  c->memory_structs = calloc(c->num_memories + 1, sizeof *c->memory_structs);
+  c->devices = calloc(c->num_devices + 1, sizeof *c->devices);
+  c->addressable = calloc(c->num_addressable + 1, sizeof *c->addressable);
+  c->memories = calloc(c->num_memories + 1, sizeof *c->memories);
+  PW_COUNT(clients, 1);
+  for (size_t i = 0; i < c->num_devices; i++) {
+    PJRT_Device* d = &c->device_structs[i];
+    c->devices[i] = d;
+    d->client = c;
+    d->under = all.devices[i];
+    d->index = -1;
+    for (size_t j = 0; j < c->num_addressable; j++)
+      if (local.addressable_devices[j] == d->under) {
+        d->index = (int32_t)j;
+        c->addressable[j] = d;
+      }
+  }
+  for (size_t i = 0; i < c->num_memories; i++) {
+    c->memory_structs[i].under = mem.addressable_memories[i];
+    c->memories[i] = &c->memory_structs[i].base;
+  }
+  for (size_t i = 0; i < c->num_memories; i++)
+    if ((err = memory_init(c, &c->memory_structs[i]))) goto fail;
+  for (size_t i = 0; i < c->num_devices; i++)
+    if ((err = device_init(c, &c->device_structs[i]))) goto fail;
+  pthread_mutex_lock(&clients_mu);
+  c->next = clients;
+  clients = c;
+  pthread_mutex_unlock(&clients_mu);
+  *out = c;
+  return NULL;
+fail:
+  c->version = NULL;  // stays the caller's
+  pw_client_free(c);
+  return err;
+}
+
+void pw_client_free(PJRT_Client* c) {
+  pthread_mutex_lock(&clients_mu);
+  PJRT_Client** at = &clients;
+  while (*at && *at != c) at = &(*at)->next;
+  if (*at) *at = c->next;
+  pthread_mutex_unlock(&clients_mu);
+  for (size_t i = 0; i < c->num_devices; i++) free(c->device_structs[i].memories);
+  for (size_t i = 0; i < c->num_memories; i++) {
+    pw_memory* m = &c->memory_structs[i];
+    free(m->devices);
+    while (m->user_data) {
+      struct pw_user_data* d = m->user_data;
+      m->user_data = d->next;
+      if (d->data && d->destroy) d->destroy(d->data);
+      free(d);
+    }
+  }
+  free(c->device_structs);
+  free(c->memory_structs);
+  free(c->devices);
+  free(c->addressable);
+  free(c->memories);
+  free(c->version);
+  free(c);
+  PW_COUNT(clients, -1);
+}
+
+// ---- slots ----
+
+PJRT_Error* pw_PJRT_Client_PlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
+  args->platform_version = args->client->version;
+  args->platform_version_size = strlen(args->client->version);
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Client_Devices(PJRT_Client_Devices_Args* args) {
+  args->devices = args->client->devices;
+  args->num_devices = args->client->num_devices;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
+  args->addressable_devices = args->client->addressable;
+  args->num_addressable_devices = args->client->num_addressable;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Client_LookupDevice(PJRT_Client_LookupDevice_Args* args) {
+  PJRT_Client* c = args->client;
+  for (size_t i = 0; i < c->num_devices; i++)
+    if (c->devices[i]->id == args->id) {
+      args->device = c->devices[i];
+      return NULL;
+    }
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "no device has id %d: this client has %zu devices", args->id,
+                  c->num_devices);
+}
+
+PJRT_Error* pw_PJRT_Client_LookupAddressableDevice(PJRT_Client_LookupAddressableDevice_Args* args) {
+  PJRT_Client* c = args->client;
+  for (size_t i = 0; i < c->num_addressable; i++)
+    if (c->addressable[i]->local_id == args->local_hardware_id) {
+      args->addressable_device = c->addressable[i];
+      return NULL;
+    }
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "no addressable device has local hardware id %d: this client has %zu addressable devices",
+                  args->local_hardware_id, c->num_addressable);
+}
+
+PJRT_Error* pw_PJRT_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args* args) {
+  args->addressable_memories = args->client->memories;
+  args->num_addressable_memories = args->client->num_memories;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_GetDescription(PJRT_Device_GetDescription_Args* args) {
+  args->device_description = args->device->description;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_IsAddressable(PJRT_Device_IsAddressable_Args* args) {
+  args->is_addressable = args->device->index >= 0;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args* args) {
+  args->local_hardware_id = args->device->local_id;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_AddressableMemories(PJRT_Device_AddressableMemories_Args* args) {
+  args->memories = args->device->memories;
+  args->num_memories = args->device->num_memories;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args* args) {
+  args->memory = args->device->default_memory;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Memory_Kind(PJRT_Memory_Kind_Args* args) {
+  args->kind = ((pw_memory*)args->memory)->kind;
+  args->kind_size = ((pw_memory*)args->memory)->kind_size;
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_Memory_AddressableByDevices(PJRT_Memory_AddressableByDevices_Args* args) {
+  args->devices = ((pw_memory*)args->memory)->devices;
+  args->num_devices = ((pw_memory*)args->memory)->num_devices;
+  return NULL;
+}

@@ -1,0 +1,66 @@
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "door.h"
+
+// A context that runs wait with. Its owner may destroy it meanwhile; the plugin
+// is told when the last run has been launched.
+typedef struct held {
+  struct held* next;
+  PJRT_ExecuteContext* context;
+  int runs;
+  bool destroyed;
+} held;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list
+static held* list;
+
+static held** find(PJRT_ExecuteContext* context) {
+  held** at = &list;
+  while (*at && (*at)->context != context) at = &(*at)->next;
+  return at;
+}
+
+static PJRT_Error* destroy(PJRT_ExecuteContext* context) {
+  PW_ARGS(PJRT_ExecuteContext_Destroy_Args, a);
+  a.context = context;
+  return pw_under->PJRT_ExecuteContext_Destroy(&a);
+}
+
+void pw_context_hold(PJRT_ExecuteContext* context) {
+  if (context == NULL) return;
+  pthread_mutex_lock(&mu);
+  held** at = find(context);
+  if (*at == NULL) {
+    *at = calloc(1, sizeof **at);
+    (*at)->context = context;
+  }
+  (*at)->runs++;
+  pthread_mutex_unlock(&mu);
+}
+
+void pw_context_drop(PJRT_ExecuteContext* context) {
+  if (context == NULL) return;
+  bool last = false;
+  pthread_mutex_lock(&mu);
+  held** at = find(context);
+  if (*at && --(*at)->runs == 0) {
+    held* h = *at;
+    last = h->destroyed;
+    *at = h->next;
+    free(h);
+  }
+  pthread_mutex_unlock(&mu);
+  if (!last) return;
+  PJRT_Error* err = destroy(context);
+  if (err) pw_error_free(err);
+}
+
+PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
+  if (!PW_HAS(PJRT_ExecuteContext_Destroy)) return pw_unimplemented("PJRT_ExecuteContext_Destroy");
+  pthread_mutex_lock(&mu);
+  held* h = *find(args->context);
+  if (h) h->destroyed = true;
+  pthread_mutex_unlock(&mu);
+  return h ? NULL : destroy(args->context);
+}

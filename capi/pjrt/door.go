@@ -1,0 +1,370 @@
+// Package pjrt is the front door for PJRT clients such as JAX: GetPjrtApi gives
+// a function table behind which the core orders every run and counts every
+// array, over the plugin that device/pjrt found.
+//
+// door.h says how it is built. In short: five kinds of handle are ours, all
+// else is the plugin's own and passes through; whatever only reads answers in
+// C; a run enters Go once, to be given its turn, and the plugin is then called
+// on the same thread with no Go frame around it.
+//
+// # Guarantees
+//
+// A table slot works or answers UNIMPLEMENTED by name. Results of a run that
+// has to wait for its turn are handed out at once, as buffers which the plugin
+// fulfils when the run was launched. Errors keep code and text. After fork()
+// every call in the child fails with one sentence.
+//
+// # Concurrency
+//
+// Any slot may be called from any thread, with or without Python's GIL. No lock
+// is held while the plugin runs. Only a full queue makes Execute wait.
+//
+// Only capi/lib and capi/pathways import it.
+package pjrt
+
+//go:generate go run ./gen
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../ffi -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo LDFLAGS: -lpthread -Wl,--unresolved-symbols=ignore-all
+#include <stdlib.h>
+#include "door.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/pjrt"
+)
+
+// session is a client of the door with what it stands on.
+type session struct {
+	*client.Session
+	under *pjrt.Client
+	stop  chan struct{}
+}
+
+var (
+	mu       sync.Mutex // guards the making and ending of sessions
+	sessions atomic.Pointer[[]*session]
+	dirs     []string // guarded by mu: where packages are installed
+	found    pjrt.Found
+	plugin   *pjrt.Plugin
+	failure  error
+	looked   bool
+)
+
+// SetPluginDirs says where packages are installed. It has effect until the
+// plugin is looked for.
+func SetPluginDirs(d []string) {
+	mu.Lock()
+	defer mu.Unlock()
+	dirs = d
+}
+
+// Plugin finds and loads the plugin underneath, once a process.
+func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	if !looked {
+		looked = true
+		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: dirs}); failure == nil {
+			plugin, failure = pjrt.Open(found.Path)
+		}
+	}
+	return found, plugin, failure
+}
+
+// get gives a session by its number, or nil. It takes no lock.
+func get(id C.uint64_t) *session {
+	if all := sessions.Load(); all != nil && id > 0 && uint64(id) <= uint64(len(*all)) {
+		return (*all)[id-1]
+	}
+	return nil
+}
+
+func set(id int, s *session) {
+	var all []*session
+	if old := sessions.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	for len(all) < id {
+		all = append(all, nil)
+	}
+	all[id-1] = s
+	sessions.Store(&all)
+}
+
+// count is how many sessions there have been.
+func count() int {
+	if all := sessions.Load(); all != nil {
+		return len(*all)
+	}
+	return 0
+}
+
+// fail writes an error where C looks for it and gives its code.
+func fail(err error, message **C.char) C.int {
+	if err == nil {
+		return 0
+	}
+	code := status.CodeOf(err)
+	if code == status.OK {
+		code = status.Unknown
+	}
+	*message = C.CString(err.Error())
+	return C.int(code)
+}
+
+// guard turns a panic into an error: a panic never crosses into C.
+func guard(code *C.int, message **C.char) {
+	if p := recover(); p != nil {
+		*code = fail(status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", p, debug.Stack()), message)
+	}
+}
+
+func closed() error {
+	return status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
+}
+
+//export pwGoPlugin
+func pwGoPlugin(code *C.int, message **C.char) (api *C.PJRT_Api) {
+	defer guard(code, message)
+	_, p, err := Plugin()
+	if err != nil {
+		*code = fail(err, message)
+		return nil
+	}
+	return (*C.PJRT_Api)(p.API())
+}
+
+//export pwGoPlace
+func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.uint64_t, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
+	defer guard(&code, message)
+	s := get(id)
+	if s == nil {
+		return fail(closed(), message)
+	}
+	s.free(freed, n)
+	o, err := s.Place(int(device), int64(bytes))
+	*object = C.uint64_t(o)
+	return fail(err, message)
+}
+
+func (s *session) free(ids *C.uint64_t, n C.size_t) {
+	for _, o := range unsafe.Slice((*uint64)(ids), n) {
+		s.Free(o)
+	}
+}
+
+//export pwGoEnter
+func pwGoEnter(t *C.pw_turn) {
+	var code C.int
+	defer func() {
+		guard(&code, &t.message)
+		if code != 0 {
+			t.verdict = C.int32_t(code)
+		}
+	}()
+	s := get(t.session)
+	if s == nil {
+		code = fail(closed(), &t.message)
+		return
+	}
+	s.free(t.freed, t.num_freed)
+	turn, err := s.Submit(client.Run{
+		Program: uint64(t.program),
+		Only:    int(t.only),
+		After:   unsafe.Slice((*uint64)(t.after), t.num_after),
+		Nested:  bool(t.nested),
+	}, unsafe.Slice((*uint64)(t.objects), t.num_objects))
+	t.gang = C.uint64_t(turn.Gang)
+	switch {
+	case err != nil:
+		code = fail(err, &t.message)
+	case !turn.Now:
+		t.verdict = C.PW_QUEUED
+	default:
+		t.verdict = C.PW_NOW
+		t.cell = (*C.pw_cell)(unsafe.Pointer(turn.Cell))
+	}
+}
+
+// waiting is a run of the door that was given no turn at once.
+type waiting struct{ run *C.pw_run }
+
+func (w waiting) Launch(gang uint64) { C.pw_run_launch(w.run, C.uint64_t(gang)) }
+
+func (w waiting) Fail(_ uint64, err error) {
+	var message *C.char
+	code := fail(err, &message)
+	C.pw_run_fail(w.run, C.PJRT_Error_Code(code), message)
+	C.free(unsafe.Pointer(message))
+}
+
+//export pwGoArm
+func pwGoArm(id, gang C.uint64_t, run *C.pw_run) {
+	if s := get(id); s != nil {
+		s.Island().Arm(uint64(gang), waiting{run})
+	} else {
+		waiting{run}.Fail(uint64(gang), closed())
+	}
+}
+
+//export pwGoAwait
+func pwGoAwait(id, gang C.uint64_t, message **C.char) (code C.int) {
+	defer guard(&code, message)
+	s := get(id)
+	if s == nil {
+		return fail(closed(), message)
+	}
+	return fail(s.Island().Await(uint64(gang)), message)
+}
+
+//export pwGoEnded
+func pwGoEnded(id, gang C.uint64_t) {
+	if s := get(id); s != nil {
+		s.Island().Ended(uint64(gang))
+	}
+}
+
+//export pwGoProgram
+func pwGoProgram(id C.uint64_t, name *C.char, devices *C.int32_t, numDevices C.size_t, bytes *C.int64_t, numOutputs C.size_t,
+	source *C.char, size C.size_t, format *C.char, formatSize C.size_t, program *C.uint64_t, message **C.char) (code C.int) {
+	defer guard(&code, message)
+	s := get(id)
+	if s == nil {
+		return fail(closed(), message)
+	}
+	p := client.Program{Name: C.GoString(name), Format: C.GoStringN(format, C.int(formatSize))}
+	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
+	for _, d := range unsafe.Slice(devices, numDevices) {
+		p.Devices = append(p.Devices, int(d))
+	}
+	for _, b := range unsafe.Slice(bytes, numOutputs) {
+		p.Outputs = append(p.Outputs, int64(b))
+	}
+	number, err := s.AddProgram(p)
+	*program = C.uint64_t(number)
+	return fail(err, message)
+}
+
+//export pwGoForget
+func pwGoForget(id, program C.uint64_t) {
+	if s := get(id); s != nil {
+		s.Forget(uint64(program))
+	}
+}
+
+//export pwGoMemory
+func pwGoMemory(id C.uint64_t, device C.int32_t, inUse, limit *C.int64_t) {
+	if s := get(id); s != nil {
+		u := s.Memory(int(device))
+		*inUse, *limit = C.int64_t(u.InUse), C.int64_t(u.Limit)
+	}
+}
+
+// cells are made once a session in memory of C, where the door writes them, and
+// kept: a thread of an ended session may still write one.
+func cells(n int) []*executor.Cell {
+	block := unsafe.Slice((*executor.Cell)(C.calloc(C.size_t(n), 4)), n)
+	out := make([]*executor.Cell, n)
+	for i := range block {
+		out[i] = &block[i]
+	}
+	return out
+}
+
+// numCells bounds how many threads launch gangs of several devices at the same
+// moment; more of them wait for their turn.
+const numCells = 256
+
+//export pwGoClientCreate
+func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, version **C.char, message **C.char) (code C.int) {
+	defer guard(&code, message)
+	_, p, err := Plugin()
+	if err != nil {
+		return fail(err, message)
+	}
+	o, err := options(args)
+	if err != nil {
+		return fail(err, message)
+	}
+	c, err := p.Create(o.ClientOptions)
+	if err != nil {
+		return fail(o.explain(err), message)
+	}
+	inner, err := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Limit: o.limit}.Open()
+	if err != nil {
+		c.Close()
+		return fail(err, message)
+	}
+	s := &session{Session: inner, under: c, stop: make(chan struct{})}
+	mu.Lock()
+	n := count() + 1
+	set(n, s)
+	mu.Unlock()
+	go s.flush()
+	*id = C.uint64_t(n)
+	*under = c.Raw()
+	major, minor := p.Version()
+	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
+	// programs apart from those of other backends in JAX's cache.
+	*version = C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, embedded, over PJRT %d.%d: %s", Version, major, minor, c.PlatformVersion()))
+	return 0
+}
+
+// flush tells the store of arrays that have gone while nothing else enters Go.
+func (s *session) flush() {
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-t.C:
+			s.drain()
+		}
+	}
+}
+
+func (s *session) drain() {
+	var ids [C.PW_FREED]C.uint64_t
+	for {
+		n := C.pw_freed(&ids[0], C.PW_FREED, true)
+		if n == 0 {
+			return
+		}
+		s.free(&ids[0], n)
+	}
+}
+
+//export pwGoClientDestroy
+func pwGoClientDestroy(id C.uint64_t) {
+	mu.Lock()
+	s := get(id)
+	if s != nil {
+		set(int(id), nil)
+	}
+	mu.Unlock()
+	if s == nil {
+		return
+	}
+	close(s.stop)
+	s.drain()
+	s.Close()
+	if err := s.under.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "pathways:", err)
+	}
+}

@@ -1,0 +1,260 @@
+// The front door: what a PJRT client sees, over the table of the plugin
+// underneath.
+//
+// Five kinds of handle are ours: client, device, memory, loaded executable and
+// buffer. Everything else (events, errors of the plugin, executables,
+// topologies, device descriptions, execute contexts, transfer managers) is the
+// plugin's own and passes through; the slots that take only such handles are
+// the plugin's own function pointers.
+//
+// Whatever only reads answers here, in C. Go is entered once to place a run or
+// a new buffer, and to make and end clients and executables.
+#ifndef PATHWAYS_CAPI_PJRT_DOOR_H_
+#define PATHWAYS_CAPI_PJRT_DOOR_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "pjrt_abi.h"
+
+enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
+
+// The plugin's table. Set once, before any client exists.
+extern const PJRT_Api* pw_under;
+
+// PW_HAS: the plugin's table reaches to this slot and fills it.
+#define PW_HAS(slot) \
+  (pw_under != NULL && pw_under->struct_size >= offsetof(PJRT_Api, slot) + sizeof(void*) && pw_under->slot != NULL)
+
+// PW_ARGS declares a zeroed argument struct with its size set.
+#define PW_ARGS(type, name) \
+  type name;                \
+  memset(&name, 0, sizeof name); \
+  name.struct_size = type##_STRUCT_SIZE
+
+// PW_COVERS: the caller's struct is large enough to have the field.
+#define PW_COVERS(args, field) \
+  ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
+
+// ---- errors (error.c) ----
+
+// pw_error makes an error of ours; the caller of the door owns it.
+PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// pw_error_take makes an error from a malloc'd message and frees the message.
+PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
+// pw_error_context takes an error of either side and gives one of ours with the
+// same code and payload-free text, and context behind the text.
+PJRT_Error* pw_error_context(PJRT_Error* error, const char* context);
+void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size);
+void pw_error_free(PJRT_Error* error);
+PJRT_Error* pw_unimplemented(const char* slot);
+
+// ---- shapes, arrays, buffers (slab.c, buffer.c) ----
+
+// pw_shape is what an executable's output or a host array fixed. Counted.
+typedef struct pw_shape {
+  _Atomic int32_t refs;
+  PJRT_Buffer_Type type;
+  size_t num_dims;
+  int64_t dims[];
+} pw_shape;
+
+pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
+void pw_shape_drop(pw_shape* shape);
+int64_t pw_shape_bytes(const pw_shape* shape);
+
+// pw_array is one logical array: the shards of one output of one run, or one
+// buffer made alone. The core counts it as one object; it is told once, when
+// the last shard has gone.
+typedef struct pw_array {
+  struct pw_array* next;  // free list, or list of arrays to be freed in the core
+  _Atomic int32_t live;   // shards not yet destroyed or donated
+  _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
+  uint64_t object;        // id in the core's store
+} pw_array;
+
+// pw_buffer is a shard. It lives in a slab that is never returned, so that a
+// handle used after Destroy meets another generation, not another type.
+typedef struct pw_buffer {
+  struct pw_buffer* next;       // free list
+  _Atomic uint16_t generation;  // odd handles carry it in their upper 16 bits
+  _Atomic int32_t refs;         // the handle, and every run that waits with it
+  _Atomic bool released;        // its bytes are no longer counted
+  _Atomic bool deleted;         // deleted by its owner; the bytes may outlive that
+  PJRT_Buffer* under;
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_shape* shape;
+  pw_array* array;
+} pw_buffer;
+
+pw_buffer* pw_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
+PJRT_Error* pw_buffer_gone(const char* slot);
+PJRT_Error* pw_deleted(const char* slot);
+PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer);
+// pw_buffers_new takes n slots at once.
+void pw_buffers_new(pw_buffer** out, size_t n);
+void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
+void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
+pw_array* pw_array_new(uint64_t object, int32_t shards);
+void pw_array_drop(pw_array* array);  // gives up one shard
+// pw_freed takes ids of arrays whose last shard has gone, for the core to free:
+// none until a batch is together, unless all are asked for.
+size_t pw_freed(uint64_t* ids, size_t room, bool all);
+enum { PW_FREED = 64 };  // most ids that go along with one entry
+
+// pw_adopt makes a buffer of ours from a buffer of the plugin's: told to the
+// core as an object of its own. Takes under; on an error under is destroyed.
+PJRT_Error* pw_adopt(PJRT_Client* client, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
+                     PJRT_Buffer** handle);
+
+// ---- clients, devices, memories (client.c) ----
+
+typedef struct pw_memory {
+  PJRT_Memory base;  // first: clients reach the function table through it
+  PJRT_Memory* under;
+  PJRT_Device** devices;
+  size_t num_devices;
+  const char* kind;
+  size_t kind_size;
+  struct pw_user_data* user_data;
+} pw_memory;
+
+struct PJRT_Device {
+  PJRT_Client* client;
+  PJRT_Device* under;
+  PJRT_DeviceDescription* description;  // the plugin's own
+  int32_t index;                        // in client->devices; -1 where not addressable
+  int id, local_id;
+  PJRT_Memory** memories;
+  size_t num_memories;
+  PJRT_Memory* default_memory;
+};
+
+struct PJRT_Client {
+  PJRT_Client* next;  // list of open clients
+  PJRT_Client* under;
+  uint64_t session;
+  char* version;
+  PJRT_Device* device_structs;
+  pw_memory* memory_structs;
+  PJRT_Device** devices;
+  size_t num_devices;
+  PJRT_Device** addressable;
+  size_t num_addressable;
+  PJRT_Memory** memories;
+  size_t num_memories;
+};
+
+PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, PJRT_Client** out);
+void pw_client_free(PJRT_Client* client);
+PJRT_Device* pw_device_of(PJRT_Client* client, PJRT_Device* under);
+PJRT_Memory* pw_memory_of(PJRT_Client* client, PJRT_Memory* under);
+// The client that is open here and has this memory or device of the plugin's.
+PJRT_Client* pw_client_with(PJRT_Memory* under);
+PJRT_Device* pw_device_anywhere(PJRT_Device* under);
+PJRT_Memory* pw_memory_kind(PJRT_Device* device, const char* kind, size_t size);
+
+static inline PJRT_Client* pw_lower_client(PJRT_Client* c) { return c ? c->under : NULL; }
+static inline PJRT_Device* pw_lower_device(PJRT_Device* d) { return d ? d->under : NULL; }
+static inline PJRT_Memory* pw_lower_memory(PJRT_Memory* m) { return m ? ((pw_memory*)m)->under : NULL; }
+
+// ---- executables (executable.c) ----
+
+typedef struct {
+  pw_shape* shape;
+  int64_t bytes;  // a shard
+  const char* kind;
+  size_t kind_size;
+  int64_t* minor_to_major;  // layout of the result, for buffers made before the run
+} pw_output;
+
+struct PJRT_LoadedExecutable {
+  PJRT_LoadedExecutable* under;
+  PJRT_Client* client;
+  uint64_t session;
+  _Atomic int32_t refs;  // the handle, and every run that waits for its turn
+  uint64_t program;      // id in the core
+  char* name;
+  bool donates;
+  PJRT_Device** devices;  // one a row of Execute
+  size_t num_devices;
+  pw_output* outputs;
+  size_t num_outputs;
+  PJRT_Memory** memories;  // [device][output]
+};
+
+PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const char* code, size_t code_size,
+                          const char* format, size_t format_size, PJRT_LoadedExecutable** out);
+void pw_loaded_drop(PJRT_LoadedExecutable* executable);
+static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* e) { return e ? e->under : NULL; }
+
+// ---- runs (execute.c) ----
+
+// pw_cell is where the end of a launch is written; shared with the core.
+typedef struct {
+  _Atomic uint32_t state;
+} pw_cell;
+
+// pw_turn is what the door asks of the core for one run, in one entry.
+typedef struct {
+  uint64_t program;
+  uint64_t session;
+  const uint64_t* freed;  // objects to free in the store
+  size_t num_freed;
+  const uint64_t* after;  // gangs whose results are inputs and that wait for their turn
+  size_t num_after;
+  int32_t only;     // local index of the one device to run on, or -1
+  bool nested;      // made inside a host callback of a computation that holds its turn
+  uint64_t* objects;  // out: one id an output
+  size_t num_objects;
+  // out:
+  uint64_t gang;
+  pw_cell* cell;           // NULL, or where the end of the launch is to be written
+  int32_t verdict;         // PW_NOW, PW_QUEUED, or a code of PJRT_Error_Code
+  char* message;           // malloc'd; set with a code
+} pw_turn;
+
+enum { PW_NOW = 0, PW_QUEUED = -1 };
+
+// States of a launch cell. The launching thread writes ENDED; the core writes
+// WANTED when a gang waits for it, and is then told of the end.
+enum { PW_LAUNCHING = 1, PW_WANTED = 2, PW_ENDED = 3 };
+
+typedef struct pw_run pw_run;  // a run that waits for its turn
+void pw_run_launch(pw_run* run, uint64_t gang);
+void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
+
+// An execute context is the plugin's; a run that waits keeps it past the
+// caller's Destroy (context.c).
+void pw_context_hold(PJRT_ExecuteContext* context);
+void pw_context_drop(PJRT_ExecuteContext* context);
+
+// ---- the table and its extensions (table_gen.c, extension.c) ----
+void pw_table_fill(PJRT_Api* table);
+PJRT_Extension_Base* pw_extensions(void);
+
+// ---- counters (stats.c): handles alive and entries into Go ----
+typedef struct {
+  _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;
+  _Atomic int64_t go_entries, executes, puts, gets, queued, moved;
+} pw_counters;
+extern pw_counters pw_count;
+#define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)
+
+// True in the child of a fork: Go does not run there.
+extern bool pw_forked;
+PJRT_Error* pw_forked_error(void);
+
+// ---- tracing (trace.c) ----
+char* pw_trace_start(const char* path);  // NULL, or a malloc'd "CODE: text"
+char* pw_trace_stop(void);
+extern _Atomic bool pw_tracing;
+int64_t pw_now(void);  // ns, monotonic
+void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
+                  int64_t end, PJRT_Event** done);
+
+#endif  // PATHWAYS_CAPI_PJRT_DOOR_H_

@@ -1,0 +1,186 @@
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "door.h"
+
+// mentions reports whether a program's text or bytecode has this attribute;
+// names of attributes stand in the clear in both.
+static bool mentions(const char* code, size_t size, const char* word) {
+  return code != NULL && memmem(code, size, word, strlen(word)) != NULL;
+}
+
+static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
+  PJRT_Error* err;
+  PW_ARGS(PJRT_Executable_NumOutputs_Args, n);
+  n.executable = x;
+  if ((err = pw_under->PJRT_Executable_NumOutputs(&n))) return err;
+  PW_ARGS(PJRT_Executable_OutputElementTypes_Args, types);
+  types.executable = x;
+  if ((err = pw_under->PJRT_Executable_OutputElementTypes(&types))) return err;
+  PW_ARGS(PJRT_Executable_OutputDimensions_Args, dims);
+  dims.executable = x;
+  if ((err = pw_under->PJRT_Executable_OutputDimensions(&dims))) return err;
+  PW_ARGS(PJRT_Executable_OutputMemoryKinds_Args, kinds);
+  kinds.executable = x;
+  bool has_kinds = true;
+  if ((err = pw_under->PJRT_Executable_OutputMemoryKinds(&kinds))) {
+    pw_error_free(err);  // not every plugin knows; results are then in the default memory
+    has_kinds = false;
+  }
+  e->outputs = calloc(n.num_outputs + 1, sizeof *e->outputs);
+  const int64_t* at = dims.dims;
+  for (size_t i = 0; i < n.num_outputs; i++) {
+    pw_output* o = &e->outputs[i];
+    size_t rank = dims.dim_sizes[i];
+    o->shape = pw_shape_new(types.output_types[i], at, rank);
+    o->bytes = pw_shape_bytes(o->shape);
+    o->minor_to_major = calloc(rank + 1, sizeof(int64_t));
+    for (size_t j = 0; j < rank; j++) o->minor_to_major[j] = (int64_t)(rank - 1 - j);
+    if (has_kinds && i < kinds.num_outputs) {
+      o->kind = kinds.memory_kinds[i];
+      o->kind_size = kinds.memory_kind_sizes[i];
+    }
+    at += rank;
+    e->num_outputs++;
+  }
+  return NULL;
+}
+
+static void loaded_free(PJRT_LoadedExecutable* e) {
+  if (e->program && !pw_forked) {
+    PW_COUNT(go_entries, 1);
+    pwGoForget(e->session, e->program);
+  }
+  for (size_t i = 0; i < e->num_outputs; i++) {
+    pw_shape_drop(e->outputs[i].shape);
+    free(e->outputs[i].minor_to_major);
+  }
+  free(e->outputs);
+  free(e->devices);
+  free(e->memories);
+  free(e->name);
+  free(e);
+  PW_COUNT(executables, -1);
+}
+
+static void destroy_under(PJRT_LoadedExecutable* under) {
+  PW_ARGS(PJRT_LoadedExecutable_Destroy_Args, a);
+  a.executable = under;
+  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const char* code, size_t code_size,
+                          const char* format, size_t format_size, PJRT_LoadedExecutable** out) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_LoadedExecutable* e = calloc(1, sizeof *e);
+  PW_COUNT(executables, 1);
+  PJRT_Error* err;
+  int64_t* bytes = NULL;
+  int32_t* local = NULL;
+  PJRT_Executable* x = NULL;
+  e->under = under;
+  e->client = client;
+  e->session = client->session;
+  e->refs = 1;
+  e->donates = code == NULL || (format_size == 3 && memcmp(format, "hlo", 3) == 0) ||
+               mentions(code, code_size, "tf.aliasing_output") || mentions(code, code_size, "jax.buffer_donor");
+
+  PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
+  get.loaded_executable = under;
+  if ((err = pw_under->PJRT_LoadedExecutable_GetExecutable(&get))) goto fail;
+  x = get.executable;
+  PW_ARGS(PJRT_Executable_Name_Args, name);
+  name.executable = x;
+  if ((err = pw_under->PJRT_Executable_Name(&name))) goto fail;
+  e->name = strndup(name.executable_name, name.executable_name_size);
+  PW_ARGS(PJRT_LoadedExecutable_AddressableDevices_Args, devices);
+  devices.executable = under;
+  if ((err = pw_under->PJRT_LoadedExecutable_AddressableDevices(&devices))) goto fail;
+  e->num_devices = devices.num_addressable_devices;
+  e->devices = calloc(e->num_devices + 1, sizeof *e->devices);
+  for (size_t i = 0; i < e->num_devices; i++)
+    e->devices[i] = pw_device_of(client, devices.addressable_devices[i]);
+  if ((err = read_outputs(e, x))) goto fail;
+
+  e->memories = calloc(e->num_devices * e->num_outputs + 1, sizeof *e->memories);
+  for (size_t d = 0; d < e->num_devices; d++)
+    for (size_t o = 0; o < e->num_outputs; o++)
+      e->memories[d * e->num_outputs + o] = pw_memory_kind(e->devices[d], e->outputs[o].kind, e->outputs[o].kind_size);
+
+  bytes = calloc(e->num_outputs + 1, sizeof *bytes);
+  local = calloc(e->num_devices + 1, sizeof *local);
+  for (size_t o = 0; o < e->num_outputs; o++) bytes[o] = e->outputs[o].bytes;
+  for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
+  PW_COUNT(go_entries, 1);
+  char* message = NULL;
+  int refused = pwGoProgram(e->session, e->name, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
+                            (char*)format, format_size, &e->program, &message);
+  if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
+  *out = e;
+fail:
+  free(bytes);
+  free(local);
+  if (x) {
+    PW_ARGS(PJRT_Executable_Destroy_Args, done);
+    done.executable = x;
+    PJRT_Error* ignored = pw_under->PJRT_Executable_Destroy(&done);
+    if (ignored) pw_error_free(ignored);
+  }
+  if (err) {
+    destroy_under(under);
+    loaded_free(e);
+  }
+  return err;
+}
+
+void pw_loaded_drop(PJRT_LoadedExecutable* e) {
+  if (atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+  destroy_under(e->under);
+  loaded_free(e);
+}
+
+// ---- slots ----
+
+PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Client_Compile_Args a = *args;
+  a.client = args->client->under;
+  PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
+  if (err) return err;
+  return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
+                       args->program->format, args->program->format_size, &args->executable);
+}
+
+PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
+  PW_ARGS(PJRT_Executable_DeserializeAndLoad_Args, a);
+  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
+  memcpy(&a, args, size);
+  a.struct_size = size;
+  a.client = args->client->under;
+  PJRT_Error* err = pw_under->PJRT_Executable_DeserializeAndLoad(&a);
+  if (err) return err;
+  return pw_loaded_new(args->client, a.loaded_executable, NULL, 0, NULL, 0, &args->loaded_executable);
+}
+
+PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
+  if (!PW_HAS(PJRT_Client_Load)) return pw_unimplemented("PJRT_Client_Load");
+  PJRT_Client_Load_Args a = *args;
+  PJRT_Client* client = args->client;
+  a.client = client->under;
+  PJRT_Error* err = pw_under->PJRT_Client_Load(&a);
+  if (err) return err;
+  return pw_loaded_new(client, a.loaded_executable, NULL, 0, NULL, 0, (PJRT_LoadedExecutable**)&args->loaded_executable);
+}
+
+PJRT_Error* pw_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {
+  pw_loaded_drop(args->executable);
+  return NULL;
+}
+
+PJRT_Error* pw_PJRT_LoadedExecutable_AddressableDevices(PJRT_LoadedExecutable_AddressableDevices_Args* args) {
+  args->addressable_devices = args->executable->devices;
+  args->num_addressable_devices = args->executable->num_devices;
+  return NULL;
+}

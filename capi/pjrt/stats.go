@@ -1,0 +1,115 @@
+package pjrt
+
+/*
+#include "door.h"
+
+// counters is pw_counters without its atomics, which cgo does not know.
+typedef struct {
+  int64_t clients, executables, buffers, arrays, shapes, errors, runs;
+  int64_t go_entries, executes, puts, gets, queued, moved;
+} counters;
+_Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
+
+static counters read_counters(void) {
+  counters out;
+  for (size_t i = 0; i < sizeof out / sizeof(int64_t); i++)
+    ((int64_t*)&out)[i] = atomic_load_explicit((_Atomic int64_t*)&pw_count + i, memory_order_relaxed);
+  return out;
+}
+*/
+import "C"
+
+import (
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Version is the version of Open Pathways, set when it is linked.
+var Version = "0.1.0"
+
+// Stats are the counters of the door and of the sessions behind it.
+type Stats struct {
+	// GoEntries counts calls from C into Go: one a run or new buffer, and those
+	// that make and end clients and executables.
+	GoEntries int64 `json:"go_entries"`
+	Executes  int64 `json:"executes"`
+	Puts      int64 `json:"puts"`
+	Queued    int64 `json:"queued"` // runs that had to wait for their turn
+	Moved     int64 `json:"moved"`  // arguments brought to the device that needed them
+	// Live counts handles that are alive, by kind.
+	Live map[string]int64 `json:"live"`
+	// BytesInUse is what the store counts, by device, over all sessions.
+	BytesInUse []int64 `json:"bytes_in_use"`
+	Sessions   int     `json:"sessions"`
+}
+
+// ReadStats gives the counters of this moment.
+func ReadStats() Stats {
+	c := C.read_counters()
+	st := Stats{
+		GoEntries: int64(c.go_entries),
+		Executes:  int64(c.executes),
+		Puts:      int64(c.puts),
+		Queued:    int64(c.queued),
+		Moved:     int64(c.moved),
+		Live:      map[string]int64{},
+	}
+	var objects int64
+	mu.Lock()
+	defer mu.Unlock()
+	if all := sessions.Load(); all != nil {
+		for _, s := range *all {
+			if s == nil {
+				continue
+			}
+			s.drain()
+			st.Sessions++
+			objects += int64(s.Objects())
+			for d := range s.under.Devices() {
+				for len(st.BytesInUse) <= d {
+					st.BytesInUse = append(st.BytesInUse, 0)
+				}
+				st.BytesInUse[d] += s.Memory(d).InUse
+			}
+		}
+	}
+	c = C.read_counters() // once more: arrays have gone meanwhile
+	st.Live["clients"] = int64(c.clients)
+	st.Live["executables"] = int64(c.executables)
+	st.Live["buffers"] = int64(c.buffers)
+	st.Live["arrays"] = int64(c.arrays)
+	st.Live["errors"] = int64(c.errors)
+	st.Live["runs"] = int64(c.runs)
+	st.Live["objects"] = objects
+	return st
+}
+
+// Shutdown ends submission on every session: what waits fails with CANCELLED,
+// what is being launched is waited for. DEADLINE_EXCEEDED where that takes
+// longer than timeout.
+func Shutdown(timeout time.Duration) error {
+	var open []*session
+	mu.Lock()
+	if all := sessions.Load(); all != nil {
+		for _, s := range *all {
+			if s != nil {
+				open = append(open, s)
+			}
+		}
+	}
+	mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		for _, s := range open {
+			s.Island().Close()
+		}
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(timeout):
+		return status.New(status.DeadlineExceeded, "computations are still being launched after %v; they are left to themselves", timeout)
+	}
+}

@@ -1,0 +1,206 @@
+// Package client is what every front door calls: one session's programs,
+// objects and runs.
+//
+// A front door gives it whole runs and gets turns. It never sees a shard: a run
+// is a program and the gangs it must come after, its results are one object an
+// output whatever the number of devices.
+//
+// # Guarantees
+//
+// Submission waits for nothing but a full queue. Everything that a session made
+// goes with the session. IDs of programs and objects that have gone are refused
+// with an error, not taken for others.
+//
+// # Concurrency
+//
+// Every method may be called from any goroutine.
+package client
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/store"
+)
+
+// Program is a compiled computation as the core sees it: a program of one node.
+type Program struct {
+	Name    string
+	Devices []int   // local devices, one a row of a run
+	Outputs []int64 // bytes of a shard, by output
+	// The source, kept for as long as the program so that it can be compiled
+	// again elsewhere. Empty for a program that was loaded from its serialized
+	// form.
+	Format string
+	Code   []byte
+}
+
+// program is a Program with what a run needs at hand.
+type program struct {
+	Program
+	set   schedule.DeviceSet
+	specs []store.Spec
+}
+
+// Session is one client's connection to the system.
+type Session struct {
+	id     uint32
+	island *executor.Island
+	table  *store.Table
+	// single is the placement and the set of one device each.
+	single []store.Placement
+	sets   []schedule.DeviceSet
+
+	mu       sync.RWMutex // guards programs
+	programs []*program   // by id-1; nil where the program has gone
+	free     []uint64
+}
+
+// Open begins a session on an island of so many devices, whose objects are
+// counted in table.
+func Open(id uint32, name string, devices int, island *executor.Island, table *store.Table) (*Session, error) {
+	s := &Session{id: id, island: island, table: table}
+	if err := table.AddOwner(store.Owner(id), name); err != nil {
+		return nil, err
+	}
+	for d := range devices {
+		p, err := table.Place([]int{d})
+		if err != nil {
+			return nil, err
+		}
+		s.single = append(s.single, p)
+		s.sets = append(s.sets, schedule.Devices(d))
+	}
+	return s, nil
+}
+
+// AddProgram makes a program known and gives its id, never 0.
+//
+// Errors: INVALID_ARGUMENT where a device is not of the session.
+func (s *Session) AddProgram(p Program) (uint64, error) {
+	for _, d := range p.Devices {
+		if d < 0 || d >= len(s.single) {
+			return 0, status.New(status.InvalidArgument, "program %s names device %d; this session has devices 0 to %d", p.Name, d, len(s.single)-1)
+		}
+	}
+	place, err := s.table.Place(p.Devices)
+	if err != nil {
+		return 0, err
+	}
+	q := &program{Program: p, set: schedule.Devices(p.Devices...)}
+	for _, bytes := range p.Outputs {
+		q.specs = append(q.specs, store.Spec{ShardBytes: bytes, Placement: place, Purpose: store.Array, Label: p.Name})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.free); n > 0 {
+		id := s.free[n-1]
+		s.free = s.free[:n-1]
+		s.programs[id-1] = q
+		return id, nil
+	}
+	s.programs = append(s.programs, q)
+	return uint64(len(s.programs)), nil
+}
+
+// Forget lets go of a program. Runs of it that have their turn go on.
+func (s *Session) Forget(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id > 0 && id <= uint64(len(s.programs)) && s.programs[id-1] != nil {
+		s.programs[id-1] = nil
+		s.free = append(s.free, id)
+	}
+}
+
+// Run is one execution of a program.
+type Run struct {
+	Program uint64
+	Only    int      // the one device to run a portable program on, or -1
+	After   []uint64 // gangs that have yet to be launched and whose results are inputs
+	Nested  bool     // made inside a host callback of a gang that may hold its turn
+}
+
+// Submit gives a run its place and its results their objects, one an output, in
+// objects, which has the program's number of outputs as its length.
+func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
+	s.mu.RLock()
+	var p *program
+	if r.Program > 0 && r.Program <= uint64(len(s.programs)) {
+		p = s.programs[r.Program-1]
+	}
+	s.mu.RUnlock()
+	switch {
+	case p == nil:
+		return executor.Turn{}, status.New(status.NotFound, "program %d is not known to this session; was its executable deleted?", r.Program)
+	case len(objects) != len(p.specs):
+		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and room was given for %d", p.Name, len(p.specs), len(objects))
+	case r.Only >= len(s.single):
+		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", r.Only, len(s.single))
+	}
+	g := schedule.Gang{Session: s.id, Devices: p.set, After: r.After}
+	if r.Only >= 0 {
+		g.Devices = s.sets[r.Only]
+	}
+	turn, err := s.island.Enter(&g, r.Nested)
+	if err != nil {
+		return turn, err
+	}
+	for i, spec := range p.specs {
+		if r.Only >= 0 {
+			spec.Placement = s.single[r.Only]
+		}
+		id, err := s.table.Create(store.Owner(s.id), spec)
+		if err != nil {
+			for _, made := range objects[:i] {
+				s.table.Unref(store.ID(made))
+			}
+			if turn.Now {
+				if turn.Cell != nil {
+					s.island.Ended(turn.Gang)
+				}
+			} else {
+				s.island.Arm(turn.Gang, dropped{})
+			}
+			return executor.Turn{}, err
+		}
+		objects[i] = uint64(id)
+	}
+	return turn, nil
+}
+
+// dropped stands for a run that came to nothing before it was armed.
+type dropped struct{}
+
+func (dropped) Launch(uint64)      {}
+func (dropped) Fail(uint64, error) {}
+
+// Place makes the object of a buffer that is made alone, on one device.
+func (s *Session) Place(device int, bytes int64) (uint64, error) {
+	if device < 0 || device >= len(s.single) {
+		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", device, len(s.single))
+	}
+	id, err := s.table.Create(store.Owner(s.id), store.Spec{ShardBytes: bytes, Placement: s.single[device], Purpose: store.Array, Label: "device_put"})
+	return uint64(id), err
+}
+
+// Free gives up objects whose last shard has gone.
+func (s *Session) Free(object uint64) { s.table.Unref(store.ID(object)) }
+
+// Island is where the session's gangs are ordered.
+func (s *Session) Island() *executor.Island { return s.island }
+
+// Memory gives the bytes in use on a device, and at most so far.
+func (s *Session) Memory(device int) store.Usage { return s.table.Device(device) }
+
+// Objects is the number of objects alive.
+func (s *Session) Objects() int { return s.table.Len() }
+
+// Close ends the session: what waits fails, what is being launched is waited
+// for, and all its objects go.
+func (s *Session) Close() {
+	s.island.Close()
+	s.table.DropOwner(store.Owner(s.id), nil)
+}

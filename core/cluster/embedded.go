@@ -1,0 +1,41 @@
+// Package cluster assembles the parts of the system into processes.
+//
+// Embedded joins client, scheduler and store in the user's process by function
+// calls. It is the system with nothing left out but the network.
+package cluster
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/store"
+)
+
+// Embedded is what one process with devices of its own is made from.
+type Embedded struct {
+	Devices int
+	// Cells bound how many gangs of several devices are launched at once by
+	// their own threads; see executor.Cell.
+	Cells []*executor.Cell
+	// Limit bounds the bytes of a device's memory that runs may take; 0 is no
+	// bound of ours.
+	Limit int64
+}
+
+var sessions atomic.Uint32
+
+// Open makes an island of the devices, with a session on it.
+func (e Embedded) Open() (*client.Session, error) {
+	table := store.New()
+	for d := range e.Devices {
+		if err := table.SetLimit(d, e.Limit); err != nil {
+			return nil, err
+		}
+	}
+	id := sessions.Add(1)
+	island := executor.NewIsland(e.Cells, schedule.Config{})
+	return client.Open(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
+}
