@@ -126,21 +126,23 @@ func (x *Executable) describe() error {
 	} else if status.CodeOf(err) != status.Unimplemented {
 		return err
 	}
-	// What is left may be missing: a plugin need not give its optimized program.
-	var format, code C.pwdrv_bytes
-	if p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code)) == nil {
-		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
-		x.params = readSignature(goString(format), program)
-		hash := sha256.Sum256(program)
-		x.fingerprint = hex.EncodeToString(hash[:])
-		C.free(unsafe.Pointer(code.data))
-		C.free(unsafe.Pointer(format.data))
-	}
-	if p.check(C.pwdrv_executable_fingerprint(p.api, x.compiled, &text)) == nil && text.size > 0 {
+	// What is left may be missing.
+	if p.check(C.pwdrv_executable_fingerprint(p.api, x.compiled, &text)) == nil {
 		x.fingerprint = goString(text)
 		if strings.ContainsFunc(x.fingerprint, func(r rune) bool { return r < ' ' || r > '~' }) {
 			x.fingerprint = hex.EncodeToString([]byte(x.fingerprint))
 		}
+	}
+	var format, code C.pwdrv_bytes
+	if p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code)) == nil {
+		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
+		x.params = readSignature(goString(format), program)
+		if x.fingerprint == "" {
+			hash := sha256.Sum256(program)
+			x.fingerprint = hex.EncodeToString(hash[:])
+		}
+		C.free(unsafe.Pointer(code.data))
+		C.free(unsafe.Pointer(format.data))
 	}
 	return nil
 }

@@ -154,6 +154,11 @@ func inspect(path string) error {
 	if !info.Mode().IsRegular() {
 		return bad("it is not a file but a %s", kindOfFile(info.Mode()))
 	}
+	if self := C.pwdrv_self(); self != nil {
+		if me, err := os.Stat(C.GoString(self)); err == nil && os.SameFile(me, info) {
+			return bad("it is Open Pathways itself, which needs a plugin underneath: name that one")
+		}
+	}
 	f, err := elf.Open(path)
 	if err != nil {
 		return bad("it is not a whole shared library (ELF): %w", err)
@@ -168,11 +173,6 @@ func inspect(path string) error {
 	for _, s := range f.Progs {
 		if s.Type == elf.PT_LOAD && s.Off+s.Filesz > uint64(info.Size()) {
 			return bad("the file is cut short: it has %d bytes, its headers ask for %d; install it again", info.Size(), s.Off+s.Filesz)
-		}
-	}
-	if self := C.pwdrv_self(); self != nil {
-		if me, err := os.Stat(C.GoString(self)); err == nil && os.SameFile(me, info) {
-			return bad("it is Open Pathways itself, which needs a plugin underneath: name that one")
 		}
 	}
 	return nil
