@@ -152,8 +152,10 @@ var executions = []check{
 		for _, s := range []shape.Shape{f32(), f32(0), f32(4), f32(3, 5), s32(), s32(7), f32(129, 65)} {
 			x := ramp(s, 1)
 			exe := r.compile(AddOne, s, on(0))
-			out := r.execute(exe, []device.Buffer{r.put(s, encode(s, x), 0)})
+			in := r.put(s, encode(s, x), 0)
+			out := r.execute(exe, []device.Buffer{in})
 			r.wait(out.Done[0])
+			r.values("argument of add_one of "+s.String(), in, x)
 			b := out.Outputs[0][0]
 			if got := b.Shape(); got.DType != s.DType || !slices.Equal(got.Dims, s.Dims) || b.Device() != 0 || b.Memory() != r.memoryKind(0) {
 				r.Errorf("output is %s on device %d memory %q", got, b.Device(), b.Memory())
@@ -216,9 +218,11 @@ var executions = []check{
 		for _, s := range []shape.Shape{f32(), f32(5), s32(2, 3)} {
 			exe := r.compile(AllReduce, s, devs)
 			for range 3 {
-				out := r.execute(exe, r.ramps(s, devs)...)
+				in := r.ramps(s, devs)
+				out := r.execute(exe, in...)
 				for i := range devs {
 					r.values(fmt.Sprintf("all_reduce of %s, row %d", s, i), out.Outputs[i][0], total(s, len(devs)))
+					r.values(fmt.Sprintf("argument of all_reduce, row %d", i), in[i][0], ramp(s, i))
 				}
 			}
 		}

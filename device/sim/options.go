@@ -68,10 +68,6 @@ func parsePlacement(options []byte) (p placement, ok bool, err error) {
 			return nil
 		})
 	})
-	const most = 1 << 20 // of devices, against overflow
-	if err == nil && (p.replicas < 1 || p.partitions < 1 || p.replicas > most || p.partitions > most) {
-		err = status.New(status.InvalidArgument, "%d replicas of %d partitions, want at least one of each", p.replicas, p.partitions)
-	}
 	return p, ok, status.Wrap(err, "compile options")
 }
 
@@ -105,6 +101,10 @@ func (p *placement) assignment(b []byte) error {
 // devices gives the ids of the devices of an executable, row by row, which is
 // replica by replica; without an assignment they are 0, 1, 2 and so on.
 func (p placement) devices() ([]int, error) {
+	const most = 1 << 20 // devices, so that bad numbers take no memory
+	if p.replicas < 1 || p.partitions < 1 || p.replicas > most || p.partitions > most/p.replicas {
+		return nil, status.New(status.InvalidArgument, "%d replicas of %d partitions, want at least one of each and at most %d devices", p.replicas, p.partitions, most)
+	}
 	ids := make([]int, 0, p.replicas*p.partitions)
 	if p.byPartition == nil {
 		for i := range p.replicas * p.partitions {

@@ -1,0 +1,223 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+func stats(t testing.TB, d *sim.Driver, dev int) device.MemoryStats {
+	t.Helper()
+	m, err := d.MemoryStats(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestMemoryLimit(t *testing.T) {
+	d := open(t, sim.Options{Devices: 2, Memory: 1000, HostMemory: 100})
+	s := shape.Shape{DType: shape.U8, Dims: []int64{600}}
+	host := device.Host{Shape: s, Data: make([]byte, 600)}
+	b, err := d.FromHost(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.FromHost(host)
+	fails(t, "FromHost", err, status.ResourceExhausted, "device 0", "600 bytes needed", "600 in use", "limit 1000")
+	_, err = b.CopyTo(0, "")
+	fails(t, "CopyTo", err, status.ResourceExhausted, "600 bytes needed")
+	_, err = b.CopyTo(0, "pinned_host")
+	fails(t, "CopyTo pinned memory", err, status.ResourceExhausted, "limit 100", "pinned_host")
+	zeros := sim.Program{Name: "zeros", Results: []sim.Result{{Op: "zeros", DType: "u8", Dims: []int64{300}}, {Op: "zeros", DType: "u8", Dims: []int64{300}}}}
+	_, err = compile(t, d, zeros, 1, 0).Execute(device.Run{Inputs: noInputs(2), Only: -1})
+	fails(t, "Execute", err, status.ResourceExhausted, "device 0", "300 bytes needed", "900 in use")
+	if err := b.Ready().Wait(context.Background()); err != nil { // the copy holds the bytes too
+		t.Fatal(err)
+	}
+	for dev, want := range []int64{600, 0} { // all or none
+		if got := stats(t, d, dev).InUse; got != want {
+			t.Errorf("device %d: %d bytes in use after a refused Execute, want %d", dev, got, want)
+		}
+	}
+	b.Close()
+	if got := stats(t, d, 0); got != (device.MemoryStats{InUse: 0, Peak: 900, Limit: 1000}) {
+		t.Errorf("after Close: %+v", got)
+	}
+}
+
+// Temporary memory is charged while a computation runs, and only then.
+func TestTemporaryMemory(t *testing.T) {
+	is := sim.NewIsland(sim.Manual, 1)
+	d := open(t, sim.Options{Memory: 1000, Island: is})
+	p := plain("temp", time.Second)
+	p.Temp = 600
+	exe := compile(t, d, p, 0)
+	a, b := execute(t, exe, 1, nil), execute(t, exe, 2, nil) // one at a time they fit
+	is.Advance(time.Second / 2)
+	if got := stats(t, d, 0).InUse; got != 600 {
+		t.Errorf("%d bytes in use while one runs, want 600", got)
+	}
+	is.Settle()
+	for _, r := range []*device.Results{a, b} {
+		if err := r.Done[0].Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := stats(t, d, 0); got != (device.MemoryStats{InUse: 0, Peak: 600, Limit: 1000}) {
+		t.Errorf("at the end: %+v", got)
+	}
+}
+
+// A donated argument's bytes become the result's: a chain of donations fits
+// where two arrays do not.
+func TestDonationTakesNoMemory(t *testing.T) {
+	d := open(t, sim.Options{Memory: 8})
+	p := sim.Program{Name: "inc", Params: []sim.Param{{DType: "f32", Dims: []int64{2}, Donated: true}},
+		Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}
+	exe := compile(t, d, p, 0)
+	b := put(t, d, 0, 1, 2)
+	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, NotDonated: []int{0}, Only: -1})
+	fails(t, "without donation", err, status.ResourceExhausted)
+	for range 10 {
+		b = execute(t, exe, 0, []device.Buffer{b}).Outputs[0][0]
+	}
+	if got := get(t, b); fmt.Sprint(got) != "[11 12]" {
+		t.Errorf("got %v, want [11 12]", got)
+	}
+	if got := stats(t, d, 0); got.InUse != 8 || got.Peak != 8 {
+		t.Errorf("%+v, want 8 bytes in use and at most", got)
+	}
+}
+
+// Donated results of which one reads what another replaces.
+func TestDonationCrossed(t *testing.T) {
+	d := open(t, sim.Options{})
+	in := sim.Param{DType: "f32", Dims: []int64{1}, Donated: true}
+	p := sim.Program{Name: "fibonacci", Params: []sim.Param{in, in},
+		Results: []sim.Result{{Op: "copy", Args: []int{1}}, {Op: "add", Args: []int{0, 1}}}}
+	exe := compile(t, d, p, 0)
+	row := []device.Buffer{put(t, d, 0, 1), put(t, d, 0, 1)}
+	for range 8 {
+		row = execute(t, exe, 0, row).Outputs[0]
+	}
+	if x, y := get(t, row[0]), get(t, row[1]); x[0] != 34 || y[0] != 55 {
+		t.Errorf("got %v %v, want 34 55", x, y)
+	}
+}
+
+func TestFailRun(t *testing.T) {
+	cause := status.New(status.DataLoss, "bit rot")
+	d := open(t, sim.Options{Devices: 3})
+	for _, p := range []sim.Program{plain("alone", 0), gang("together", 0)} {
+		if err := d.FailRun(1, 2, cause); err != nil {
+			t.Fatal(err)
+		}
+		exe := compile(t, d, p, 0, 1, 2)
+		for run := 1; run <= 3; run++ {
+			out := execute(t, exe, int32(run), noInputs(3)...)
+			for dev, e := range out.Done {
+				err := e.Wait(context.Background())
+				if run == 2 && (dev == 1 || p.Gang) {
+					fails(t, fmt.Sprintf("%s run %d device %d", p.Name, run, dev), err, status.DataLoss, "bit rot")
+				} else if err != nil {
+					t.Errorf("%s run %d device %d: %v", p.Name, run, dev, err)
+				}
+			}
+		}
+	}
+	fails(t, "FailRun 0", d.FailRun(0, 0, cause), status.InvalidArgument)
+	fails(t, "FailRun of nothing", d.FailRun(0, 1, nil), status.InvalidArgument)
+	fails(t, "FailRun on no device", d.FailRun(3, 1, cause), status.InvalidArgument)
+}
+
+func TestFailAlloc(t *testing.T) {
+	d := open(t, sim.Options{})
+	if err := d.FailAlloc(0, 2, status.New(status.ResourceExhausted, "fragments")); err != nil {
+		t.Fatal(err)
+	}
+	exe := compile(t, d, sum(), 0)
+	in := []device.Buffer{put(t, d, 0, 1)}
+	before := stats(t, d, 0).InUse
+	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{in}, Only: -1})
+	fails(t, "the second array", err, status.ResourceExhausted, "fragments")
+	if got := stats(t, d, 0).InUse; got != before {
+		t.Errorf("%d bytes in use after the failure, %d before", got, before)
+	}
+	if got := get(t, execute(t, exe, 0, in).Outputs[0][0]); got[0] != 1 {
+		t.Errorf("afterwards: %v", got)
+	}
+}
+
+func TestLose(t *testing.T) {
+	is := sim.NewIsland(sim.Manual, 1)
+	d := open(t, sim.Options{Devices: 3, Island: is})
+	kept, lost := put(t, d, 0, 7), put(t, d, 1, 7)
+	is.Settle()
+	running := execute(t, compile(t, d, gang("running", time.Second), 0, 1), 1, noInputs(2)...)
+	behind := execute(t, compile(t, d, gang("behind", time.Second), 1, 2), 2, noInputs(2)...)
+	each := execute(t, compile(t, d, plain("each", time.Second), 0, 1, 2), 3, noInputs(3)...)
+	is.Advance(time.Second / 2)
+	if err := d.Lose(1, "a cosmic ray"); err != nil {
+		t.Fatal(err)
+	}
+	is.Settle()
+	wait := func(what string, e device.Event, ok bool) {
+		t.Helper()
+		err := e.Wait(context.Background())
+		if ok && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if !ok {
+			fails(t, what, err, status.Unavailable, "device 1", "a cosmic ray")
+		}
+	}
+	for i := range 2 {
+		wait("a gang that ran there", running.Done[i], false)
+		wait("a gang that waited for it", behind.Done[i], false)
+	}
+	for i, e := range each.Done {
+		wait(fmt.Sprint("device ", i), e, i != 1)
+	}
+	_, err := lost.ToHost(make([]byte, 4))
+	fails(t, "ToHost of an array there", err, status.Unavailable, "a cosmic ray")
+	_, err = kept.CopyTo(1, "")
+	fails(t, "CopyTo there", err, status.Unavailable)
+	_, err = compile(t, d, sum(), 1).Execute(device.Run{Inputs: [][]device.Buffer{{lost}}, Only: -1})
+	fails(t, "Execute there", err, status.Unavailable, "argument 0")
+	done := execute(t, compile(t, d, gang("late", 0), 0, 1), 4, noInputs(2)...)
+	is.Settle()
+	wait("a gang launched later", done.Done[0], false)
+	live, err := kept.CopyTo(2, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is.Settle()
+	if err := live.Ready().Wait(context.Background()); err != nil {
+		t.Errorf("CopyTo a device that lives: %v", err)
+	}
+}
+
+// A loss reaches the members that wait for the device, whether their part of
+// the gang came before or after.
+func TestLoseAcrossMembers(t *testing.T) {
+	m := join(t, sim.NewIsland(sim.Instant, 1), 3, 1)
+	early := execute(t, compile(t, m[0], gang("a", 0), 0, 1, 2), 1, nil)
+	if err := m[2].Lose(0, "unplugged"); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "the part that waited", early.Done[0].Wait(context.Background()), status.Unavailable, "device 2", "unplugged")
+	_, err := compile(t, m[1], gang("a", 0), 0, 1, 2).Execute(device.Run{LaunchID: 1, Inputs: noInputs(1), Only: -1})
+	fails(t, "the part that came later", err, status.Unavailable, "unplugged")
+	pair := execute(t, compile(t, m[0], gang("b", 0), 0, 1), 2, nil)
+	execute(t, compile(t, m[1], gang("b", 0), 0, 1), 2, nil)
+	if err := pair.Done[0].Wait(context.Background()); err != nil {
+		t.Errorf("a gang without the lost device: %v", err)
+	}
+}
