@@ -218,3 +218,28 @@ func BenchmarkGang(b *testing.B) {
 		}
 	}
 }
+
+// One launch of a gang over many members, each of which executes its part.
+func BenchmarkMembers(b *testing.B) {
+	const members, each = 512, 4
+	ds := join(b, sim.NewIsland(sim.Instant, 1), members, each)
+	ids := make([]int, members*each)
+	for i := range ids {
+		ids[i] = i
+	}
+	exes := make([]device.Executable, members)
+	for i, d := range ds {
+		exes[i] = compile(b, d, gang("gang", 1), ids...)
+	}
+	rows := noInputs(each)
+	b.ReportAllocs()
+	for launch := int32(0); b.Loop(); launch++ {
+		var last *device.Results
+		for _, exe := range exes {
+			last = execute(b, exe, launch, rows...)
+		}
+		if err := last.Done[0].Wait(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
