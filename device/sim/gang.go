@@ -54,10 +54,9 @@ type finish struct {
 // lock.
 func (x *executable) gang(r device.Run) (*gang, error) {
 	d := x.drv
-	g := &gang{prog: x.prog, id: r.LaunchID, print: x.print, ids: x.ids, cost: x.prog.cost, shards: make([]*shard, len(x.ids))}
-	g.joins = x.prog.gang && len(x.ids) > len(x.local)
-	if g.joins {
-		g.key = joint{d.member.Epoch, int(r.LaunchID)}
+	joins := x.prog.gang && len(x.ids) > len(x.local)
+	key := joint{d.member.Epoch, int(r.LaunchID)}
+	if joins {
 		if len(d.is.losses) > 0 {
 			for _, id := range x.ids {
 				if err := d.is.losses[joint{d.member.Epoch, id}]; err != nil {
@@ -65,7 +64,7 @@ func (x *executable) gang(r device.Run) (*gang, error) {
 				}
 			}
 		}
-		if was := d.is.launch[g.key]; was != nil {
+		if was := d.is.launch[key]; was != nil {
 			if was.print != x.print {
 				return nil, status.New(status.InvalidArgument, "launch %d is program %q on other members", r.LaunchID, was.prog.Name)
 			}
@@ -75,6 +74,7 @@ func (x *executable) gang(r device.Run) (*gang, error) {
 			return was, nil
 		}
 	}
+	g := &gang{prog: x.prog, id: r.LaunchID, joins: joins, key: key, print: x.print, ids: x.ids, cost: x.prog.cost, shards: make([]*shard, len(x.ids))}
 	if j := d.options.Jitter; j > 0 {
 		g.cost += time.Duration(d.is.rng.Int64N(int64(j)))
 	}
