@@ -11,11 +11,12 @@
 
 #include "internal.h"
 
-// The type id of jaxlib's FfiLoadedHostCallbacks, a hash of that name (seen in
-// jaxlib 0.10.2 and 0.12.0.1). The data is a struct that starts with the table.
+// The type id of jaxlib's FfiLoadedHostCallbacks, a hash of that name, and how
+// it begins (both seen in jaxlib 0.10.2 and 0.12.0.1).
 static const int64_t HOST_CALLBACKS = 7357244197867843242;
 typedef struct {
   void** callables;  // borrowed references to Python callables
+  uint32_t count;
 } host_callbacks;
 
 enum { WORDS_ON_STACK = 256 };
@@ -111,8 +112,9 @@ static XLA_FFI_Error* find_callable(const XLA_FFI_CallFrame* frame, void** calla
   XLA_FFI_Error* error = get(&args);
   char* why = NULL;
   if (error != NULL) pw_ffi_take_error(api, error, &why);
-  if (error == NULL && args.data != NULL) {
-    *callable = ((const host_callbacks*)args.data)->callables[index];
+  const host_callbacks* table = args.data;
+  if (error == NULL && table != NULL && index < table->count) {
+    *callable = table->callables[index];
     return NULL;
   }
   error = fail(api, XLA_FFI_Error_Code_FAILED_PRECONDITION,

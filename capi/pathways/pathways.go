@@ -6,7 +6,6 @@ package pathways
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -std=gnu11 -O2 -Wall -Wextra
-#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
 #include <stdint.h>
 */
 import "C"

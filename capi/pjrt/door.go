@@ -26,7 +26,6 @@ package pjrt
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../ffi -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
-#cgo LDFLAGS: -lpthread -Wl,--unresolved-symbols=ignore-all
 #include <stdlib.h>
 #include "door.h"
 */

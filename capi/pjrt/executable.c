@@ -147,7 +147,15 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   if (pw_forked) return pw_forked_error();
   PJRT_Client_Compile_Args a = *args;
   a.client = args->client->under;
+  // Parsers of program text look for a zero byte behind it, and not every client
+  // puts one there.
+  PJRT_Program program = *args->program;
+  program.code = malloc(program.code_size + 1);
+  memcpy(program.code, args->program->code, program.code_size);
+  program.code[program.code_size] = 0;
+  a.program = &program;
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
+  free(program.code);
   if (err) return err;
   return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
                        args->program->format, args->program->format_size, &args->executable);

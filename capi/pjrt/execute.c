@@ -25,6 +25,7 @@ struct pw_run {
   size_t num_devices, num_args, num_outputs;
   PJRT_ExecuteOptions options;
   int64_t* fixed;  // copy of the arguments that may not be donated
+  char* location;  // copy of where the call was made
   pw_buffer** inputs;
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
   PJRT_Buffer*** promises;  // what was handed out, [device][output], the plugin's
@@ -134,12 +135,13 @@ static void wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** cons
   if (slots != some) free(slots);
 }
 
-static PJRT_Error* context(PJRT_Error* err, const PJRT_LoadedExecutable* e, uint64_t gang,
-                           const PJRT_ExecuteOptions* options) {
-  char text[512];
+// located adds to an error where the user's program made the call, where the
+// client of the door says so. The text before stays as it is.
+static PJRT_Error* located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options) {
   const char* at = options && PW_COVERS(options, call_location) ? options->call_location : NULL;
-  snprintf(text, sizeof text, " [gang %llu of %s%s%.300s]", (unsigned long long)gang, e->name, at ? ", called at " : "",
-           at ? at : "");
+  if (at == NULL || *at == 0) return err;
+  char text[512];
+  snprintf(text, sizeof text, " [%s, called at %.300s]", e->name, at);
   return pw_error_context(err, text);
 }
 
@@ -210,7 +212,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PW_COUNT(executes, 1);
   pwGoEnter(&turn);
   if (turn.verdict > 0) {
-    err = context(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, turn.gang, args->options);
+    err = located(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options);
     goto out;
   }
   for (size_t o = 0; o < outs; o++) arrays[o] = pw_array_new(objects[o], (int32_t)n);
@@ -229,7 +231,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   ended(e->session, turn.cell, turn.gang);
   if (err) {
-    err = context(err, e, turn.gang, args->options);
+    err = located(err, e, args->options);
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; d < n; d++) pw_array_drop(arrays[o]);
   } else {
@@ -314,6 +316,7 @@ static void run_free(pw_run* r) {
   pw_context_drop(r->options.context);
   pw_loaded_drop(r->executable);
   free(r->fixed);
+  free(r->location);
   free(r->inputs);
   free(r->flat);
   if (r->promises) {
@@ -380,7 +383,8 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
     size_t k = r->options.num_non_donatable_input_indices;
     r->fixed = copy(r->options.non_donatable_input_indices, k * sizeof(int64_t));
     r->options.non_donatable_input_indices = r->fixed;
-    r->options.call_location = NULL;  // the caller's text ends with the call
+    if (PW_COVERS(args->options, call_location) && args->options->call_location)
+      r->options.call_location = r->location = strdup(args->options->call_location);
     pw_context_hold(r->options.context);
   }
   r->inputs = copy(inputs, n * m * sizeof *inputs);
@@ -438,7 +442,7 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
     settle(r);
-    return err ? context(err, e, turn->gang, args->options) : NULL;
+    return err ? located(err, e, args->options) : NULL;
   }
 
   if (args->device_complete_events) {
@@ -472,9 +476,9 @@ static void forward(PJRT_Error* error, void* user_arg) {
   free(pair);
 }
 
-void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
+// fail ends a run without results: whoever waits for them gets the error.
+static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
   PJRT_Client* c = r->executable->client;
-  size_t size = strlen(message);
   for (size_t d = 0; d < r->num_devices; d++) {
     for (size_t o = 0; o < r->num_outputs; o++) {
       PJRT_Error* err = fulfil(c, r->fulfil[d][o], NULL, code, message, size);
@@ -483,6 +487,14 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
     if (r->done) event_set(r->done[d], code, message, size);
   }
   settle(r);
+}
+
+void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
+  PJRT_Error* err = located(pw_error(code, "%s", message), r->executable, &r->options);
+  size_t size;
+  pw_error_read(err, &code, &message, &size);
+  fail(r, code, message, size);
+  pw_error_free(err);
 }
 
 void pw_run_launch(pw_run* r, uint64_t gang) {
@@ -508,12 +520,12 @@ void pw_run_launch(pw_run* r, uint64_t gang) {
   a.execute_device = pw_lower_device(r->only);
   PJRT_Error* err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   if (err) {
-    err = context(err, e, gang, NULL);
     PJRT_Error_Code code;
     const char* message;
     size_t size;
+    err = located(err, e, &r->options);
     pw_error_read(err, &code, &message, &size);
-    pw_run_fail(r, code, message);
+    fail(r, code, message, size);
     pw_error_free(err);
   } else {
     for (size_t i = 0; i < n * outs; i++) {
