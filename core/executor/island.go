@@ -19,6 +19,7 @@
 package executor
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -62,11 +63,10 @@ type Turn struct {
 
 // entry is a gang that holds its turn or waits for it.
 type entry struct {
-	id      uint64
-	devices schedule.DeviceSet
-	cell    *Cell // of a gang that is launched by its own thread
-	// For a gang that waits: armed when its work is known, started when its turn
-	// has come, failed when it never will.
+	id   uint64
+	cell *Cell // of a gang that is launched by its own thread
+	// For a gang that waits: its work or its waiter when they are known, started
+	// when its turn has come, failed when it never will.
 	launch  Launch
 	waiter  chan error
 	started bool
@@ -75,30 +75,38 @@ type entry struct {
 
 // Island orders the gangs of one island.
 type Island struct {
-	mu       sync.Mutex // guards all below; never held while a launch runs
-	state    *schedule.State
-	actions  []schedule.Action
-	last     uint64            // gang number given last
-	gangs    map[uint64]*entry // gangs that hold lanes or wait
-	holding  []*entry          // gangs launched by their own thread, end not seen yet
-	cells    []*Cell           // free
-	room     *sync.Cond        // the queue has become shorter
-	closed   bool
-	launches sync.WaitGroup
-	queued   int64 // gangs that had to wait, ever
+	mu      sync.Mutex // guards all below; never held while a launch runs
+	state   *schedule.State
+	actions []schedule.Action
+	last    uint64            // gang number given last
+	gangs   map[uint64]*entry // gangs that hold lanes or wait
+	spare   []*entry          // to be used again
+	holding []*entry          // gangs launched by their own thread, end not seen yet
+	cells   []*Cell           // free
+	changed *sync.Cond        // the queue is shorter, or a launch of the island's has ended
+	running int               // the island's own goroutines
+	closed  bool
+	queued  int64 // gangs that had to wait, ever
 }
 
 // NewIsland makes an island. Cells bounds how many gangs of several devices may
 // be launched at the same time by their own threads; more of them are queued.
 func NewIsland(cells []*Cell, config schedule.Config) *Island {
 	i := &Island{state: schedule.New(config), gangs: map[uint64]*entry{}, cells: cells}
-	i.room = sync.NewCond(&i.mu)
+	i.changed = sync.NewCond(&i.mu)
 	return i
 }
 
+var (
+	errShut = status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
+	errLate = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
+)
+
 // Enter submits a gang. Its ID is given by the island. Nested marks a gang that
 // is submitted from inside a host callback of a gang which may still hold its
-// turn: it is part of that turn and waits for no lane.
+// turn: it is part of that turn and waits for no lane, unless it reads from
+// gangs that have yet to be launched. Where the queue is full, Enter waits until
+// launches have made room.
 //
 // Errors: UNAVAILABLE after Close.
 func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
@@ -106,40 +114,47 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 	defer i.mu.Unlock()
 	for {
 		if i.closed {
-			return Turn{}, status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
+			return Turn{}, errShut
 		}
 		i.last++
 		g.ID = i.last
-		if nested && len(g.After) == 0 {
-			return Turn{Gang: g.ID, Now: true}, nil // part of a turn that is given already
+		if nested && !i.reads(g) {
+			return Turn{Gang: g.ID, Now: true}, nil
 		}
-		e, refused := (*entry)(nil), false
-		if g.Devices.Len() == 1 && len(g.After) == 0 {
-			// It waits for nothing and nobody waits for it: nothing is kept of it.
-			var started bool
-			if started, refused = i.pass(g); started {
-				return Turn{Gang: g.ID, Now: true}, nil
-			}
-			e = i.keep(g)
-		} else {
+		// Nobody waits for a gang of one device that waits for nothing: nothing is
+		// kept of it.
+		alone := g.Devices.Len() == 1 && len(g.After) == 0
+		var e *entry
+		if !alone {
 			i.reap()
-			e = i.keep(g)
-			refused = i.step(schedule.Event{Kind: schedule.Submit, Gang: *g})
+			e = i.keep(g.ID)
 		}
-		if refused {
-			delete(i.gangs, g.ID)
-			if !i.want(nil) {
-				i.room.Wait()
+		started, refused := i.step(schedule.Event{Kind: schedule.Submit, Gang: *g})
+		switch {
+		case refused:
+			if e != nil {
+				i.drop(e)
+			}
+			if !i.want() {
+				i.changed.Wait()
 			}
 			continue
+		case alone && started:
+			i.step(schedule.Event{Kind: schedule.Completed, ID: g.ID})
+			return Turn{Gang: g.ID, Now: true}, nil
+		case alone:
+			e = i.keep(g.ID)
 		}
 		if !e.started && e.failed == nil {
-			i.want(e)
+			i.want()
 		}
-		if e.started && e.failed == nil && len(i.cells) > 0 {
-			n := len(i.cells) - 1
+		if n := len(i.cells) - 1; e.started && n >= 0 {
 			e.cell, i.cells = i.cells[n], i.cells[:n]
-			e.cell.Store(CellLaunching)
+			if i.state.Queued() > 0 {
+				e.cell.Store(CellWanted)
+			} else {
+				e.cell.Store(CellLaunching)
+			}
 			i.holding = append(i.holding, e)
 			return Turn{Gang: g.ID, Now: true, Cell: e.cell}, nil
 		}
@@ -152,14 +167,14 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 func (i *Island) Arm(gang uint64, l Launch) {
 	i.mu.Lock()
 	e := i.gangs[gang]
-	if e == nil { // the session was closed in between
-		i.mu.Unlock()
-		l.Fail(gang, status.New(status.Cancelled, "the session was closed before this computation had its turn"))
-		return
+	if e != nil {
+		e.launch = l
+		i.carryOut(e)
 	}
-	e.launch = l
-	i.carryOut(e)
 	i.mu.Unlock()
+	if e == nil {
+		l.Fail(gang, unknown(gang))
+	}
 }
 
 // Await waits for the turn of a gang that waits, for callers that launch it
@@ -169,12 +184,17 @@ func (i *Island) Await(gang uint64) error {
 	e := i.gangs[gang]
 	if e == nil {
 		i.mu.Unlock()
-		return status.New(status.Cancelled, "the session was closed before this computation had its turn")
+		return unknown(gang)
 	}
-	e.waiter = make(chan error, 1)
+	turn := make(chan error, 1)
+	e.waiter = turn
 	i.carryOut(e)
 	i.mu.Unlock()
-	return <-e.waiter // the gangs before it launch or fail, within the bounds of their drivers
+	return <-turn // the gangs before it launch or fail, within the bounds of their drivers
+}
+
+func unknown(gang uint64) error {
+	return status.New(status.Internal, "computation %d does not wait for its turn", gang)
 }
 
 // Ended says that a gang's launch has ended: the gang is in the queue of each
@@ -183,29 +203,27 @@ func (i *Island) Ended(gang uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if e := i.gangs[gang]; e != nil {
-		for k, h := range i.holding {
-			if h == e {
-				i.holding = append(i.holding[:k], i.holding[k+1:]...)
-				break
-			}
+		if k := slices.Index(i.holding, e); k >= 0 {
+			i.holding = slices.Delete(i.holding, k, k+1)
 		}
 		i.finish(e)
 	}
 }
 
-// Close fails what waits and waits for what is being launched.
+// Close fails what waits and waits for what is being launched by the island.
 func (i *Island) Close() {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.closed = true
-	why := status.New(status.Cancelled, "the session was shut down before this computation had its turn")
 	for id, e := range i.gangs {
 		if !e.started {
-			i.step(schedule.Event{Kind: schedule.Cancel, ID: id, Err: why})
+			i.step(schedule.Event{Kind: schedule.Cancel, ID: id, Err: errLate})
 		}
 	}
-	i.room.Broadcast()
-	i.mu.Unlock()
-	i.launches.Wait()
+	i.changed.Broadcast()
+	for i.running > 0 {
+		i.changed.Wait()
+	}
 }
 
 // Queued counts the gangs that wait now and those that ever had to.
@@ -213,126 +231,131 @@ func (i *Island) Queued() (now, ever int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, e := range i.gangs {
-		if !e.started {
+		if !e.started && e.failed == nil {
 			now++
 		}
 	}
 	return now, i.queued
 }
 
+// reads reports whether g reads from a gang that has yet to be launched.
+func (i *Island) reads(g *schedule.Gang) bool {
+	i.reap()
+	return slices.ContainsFunc(g.After, func(id uint64) bool { return i.gangs[id] != nil })
+}
+
 // keep remembers a gang that holds its turn or waits for it.
-func (i *Island) keep(g *schedule.Gang) *entry {
-	e := &entry{id: g.ID, devices: g.Devices}
-	i.gangs[g.ID] = e
+func (i *Island) keep(id uint64) *entry {
+	var e *entry
+	if n := len(i.spare) - 1; n >= 0 {
+		e, i.spare = i.spare[n], i.spare[:n]
+	} else {
+		e = new(entry)
+	}
+	e.id = id
+	i.gangs[id] = e
 	return e
 }
 
-// pass takes a gang of one device past the scheduler in one go, where the
-// scheduler lets it start at once.
-func (i *Island) pass(g *schedule.Gang) (started, refused bool) {
-	from := len(i.actions)
-	i.actions = i.state.Step(schedule.Event{Kind: schedule.Submit, Gang: *g}, i.actions)
-	for _, a := range i.actions[from:] {
-		started = started || (a.Kind == schedule.Start && a.ID == g.ID)
-		refused = refused || a.Kind == schedule.Refuse
-	}
-	i.actions = i.actions[:from]
-	if started {
-		i.step(schedule.Event{Kind: schedule.Completed, ID: g.ID})
-	}
-	return started, refused
+// drop forgets a gang.
+func (i *Island) drop(e *entry) {
+	delete(i.gangs, e.id)
+	*e = entry{}
+	i.spare = append(i.spare, e)
 }
 
-// reap takes note of launches that have ended without being waited for.
-func (i *Island) reap() {
+// reap takes note of launches that have ended unseen, and says whether there
+// were any.
+func (i *Island) reap() (found bool) {
 	for k := 0; k < len(i.holding); {
 		e := i.holding[k]
 		if e.cell.Load() != CellEnded {
 			k++
 			continue
 		}
-		i.holding = append(i.holding[:k], i.holding[k+1:]...)
+		i.holding = slices.Delete(i.holding, k, k+1)
 		i.finish(e)
-	}
-}
-
-// want asks the threads that launch gangs in e's way (all gangs, for nil) to
-// report the end, and takes note of those that have ended meanwhile: found says
-// whether there were any.
-func (i *Island) want(e *entry) (found bool) {
-	for k := 0; k < len(i.holding); {
-		h := i.holding[k]
-		if (e == nil || h.devices.Overlaps(e.devices)) && !h.cell.CompareAndSwap(CellLaunching, CellWanted) && h.cell.Load() == CellEnded {
-			i.holding = append(i.holding[:k], i.holding[k+1:]...)
-			i.finish(h)
-			found = true
-			continue
-		}
-		k++
+		found = true
 	}
 	return found
 }
 
+// want asks all threads that launch gangs to report the end, since a gang waits:
+// for lanes, for what it reads, or for what its policy counts. Gangs that are
+// given their turn while others wait are asked from the start. It says whether
+// launches were found to have ended.
+func (i *Island) want() (found bool) {
+	for _, e := range i.holding {
+		e.cell.CompareAndSwap(CellLaunching, CellWanted)
+	}
+	return i.reap()
+}
+
 // finish ends a gang that had its turn.
 func (i *Island) finish(e *entry) {
+	id := e.id
 	if e.cell != nil {
 		i.cells = append(i.cells, e.cell)
-		e.cell = nil
 	}
-	delete(i.gangs, e.id)
-	i.step(schedule.Event{Kind: schedule.Completed, ID: e.id})
-	i.room.Broadcast()
+	i.drop(e)
+	i.step(schedule.Event{Kind: schedule.Completed, ID: id})
+	i.changed.Broadcast()
 }
 
 // step feeds the scheduler and carries out what follows. It reports whether the
-// event was refused.
-func (i *Island) step(ev schedule.Event) (refused bool) {
+// event's gang was started, and whether it was refused.
+func (i *Island) step(ev schedule.Event) (started, refused bool) {
 	from := len(i.actions)
 	i.actions = i.state.Step(ev, i.actions)
 	for _, a := range i.actions[from:] {
-		e := i.gangs[a.ID]
-		switch {
-		case a.Kind == schedule.Refuse:
-			refused = true
-		case e == nil:
-		case a.Kind == schedule.Start:
-			e.started = true
-			i.carryOut(e)
-		case a.Kind == schedule.Fail:
-			e.failed = a.Err
-			i.carryOut(e)
+		if a.ID == ev.Gang.ID {
+			started = started || a.Kind == schedule.Start
+			refused = refused || a.Kind == schedule.Refuse
 		}
+		e := i.gangs[a.ID]
+		if e == nil || a.Kind == schedule.Refuse {
+			continue
+		}
+		if a.Kind == schedule.Start {
+			e.started = true
+		} else {
+			e.failed = a.Err
+		}
+		i.carryOut(e)
 	}
 	i.actions = i.actions[:from]
-	return refused
+	return started, refused
 }
 
 // carryOut acts on a gang that waited, once both its work and its verdict are
-// known.
+// known. After Close no turn is given any more.
 func (i *Island) carryOut(e *entry) {
-	switch {
-	case !e.started && e.failed == nil:
-	case e.waiter != nil:
-		e.waiter <- e.failed
-		if e.failed != nil {
-			delete(i.gangs, e.id)
-		}
-	case e.launch != nil:
-		l := e.launch
-		e.launch = nil
-		i.launches.Add(1)
-		if e.failed != nil {
-			delete(i.gangs, e.id)
-			go func() {
-				defer i.launches.Done()
-				l.Fail(e.id, e.failed)
-			}()
-			return
-		}
-		go func() {
-			defer i.launches.Done()
-			l.Launch(e.id)
-			i.Ended(e.id)
-		}()
+	if !e.started && e.failed == nil || e.launch == nil && e.waiter == nil {
+		return
 	}
+	id, l, waiter, failed := e.id, e.launch, e.waiter, e.failed
+	if failed == nil && i.closed {
+		failed = errLate
+	}
+	e.launch, e.waiter = nil, nil
+	if failed != nil {
+		i.drop(e)
+	}
+	if waiter != nil {
+		waiter <- failed
+		return
+	}
+	i.running++
+	go func() {
+		if failed != nil {
+			l.Fail(id, failed)
+		} else {
+			l.Launch(id)
+			i.Ended(id)
+		}
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.running--
+		i.changed.Broadcast()
+	}()
 }
