@@ -33,7 +33,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 VOCABULARY = 256  # bytes
-STRETCHES = 8  # turns each side takes
+STRETCHES = 16  # turns each side takes
 SAMPLE = 400  # bytes the model writes at the end
 WARM_UP = 3  # steps at the start of a turn that do not count: the caches are the other side's
 
@@ -229,7 +229,7 @@ def train_step(state, batch, *, rate, steps, beta1=0.9, beta2=0.97):
     return (weights, mean, square, done), loss
 
 
-def write_text(weights, key, window, *, length, temperature=0.6):
+def write_text(weights, key, window, *, length, temperature=0.8):
     """Continue each row of window (rows, context) by length bytes: one program, the loop runs on the devices."""
 
     def byte(window, key):
@@ -302,7 +302,7 @@ class Trainer(Record):
                 show(*step)
             running = started
 
-    def sample(self, prompt=b"\n\nclass "):
+    def sample(self, prompt=b"\n\n    def "):
         """Text that follows the prompt, in the model's opinion."""
         start = np.concatenate([self.text[: self.args.context], np.frombuffer(prompt, np.uint8)])
         window = np.tile(start[-self.args.context :].astype(np.int32), (self.args.data, 1))
@@ -317,15 +317,19 @@ class Stock(Record):
         super().__init__(args)
         line = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--stock", "--turns"]
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.read()  # until it has started it would slow the first turn of the other side
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"the run on stock JAX ended early with code {self.process.wait()}; its own message is above")
+        return json.loads(line)
 
     def run(self, steps, show):
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
         for _ in range(steps):
-            line = self.process.stdout.readline()
-            if not line:
-                sys.exit(f"the run on stock JAX ended early with code {self.process.wait()}; its own message is above")
-            self.add(*json.loads(line))
+            self.add(*self.read())
             show()
 
     def close(self):
@@ -335,6 +339,7 @@ class Stock(Record):
 
 def take_turns(trainer):
     """The other end of Stock: a number of steps comes in on a line, and a line goes out for each step taken."""
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         trainer.run(int(line), lambda *step: print(json.dumps(step), flush=True))
 
@@ -390,6 +395,7 @@ def main():
     text = read_library()
     trainer = Trainer(args, text)
     if args.turns:
+        jax.block_until_ready(trainer.state)
         return take_turns(trainer)
 
     devices = list(trainer.mesh.devices.flat)
