@@ -372,7 +372,7 @@ func TestFullQueueSeesEnd(t *testing.T) {
 func TestCloseEndsWaitForRoom(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))
-		_, b := arm(t, is, span(0, 8))
+		b := enter(t, is, span(0, 8)) // its work comes later, so nothing of the island's runs
 		errs := make(chan error, 3)
 		for range cap(errs) {
 			go func() {
@@ -387,7 +387,10 @@ func TestCloseEndsWaitForRoom(t *testing.T) {
 				t.Errorf("Enter that waited for room: %v", err)
 			}
 		}
-		b.fails(t, "queued", status.Cancelled)
+		w := new(work)
+		is.Arm(b.Gang, w)
+		synctest.Wait()
+		w.fails(t, "queued", status.Cancelled)
 		end(is, a)
 	})
 }
@@ -436,7 +439,11 @@ func TestNoDevices(t *testing.T) {
 		bad, w := arm(t, is, schedule.DeviceSet{})
 		synctest.Wait()
 		w.fails(t, "a gang without devices", status.InvalidArgument)
-		end(is, now(t, is, span(0, 8), bad))
+		a := now(t, is, span(0, 8), bad)
+		if turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: []uint64{bad}}, true); err != nil || !turn.Now {
+			t.Errorf("from a callback, reading from what has failed: %+v, %v; want its turn", turn, err)
+		}
+		end(is, a)
 		if n, _ := is.Queued(); n != 0 {
 			t.Errorf("%d gangs wait", n)
 		}
