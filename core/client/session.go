@@ -53,18 +53,17 @@ type Session struct {
 	single []store.Placement
 	sets   []schedule.DeviceSet
 
-	mu       sync.RWMutex // guards programs
-	programs []*program   // by id-1; nil where the program has gone
-	free     []uint64
+	mu       sync.RWMutex // guards the rest
+	programs map[uint64]*program
+	last     uint64 // program number given last; none is given twice
 }
 
 // Open begins a session on an island of so many devices, whose objects are
 // counted in table.
+//
+// Errors: ALREADY_EXISTS where table has an owner with this id.
 func Open(id uint32, name string, devices int, island *executor.Island, table *store.Table) (*Session, error) {
-	s := &Session{id: id, island: island, table: table}
-	if err := table.AddOwner(store.Owner(id), name); err != nil {
-		return nil, err
-	}
+	s := &Session{id: id, island: island, table: table, programs: map[uint64]*program{}}
 	for d := range devices {
 		p, err := table.Place([]int{d})
 		if err != nil {
@@ -72,6 +71,9 @@ func Open(id uint32, name string, devices int, island *executor.Island, table *s
 		}
 		s.single = append(s.single, p)
 		s.sets = append(s.sets, schedule.Devices(d))
+	}
+	if err := table.AddOwner(store.Owner(id), name); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -95,24 +97,16 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.free); n > 0 {
-		id := s.free[n-1]
-		s.free = s.free[:n-1]
-		s.programs[id-1] = q
-		return id, nil
-	}
-	s.programs = append(s.programs, q)
-	return uint64(len(s.programs)), nil
+	s.last++
+	s.programs[s.last] = q
+	return s.last, nil
 }
 
 // Forget lets go of a program. Runs of it that have their turn go on.
 func (s *Session) Forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if id > 0 && id <= uint64(len(s.programs)) && s.programs[id-1] != nil {
-		s.programs[id-1] = nil
-		s.free = append(s.free, id)
-	}
+	delete(s.programs, id)
 }
 
 // Run is one execution of a program.
@@ -124,13 +118,14 @@ type Run struct {
 }
 
 // Submit gives a run its place and its results their objects, one an output, in
-// objects, which has the program's number of outputs as its length.
+// objects, which has the program's number of outputs as its length. An error
+// leaves nothing behind: no turn is held and objects name nothing.
+//
+// Errors: NOT_FOUND for a program that is not there, INVALID_ARGUMENT for a device
+// that is not, UNAVAILABLE after Close.
 func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	s.mu.RLock()
-	var p *program
-	if r.Program > 0 && r.Program <= uint64(len(s.programs)) {
-		p = s.programs[r.Program-1]
-	}
+	p := s.programs[r.Program]
 	s.mu.RUnlock()
 	switch {
 	case p == nil:
@@ -192,7 +187,7 @@ func (s *Session) Free(object uint64) { s.table.Unref(store.ID(object)) }
 // Island is where the session's gangs are ordered.
 func (s *Session) Island() *executor.Island { return s.island }
 
-// Memory gives the bytes in use on a device, and at most so far.
+// Memory gives the bytes in use on a device and its limit.
 func (s *Session) Memory(device int) store.Usage { return s.table.Device(device) }
 
 // Objects is the number of objects alive.

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/store"
 )
 
@@ -28,7 +29,12 @@ type Embedded struct {
 var sessions atomic.Uint32
 
 // Open makes an island of the devices, with a session on it.
+//
+// Errors: INVALID_ARGUMENT for fields that make no sense.
 func (e Embedded) Open() (*client.Session, error) {
+	if e.Devices < 1 {
+		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got %d", e.Devices)
+	}
 	table := store.New()
 	for d := range e.Devices {
 		if err := table.SetLimit(d, e.Limit); err != nil {

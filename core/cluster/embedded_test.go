@@ -1,0 +1,57 @@
+package cluster_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Each session that is opened stands by itself: devices, memory and order.
+func TestEmbedded(t *testing.T) {
+	e := cluster.Embedded{Devices: 2, Limit: 1 << 20}
+	var sessions [2]*client.Session
+	for i := range sessions {
+		e.Cells = []*executor.Cell{new(executor.Cell)}
+		s, err := e.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		sessions[i] = s
+		program, err := s.AddProgram(client.Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		turn, err := s.Submit(client.Run{Program: program, Only: -1}, make([]uint64, 1))
+		if err != nil || !turn.Now {
+			t.Fatalf("the first run of a session: %+v, %v", turn, err)
+		}
+		for d := range 2 {
+			if u := s.Memory(d); u.InUse != 64 || u.Limit != 1<<20 {
+				t.Errorf("device %d: %+v, want 64 bytes in use of %d", d, u, 1<<20)
+			}
+		}
+		if _, err := s.AddProgram(client.Program{Name: "third", Devices: []int{2}}); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("a program on a device that is not there: %v", err)
+		}
+	}
+	sessions[0].Close()
+	if n := sessions[1].Objects(); n != 1 {
+		t.Errorf("after the end of another session there are %d objects, want 1", n)
+	}
+}
+
+func TestEmbeddedRefuses(t *testing.T) {
+	for _, e := range []cluster.Embedded{{}, {Devices: -1}, {Devices: 1, Limit: -1}} {
+		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("%+v: %v, want INVALID_ARGUMENT", e, err)
+		}
+	}
+}
