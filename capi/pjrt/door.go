@@ -203,7 +203,7 @@ func pwGoEnter(t *C.pw_turn) {
 // waiting is a run of the door that was given no turn at once.
 type waiting struct{ run *C.pw_run }
 
-func (w waiting) Launch(gang uint64) { C.pw_run_launch(w.run, C.uint64_t(gang)) }
+func (w waiting) Launch(gang uint64) bool { return bool(C.pw_run_launch(w.run, C.uint64_t(gang))) }
 
 func (w waiting) Fail(_ uint64, err error) {
 	var message *C.char
@@ -231,10 +231,17 @@ func pwGoAwait(id, gang C.uint64_t, message **C.char) (code C.int) {
 	return fail(s.Island().Await(uint64(gang)), message)
 }
 
-//export pwGoEnded
-func pwGoEnded(id, gang C.uint64_t) {
+//export pwGoReport
+func pwGoReport(id, gang C.uint64_t) {
 	if s := get(id); s != nil {
-		s.Island().Ended(uint64(gang))
+		s.Island().Report(uint64(gang))
+	}
+}
+
+//export pwGoCompleted
+func pwGoCompleted(id, gang C.uint64_t) {
+	if s := get(id); s != nil {
+		s.Island().Completed(uint64(gang))
 	}
 }
 
@@ -285,8 +292,13 @@ func cells(n int) []*executor.Cell {
 	return out
 }
 
-// numCells bounds how many threads launch gangs of several devices at the same
-// moment; more of them wait for their turn.
+// Gangs of several devices that may be under way at once, by platform. XLA's CPU
+// client deadlocks, and then ends the process, when more than 32 computations
+// with collectives wait on its threads; stock JAX does too. Half of that keeps
+// every device busy.
+var window = map[string]int{"cpu": 16}
+
+// numCells is the bound for platforms that need none of their own.
 const numCells = 256
 
 //export pwGoClientCreate
@@ -304,7 +316,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return fail(o.explain(err), message)
 	}
-	inner, err := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Limit: o.limit}.Open()
+	inner, err := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Window: window[c.Platform()], Limit: o.limit}.Open()
 	if err != nil {
 		c.Close()
 		return fail(err, message)

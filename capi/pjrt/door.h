@@ -194,7 +194,7 @@ static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* 
 
 // ---- runs (execute.c) ----
 
-// pw_cell is where the end of a launch is written; shared with the core.
+// pw_cell is where it is written how far a gang is; shared with the core.
 typedef struct {
   _Atomic uint32_t state;
 } pw_cell;
@@ -213,19 +213,19 @@ typedef struct {
   size_t num_objects;
   // out:
   uint64_t gang;
-  pw_cell* cell;           // NULL, or where the end of the launch is to be written
+  pw_cell* cell;           // NULL, or where it is to be written how far the gang is
   int32_t verdict;         // PW_NOW, PW_QUEUED, or a code of PJRT_Error_Code
   char* message;           // malloc'd; set with a code
 } pw_turn;
 
 enum { PW_NOW = 0, PW_QUEUED = -1 };
 
-// States of a launch cell. The launching thread writes ENDED; the core writes
-// WANTED when a gang waits for it, and is then told of the end.
-enum { PW_LAUNCHING = 1, PW_WANTED = 2, PW_ENDED = 3 };
+// Bits of a cell. The launching thread and the devices' completion set the first
+// two; where they find the third, the core wants to be told.
+enum { PW_LAUNCHED = 1, PW_DONE = 2, PW_WANTED = 4 };
 
 typedef struct pw_run pw_run;  // a run that waits for its turn
-void pw_run_launch(pw_run* run, uint64_t gang);
+bool pw_run_launch(pw_run* run, uint64_t gang);  // whether the devices have it now
 void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
 
 // An execute context is the plugin's; a run that waits keeps it past the
@@ -240,7 +240,7 @@ PJRT_Extension_Base* pw_extensions(void);
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
   _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  _Atomic int64_t go_entries, executes, puts, gets, queued, moved;
+  _Atomic int64_t go_entries, reports, executes, puts, gets, queued, moved;
 } pw_counters;
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)

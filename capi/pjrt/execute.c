@@ -145,12 +145,47 @@ static PJRT_Error* located(PJRT_Error* err, const PJRT_LoadedExecutable* e, cons
   return pw_error_context(err, text);
 }
 
-// ended tells whoever waits that this gang is in every device's queue.
-static void ended(uint64_t session, pw_cell* cell, uint64_t gang) {
+// progress writes how far a gang is, and tells the core where it wants to know.
+// After PW_DONE the cell is the core's.
+static void progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bits) {
   if (cell == NULL) return;
-  if (atomic_exchange_explicit(&cell->state, PW_ENDED, memory_order_acq_rel) == PW_WANTED) {
-    PW_COUNT(go_entries, 1);
-    pwGoEnded(session, gang);
+  if (atomic_fetch_or_explicit(&cell->state, bits, memory_order_acq_rel) & PW_WANTED) {
+    PW_COUNT(reports, 1);
+    pwGoReport(session, gang);
+  }
+}
+
+// watch is a gang whose devices have yet to get through with it.
+typedef struct {
+  uint64_t session, gang;
+  pw_cell* cell;  // NULL for a gang that had to wait
+  _Atomic int32_t devices;
+} watch;
+
+static void one_done(PJRT_Error* error, void* user_arg) {
+  watch* w = user_arg;
+  if (error) pw_error_free(error);
+  if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
+  if (w->cell) {
+    progress(w->session, w->cell, w->gang, PW_DONE);
+  } else {
+    PW_COUNT(reports, 1);
+    pwGoCompleted(w->session, w->gang);
+  }
+  free(w);
+}
+
+// watch_gang has the core learn when all devices are through with a gang.
+static void watch_gang(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n) {
+  watch* w = malloc(sizeof *w);
+  *w = (watch){.session = session, .gang = gang, .cell = cell, .devices = (int32_t)n};
+  for (size_t d = 0; d < n; d++) {
+    PW_ARGS(PJRT_Event_OnReady_Args, on);
+    on.event = done[d];
+    on.callback = one_done;
+    on.user_arg = w;
+    PJRT_Error* err = pw_under->PJRT_Event_OnReady(&on);
+    if (err) one_done(err, w);
   }
 }
 
@@ -228,8 +263,12 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   a.executable = e->under;
   a.argument_lists = rows;
   if (only) a.execute_device = only->under;
+  // Somebody may wait for a gang of several devices, so its end is watched.
+  PJRT_Event** done = args->device_complete_events;
+  if (turn.cell && done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
   err = pw_under->PJRT_LoadedExecutable_Execute(&a);
-  ended(e->session, turn.cell, turn.gang);
+  progress(e->session, turn.cell, turn.gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
+  if (turn.cell && err == NULL) watch_gang(e->session, turn.gang, turn.cell, done, n);
   if (err) {
     err = located(err, e, args->options);
     for (size_t o = 0; o < outs; o++)
@@ -237,7 +276,11 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   } else {
     wrap(e, only, args->output_lists, n, arrays);
     if (begin)
-      pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), args->device_complete_events);
+      pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), done);
+  }
+  if (done != args->device_complete_events) {
+    for (size_t d = 0; err == NULL && d < n; d++) destroy_event(done[d]);
+    free(done);
   }
   if (e->donates) donated(inputs, n * m);
 out:
@@ -435,7 +478,7 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
       err = pw_under->PJRT_LoadedExecutable_Execute(&a);
       free(rows);
       PW_COUNT(go_entries, 1);
-      pwGoEnded(turn->session, turn->gang);
+      pwGoCompleted(turn->session, turn->gang);
       if (err == NULL) wrap(e, only, args->output_lists, n, arrays);
     }
     if (e->donates) donated(inputs, n * m);
@@ -497,14 +540,14 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
   pw_error_free(err);
 }
 
-void pw_run_launch(pw_run* r, uint64_t gang) {
+bool pw_run_launch(pw_run* r, uint64_t gang) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices, m = r->num_args, outs = r->num_outputs;
   int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
   PJRT_Buffer* const** rows = malloc((n + 1) * sizeof *rows);
   PJRT_Buffer*** results = malloc((n + 1) * sizeof *results);
   PJRT_Buffer** result = calloc(n * outs + 1, sizeof *result);
-  PJRT_Event** done = r->done ? calloc(n, sizeof *done) : NULL;
+  PJRT_Event** done = calloc(n, sizeof *done);
   for (size_t d = 0; d < n; d++) {
     rows[d] = r->flat + d * m;
     results[d] = result + d * outs;
@@ -519,6 +562,7 @@ void pw_run_launch(pw_run* r, uint64_t gang) {
   a.device_complete_events = done;
   a.execute_device = pw_lower_device(r->only);
   PJRT_Error* err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+  bool under_way = err == NULL;
   if (err) {
     PJRT_Error_Code code;
     const char* message;
@@ -534,7 +578,12 @@ void pw_run_launch(pw_run* r, uint64_t gang) {
       destroy_buffer(result[i]);
     }
     if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
-    for (size_t d = 0; done && d < n; d++) {
+    watch_gang(e->session, gang, NULL, done, n);
+    for (size_t d = 0; d < n; d++) {
+      if (r->done == NULL) {
+        destroy_event(done[d]);
+        continue;
+      }
       PJRT_Event** pair = malloc(2 * sizeof *pair);
       pair[0] = done[d];
       pair[1] = r->done[d];
@@ -555,4 +604,5 @@ void pw_run_launch(pw_run* r, uint64_t gang) {
   free(result);
   free(results);
   free(rows);
+  return under_way;
 }

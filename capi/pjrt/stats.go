@@ -6,7 +6,7 @@ package pjrt
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {
   int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  int64_t go_entries, executes, puts, gets, queued, moved;
+  int64_t go_entries, reports, executes, puts, gets, queued, moved;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
 
@@ -33,10 +33,12 @@ type Stats struct {
 	// GoEntries counts calls from C into Go: one a run or new buffer, and those
 	// that make and end clients and executables.
 	GoEntries int64 `json:"go_entries"`
-	Executes  int64 `json:"executes"`
-	Puts      int64 `json:"puts"`
-	Queued    int64 `json:"queued"` // runs that had to wait for their turn
-	Moved     int64 `json:"moved"`  // arguments brought to the device that needed them
+	// Reports counts what C tells Go of gangs that somebody waits for.
+	Reports  int64 `json:"reports"`
+	Executes int64 `json:"executes"`
+	Puts     int64 `json:"puts"`
+	Queued   int64 `json:"queued"` // runs that had to wait for their turn
+	Moved    int64 `json:"moved"`  // arguments brought to the device that needed them
 	// Live counts handles that are alive, by kind.
 	Live map[string]int64 `json:"live"`
 	// BytesInUse is what the store counts, by device, over all sessions.
@@ -49,6 +51,7 @@ func ReadStats() Stats {
 	c := C.read_counters()
 	st := Stats{
 		GoEntries: int64(c.go_entries),
+		Reports:   int64(c.reports),
 		Executes:  int64(c.executes),
 		Puts:      int64(c.puts),
 		Queued:    int64(c.queued),

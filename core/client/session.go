@@ -154,7 +154,8 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 			}
 			if turn.Now {
 				if turn.Cell != nil {
-					s.island.Ended(turn.Gang)
+					turn.Cell.Or(executor.CellEnded)
+					s.island.Completed(turn.Gang)
 				}
 			} else {
 				s.island.Arm(turn.Gang, dropped{})
@@ -169,7 +170,7 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 // dropped stands for a run that came to nothing before it was armed.
 type dropped struct{}
 
-func (dropped) Launch(uint64)      {}
+func (dropped) Launch(uint64) bool { return false }
 func (dropped) Fail(uint64, error) {}
 
 // Place makes the object of a buffer that is made alone, on one device.

@@ -63,7 +63,7 @@ func submit(t testing.TB, s *client.Session, r client.Run, outputs int) (executo
 // end ends a launch as the thread does that ran it.
 func end(s *client.Session, turn executor.Turn) {
 	if turn.Cell != nil && turn.Cell.Swap(executor.CellEnded) == executor.CellWanted {
-		s.Island().Ended(turn.Gang)
+		s.Island().Completed(turn.Gang)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestAfterAndNested(t *testing.T) {
 	if err := s.Island().Await(reads.Gang); err != nil {
 		t.Error(err)
 	}
-	s.Island().Ended(reads.Gang)
+	s.Island().Completed(reads.Gang)
 }
 
 // A run that comes to nothing leaves no object and no turn.
@@ -211,7 +211,7 @@ func TestSubmitUndoesItself(t *testing.T) {
 	if err := s.Island().Await(next.Gang); err != nil {
 		t.Errorf("behind a run that came to nothing: %v", err)
 	}
-	s.Island().Ended(next.Gang)
+	s.Island().Completed(next.Gang)
 	s.Free(objects[0])
 	s.Free(more[0])
 	holds(t, s, "without any", 0)
@@ -271,7 +271,7 @@ func TestOpenRefuses(t *testing.T) {
 
 type verdict struct{ err chan error }
 
-func (v verdict) Launch(uint64)          { v.err <- nil }
+func (v verdict) Launch(uint64) bool     { v.err <- nil; return false }
 func (v verdict) Fail(_ uint64, e error) { v.err <- e }
 
 // All that a session made goes with it, and nothing of others.
@@ -323,7 +323,7 @@ func TestThreads(t *testing.T) {
 					if err := s.Island().Await(turn.Gang); err != nil {
 						t.Error(err)
 					}
-					s.Island().Ended(turn.Gang)
+					s.Island().Completed(turn.Gang)
 				}
 				end(s, turn)
 				s.Forget(program)

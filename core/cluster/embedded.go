@@ -21,6 +21,9 @@ type Embedded struct {
 	// Cells bound how many gangs of several devices are launched at once by
 	// their own threads; see executor.Cell.
 	Cells []*executor.Cell
+	// Window bounds how many gangs of several devices may wait or be under way;
+	// 0 is no bound.
+	Window int
 	// Limit bounds the bytes of a device's memory that runs may take; 0 is no
 	// bound of ours.
 	Limit int64
@@ -43,5 +46,6 @@ func (e Embedded) Open() (*client.Session, error) {
 	}
 	id := sessions.Add(1)
 	island := executor.NewIsland(e.Cells, schedule.Config{})
+	island.Bound(e.Window)
 	return client.Open(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
 }

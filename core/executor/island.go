@@ -31,23 +31,26 @@ import (
 // called, once, from a goroutine of the island.
 type Launch interface {
 	// Launch puts the work into the queues of the gang's devices and returns
-	// when it is there.
-	Launch(gang uint64)
+	// when it is there. Under way means that Completed will be called when the
+	// devices are through with it; otherwise that is not awaited.
+	Launch(gang uint64) (underWay bool)
 	// Fail says that the gang will never be launched.
 	Fail(gang uint64, err error)
 }
 
-// Cell is where the thread that launches a gang says that the launch has
-// ended. It swaps in CellEnded and, where it finds CellWanted, reports by
-// Island.Ended; otherwise the island finds out when it next looks. Cells may
-// lie in memory that Go does not own.
+// Cell is where the thread that launches a gang says how far the gang is, by
+// setting bits. Where it finds CellWanted set before, it calls Island.Report;
+// otherwise the island finds out when it next looks. Once CellDone is set nobody
+// but the island uses the cell. Cells may lie in memory that Go does not own.
 type Cell = atomic.Uint32
 
-// The states of a Cell.
+// The bits of a Cell.
 const (
-	CellLaunching = 1 // set before the turn is given
-	CellWanted    = 2 // set by the island: a gang waits for this one
-	CellEnded     = 3 // set by the launching thread, which leaves the cell alone from then on
+	CellLaunched = 1 // the gang is in the queue of each of its devices
+	CellDone     = 2 // the devices are through with it
+	CellWanted   = 4 // set by the island: somebody waits
+	// CellEnded is of a gang whose completion is not awaited, or that failed.
+	CellEnded = CellLaunched | CellDone
 )
 
 // Turn is the answer to a submission.
@@ -63,8 +66,9 @@ type Turn struct {
 
 // entry is a gang that holds its turn or waits for it.
 type entry struct {
-	id   uint64
-	cell *Cell // of a gang that is launched by its own thread
+	id       uint64
+	cell     *Cell // of a gang that is launched by its own thread
+	launched bool
 	// For a gang that waits: its work or its waiter when they are known, started
 	// when its turn has come, failed when it never will.
 	launch  Launch
@@ -86,6 +90,7 @@ type Island struct {
 	changed *sync.Cond        // the queue is shorter, or a launch of the island's has ended
 	running int               // the island's own goroutines
 	closed  bool
+	bound   int   // of len(gangs); 0 is none
 	queued  int64 // gangs that had to wait, ever
 }
 
@@ -97,6 +102,10 @@ func NewIsland(cells []*Cell, config schedule.Config) *Island {
 	return i
 }
 
+// Bound bounds the gangs that wait or are under way: Enter waits for one of them
+// to be done before it takes another. It is to be called before the first Enter.
+func (i *Island) Bound(gangs int) { i.bound = gangs }
+
 var (
 	errShut = status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
 	errLate = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
@@ -105,8 +114,8 @@ var (
 // Enter submits a gang. Its ID is given by the island. Nested marks a gang that
 // is submitted from inside a host callback of a gang which may still hold its
 // turn: it is part of that turn and waits for no lane, unless it reads from
-// gangs that have yet to be launched. Where the queue is full, Enter waits until
-// launches have made room.
+// gangs that have yet to be launched. Where the queue is full, or the bound of
+// gangs under way is reached, Enter waits until others have made room.
 //
 // Errors: UNAVAILABLE after Close.
 func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
@@ -127,6 +136,12 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 		var e *entry
 		if !alone {
 			i.reap()
+			if i.bound > 0 && len(i.gangs) >= i.bound && !nested {
+				if !i.want() {
+					i.changed.Wait()
+				}
+				continue
+			}
 			e = i.keep(g.ID)
 		}
 		started, refused := i.step(schedule.Event{Kind: schedule.Submit, Gang: *g})
@@ -153,7 +168,7 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 			if i.state.Queued() > 0 {
 				e.cell.Store(CellWanted)
 			} else {
-				e.cell.Store(CellLaunching)
+				e.cell.Store(0)
 			}
 			i.holding = append(i.holding, e)
 			return Turn{Gang: g.ID, Now: true, Cell: e.cell}, nil
@@ -178,7 +193,7 @@ func (i *Island) Arm(gang uint64, l Launch) {
 }
 
 // Await waits for the turn of a gang that waits, for callers that launch it
-// themselves and then call Ended. Its error says why the turn never comes.
+// themselves and then call Launched and Completed, or Completed alone. Its error says why the turn never comes.
 func (i *Island) Await(gang uint64) error {
 	i.mu.Lock()
 	e := i.gangs[gang]
@@ -197,16 +212,34 @@ func unknown(gang uint64) error {
 	return status.New(status.Internal, "computation %d does not wait for its turn", gang)
 }
 
-// Ended says that a gang's launch has ended: the gang is in the queue of each
-// of its devices, or failed to get there on all.
-func (i *Island) Ended(gang uint64) {
+// Report says that bits were set in the cell of a gang for which somebody waits.
+func (i *Island) Report(uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if e := i.gangs[gang]; e != nil {
-		if k := slices.Index(i.holding, e); k >= 0 {
-			i.holding = slices.Delete(i.holding, k, k+1)
-		}
+	i.reap()
+}
+
+// Launched says that a gang without a cell is in the queue of each of its
+// devices. Completed will follow.
+func (i *Island) Launched(gang uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if e := i.gangs[gang]; e != nil && e.cell == nil {
+		i.launch(e)
+	}
+}
+
+// Completed says that the devices are through with a gang, or that it failed to
+// get to them.
+func (i *Island) Completed(gang uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch e := i.gangs[gang]; {
+	case e == nil:
+	case e.cell == nil:
 		i.finish(e)
+	default:
+		i.reap()
 	}
 }
 
@@ -241,7 +274,10 @@ func (i *Island) Queued() (now, ever int64) {
 // reads reports whether g reads from a gang that has yet to be launched.
 func (i *Island) reads(g *schedule.Gang) bool {
 	i.reap()
-	return slices.ContainsFunc(g.After, func(id uint64) bool { return i.gangs[id] != nil })
+	return slices.ContainsFunc(g.After, func(id uint64) bool {
+		e := i.gangs[id]
+		return e != nil && !e.launched
+	})
 }
 
 // keep remembers a gang that holds its turn or waits for it.
@@ -264,12 +300,15 @@ func (i *Island) drop(e *entry) {
 	i.spare = append(i.spare, e)
 }
 
-// reap takes note of launches that have ended unseen, and says whether there
-// were any.
+// reap takes note of what the cells say, and says whether a gang was done.
 func (i *Island) reap() (found bool) {
 	for k := 0; k < len(i.holding); {
 		e := i.holding[k]
-		if e.cell.Load() != CellEnded {
+		bits := e.cell.Load()
+		if bits&CellDone == 0 {
+			if bits&CellLaunched != 0 {
+				i.launch(e)
+			}
 			k++
 			continue
 		}
@@ -280,15 +319,24 @@ func (i *Island) reap() (found bool) {
 	return found
 }
 
-// want asks all threads that launch gangs to report the end, since a gang waits:
-// for lanes, for what it reads, or for what its policy counts. Gangs that are
-// given their turn while others wait are asked from the start. It says whether
-// launches were found to have ended.
+// want asks all threads that launch gangs to report, since a gang waits: for
+// lanes, for what it reads, for what its policy counts, or for room. Gangs that
+// are given their turn while others wait are asked from the start. It says
+// whether gangs were found to be done.
 func (i *Island) want() (found bool) {
 	for _, e := range i.holding {
-		e.cell.CompareAndSwap(CellLaunching, CellWanted)
+		e.cell.Or(CellWanted)
 	}
 	return i.reap()
+}
+
+// launch takes note that a gang has given up its lanes.
+func (i *Island) launch(e *entry) {
+	if !e.launched {
+		e.launched = true
+		i.step(schedule.Event{Kind: schedule.Launched, ID: e.id})
+		i.changed.Broadcast()
+	}
 }
 
 // finish ends a gang that had its turn.
@@ -350,8 +398,11 @@ func (i *Island) carryOut(e *entry) {
 		if failed != nil {
 			l.Fail(id, failed)
 		} else {
-			l.Launch(id)
-			i.Ended(id)
+			if l.Launch(id) {
+				i.Launched(id)
+			} else {
+				i.Completed(id)
+			}
 		}
 		i.mu.Lock()
 		defer i.mu.Unlock()

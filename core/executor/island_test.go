@@ -95,8 +95,8 @@ func TestEndIsSeenLater(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		for range 3 {
 			turn := now(t, is, span(0, 8))
-			if was := turn.Cell.Swap(executor.CellEnded); was != executor.CellLaunching {
-				t.Fatalf("the cell was %d, want %d", was, executor.CellLaunching)
+			if was := turn.Cell.Swap(executor.CellEnded); was != 0 {
+				t.Fatalf("the cell was %d, want %d", was, 0)
 			}
 		}
 	})
@@ -112,11 +112,11 @@ func TestEndIsWanted(t *testing.T) {
 		}
 		synctest.Wait()
 		b.waits(t, "the end was not reported yet")
-		is.Ended(a.Gang)
+		is.Completed(a.Gang)
 		synctest.Wait()
 		b.runs(t, "the end was reported")
-		is.Ended(a.Gang) // a second time
-		is.Ended(12345)
+		is.Completed(a.Gang) // a second time
+		is.Completed(12345)
 		now(t, is, span(0, 8))
 	})
 }
@@ -135,7 +135,7 @@ func TestLateReport(t *testing.T) {
 			t.Fatal("the cell is not used again")
 		}
 		_, d := arm(t, is, span(4, 8))
-		is.Ended(a.Gang)
+		is.Completed(a.Gang)
 		synctest.Wait()
 		d.waits(t, "the gang before it has not ended")
 		end(is, c)

@@ -40,7 +40,7 @@ type run struct {
 	own     bool // launched by its own thread
 }
 
-func (r *run) Launch(gang uint64) {
+func (r *run) Launch(gang uint64) bool {
 	if !r.own && r.closed.Load() {
 		r.t.Errorf("gang %d: launched after Close", gang)
 	}
@@ -79,6 +79,7 @@ func (r *run) Launch(gang uint64) {
 		}
 	}
 	r.over[gang] = true
+	return false
 }
 
 // join puts a gang into the queues of the devices, one after the other.

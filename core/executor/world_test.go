@@ -44,9 +44,9 @@ func enter(t testing.TB, is *executor.Island, devices schedule.DeviceSet, after 
 func end(is *executor.Island, turn executor.Turn) {
 	switch {
 	case !turn.Now:
-		is.Ended(turn.Gang)
+		is.Completed(turn.Gang)
 	case turn.Cell != nil && turn.Cell.Swap(executor.CellEnded) == executor.CellWanted:
-		is.Ended(turn.Gang)
+		is.Completed(turn.Gang)
 	}
 }
 
@@ -59,13 +59,14 @@ type work struct {
 	failed   []error
 }
 
-func (w *work) Launch(gang uint64) {
+func (w *work) Launch(gang uint64) bool {
 	w.mu.Lock()
 	w.launched = append(w.launched, gang)
 	w.mu.Unlock()
 	if w.body != nil {
 		w.body(gang)
 	}
+	return false
 }
 
 func (w *work) Fail(_ uint64, err error) {
