@@ -1,0 +1,173 @@
+// Package core_test keeps the rules by which the packages of the module depend
+// on each other.
+package core_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const module = "github.com/openpathways/pathways"
+
+var (
+	// Only these trees use cgo, and what builds without it imports none of them.
+	cgoTrees  = []string{"capi", "device/pjrt"}
+	pureTrees = []string{"core", "transport", "device", "device/sim", "device/devicetest"}
+	// These packages decide and never act: the same events give the same actions.
+	// They import nothing of the module but each other.
+	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/shape", "core/status"}
+	// What a decider may not import, with all below it.
+	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log", "math/rand",
+		"net", "os", "runtime", "sync", "syscall", "time"}
+)
+
+// under reports whether a path is one of the trees or in one of them.
+func under(p string, trees []string) bool {
+	return slices.ContainsFunc(trees, func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") })
+}
+
+// rules reads all Go files of a module and tells of each rule that is broken. It
+// gives the packages it has seen.
+func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
+	packages = map[string]bool{} // by directory: a comment was found
+	err = fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := path.Base(name)
+		if d.IsDir() {
+			if name != "." && (base[0] == '.' || base[0] == '_' || base == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(name) != ".go" || base[0] == '.' || base[0] == '_' {
+			return nil
+		}
+		code, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		files := token.NewFileSet()
+		f, err := parser.ParseFile(files, name, code, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
+		tell := func(at token.Pos, format string, args ...any) {
+			broken = append(broken, fmt.Sprintf("%s:%d: ", name, files.Position(at).Line)+fmt.Sprintf(format, args...))
+		}
+		decides := !test && slices.Contains(deciders, dir)
+		for _, spec := range f.Imports {
+			p, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			own, ours := strings.CutPrefix(p, module+"/")
+			switch {
+			case p == "C" && !under(dir, cgoTrees):
+				tell(spec.Pos(), "cgo is for %s alone", strings.Join(cgoTrees, " and "))
+			case ours && under(own, cgoTrees) && under(dir, pureTrees) && !under(dir, cgoTrees):
+				tell(spec.Pos(), "%s imports %s, which needs cgo", dir, own)
+			case decides && ours && !slices.Contains(deciders, own):
+				tell(spec.Pos(), "%s decides and never acts: it may not import %s", dir, own)
+			case decides && under(p, acting):
+				tell(spec.Pos(), "%s decides and never acts: it may not import %q", dir, p)
+			}
+		}
+		if decides {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if g, ok := n.(*ast.GoStmt); ok {
+					tell(g.Pos(), "%s decides and never acts: it may not have goroutines", dir)
+				}
+				return true
+			})
+		}
+		if !test {
+			packages[dir] = packages[dir] || f.Name.Name == "main" && f.Doc.Text() != "" ||
+				strings.HasPrefix(f.Doc.Text(), "Package "+f.Name.Name+" ")
+		}
+		return nil
+	})
+	for dir, documented := range packages {
+		if !documented {
+			broken = append(broken, fmt.Sprintf("%s: no file has a package comment, which is the package's contract", dir))
+		}
+	}
+	slices.Sort(broken)
+	return broken, packages, err
+}
+
+func TestRules(t *testing.T) {
+	broken, packages, err := rules(os.DirFS(".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range broken {
+		t.Error(b)
+	}
+	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "device", "device/pjrt", "capi/pjrt"} {
+		if _, ok := packages[dir]; !ok {
+			t.Errorf("package %s was not found; a rule that is about it keeps nothing", dir)
+		}
+	}
+}
+
+// Each rule finds what breaks it, and nothing else.
+func TestRulesFindWhatBreaksThem(t *testing.T) {
+	const doc = "// Package x is here.\npackage x\n"
+	imports := func(p string) string { return doc + "import _ " + strconv.Quote(p) + "\n" }
+	for _, c := range []struct {
+		name, file, code string
+		want             string // "" where nothing is broken
+	}{
+		{"cgo in core", "core/store/x.go", doc + "import \"C\"\n", "core/store/x.go:3: cgo"},
+		{"cgo in a test", "transport/x/x_test.go", doc + "import \"C\"\n", "cgo is for capi and device/pjrt alone"},
+		{"cgo beside a tree", "capital/x.go", doc + "import \"C\"\n", "cgo"},
+		{"cgo in capi", "capi/lib/x.go", doc + "import \"C\"\n", ""},
+		{"cgo in the driver", "device/pjrt/x.go", doc + "import \"C\"\n", ""},
+		{"capi in core", "core/client/x.go", imports(module + "/capi/pjrt"), "core/client imports capi/pjrt"},
+		{"the driver in a test of core", "core/client/x_test.go", imports(module + "/device/pjrt"), "core/client imports device/pjrt"},
+		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"), "device/sim imports device/pjrt/abi"},
+		{"the driver in capi", "capi/pjrt/x.go", imports(module + "/device/pjrt"), ""},
+		{"the contract in core", "core/executor/x.go", imports(module + "/device"), ""},
+		{"a lock", "core/schedule/x.go", imports("sync"), `core/schedule decides and never acts: it may not import "sync"`},
+		{"an atomic", "core/placement/x.go", imports("sync/atomic"), `"sync/atomic"`},
+		{"a clock", "core/progress/x.go", imports("time"), `"time"`},
+		{"a socket", "core/shape/x.go", imports("net/http"), `"net/http"`},
+		{"a file", "core/status/x.go", imports("os"), `"os"`},
+		{"chance", "core/schedule/x.go", imports("math/rand/v2"), `"math/rand/v2"`},
+		{"chance in a test", "core/schedule/x_test.go", imports("math/rand/v2"), ""},
+		{"arithmetic", "core/schedule/x.go", imports("math/bits"), ""},
+		{"a lock elsewhere", "core/store/x.go", imports("sync"), ""},
+		{"what acts", "core/schedule/x.go", imports(module + "/core/store"), "may not import core/store"},
+		{"what decides", "core/schedule/x.go", imports(module + "/core/status"), ""},
+		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n", "core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},
+		{"no comment", "core/store/x.go", "package x\n", "core/store: no file has a package comment"},
+		{"another comment", "core/store/x.go", "// Copyright\npackage x\n", "core/store: no file has a package comment"},
+		{"a command without a comment", "capi/lib/x.go", "package main\n", "capi/lib: no file has a package comment"},
+		{"a command", "capi/lib/x.go", "// Command lib is here.\npackage main\n", ""},
+		{"a test without a comment", "core/store/x_test.go", "package x\n", ""},
+		{"what is not of the module", ".venv/x.go", "package x\nimport \"C\"\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			broken, _, err := rules(fstest.MapFS{c.file: &fstest.MapFile{Data: []byte(c.code)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want == "" && len(broken) > 0 || c.want != "" && (len(broken) != 1 || !strings.Contains(broken[0], c.want)) {
+				t.Errorf("got %q, want %q", broken, c.want)
+			}
+		})
+	}
+}
