@@ -56,6 +56,22 @@ void pw_context_drop(PJRT_ExecuteContext* context) {
   if (err) pw_error_free(err);
 }
 
+static PJRT_ExecuteContext* empty;
+
+static void make_empty(void) {
+  if (!PW_HAS(PJRT_ExecuteContext_Create)) return;
+  PW_ARGS(PJRT_ExecuteContext_Create_Args, a);
+  PJRT_Error* err = pw_under->PJRT_ExecuteContext_Create(&a);
+  if (err) pw_error_free(err);
+  else empty = a.context;
+}
+
+PJRT_ExecuteContext* pw_context_empty(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, make_empty);
+  return empty;
+}
+
 PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
   if (!PW_HAS(PJRT_ExecuteContext_Destroy)) return pw_unimplemented("PJRT_ExecuteContext_Destroy");
   pthread_mutex_lock(&mu);

@@ -180,6 +180,7 @@ struct PJRT_LoadedExecutable {
   uint64_t program;      // id in the core
   char* name;
   bool donates;
+  bool calls_back;  // names a host callback, which looks into the run's context
   PJRT_Device** devices;  // one a row of Execute
   size_t num_devices;
   pw_output* outputs;
@@ -232,6 +233,8 @@ void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
 // caller's Destroy (context.c).
 void pw_context_hold(PJRT_ExecuteContext* context);
 void pw_context_drop(PJRT_ExecuteContext* context);
+// An empty context for runs that come without one; NULL where there is none.
+PJRT_ExecuteContext* pw_context_empty(void);
 
 // ---- the table and its extensions (table_gen.c, extension.c) ----
 void pw_table_fill(PJRT_Api* table);

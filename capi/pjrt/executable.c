@@ -86,6 +86,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   e->refs = 1;
   e->donates = code == NULL || (format_size == 3 && memcmp(format, "hlo", 3) == 0) ||
                mentions(code, code_size, "tf.aliasing_output") || mentions(code, code_size, "jax.buffer_donor");
+  e->calls_back = code == NULL || mentions(code, code_size, "python_cpu_callback");
 
   PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
   get.loaded_executable = under;

@@ -252,14 +252,22 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   }
   for (size_t o = 0; o < outs; o++) arrays[o] = pw_array_new(objects[o], (int32_t)n);
 
+  // A host callback without a context would end the process inside the plugin;
+  // with an empty one it is an error.
+  PJRT_LoadedExecutable_Execute_Args a = *args;
+  PJRT_ExecuteOptions with_context;
+  if (e->calls_back && a.options && a.options->context == NULL) {
+    with_context = *a.options;
+    with_context.context = pw_context_empty();
+    a.options = &with_context;
+  }
+
   if (turn.verdict == PW_QUEUED) {
     PW_COUNT(queued, 1);
-    err = queue(args, only, inputs, flat, &moves, &turn, arrays);
+    err = queue(&a, only, inputs, flat, &moves, &turn, arrays);
     goto out;
   }
 
-  PJRT_LoadedExecutable_Execute_Args a = *args;
-  a.struct_size = PW_COVERS(args, execute_device) ? sizeof a : args->struct_size;
   a.executable = e->under;
   a.argument_lists = rows;
   if (only) a.execute_device = only->under;
