@@ -47,7 +47,7 @@ var skip = regexp.MustCompile(`^(JAX_|PLUGIN_|PJRT_(Tpu|Megascale|Triton|RawBuff
 
 // The data gives unions by size only; these are their members.
 var unions = map[string]string{
-	"PJRT_NamedValue.type+": "union {\n    const char* string_value;\n    int64_t int64_value;\n    const int64_t* int64_array_value;\n    float float_value;\n    bool bool_value;\n  }",
+	"PJRT_NamedValue.type+":                     "union {\n    const char* string_value;\n    int64_t int64_value;\n    const int64_t* int64_array_value;\n    float float_value;\n    bool bool_value;\n  }",
 	"PJRT_Buffer_MemoryLayout.extension_start+": "union {\n    PJRT_Buffer_MemoryLayout_Tiled tiled;\n    PJRT_Buffer_MemoryLayout_Strides strides;\n  }",
 }
 
