@@ -62,8 +62,8 @@ func submit(t testing.TB, s *client.Session, r client.Run, outputs int) (executo
 
 // end ends a launch as the thread does that ran it.
 func end(s *client.Session, turn executor.Turn) {
-	if turn.Cell != nil && turn.Cell.Swap(executor.CellEnded) == executor.CellWanted {
-		s.Island().Completed(turn.Gang)
+	if turn.Cell != nil && turn.Cell.Or(executor.CellEnded)&executor.CellWanted != 0 {
+		s.Island().Report(turn.Gang)
 	}
 }
 

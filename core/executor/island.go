@@ -83,11 +83,11 @@ type Island struct {
 	state   *schedule.State
 	actions []schedule.Action
 	last    uint64            // gang number given last
-	gangs   map[uint64]*entry // gangs that hold lanes or wait
+	gangs   map[uint64]*entry // gangs that wait, hold lanes or are under way
 	spare   []*entry          // to be used again
-	holding []*entry          // gangs launched by their own thread, end not seen yet
+	holding []*entry          // gangs with a cell: launched by their own thread, end not seen yet
 	cells   []*Cell           // free
-	changed *sync.Cond        // the queue is shorter, or a launch of the island's has ended
+	changed *sync.Cond        // there is room, or a launch of the island's has ended
 	running int               // the island's own goroutines
 	closed  bool
 	bound   int   // of len(gangs); 0 is none
@@ -193,7 +193,8 @@ func (i *Island) Arm(gang uint64, l Launch) {
 }
 
 // Await waits for the turn of a gang that waits, for callers that launch it
-// themselves and then call Launched and Completed, or Completed alone. Its error says why the turn never comes.
+// themselves and then call Launched and Completed, or Completed alone. Its error
+// says why the turn never comes.
 func (i *Island) Await(gang uint64) error {
 	i.mu.Lock()
 	e := i.gangs[gang]
@@ -280,7 +281,7 @@ func (i *Island) reads(g *schedule.Gang) bool {
 	})
 }
 
-// keep remembers a gang that holds its turn or waits for it.
+// keep remembers a gang until it is done.
 func (i *Island) keep(id uint64) *entry {
 	var e *entry
 	if n := len(i.spare) - 1; n >= 0 {
@@ -388,6 +389,7 @@ func (i *Island) carryOut(e *entry) {
 	e.launch, e.waiter = nil, nil
 	if failed != nil {
 		i.drop(e)
+		i.changed.Broadcast()
 	}
 	if waiter != nil {
 		waiter <- failed
@@ -395,14 +397,13 @@ func (i *Island) carryOut(e *entry) {
 	}
 	i.running++
 	go func() {
-		if failed != nil {
+		switch {
+		case failed != nil:
 			l.Fail(id, failed)
-		} else {
-			if l.Launch(id) {
-				i.Launched(id)
-			} else {
-				i.Completed(id)
-			}
+		case l.Launch(id):
+			i.Launched(id)
+		default:
+			i.Completed(id)
 		}
 		i.mu.Lock()
 		defer i.mu.Unlock()

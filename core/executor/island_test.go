@@ -95,8 +95,8 @@ func TestEndIsSeenLater(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		for range 3 {
 			turn := now(t, is, span(0, 8))
-			if was := turn.Cell.Swap(executor.CellEnded); was != 0 {
-				t.Fatalf("the cell was %d, want %d", was, 0)
+			if was := turn.Cell.Or(executor.CellEnded); was != 0 {
+				t.Fatalf("the cell was %d, want 0", was)
 			}
 		}
 	})
@@ -107,16 +107,19 @@ func TestEndIsWanted(t *testing.T) {
 	island(t, 2, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))
 		_, b := arm(t, is, span(0, 8))
-		if was := a.Cell.Swap(executor.CellEnded); was != executor.CellWanted {
+		if was := a.Cell.Or(executor.CellEnded); was != executor.CellWanted {
 			t.Fatalf("the cell was %d, want %d", was, executor.CellWanted)
 		}
 		synctest.Wait()
 		b.waits(t, "the end was not reported yet")
-		is.Completed(a.Gang)
+		is.Report(a.Gang)
 		synctest.Wait()
 		b.runs(t, "the end was reported")
-		is.Completed(a.Gang) // a second time
-		is.Completed(12345)
+		for _, gang := range []uint64{a.Gang, 12345} { // a second time, and of no gang
+			is.Report(gang)
+			is.Launched(gang)
+			is.Completed(gang)
+		}
 		now(t, is, span(0, 8))
 	})
 }
@@ -127,7 +130,7 @@ func TestLateReport(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 4))
 		_, b := arm(t, is, span(0, 4))
-		a.Cell.Swap(executor.CellEnded)
+		a.Cell.Or(executor.CellEnded)
 		c := now(t, is, span(4, 8)) // sees it
 		synctest.Wait()
 		b.runs(t, "the end was seen")
@@ -135,12 +138,147 @@ func TestLateReport(t *testing.T) {
 			t.Fatal("the cell is not used again")
 		}
 		_, d := arm(t, is, span(4, 8))
-		is.Completed(a.Gang)
+		is.Report(a.Gang)
 		synctest.Wait()
 		d.waits(t, "the gang before it has not ended")
 		end(is, c)
 		synctest.Wait()
 		d.runs(t, "the gang before it has ended")
+	})
+}
+
+// A gang gives up its lanes when it has been launched, before it is done.
+func TestLaunchedGivesUpLanes(t *testing.T) {
+	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+		unseen := now(t, is, span(0, 8))
+		tell(is, unseen, executor.CellLaunched)
+		a := now(t, is, span(0, 8), unseen.Gang)
+		_, b := arm(t, is, span(0, 8), a.Gang)
+		tell(is, a, executor.CellLaunched)
+		synctest.Wait()
+		b.runs(t, "behind a gang that has been launched")
+		c := now(t, is, span(0, 8))
+		if c.Cell == a.Cell || c.Cell == unseen.Cell {
+			t.Error("a gang was given the cell of one that is not done")
+		}
+		if turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: []uint64{a.Gang}}, true); err != nil || !turn.Now {
+			t.Errorf("from a callback, reading from what has been launched: %+v, %v; want its turn", turn, err)
+		}
+		for _, turn := range []executor.Turn{c, a, unseen} {
+			end(is, turn)
+		}
+	})
+}
+
+// A gang that the island launches gives up its lanes when Launch returns; its end
+// may come before that.
+func TestUnderWay(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+			is.Bound(3)
+			a := now(t, is, span(0, 8))
+			b := enter(t, is, span(0, 8))
+			_, c := arm(t, is, span(0, 8))
+			w := &work{underWay: true, body: func(gang uint64) {
+				if early {
+					is.Completed(gang)
+				}
+			}}
+			is.Arm(b.Gang, w)
+			end(is, a)
+			synctest.Wait()
+			w.runs(t, "in its turn")
+			c.runs(t, "behind what has been launched")
+			if !early {
+				full(t, is, span(0, 8), func() { end(is, enter(t, is, span(0, 8))) }, func() { is.Completed(b.Gang) }, 2)
+			}
+			for range 4 {
+				end(is, now(t, is, span(0, 8)))
+			}
+		})
+	}
+}
+
+// full asserts that Enter has to wait after so many more gangs, until room is
+// made.
+func full(t *testing.T, is *executor.Island, devices schedule.DeviceSet, again func(), room func(), more int) {
+	t.Helper()
+	var turns []executor.Turn
+	for range more {
+		turns = append(turns, now(t, is, devices))
+		tell(is, turns[len(turns)-1], executor.CellLaunched)
+	}
+	done := false
+	go func() { again(); done = true }()
+	synctest.Wait()
+	if done {
+		t.Error("Enter has returned, and as many gangs are under way as may be")
+	}
+	room()
+	synctest.Wait()
+	if !done {
+		t.Error("Enter waits, and there is room")
+	}
+	for _, turn := range turns {
+		end(is, turn)
+	}
+}
+
+// So many gangs may wait or be under way; the next waits until one is done.
+func TestBound(t *testing.T) {
+	island(t, 8, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+		is.Bound(3)
+		a := now(t, is, span(0, 8))
+		tell(is, a, executor.CellLaunched)
+		for range 2 { // the second time with what the first has left
+			b := now(t, is, span(0, 8))
+			full(t, is, span(8, 16), func() { end(is, enter(t, is, span(16, 24))) }, func() { end(is, b) }, 1)
+		}
+		b, c := now(t, is, span(0, 8)), now(t, is, span(8, 16))
+		now(t, is, span(0, 1)) // of one device
+		for _, after := range [][]uint64{nil, {b.Gang}} {
+			turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: after}, true)
+			if err != nil || turn.Now != (after == nil) {
+				t.Errorf("from a callback, after %v: %+v, %v", after, turn, err)
+			}
+			if !turn.Now {
+				is.Arm(turn.Gang, new(work))
+			}
+		}
+		end(is, b)
+		synctest.Wait()
+		end(is, c)
+		end(is, a)
+	})
+}
+
+// What fails makes room too.
+func TestBoundAfterFailure(t *testing.T) {
+	for _, await := range []bool{false, true} {
+		island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+			is.Bound(1)
+			bad := enter(t, is, schedule.DeviceSet{})
+			full(t, is, span(0, 8), func() { end(is, enter(t, is, span(0, 8))) }, func() {
+				if !await {
+					is.Arm(bad.Gang, new(work))
+				} else if err := is.Await(bad.Gang); status.CodeOf(err) != status.InvalidArgument {
+					t.Errorf("Await of a gang without devices: %v", err)
+				}
+			}, 0)
+		})
+	}
+}
+
+func TestCloseEndsWaitForBound(t *testing.T) {
+	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+		is.Bound(1)
+		a := now(t, is, span(0, 8))
+		full(t, is, span(0, 8), func() {
+			if _, err := is.Enter(&schedule.Gang{Devices: span(0, 8)}, false); status.CodeOf(err) != status.Unavailable {
+				t.Errorf("Enter that waited for room: %v", err)
+			}
+		}, is.Close, 0)
+		end(is, a)
 	})
 }
 
@@ -359,7 +497,7 @@ func TestFullQueueSeesEnd(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))
 		_, b := arm(t, is, span(0, 8))
-		a.Cell.Store(executor.CellEnded) // the thread has not come to report it
+		a.Cell.Or(executor.CellEnded) // the thread has not come to report it
 		turn := enter(t, is, span(0, 1))
 		if !turn.Now {
 			t.Error("a gang of one device has to wait")

@@ -22,6 +22,9 @@ type arena struct {
 	entered atomic.Int64
 	closing atomic.Bool // Close may have been called
 	closed  atomic.Bool // Close has returned
+	bound   int64
+	inside  atomic.Int64   // gangs under way that the bound is about
+	later   sync.WaitGroup // goroutines that are through with gangs
 
 	mu      sync.Mutex     // guards the rest
 	holder  []uint64       // by device: the gang of several devices that is being launched
@@ -37,10 +40,19 @@ type run struct {
 	devices []int
 	after   []uint64
 	rng     *rand.Rand
+	turn    executor.Turn
 	own     bool // launched by its own thread
 }
 
-func (r *run) Launch(gang uint64) bool {
+// launch puts the gang into the queues of its devices.
+func (r *run) launch() (underWay bool) {
+	gang := r.turn.Gang
+	counted := !r.turn.Now || r.turn.Cell != nil
+	if counted {
+		if n := r.inside.Add(1); r.bound > 0 && n > r.bound {
+			r.t.Errorf("%d gangs are under way, the bound is %d", n, r.bound)
+		}
+	}
 	if !r.own && r.closed.Load() {
 		r.t.Errorf("gang %d: launched after Close", gang)
 	}
@@ -79,7 +91,38 @@ func (r *run) Launch(gang uint64) bool {
 		}
 	}
 	r.over[gang] = true
-	return false
+	if underWay = counted && r.rng.IntN(2) == 0; counted && !underWay {
+		r.inside.Add(-1)
+	}
+	return underWay
+}
+
+// compute has the gang done some time later.
+func (r *run) compute() {
+	r.later.Go(func() {
+		runtime.Gosched()
+		r.inside.Add(-1)
+		tell(r.is, r.turn, executor.CellDone)
+	})
+}
+
+// Launch is called by the island; the gang may be done before it returns.
+func (r *run) Launch(uint64) (underWay bool) {
+	if underWay = r.launch(); underWay {
+		r.compute()
+	}
+	return underWay
+}
+
+// launchOwn launches the gang on its own thread.
+func (r *run) launchOwn() {
+	r.own = true
+	if r.launch() {
+		tell(r.is, r.turn, executor.CellLaunched)
+		r.compute()
+	} else {
+		end(r.is, r.turn)
+	}
 }
 
 // join puts a gang into the queues of the devices, one after the other.
@@ -130,6 +173,7 @@ func (a *arena) gang(rng *rand.Rand) bool {
 		}
 		return false
 	}
+	r.turn = turn
 	if !turn.Now || turn.Cell != nil { // others can wait for it
 		a.mu.Lock()
 		a.gangs = append(a.gangs, turn.Gang)
@@ -141,19 +185,15 @@ func (a *arena) gang(rng *rand.Rand) bool {
 	}
 	switch {
 	case turn.Now:
-		r.own = true
-		r.Launch(turn.Gang)
-		end(a.is, turn)
+		r.launchOwn()
 	case rng.IntN(3) > 0:
 		a.is.Arm(turn.Gang, r)
 	default:
-		r.own = true
 		if err := a.is.Await(turn.Gang); err != nil {
 			r.Fail(turn.Gang, err)
-			break
+		} else {
+			r.launchOwn()
 		}
-		r.Launch(turn.Gang)
-		end(a.is, turn)
 	}
 	if last {
 		a.is.Close()
@@ -164,7 +204,7 @@ func (a *arena) gang(rng *rand.Rand) bool {
 
 // Whatever is submitted by however many threads: gangs of several devices that
 // share one are not launched at the same time and come to all devices in one
-// order, each gang is launched or failed once, after what it reads from, and all
+// order, no more than the bound are under way, each gang is launched or failed once, after what it reads from, and all
 // of them are.
 func TestStress(t *testing.T) {
 	const workers, each = 6, 50
@@ -175,13 +215,14 @@ func TestStress(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		devices := []int{3, 8, 70}[rng.IntN(3)]
-		cells, most, window := rng.IntN(4), 1+rng.IntN(8), rng.IntN(2)*(1+rng.IntN(4))
-		a := &arena{t: t, holder: make([]uint64, devices), order: make([][]uint64, devices), verdict: map[uint64]int{}, over: map[uint64]bool{},
+		cells, most, window, bound := rng.IntN(4), 1+rng.IntN(8), rng.IntN(2)*(1+rng.IntN(4)), rng.IntN(2)*(1+rng.IntN(4))
+		a := &arena{t: t, bound: int64(bound), holder: make([]uint64, devices), order: make([][]uint64, devices), verdict: map[uint64]int{}, over: map[uint64]bool{},
 			is: executor.NewIsland(newCells(cells), schedule.Config{MaxQueued: most, Policy: &schedule.FIFO{Window: window}})}
+		a.is.Bound(bound)
 		if rng.IntN(2) == 0 {
 			a.closeAt = 1 + rng.Int64N(workers*each)
 		}
-		t.Run(fmt.Sprintf("seed=%d,devices=%d,cells=%d,queue=%d,window=%d,close=%d", seed, devices, cells, most, window, a.closeAt), func(t *testing.T) {
+		t.Run(fmt.Sprintf("seed=%d,devices=%d,cells=%d,queue=%d,window=%d,bound=%d,close=%d", seed, devices, cells, most, window, bound, a.closeAt), func(t *testing.T) {
 			a.t = t
 			var all sync.WaitGroup
 			for w := range workers {
@@ -196,6 +237,7 @@ func TestStress(t *testing.T) {
 				runtime.Gosched()
 			}
 			a.is.Close()
+			a.later.Wait()
 			a.check()
 		})
 	}

@@ -40,19 +40,28 @@ func enter(t testing.TB, is *executor.Island, devices schedule.DeviceSet, after 
 	return turn
 }
 
-// end ends a launch as the thread does that ran it.
-func end(is *executor.Island, turn executor.Turn) {
+// tell says how far a gang is, as its thread does or what watches its devices.
+func tell(is *executor.Island, turn executor.Turn, bits uint32) {
 	switch {
-	case !turn.Now:
+	case turn.Cell != nil:
+		if turn.Cell.Or(bits)&executor.CellWanted != 0 {
+			is.Report(turn.Gang)
+		}
+	case turn.Now: // nobody waits for it
+	case bits&executor.CellDone != 0:
 		is.Completed(turn.Gang)
-	case turn.Cell != nil && turn.Cell.Swap(executor.CellEnded) == executor.CellWanted:
-		is.Completed(turn.Gang)
+	default:
+		is.Launched(turn.Gang)
 	}
 }
 
+// end says that a gang is through.
+func end(is *executor.Island, turn executor.Turn) { tell(is, turn, executor.CellEnded) }
+
 // work is a Launch that counts its calls.
 type work struct {
-	body func(gang uint64) // what Launch does; may be nil
+	body     func(gang uint64) // what Launch does; may be nil
+	underWay bool              // what Launch returns
 
 	mu       sync.Mutex // guards the rest
 	launched []uint64
@@ -66,7 +75,7 @@ func (w *work) Launch(gang uint64) bool {
 	if w.body != nil {
 		w.body(gang)
 	}
-	return false
+	return w.underWay
 }
 
 func (w *work) Fail(_ uint64, err error) {
