@@ -124,6 +124,23 @@ func TestEndIsWanted(t *testing.T) {
 	})
 }
 
+// Who gives a turn back may use Completed, whether there is a cell or not.
+func TestCompletedWithCell(t *testing.T) {
+	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
+		for range 3 {
+			a := now(t, is, span(0, 8))
+			is.Completed(a.Gang) // its cell does not say so
+			_, b := arm(t, is, span(0, 8))
+			synctest.Wait()
+			b.waits(t, "behind a gang whose cell says nothing")
+			a.Cell.Or(executor.CellEnded)
+			is.Completed(a.Gang)
+			synctest.Wait()
+			b.runs(t, "behind a gang that is done")
+		}
+	})
+}
+
 // The island may see the end before the thread reports it, and give the cell to
 // another gang: the late report is not about that one.
 func TestLateReport(t *testing.T) {
@@ -490,6 +507,27 @@ func TestFullQueue(t *testing.T) {
 			end(is, turn)
 		})
 	}
+}
+
+// A turn makes room in the queue as soon as it comes, although nothing is done.
+func TestFullQueueSeesTurn(t *testing.T) {
+	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
+		a := now(t, is, span(0, 8))
+		b := enter(t, is, span(0, 8))
+		entered := false
+		go func() { enter(t, is, span(0, 1)); entered = true }()
+		synctest.Wait()
+		if entered {
+			t.Error("Enter has returned, and the queue is full")
+		}
+		tell(is, a, executor.CellLaunched)
+		synctest.Wait()
+		if !entered {
+			t.Error("Enter waits, and there is room")
+		}
+		end(is, b)
+		end(is, a)
+	})
 }
 
 // A launch that has ended unseen makes room for whoever finds the queue full.
