@@ -1,0 +1,62 @@
+"""The library as a PJRT plugin, judged by pypjrt, a client that knows nothing of JAX, beside the plugin underneath."""
+
+import json
+import os
+import subprocess
+import sys
+
+import fresh
+import pathways
+import pytest
+
+
+def judge(path, out):
+    """Runs pypjrt's conformance checks on a plugin and gives check → outcome."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pypjrt.conform", "--json", str(out), str(path)],
+        # A client that is not in Python tells nothing of Python's packages.
+        env=fresh.environment(env={"PATHWAYS_PLUGIN": fresh.plugin_path()}),
+        capture_output=True,
+        text=True,
+        timeout=fresh.HANG_SECONDS,
+    )
+    assert out.exists(), f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("conformance")
+    return {
+        name: judge(os.path.realpath(path), folder / f"{name}.json")
+        for name, path in (("ours", pathways._native.library_path()), ("plugin", fresh.plugin_path()))
+    }
+
+
+def outcomes(report, result):
+    return {check["id"] for check in report["checks"] if check["result"] == result}
+
+
+def test_nothing_fails(reports):
+    results = {check["result"] for check in reports["ours"]["checks"]}
+    assert results <= {"pass", "unsupported", "skip"}, [
+        check for check in reports["ours"]["checks"] if check["result"] not in ("pass", "unsupported", "skip")
+    ]
+
+
+def test_what_passes_on_the_plugin_passes_here(reports):
+    ours, plugin = (outcomes(reports[name], "pass") for name in ("ours", "plugin"))
+    assert len(plugin) >= 51
+    # This one tries slots that a table lacks; ours lacks none, where an older plugin's does.
+    lost = plugin - ours - {"abi.unknown_slot_is_clean_error"}
+    assert not lost, [check for check in reports["ours"]["checks"] if check["id"] in lost]
+    assert len(ours) >= len(plugin)
+
+
+def test_the_whole_table_is_there(reports):
+    assert reports["ours"]["slots"] == 138
+    assert reports["ours"]["platform"] == reports["plugin"]["platform"]
+    names = {extension["name"] for extension in reports["plugin"]["extensions"]}
+    ours = {extension["name"] for extension in reports["ours"]["extensions"]}
+    wanted = {"FFI", "Layouts", "MemoryDescriptions", "Shardings", "PhaseCompile"}
+    assert names & wanted <= ours, ours
