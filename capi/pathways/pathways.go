@@ -45,7 +45,6 @@ type plugin struct {
 	Path       string         `json:"path"`
 	Kind       string         `json:"kind"`
 	Why        string         `json:"why"`
-	SHA256     string         `json:"sha256"`
 	PJRT       version        `json:"pjrt_version"`
 	Attributes map[string]any `json:"attributes"`
 }
@@ -77,12 +76,8 @@ func pwGoInfo() *C.char {
 		i.Error = status.CodeOf(err).String() + ": " + err.Error()
 		return text(i)
 	}
-	hash, err := found.SHA256()
-	if err != nil {
-		hash = err.Error()
-	}
 	major, minor := p.Version()
-	i.Plugin = &plugin{found.Path, found.Kind, found.Why, hash, version{major, minor}, p.Attributes()}
+	i.Plugin = &plugin{found.Path, found.Kind, found.Why, version{major, minor}, p.Attributes()}
 	return text(i)
 }
 

@@ -18,8 +18,8 @@ extern "C" {
 int pathways_plugin_dirs(const char* directories);
 
 // What this library is and which plugin it uses, as a JSON object: version, go,
-// pjrt {major, minor}, plugin {path, kind, why, sha256, pjrt_version,
-// attributes}, candidates [{path, kind, chosen, note}], error.
+// pjrt {major, minor}, plugin {path, kind, why, pjrt_version, attributes},
+// candidates [{path, kind, chosen, note}], error.
 char* pathways_info(void);
 
 // Counters as a JSON object: go_entries, executes, puts, queued, moved,

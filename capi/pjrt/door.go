@@ -157,6 +157,9 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.uint64
 	}
 	s.free(freed, n)
 	o, err := s.Place(int(device), int64(bytes))
+	if s.freeAll(err) {
+		o, err = s.Place(int(device), int64(bytes))
+	}
 	*object = C.uint64_t(o)
 	return fail(err, message)
 }
@@ -165,6 +168,12 @@ func (s *session) free(ids *C.uint64_t, n C.size_t) {
 	for _, o := range unsafe.Slice((*uint64)(ids), n) {
 		s.Free(o)
 	}
+}
+
+// freeAll lets go of arrays that wait to be freed, where an error says that
+// memory is short, and says whether there may be more of it now.
+func (s *session) freeAll(err error) bool {
+	return status.CodeOf(err) == status.ResourceExhausted && s.drain()
 }
 
 //export pwGoEnter
@@ -182,12 +191,17 @@ func pwGoEnter(t *C.pw_turn) {
 		return
 	}
 	s.free(t.freed, t.num_freed)
-	turn, err := s.Submit(client.Run{
+	run := client.Run{
 		Program: uint64(t.program),
 		Only:    int(t.only),
 		After:   unsafe.Slice((*uint64)(t.after), t.num_after),
 		Nested:  bool(t.nested),
-	}, unsafe.Slice((*uint64)(t.objects), t.num_objects))
+	}
+	objects := unsafe.Slice((*uint64)(t.objects), t.num_objects)
+	turn, err := s.Submit(run, objects)
+	if s.freeAll(err) {
+		turn, err = s.Submit(run, objects)
+	}
 	t.gang = C.uint64_t(turn.Gang)
 	switch {
 	case err != nil:
@@ -350,14 +364,15 @@ func (s *session) flush() {
 	}
 }
 
-func (s *session) drain() {
+func (s *session) drain() (any bool) {
 	var ids [C.PW_FREED]C.uint64_t
 	for {
 		n := C.pw_freed(&ids[0], C.PW_FREED, true)
 		if n == 0 {
-			return
+			return any
 		}
 		s.free(&ids[0], n)
+		any = true
 	}
 }
 

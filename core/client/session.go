@@ -17,7 +17,9 @@
 package client
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
@@ -49,6 +51,9 @@ type Session struct {
 	id     uint32
 	island *executor.Island
 	table  *store.Table
+	// limited: a device's memory has a limit, so that objects must be admitted.
+	limited bool
+	closed  atomic.Bool
 	// single is the placement and the set of one device each.
 	single []store.Placement
 	sets   []schedule.DeviceSet
@@ -70,6 +75,7 @@ func Open(id uint32, name string, devices int, island *executor.Island, table *s
 			return nil, err
 		}
 		s.single = append(s.single, p)
+		s.limited = s.limited || table.Device(d).Limit > 0
 		s.sets = append(s.sets, schedule.Devices(d))
 	}
 	if err := table.AddOwner(store.Owner(id), name); err != nil {
@@ -122,7 +128,8 @@ type Run struct {
 // leaves nothing behind: no turn is held and objects name nothing.
 //
 // Errors: NOT_FOUND for a program that is not there, INVALID_ARGUMENT for a device
-// that is not, UNAVAILABLE after Close.
+// that is not, RESOURCE_EXHAUSTED where the limit of a device's memory leaves no
+// room, UNAVAILABLE after Close.
 func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	s.mu.RLock()
 	p := s.programs[r.Program]
@@ -135,51 +142,72 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	case r.Only >= len(s.single):
 		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", r.Only, len(s.single))
 	}
-	g := schedule.Gang{Session: s.id, Devices: p.set, After: r.After}
+	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After}
 	if r.Only >= 0 {
 		g.Devices = s.sets[r.Only]
+		specs = slices.Clone(specs)
+		for i := range specs {
+			specs[i].Placement = s.single[r.Only]
+		}
+	}
+	if err := s.make(specs, objects); err != nil {
+		return executor.Turn{}, err
 	}
 	turn, err := s.island.Enter(&g, r.Nested)
 	if err != nil {
-		return turn, err
-	}
-	for i, spec := range p.specs {
-		if r.Only >= 0 {
-			spec.Placement = s.single[r.Only]
+		for _, id := range objects {
+			s.table.Unref(store.ID(id))
 		}
+	}
+	return turn, err
+}
+
+// make makes one object a spec, or none with an error.
+//
+// Where memory has a limit, all of them fit or it is RESOURCE_EXHAUSTED. They are
+// admitted as those of a run that has ended already, since a driver that runs
+// what it is given holds them from now on, whether or not the run is done.
+func (s *Session) make(specs []store.Spec, objects []uint64) error {
+	if s.closed.Load() {
+		return executor.ErrClosed
+	}
+	if s.limited {
+		made, ok, err := s.table.Admit(store.Owner(s.id), nil, specs, nil)
+		if err == nil && !ok {
+			err = status.New(status.ResourceExhausted, "there is no room for the results of %s now; free arrays that are no longer needed", specs[0].Label)
+		}
+		if err != nil {
+			return err
+		}
+		for i, id := range made {
+			objects[i] = uint64(id)
+		}
+		s.table.Release(made, nil)
+		return nil
+	}
+	for i, spec := range specs {
 		id, err := s.table.Create(store.Owner(s.id), spec)
 		if err != nil {
 			for _, made := range objects[:i] {
 				s.table.Unref(store.ID(made))
 			}
-			if turn.Now {
-				if turn.Cell != nil {
-					turn.Cell.Or(executor.CellEnded)
-					s.island.Completed(turn.Gang)
-				}
-			} else {
-				s.island.Arm(turn.Gang, dropped{})
-			}
-			return executor.Turn{}, err
+			return err
 		}
 		objects[i] = uint64(id)
 	}
-	return turn, nil
+	return nil
 }
 
-// dropped stands for a run that came to nothing before it was armed.
-type dropped struct{}
-
-func (dropped) Launch(uint64) bool { return false }
-func (dropped) Fail(uint64, error) {}
-
-// Place makes the object of a buffer that is made alone, on one device.
+// Place makes the object of a buffer that is made alone, on one device. Errors
+// are those of Submit.
 func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	if device < 0 || device >= len(s.single) {
 		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", device, len(s.single))
 	}
-	id, err := s.table.Create(store.Owner(s.id), store.Spec{ShardBytes: bytes, Placement: s.single[device], Purpose: store.Array, Label: "device_put"})
-	return uint64(id), err
+	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Purpose: store.Array, Label: "device_put"}}
+	var object [1]uint64
+	err := s.make(specs[:], object[:])
+	return object[0], err
 }
 
 // Free gives up objects whose last shard has gone.
@@ -197,6 +225,7 @@ func (s *Session) Objects() int { return s.table.Len() }
 // Close ends the session: what waits fails, what is being launched is waited
 // for, and all its objects go.
 func (s *Session) Close() {
+	s.closed.Store(true)
 	s.island.Close()
 	s.table.DropOwner(store.Owner(s.id), nil)
 }

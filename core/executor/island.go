@@ -106,9 +106,10 @@ func NewIsland(cells []*Cell, config schedule.Config) *Island {
 // to be done before it takes another. It is to be called before the first Enter.
 func (i *Island) Bound(gangs int) { i.bound = gangs }
 
+// ErrClosed is the answer to submissions after Close.
 var (
-	errShut = status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
-	errLate = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
+	ErrClosed = status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
+	errLate   = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
 )
 
 // Enter submits a gang. Its ID is given by the island. Nested marks a gang that
@@ -123,7 +124,7 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 	defer i.mu.Unlock()
 	for {
 		if i.closed {
-			return Turn{}, errShut
+			return Turn{}, ErrClosed
 		}
 		i.last++
 		g.ID = i.last

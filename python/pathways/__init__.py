@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["PathwaysError", "__version__", "devices", "doctor", "init", "shutdown", "stats", "trace"]
 
 
-def init(address: str | None = None, *, devices: int | None = None, **unknown: Any) -> None:
+def init(
+    address: str | None = None, *, devices: int | None = None, memory_limit: int | None = None, **unknown: Any
+) -> None:
     """Says what this process wants, before the first use of JAX. It makes no device itself.
 
     Calling it again with the same settings does nothing.
@@ -46,12 +48,14 @@ def init(address: str | None = None, *, devices: int | None = None, **unknown: A
     Args:
       address: a controller of a cluster; None, the devices of this machine. This version has no clusters.
       devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
+      memory_limit: bytes of each device that arrays may take; more is RESOURCE_EXHAUSTED, with the biggest holders named.
+        None, PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, UNIMPLEMENTED for an address,
         FAILED_PRECONDITION where JAX already runs with other settings, NOT_FOUND where the library is missing.
     """
-    _backend.init(address, devices, unknown)
+    _backend.init(address, devices, memory_limit, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:

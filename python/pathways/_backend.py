@@ -201,17 +201,18 @@ def _client_options() -> dict[str, Any]:
             "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
         )
     asked = said.with_environment()
+    options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:
-        return {"devices": asked.devices}
+        return options | {"devices": asked.devices}
     plugin = _native.info().get("plugin") or {}
     if plugin.get("kind") in ("cuda", "tpu"):
-        return {}  # all there are
-    return {"devices": stock_cpu_devices(_jax()[0])}
+        return options  # all there are
+    return options | {"devices": stock_cpu_devices(_jax()[0])}
 
 
-def init(address: str | None, devices: Any, unknown: dict[str, Any]) -> None:
+def init(address: str | None, devices: Any, memory_limit: Any, unknown: dict[str, Any]) -> None:
     global _settings, _closed
-    asked = Settings.of_arguments(address, devices, unknown)
+    asked = Settings.of_arguments(address, devices, memory_limit, unknown)
     with _lock:
         register()
         if _declined:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -14,7 +15,8 @@ from pathways._errors import PathwaysError
 from pathways._version import __version__
 
 VARIABLES = (
-    *("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_LIBRARY", "PATHWAYS_PLUGIN", "PATHWAYS_PLUGIN_DIRS"),
+    *("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_MEMORY_LIMIT", "PATHWAYS_LIBRARY"),
+    *("PATHWAYS_PLUGIN", "PATHWAYS_PLUGIN_DIRS"),
     *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS"),
 )
 
@@ -62,6 +64,9 @@ def examine() -> Report:
         return report
     report.library = {"path": str(_native.library_path())} | {key: info.get(key) for key in ("version", "go", "pjrt")}
     report.plugin = info.get("plugin") or {}
+    if report.plugin:
+        with open(report.plugin["path"], "rb") as file:
+            report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     report.candidates = [
         found
         for found in info.get("candidates") or []

@@ -11,7 +11,7 @@ from typing import Any
 from pathways._errors import PathwaysError
 
 MAX_DEVICES = 4096
-OPTIONS = ("address", "devices")
+OPTIONS = ("address", "devices", "memory_limit")
 
 
 @dataclass(frozen=True)
@@ -20,46 +20,67 @@ class Settings:
 
     address: str | None = None
     devices: int | None = None
+    memory_limit: int | None = None  # bytes a device
 
     @classmethod
-    def of_arguments(cls, address: Any, devices: Any, unknown: dict[str, Any]) -> Settings:
+    def of_arguments(cls, address: Any, devices: Any, memory_limit: Any, unknown: dict[str, Any]) -> Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
         if unknown:
             names = ", ".join(repr(name) for name in sorted(unknown))
             raise PathwaysError(
                 "INVALID_ARGUMENT",
-                f"pathways.init() has no option {names}; its options are {' and '.join(OPTIONS)}",
+                f"pathways.init() has no option {names}; its options are {', '.join(OPTIONS)}",
             )
         if address is not None and (not isinstance(address, str) or not address.strip()):
             raise PathwaysError(
                 "INVALID_ARGUMENT",
                 f"address is {address!r}; expected a text that names a controller, or None for devices of this machine",
             )
-        return cls(address, None if devices is None else _count(devices, "devices"))
+        return cls(
+            address,
+            None if devices is None else _count(devices, "devices"),
+            None if memory_limit is None else _bytes(memory_limit, "memory_limit"),
+        )
 
     def with_environment(self) -> Settings:
-        """Fills what was not said from PATHWAYS_ADDRESS and PATHWAYS_DEVICES. Raises PathwaysError."""
-        address, devices = self.address, self.devices
+        """Fills what was not said from PATHWAYS_ADDRESS, _DEVICES and _MEMORY_LIMIT. Raises PathwaysError."""
+        address, devices, memory_limit = self.address, self.devices, self.memory_limit
         if address is None:
             address = os.environ.get("PATHWAYS_ADDRESS", "").strip() or None
         if devices is None and (text := os.environ.get("PATHWAYS_DEVICES", "").strip()):
-            devices = _count(int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text, "PATHWAYS_DEVICES")
+            devices = _count(_number(text), "PATHWAYS_DEVICES")
+        if memory_limit is None and (text := os.environ.get("PATHWAYS_MEMORY_LIMIT", "").strip()):
+            memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
         if address is not None:
             raise PathwaysError(
                 "UNIMPLEMENTED",
                 f"the address {address!r} names a cluster, and this version drives the devices of one machine only; "
                 "leave address and PATHWAYS_ADDRESS out",
             )
-        return Settings(address, devices)
+        return Settings(address, devices, memory_limit)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
+
+
+def _whole(value: Any) -> int:
+    """The value as an int; 0, which no option takes, for what is none."""
+    try:
+        return 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return 0
+
+
+def _bytes(value: Any, name: str) -> int:
+    limit = _whole(value)
+    if not 1 <= limit < 1 << 62:
+        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of bytes a device")
+    return limit
 
 
 def _count(value: Any, name: str) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = operator.index(value)
-    except TypeError:
-        count = 0
+    count = _whole(value)
     if not 1 <= count <= MAX_DEVICES:
         raise PathwaysError(
             "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"

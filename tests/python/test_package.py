@@ -63,7 +63,7 @@ def test_an_unknown_option_is_named_with_those_there_are():
         pathways.init(device=8, hosts=2)
     assert caught.value.code == "INVALID_ARGUMENT"
     assert caught.value.message == (
-        "pathways.init() has no option 'device', 'hosts'; its options are address and devices"
+        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit"
     )
 
 
