@@ -1,0 +1,203 @@
+"""One side of a measurement: a process that goes through one door and times what it is asked to.
+
+    python worker.py pathways|plugin|jaxlib
+
+Each line on standard input is a JSON object {"row": name, "calls": n, …}; each answer is one line {"seconds": of n
+calls, …}. A row is set up at its first line. Timings are of the calls alone, with garbage collection off.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+
+DOOR = sys.argv[1]
+
+if DOOR == "pathways":
+    import pathways  # noqa: F401
+elif DOOR == "plugin":
+    from jax._src import xla_bridge
+
+    devices = {"cpu_device_count": int(os.environ["TEST_DEVICES"])}
+    xla_bridge.register_plugin("plugin", library_path=os.environ["TEST_PLUGIN"], options=devices)
+
+import jax  # noqa: E402
+
+if DOOR == "jaxlib":
+    jax.config.update("jax_num_cpu_devices", int(os.environ["TEST_DEVICES"]))
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import Mesh, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+
+def tiny(asked):
+    """A scalar increment: async counts the submission alone, sync waits for each result."""
+    f, x = jax.jit(lambda v: v + 1), jnp.float32(1)
+
+    def submit(n):
+        start = time.perf_counter()
+        for _ in range(n):
+            y = f(x)
+        seconds = time.perf_counter() - start
+        y.block_until_ready()
+        return {"seconds": seconds}
+
+    def wait(n):
+        start = time.perf_counter()
+        for _ in range(n):
+            f(x).block_until_ready()
+        return {"seconds": time.perf_counter() - start}
+
+    return wait if asked["sync"] else submit
+
+
+def computation(asked):
+    """A chain of small matrix products of asked["length"] steps, waited for."""
+    f = jax.jit(lambda v, k: jax.lax.fori_loop(0, k, lambda _, w: jnp.tanh(w @ v), v))
+    x, k = jnp.eye(64) * 0.5, jnp.int32(asked["length"])
+
+    def measure(n):
+        start = time.perf_counter()
+        for _ in range(n):
+            f(x, k).block_until_ready()
+        return {"seconds": time.perf_counter() - start}
+
+    return measure
+
+
+def sharded_step(asked):
+    """A training step of a two-layer network on a 2 x 4 mesh; each step waits for its loss."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
+    rng = np.random.default_rng(0)
+
+    def put(spec, *shape):
+        return jax.device_put(rng.normal(size=shape).astype(np.float32) * 0.05, NamedSharding(mesh, spec))
+
+    def loss(params, x, y):
+        return jnp.mean((jax.nn.gelu(x @ params[0]) @ params[1] - y) ** 2)
+
+    @jax.jit
+    def step(params, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), value
+
+    state = [(put(P(None, "model"), 256, 512), put(P("model"), 512, 64))]
+    x, y = put(P("data"), 128, 256), put(P("data"), 128, 64)
+
+    def measure(n):
+        start = time.perf_counter()
+        for _ in range(n):
+            state[0], value = step(state[0], x, y)
+            value.block_until_ready()
+        return {"seconds": time.perf_counter() - start}
+
+    return measure
+
+
+def host_array(size, aligned):
+    """An array of size bytes whose first byte is on a boundary of 64, or 4 bytes past one."""
+    raw = np.ones(size + 128, np.uint8)
+    skip = -raw.ctypes.data % 64 + (0 if aligned else 4)
+    return raw[skip : skip + size].view(np.float32)
+
+
+def put(asked):
+    """device_put of NumPy memory; copies says how many calls gave other memory than NumPy's."""
+    host = host_array(asked["bytes"], asked["aligned"])
+    place = host.ctypes.data
+
+    def measure(n):
+        seconds = copies = 0
+        for _ in range(n):
+            start = time.perf_counter()
+            x = jax.device_put(host)
+            x.block_until_ready()
+            seconds += time.perf_counter() - start
+            copies += x.unsafe_buffer_pointer() != place
+            x.delete()
+        return {"seconds": seconds, "copies": copies / n}
+
+    return measure
+
+
+def fetch(asked):
+    """np.asarray of a computed array; copies says how many calls gave other memory than the device's."""
+    x = jnp.ones(asked["bytes"] // 4, jnp.float32)
+    f = jax.jit(lambda v: v + 1)
+
+    def measure(n):
+        seconds = copies = 0
+        for _ in range(n):
+            y = f(x)  # a new array each time, since JAX keeps what it has fetched
+            y.block_until_ready()
+            start = time.perf_counter()
+            host = np.asarray(y)
+            seconds += time.perf_counter() - start
+            copies += host.ctypes.data != y.unsafe_buffer_pointer()
+            del host, y  # freeing is not fetching
+        return {"seconds": seconds, "copies": copies / n}
+
+    return measure
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def growth(asked):
+    """Resident memory before and after n tiny calls of every kind."""
+    f, total = jax.jit(lambda v: v + 1), jax.jit(jnp.sum)
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    x, host = jnp.float32(1), np.ones(16, np.float32)
+    rows = jax.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("x")))
+
+    def calls(n):
+        for i in range(n):
+            y = f(x)
+            if i % 10 == 0:
+                np.asarray(f(jax.device_put(host)))
+            if i % 100 == 0:
+                total(rows).block_until_ready()
+        y.block_until_ready()
+        gc.collect()
+
+    def measure(n):
+        calls(5000)
+        before = resident()
+        start = time.perf_counter()
+        calls(n)
+        return {"seconds": time.perf_counter() - start, "grown": resident() - before}
+
+    return measure
+
+
+ROWS = {"tiny": tiny, "computation": computation, "step": sharded_step, "put": put, "fetch": fetch, "growth": growth}
+
+
+def main():
+    # Whatever prints must not come between the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    ready = {}
+    jax.devices()
+    print(json.dumps({"devices": jax.device_count()}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        calls = asked.pop("calls")
+        key = json.dumps(asked, sort_keys=True)
+        if key not in ready:
+            ready.clear()  # one row at a time, so that its arrays do not weigh on the next one
+            gc.collect()
+            ready[key] = ROWS[asked["row"]](asked)
+            ready[key](max(1, calls // 4))
+        gc.collect()
+        gc.disable()
+        answer = ready[key](calls)
+        gc.enable()
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+main()
