@@ -16,6 +16,9 @@ static char* load_message;  // why there is no plugin; NULL where there is one
 
 static void forked(void) { pw_forked = true; }
 
+// Go runs as soon as the library is loaded, so forks are watched from then on.
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
+
 PJRT_Error* pw_forked_error(void) {
   return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                   "this process was made by fork() after Open Pathways was loaded, and its threads stayed behind in the "
@@ -23,7 +26,6 @@ PJRT_Error* pw_forked_error(void) {
 }
 
 static void load(void) {
-  pthread_atfork(NULL, NULL, forked);
   int code = 0;
   PW_COUNT(go_entries, 1);
   pw_under = pwGoPlugin(&code, &load_message);
@@ -46,16 +48,16 @@ __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi(void) {
   return &table;
 }
 
-static PJRT_Error* load_error(void) { return load_message ? pw_error(load_code, "%s", load_message) : NULL; }
+PJRT_Error* pw_load_error(void) { return load_message ? pw_error(load_code, "%s", load_message) : NULL; }
 
 PJRT_Error* pw_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
   (void)args;
-  return load_error();
+  return pw_load_error();
 }
 
 PJRT_Error* pw_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
   if (pw_forked) return pw_forked_error();
-  PJRT_Error* err = load_error();
+  PJRT_Error* err = pw_load_error();
   if (err) return err;
   char *message = NULL, *version = NULL;
   void* under = NULL;
@@ -74,9 +76,9 @@ PJRT_Error* pw_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
 PJRT_Error* pw_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   if (args->client == NULL || pw_forked) return NULL;
   uint64_t session = args->client->session;
-  pw_client_free(args->client);
   PW_COUNT(go_entries, 1);
-  pwGoClientDestroy(session);
+  pwGoClientDestroy(session);  // runs that wait end here, and need the client
+  pw_client_free(args->client);
   return NULL;
 }
 

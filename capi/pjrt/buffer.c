@@ -7,8 +7,10 @@
 static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
                                     8,  8,  8, 8,  4,  4,  0, 2,  2,  8,  8,  8,  4,  1,  1,   6,  6};
 
+int pw_type_bits(PJRT_Buffer_Type type) { return type < sizeof type_bits ? type_bits[type] : 64; }
+
 int64_t pw_shape_bytes(const pw_shape* s) {
-  int64_t n = s->type < sizeof type_bits ? type_bits[s->type] : 64;
+  int64_t n = pw_type_bits(s->type);
   for (size_t i = 0; i < s->num_dims; i++) n *= s->dims[i];
   return (n + 7) / 8;
 }
@@ -26,14 +28,14 @@ static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Mem
 static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t* object) {
   if (pw_forked) return pw_forked_error();
   char* message = NULL;
-  uint64_t freed[PW_FREED];
+  pw_object freed[PW_FREED];
   size_t n = pw_freed(freed, PW_FREED, false);
   PW_COUNT(go_entries, 1);
   int code = pwGoPlace(c->session, d->index, bytes, freed, n, object, &message);
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-static void unplace(uint64_t object) { pw_array_drop(pw_array_new(object, 1)); }
+static void unplace(uint64_t session, uint64_t object) { pw_array_drop(pw_array_new(session, object, 1)); }
 
 static void destroy_under(PJRT_Buffer* under) {
   PW_ARGS(PJRT_Buffer_Destroy_Args, a);
@@ -45,6 +47,10 @@ static void destroy_under(PJRT_Buffer* under) {
 PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
                      PJRT_Buffer** handle) {
   PJRT_Error* err;
+  if (device == NULL || device->index < 0) {
+    destroy_under(under);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a buffer can be made on an addressable device only");
+  }
   PW_ARGS(PJRT_Buffer_ElementType_Args, type);
   PW_ARGS(PJRT_Buffer_Dimensions_Args, dims);
   type.buffer = dims.buffer = under;
@@ -61,7 +67,7 @@ PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJ
   }
   pw_buffer* b;
   pw_buffers_new(&b, 1);
-  fill(b, under, device, memory, shape, pw_array_new(object, 1));
+  fill(b, under, device, memory, shape, pw_array_new(c->session, object, 1));
   *handle = pw_buffer_handle(b);
   return NULL;
 }
@@ -85,18 +91,18 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   PJRT_Error* err = place(args->client, device, pw_shape_bytes(shape), &object);
   if (err) goto fail;
 
-  PJRT_Client_BufferFromHostBuffer_Args a = *args;
+  PW_COPY(PJRT_Client_BufferFromHostBuffer_Args, a, args);
   a.client = args->client->under;
   a.device = pw_lower_device(args->device);
   a.memory = pw_lower_memory(args->memory);
   if ((err = pw_under->PJRT_Client_BufferFromHostBuffer(&a))) {
-    unplace(object);
+    unplace(args->client->session, object);
     goto fail;
   }
   args->done_with_host_buffer = a.done_with_host_buffer;
   pw_buffer* b;
   pw_buffers_new(&b, 1);
-  fill(b, a.buffer, device, memory, shape, pw_array_new(object, 1));
+  fill(b, a.buffer, device, memory, shape, pw_array_new(args->client->session, object, 1));
   args->buffer = pw_buffer_handle(b);
   PW_COUNT(puts, 1);
   return NULL;
@@ -108,7 +114,7 @@ fail:
 #define LIVE(b, handle, slot)              \
   pw_buffer* b = pw_buffer_of(handle);     \
   if (b == NULL) return pw_buffer_gone(slot); \
-  if (b->deleted) return pw_deleted(slot)
+  if (pw_is_deleted(b)) return pw_deleted(slot)
 
 PJRT_Error* pw_deleted(const char* slot) {
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: the buffer has been deleted or donated", slot);
@@ -146,7 +152,7 @@ PJRT_Error* pw_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
 PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
   args->is_deleted = true;
-  if (b == NULL || b->deleted) return NULL;
+  if (b == NULL || pw_is_deleted(b)) return NULL;
   PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_IsDeleted(&a);
@@ -154,15 +160,71 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   return err;
 }
 
-PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Delete");
-  b->deleted = true;
-  if (b->refs > 1) return NULL;  // a run waits with it, and deletes it when it is through
-  PW_ARGS(PJRT_Buffer_Delete_Args, a);
+// An unkept promise has no address. kept gives the error of a run that failed to
+// make one; where the run has not been launched, waiting for it could be waiting
+// for the caller's own GIL, so the answer is an error too.
+static PJRT_Error* kept(pw_buffer* b, const char* slot) {
+  if (!b->promise) return NULL;
+  if (atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                    "%s: this array has no address before its computation was launched; call block_until_ready() first",
+                    slot);
+  PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
+  ready.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
+  if (err) return err;
+  PW_ARGS(PJRT_Event_IsReady_Args, is);
+  is.event = ready.event;
+  err = pw_under->PJRT_Event_IsReady(&is);
+  if (err == NULL && is.is_ready) {
+    PW_ARGS(PJRT_Event_Error_Args, failed);
+    failed.event = ready.event;
+    err = pw_under->PJRT_Event_Error(&failed);
+  }
+  PW_ARGS(PJRT_Event_Destroy_Args, done);
+  done.event = ready.event;
+  PJRT_Error* late = pw_under->PJRT_Event_Destroy(&done);
+  if (late) pw_error_free(late);
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount");
+  if (err) return err;
+  PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
-  PJRT_Error* err = pw_under->PJRT_Buffer_Delete(&a);
-  if (err == NULL) pw_buffer_release(b);
+  return pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a);
+}
+
+// The count goes down also where the buffer was deleted since it went up.
+PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_DecreaseExternalReferenceCount");
+  PW_COPY(PJRT_Buffer_DecreaseExternalReferenceCount_Args, a, args);
+  a.buffer = b->under;
+  return pw_under->PJRT_Buffer_DecreaseExternalReferenceCount(&a);
+}
+
+PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer");
+  if (err) return err;
+  PW_COPY(PJRT_Buffer_UnsafePointer_Args, a, args);
+  a.buffer = b->under;
+  err = pw_under->PJRT_Buffer_UnsafePointer(&a);
+  args->buffer_pointer = a.buffer_pointer;
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
+  if (err) return err;
+  PW_COPY(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, a, args);
+  a.buffer = b->under;
+  err = pw_under->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&a);
+  args->device_memory_ptr = a.device_memory_ptr;
   return err;
 }
 
@@ -173,7 +235,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   a.dst_device = pw_lower_device(args->dst_device);
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToDevice(&a);
   if (err) return err;
-  return pw_adopt(b->device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
+  return pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
                   &args->dst_buffer);
 }
 
@@ -187,14 +249,14 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   a.dst_memory = pw_lower_memory(args->dst_memory);
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToMemory(&a);
   if (err) return err;
-  return pw_adopt(b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
+  return pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
 }
 
 PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithControlDependency_Args* args) {
   if (!PW_HAS(PJRT_Buffer_DonateWithControlDependency))
     return pw_unimplemented("PJRT_Buffer_DonateWithControlDependency");
   LIVE(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
-  PJRT_Buffer_DonateWithControlDependency_Args a = *args;
+  PW_COPY(PJRT_Buffer_DonateWithControlDependency_Args, a, args);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_DonateWithControlDependency(&a);
   args->callback_data = a.callback_data;
@@ -207,7 +269,7 @@ PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithCon
 PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
   if (!PW_HAS(PJRT_Buffer_Bitcast)) return pw_unimplemented("PJRT_Buffer_Bitcast");
   LIVE(b, args->buffer, "PJRT_Buffer_Bitcast");
-  PJRT_Buffer_Bitcast_Args a = *args;
+  PW_COPY(PJRT_Buffer_Bitcast_Args, a, args);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_Bitcast(&a);
   if (err) return err;
@@ -219,10 +281,7 @@ PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
 
 PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args) {
   if (!PW_HAS(PJRT_Client_CreateViewOfDeviceBuffer)) return pw_unimplemented("PJRT_Client_CreateViewOfDeviceBuffer");
-  PW_ARGS(PJRT_Client_CreateViewOfDeviceBuffer_Args, a);
-  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
-  memcpy(&a, args, size);
-  a.struct_size = size;
+  PW_COPY(PJRT_Client_CreateViewOfDeviceBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(args->device, PW_COVERS(args, memory) ? args->memory : NULL, &device, &memory);
@@ -239,7 +298,7 @@ PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitial
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(args->device, args->memory, &device, &memory);
-  PJRT_Client_CreateUninitializedBuffer_Args a = *args;
+  PW_COPY(PJRT_Client_CreateUninitializedBuffer_Args, a, args);
   a.client = args->client->under;
   a.device = pw_lower_device(args->device);
   a.memory = pw_lower_memory(args->memory);
@@ -253,10 +312,7 @@ PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args*
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(NULL, args->memory, &device, &memory);
-  PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
-  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
-  memcpy(&a, args, size);
-  a.struct_size = size;
+  PW_COPY(PJRT_Client_CreateErrorBuffer_Args, a, args);
   a.client = args->client->under;
   a.memory = pw_lower_memory(args->memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
@@ -269,7 +325,7 @@ PJRT_Error* pw_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args*
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(NULL, args->memory, &device, &memory);
-  PJRT_Client_CreateAliasBuffer_Args a = *args;
+  PW_COPY(PJRT_Client_CreateAliasBuffer_Args, a, args);
   a.client = args->client->under;
   a.memory = pw_lower_memory(args->memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
@@ -282,7 +338,7 @@ PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
     PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args* args) {
   if (!PW_HAS(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer))
     return pw_unimplemented("PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer");
-  PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args a = *args;
+  PW_COPY(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args, a, args);
   PJRT_Error* err = pw_under->PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(&a);
   if (err) return err;
   PW_ARGS(PJRT_Buffer_Memory_Args, at);
@@ -306,7 +362,7 @@ PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
 PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_Device(PJRT_AsyncHostToDeviceTransferManager_Device_Args* args) {
   if (!PW_HAS(PJRT_AsyncHostToDeviceTransferManager_Device))
     return pw_unimplemented("PJRT_AsyncHostToDeviceTransferManager_Device");
-  PJRT_AsyncHostToDeviceTransferManager_Device_Args a = *args;
+  PW_COPY(PJRT_AsyncHostToDeviceTransferManager_Device_Args, a, args);
   PJRT_Error* err = pw_under->PJRT_AsyncHostToDeviceTransferManager_Device(&a);
   if (err) return err;
   args->device_out = pw_device_anywhere(a.device_out);

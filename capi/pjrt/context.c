@@ -73,6 +73,7 @@ PJRT_ExecuteContext* pw_context_empty(void) {
 }
 
 PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
+  if (pw_forked) return NULL;
   if (!PW_HAS(PJRT_ExecuteContext_Destroy)) return pw_unimplemented("PJRT_ExecuteContext_Destroy");
   pthread_mutex_lock(&mu);
   held* h = *find(args->context);

@@ -34,6 +34,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -149,69 +150,73 @@ func pwGoPlugin(code *C.int, message **C.char) (api *C.PJRT_Api) {
 }
 
 //export pwGoPlace
-func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.uint64_t, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
+func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_object, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	s := get(id)
 	if s == nil {
 		return fail(closed(), message)
 	}
-	s.free(freed, n)
+	free(freed, n)
 	o, err := s.Place(int(device), int64(bytes))
-	if s.freeAll(err) {
+	if freeAll(err) {
 		o, err = s.Place(int(device), int64(bytes))
 	}
 	*object = C.uint64_t(o)
 	return fail(err, message)
 }
 
-func (s *session) free(ids *C.uint64_t, n C.size_t) {
-	for _, o := range unsafe.Slice((*uint64)(ids), n) {
-		s.Free(o)
+// free tells the stores of arrays that have gone.
+func free(objects *C.pw_object, n C.size_t) {
+	for _, o := range unsafe.Slice(objects, n) {
+		if s := get(o.session); s != nil {
+			s.Free(uint64(o.object))
+		}
 	}
 }
 
 // freeAll lets go of arrays that wait to be freed, where an error says that
 // memory is short, and says whether there may be more of it now.
-func (s *session) freeAll(err error) bool {
-	return status.CodeOf(err) == status.ResourceExhausted && s.drain()
+func freeAll(err error) bool {
+	return status.CodeOf(err) == status.ResourceExhausted && drain()
 }
 
 //export pwGoEnter
 func pwGoEnter(t *C.pw_turn) {
-	var code C.int
-	defer func() {
-		guard(&code, &t.message)
-		if code != 0 {
-			t.verdict = C.int32_t(code)
-		}
-	}()
+	if code := enter(t); code != 0 {
+		t.verdict = C.int32_t(code)
+	}
+}
+
+func enter(t *C.pw_turn) (code C.int) {
+	defer guard(&code, &t.message)
 	s := get(t.session)
 	if s == nil {
-		code = fail(closed(), &t.message)
-		return
+		return fail(closed(), &t.message)
 	}
-	s.free(t.freed, t.num_freed)
+	free(t.freed, t.num_freed)
 	run := client.Run{
 		Program: uint64(t.program),
 		Only:    int(t.only),
 		After:   unsafe.Slice((*uint64)(t.after), t.num_after),
+		Reads:   unsafe.Slice((*uint64)(t.reads), t.num_reads),
 		Nested:  bool(t.nested),
 	}
 	objects := unsafe.Slice((*uint64)(t.objects), t.num_objects)
 	turn, err := s.Submit(run, objects)
-	if s.freeAll(err) {
+	if freeAll(err) {
 		turn, err = s.Submit(run, objects)
 	}
 	t.gang = C.uint64_t(turn.Gang)
 	switch {
 	case err != nil:
-		code = fail(err, &t.message)
+		return fail(err, &t.message)
 	case !turn.Now:
 		t.verdict = C.PW_QUEUED
 	default:
 		t.verdict = C.PW_NOW
 		t.cell = (*C.pw_cell)(unsafe.Pointer(turn.Cell))
 	}
+	return 0
 }
 
 // waiting is a run of the door that was given no turn at once.
@@ -252,6 +257,13 @@ func pwGoReport(id, gang C.uint64_t) {
 	}
 }
 
+//export pwGoLaunched
+func pwGoLaunched(id, gang C.uint64_t) {
+	if s := get(id); s != nil {
+		s.Island().Launched(uint64(gang))
+	}
+}
+
 //export pwGoCompleted
 func pwGoCompleted(id, gang C.uint64_t) {
 	if s := get(id); s != nil {
@@ -260,14 +272,14 @@ func pwGoCompleted(id, gang C.uint64_t) {
 }
 
 //export pwGoProgram
-func pwGoProgram(id C.uint64_t, name *C.char, devices *C.int32_t, numDevices C.size_t, bytes *C.int64_t, numOutputs C.size_t,
+func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t, bytes *C.int64_t, numOutputs C.size_t,
 	source *C.char, size C.size_t, format *C.char, formatSize C.size_t, program *C.uint64_t, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	s := get(id)
 	if s == nil {
 		return fail(closed(), message)
 	}
-	p := client.Program{Name: C.GoString(name), Format: C.GoStringN(format, C.int(formatSize))}
+	p := client.Program{Name: C.GoString(name), Collective: bool(collective), Format: C.GoStringN(format, C.int(formatSize))}
 	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
 	for _, d := range unsafe.Slice(devices, numDevices) {
 		p.Devices = append(p.Devices, int(d))
@@ -306,13 +318,13 @@ func cells(n int) []*executor.Cell {
 	return out
 }
 
-// Gangs of several devices that may be under way at once, by platform. XLA's CPU
-// client deadlocks, and then ends the process, when more than 32 computations
-// with collectives wait on its threads; stock JAX does too. Half of that keeps
-// every device busy.
-var window = map[string]int{"cpu": 16}
+// cpuWindow bounds the gangs under way on XLA's CPU client, which deadlocks, and
+// then ends the process, when more than 32 computations with collectives wait on
+// its threads; stock JAX does too. Half of that keeps every device busy.
+const cpuWindow = 16
 
-// numCells is the bound for platforms that need none of their own.
+// numCells bounds how many gangs of several devices are launched by their own
+// threads and not yet done; more of them wait for their turn.
 const numCells = 256
 
 //export pwGoClientCreate
@@ -330,7 +342,12 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return fail(o.explain(err), message)
 	}
-	inner, err := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Window: window[c.Platform()], Limit: o.limit}.Open()
+	system := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Limit: o.limit}
+	if c.Platform() == "cpu" {
+		system.Window = cpuWindow
+		system.Threads = max(runtime.NumCPU(), system.Devices) // as XLA sizes the pool
+	}
+	inner, err := system.Open()
 	if err != nil {
 		c.Close()
 		return fail(err, message)
@@ -359,19 +376,21 @@ func (s *session) flush() {
 		case <-s.stop:
 			return
 		case <-t.C:
-			s.drain()
+			drain()
 		}
 	}
 }
 
-func (s *session) drain() (any bool) {
-	var ids [C.PW_FREED]C.uint64_t
+// drain tells the stores of all arrays that have gone, and says whether there
+// were any.
+func drain() (any bool) {
+	var objects [C.PW_FREED]C.pw_object
 	for {
-		n := C.pw_freed(&ids[0], C.PW_FREED, true)
+		n := C.pw_freed(&objects[0], C.PW_FREED, true)
 		if n == 0 {
 			return any
 		}
-		s.free(&ids[0], n)
+		free(&objects[0], n)
 		any = true
 	}
 }
@@ -388,7 +407,7 @@ func pwGoClientDestroy(id C.uint64_t) {
 		return
 	}
 	close(s.stop)
-	s.drain()
+	drain()
 	s.Close()
 	if err := s.under.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pathways:", err)

@@ -35,6 +35,17 @@ extern const PJRT_Api* pw_under;
   memset(&name, 0, sizeof name); \
   name.struct_size = type##_STRUCT_SIZE
 
+// PW_COPY copies a caller's struct as far as both sides know it.
+#define PW_COPY(type, name, from)                                                    \
+  type name;                                                                         \
+  memset(&name, 0, sizeof name);                                                     \
+  name.struct_size = (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name; \
+  do {                                                                               \
+    size_t size_ = name.struct_size;                                                 \
+    memcpy(&name, (from), size_);                                                    \
+    name.struct_size = size_;                                                        \
+  } while (0)
+
 // PW_COVERS: the caller's struct is large enough to have the field.
 #define PW_COVERS(args, field) \
   ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
@@ -65,6 +76,7 @@ typedef struct pw_shape {
 pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
 void pw_shape_drop(pw_shape* shape);
 int64_t pw_shape_bytes(const pw_shape* shape);
+int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
 
 // pw_array is one logical array: the shards of one output of one run, or one
 // buffer made alone. The core counts it as one object; it is told once, when
@@ -73,8 +85,15 @@ typedef struct pw_array {
   struct pw_array* next;  // free list, or list of arrays to be freed in the core
   _Atomic int32_t live;   // shards not yet destroyed or donated
   _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
-  uint64_t object;        // id in the core's store
+  uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
+  uint64_t session;       // whose store has it
+  uint64_t object;        // id in that store
 } pw_array;
+
+// pw_object names an object of a session's store.
+typedef struct {
+  uint64_t session, object;
+} pw_object;
 
 // pw_buffer is a shard. It lives in a slab that is never returned, so that a
 // handle used after Destroy meets another generation, not another type.
@@ -82,14 +101,20 @@ typedef struct pw_buffer {
   struct pw_buffer* next;       // free list
   _Atomic uint16_t generation;  // odd handles carry it in their upper 16 bits
   _Atomic int32_t refs;         // the handle, and every run that waits with it
-  _Atomic bool released;        // its bytes are no longer counted
-  _Atomic bool deleted;         // deleted by its owner; the bytes may outlive that
+  _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
+  _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
+  bool promise;                 // handed out before its run was launched
   PJRT_Buffer* under;
   PJRT_Device* device;
   PJRT_Memory* memory;
   pw_shape* shape;
   pw_array* array;
 } pw_buffer;
+
+// PW_DELETED in pins: deleted by its owner; runs that wait may still need the
+// bytes, and the last of them deletes these.
+enum { PW_DELETED = 1 << 30 };
+static inline bool pw_is_deleted(pw_buffer* b) { return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED; }
 
 pw_buffer* pw_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
 PJRT_Error* pw_buffer_gone(const char* slot);
@@ -99,11 +124,13 @@ PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer);
 void pw_buffers_new(pw_buffer** out, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
 void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
-pw_array* pw_array_new(uint64_t object, int32_t shards);
+pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards);
+void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
+PJRT_Error* pw_delete_under(pw_buffer* buffer);
 void pw_array_drop(pw_array* array);  // gives up one shard
-// pw_freed takes ids of arrays whose last shard has gone, for the core to free:
+// pw_freed takes the objects of arrays whose last shard has gone, for the core to free:
 // none until a batch is together, unless all are asked for.
-size_t pw_freed(uint64_t* ids, size_t room, bool all);
+size_t pw_freed(pw_object* objects, size_t room, bool all);
 enum { PW_FREED = 64 };  // most ids that go along with one entry
 
 // pw_adopt makes a buffer of ours from a buffer of the plugin's: told to the
@@ -167,7 +194,7 @@ static inline PJRT_Memory* pw_lower_memory(PJRT_Memory* m) { return m ? ((pw_mem
 typedef struct {
   pw_shape* shape;
   int64_t bytes;  // a shard
-  const char* kind;
+  char* kind;
   size_t kind_size;
   int64_t* minor_to_major;  // layout of the result, for buffers made before the run
 } pw_output;
@@ -180,6 +207,8 @@ struct PJRT_LoadedExecutable {
   uint64_t program;      // id in the core
   char* name;
   bool donates;
+  bool promises;    // its results can be handed out before it is launched
+  bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which looks into the run's context
   PJRT_Device** devices;  // one a row of Execute
   size_t num_devices;
@@ -204,10 +233,12 @@ typedef struct {
 typedef struct {
   uint64_t program;
   uint64_t session;
-  const uint64_t* freed;  // objects to free in the store
+  const pw_object* freed;  // objects to free in their stores
   size_t num_freed;
   const uint64_t* after;  // gangs whose results are inputs and that wait for their turn
   size_t num_after;
+  const uint64_t* reads;  // gangs of which each device reads what they made there
+  size_t num_reads;
   int32_t only;     // local index of the one device to run on, or -1
   bool nested;      // made inside a host callback of a computation that holds its turn
   uint64_t* objects;  // out: one id an output
@@ -239,6 +270,9 @@ PJRT_ExecuteContext* pw_context_empty(void);
 // ---- the table and its extensions (table_gen.c, extension.c) ----
 void pw_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pw_extensions(void);
+// Whether all results have the default layout, as far as the plugin can tell.
+bool pw_default_layouts(PJRT_Executable* executable);
+PJRT_Error* pw_load_error(void);  // why there is no plugin
 
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {

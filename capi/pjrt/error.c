@@ -58,10 +58,10 @@ PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) {
 }
 
 PJRT_Error* pw_unimplemented(const char* slot) {
+  if (pw_under == NULL) return pw_load_error();
   return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
                   "%s is not available: the plugin underneath (PJRT %d.%d) does not have it", slot,
-                  pw_under ? pw_under->pjrt_api_version.major_version : 0,
-                  pw_under ? pw_under->pjrt_api_version.minor_version : 0);
+                  pw_under->pjrt_api_version.major_version, pw_under->pjrt_api_version.minor_version);
 }
 
 void pw_error_free(PJRT_Error* error) {

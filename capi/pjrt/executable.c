@@ -10,6 +10,29 @@ static bool mentions(const char* code, size_t size, const char* word) {
   return code != NULL && memmem(code, size, word, strlen(word)) != NULL;
 }
 
+// waits reports whether the shards of a compiled program wait for each other:
+// whether it has an instruction of such a kind. Unknown counts as yes.
+static bool waits(PJRT_Executable* x) {
+  static const char* const kinds[] = {"all-reduce", "all-gather", "all-to-all", "reduce-scatter",
+                                      "collective-", "partition-id", "send", "recv"};
+  PW_ARGS(PJRT_Program, program);
+  PW_ARGS(PJRT_Executable_OptimizedProgram_Args, a);
+  a.executable = x;
+  a.program = &program;
+  PJRT_Error* err = PW_HAS(PJRT_Executable_OptimizedProgram) ? pw_under->PJRT_Executable_OptimizedProgram(&a) : NULL;
+  bool found = err != NULL || program.code_size == 0;
+  if (!found) {
+    program.code = malloc(program.code_size);
+    err = pw_under->PJRT_Executable_OptimizedProgram(&a);
+    found = err != NULL;
+    for (size_t i = 0; !found && i < sizeof kinds / sizeof *kinds; i++)
+      found = mentions(program.code, program.code_size, kinds[i]);
+    free(program.code);
+  }
+  if (err) pw_error_free(err);
+  return found;
+}
+
 static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   PJRT_Error* err;
   PW_ARGS(PJRT_Executable_NumOutputs_Args, n);
@@ -38,7 +61,7 @@ static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
     o->minor_to_major = calloc(rank + 1, sizeof(int64_t));
     for (size_t j = 0; j < rank; j++) o->minor_to_major[j] = (int64_t)(rank - 1 - j);
     if (has_kinds && i < kinds.num_outputs) {
-      o->kind = kinds.memory_kinds[i];
+      o->kind = strndup(kinds.memory_kinds[i], kinds.memory_kind_sizes[i]);
       o->kind_size = kinds.memory_kind_sizes[i];
     }
     at += rank;
@@ -55,6 +78,7 @@ static void loaded_free(PJRT_LoadedExecutable* e) {
   for (size_t i = 0; i < e->num_outputs; i++) {
     pw_shape_drop(e->outputs[i].shape);
     free(e->outputs[i].minor_to_major);
+    free(e->outputs[i].kind);
   }
   free(e->outputs);
   free(e->devices);
@@ -84,7 +108,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   e->client = client;
   e->session = client->session;
   e->refs = 1;
-  e->donates = code == NULL || (format_size == 3 && memcmp(format, "hlo", 3) == 0) ||
+  e->donates = code == NULL || format_size != 4 || memcmp(format, "mlir", 4) != 0 ||
                mentions(code, code_size, "tf.aliasing_output") || mentions(code, code_size, "jax.buffer_donor");
   e->calls_back = code == NULL || mentions(code, code_size, "python_cpu_callback");
 
@@ -105,6 +129,12 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
     e->devices[i] = pw_device_of(client, devices.addressable_devices[i]);
   if ((err = read_outputs(e, x))) goto fail;
 
+  e->collective = e->num_devices > 1 && waits(x);
+  // A buffer made before its contents has no way to say that it is donated, nor a
+  // layout or a packing of its own.
+  e->promises = !e->donates && e->num_outputs > 0 && pw_default_layouts(x);
+  for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
+
   e->memories = calloc(e->num_devices * e->num_outputs + 1, sizeof *e->memories);
   for (size_t d = 0; d < e->num_devices; d++)
     for (size_t o = 0; o < e->num_outputs; o++)
@@ -116,7 +146,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
   PW_COUNT(go_entries, 1);
   char* message = NULL;
-  int refused = pwGoProgram(e->session, e->name, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
+  int refused = pwGoProgram(e->session, e->name, e->collective, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
                             (char*)format, format_size, &e->program, &message);
   if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
   *out = e;
@@ -146,7 +176,7 @@ void pw_loaded_drop(PJRT_LoadedExecutable* e) {
 
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   if (pw_forked) return pw_forked_error();
-  PJRT_Client_Compile_Args a = *args;
+  PW_COPY(PJRT_Client_Compile_Args, a, args);
   a.client = args->client->under;
   // Parsers of program text look for a zero byte behind it, and not every client
   // puts one there.
@@ -163,10 +193,7 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
 }
 
 PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
-  PW_ARGS(PJRT_Executable_DeserializeAndLoad_Args, a);
-  size_t size = args->struct_size < sizeof a ? args->struct_size : sizeof a;
-  memcpy(&a, args, size);
-  a.struct_size = size;
+  PW_COPY(PJRT_Executable_DeserializeAndLoad_Args, a, args);
   a.client = args->client->under;
   PJRT_Error* err = pw_under->PJRT_Executable_DeserializeAndLoad(&a);
   if (err) return err;
@@ -175,7 +202,7 @@ PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAnd
 
 PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
   if (!PW_HAS(PJRT_Client_Load)) return pw_unimplemented("PJRT_Client_Load");
-  PJRT_Client_Load_Args a = *args;
+  PW_COPY(PJRT_Client_Load_Args, a, args);
   PJRT_Client* client = args->client;
   a.client = client->under;
   PJRT_Error* err = pw_under->PJRT_Client_Load(&a);
@@ -184,7 +211,7 @@ PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
 }
 
 PJRT_Error* pw_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {
-  pw_loaded_drop(args->executable);
+  if (!pw_forked) pw_loaded_drop(args->executable);
   return NULL;
 }
 

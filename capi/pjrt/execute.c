@@ -30,7 +30,6 @@ struct pw_run {
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
   PJRT_Buffer*** promises;  // what was handed out, [device][output], the plugin's
   void*** fulfil;
-  PJRT_Event** done;  // events handed out, one a device; NULL where none was asked for
   pw_array** arrays;  // by output
   moved* moves;
 };
@@ -116,7 +115,8 @@ static void donated(pw_buffer** inputs, size_t n) {
 }
 
 // wrap puts handles of ours in the place of the plugin's results.
-static void wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays) {
+static void wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
+                 bool promises) {
   size_t m = e->num_outputs;
   pw_buffer* some[32];
   pw_buffer** slots = n * m <= 32 ? some : malloc(n * m * sizeof *slots);
@@ -130,6 +130,7 @@ static void wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** cons
       b->memory = only ? pw_memory_kind(only, e->outputs[o].kind, e->outputs[o].kind_size) : e->memories[d * m + o];
       b->shape = e->outputs[o].shape;
       b->array = arrays[o];
+      b->promise = promises;
       lists[d][o] = pw_buffer_handle(b);
     }
   if (slots != some) free(slots);
@@ -208,6 +209,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_Buffer** flat = (PJRT_Buffer**)list + n * m;
   PJRT_Buffer* const** rows = (PJRT_Buffer* const**)list + 2 * n * m;
   gangs after = {.list = after.few, .room = sizeof after.few / sizeof *after.few};
+  gangs reads = {.list = reads.few, .room = sizeof reads.few / sizeof *reads.few};
   moved* moves = NULL;
   PJRT_Error* err = NULL;
   pw_array* few[16];
@@ -220,7 +222,12 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     rows[d] = flat + d * m;
     for (size_t i = 0; i < m; i++) {
       pw_buffer* b = pw_buffer_of(args->argument_lists[d][i]);
-      if (b == NULL || b->deleted) {
+      if (b && b->device->client != e->client) {
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                       "argument %zu of %s is a buffer of another client; copy it through the host", i, e->name);
+        goto out;
+      }
+      if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) {
         err = gone(d, i, e->name, b);
         goto out;
       }
@@ -232,13 +239,23 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     }
   }
 
-  uint64_t freed[PW_FREED];
+  // What every device reads of one array, each its own shard.
+  for (size_t i = 0; n > 1 && i < m; i++) {
+    pw_array* array = inputs[i]->array;
+    bool all = array->maker != 0;
+    for (size_t d = 1; all && d < n; d++) all = inputs[d * m + i]->array == array;
+    if (all) note(&reads, array->maker);
+  }
+
+  pw_object freed[PW_FREED];
   pw_turn turn = {.program = e->program,
                   .session = e->session,
                   .freed = freed,
                   .num_freed = pw_freed(freed, PW_FREED, false),
                   .after = after.list,
                   .num_after = after.num,
+                  .reads = reads.list,
+                  .num_reads = reads.num,
                   .only = only ? only->index : -1,
                   .nested = pw_ffi_in_callback() > 0,
                   .objects = objects,
@@ -250,14 +267,26 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     err = located(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options);
     goto out;
   }
-  for (size_t o = 0; o < outs; o++) arrays[o] = pw_array_new(objects[o], (int32_t)n);
+  // A computation whose shards do not wait comes after what it reads, and so do
+  // its results.
+  uint64_t maker = e->collective ? turn.gang : 0;
+  for (size_t i = 0; !e->collective && i < reads.num; i++) maker = reads.list[i] > maker ? reads.list[i] : maker;
+  for (size_t o = 0; o < outs; o++) {
+    arrays[o] = pw_array_new(e->session, objects[o], (int32_t)n);
+    arrays[o]->maker = n > 1 ? maker : 0;
+  }
 
   // A host callback without a context would end the process inside the plugin;
   // with an empty one it is an error.
-  PJRT_LoadedExecutable_Execute_Args a = *args;
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
   PJRT_ExecuteOptions with_context;
-  if (e->calls_back && a.options && a.options->context == NULL) {
-    with_context = *a.options;
+  if (e->calls_back && (a.options == NULL || (PW_COVERS(a.options, context) && a.options->context == NULL))) {
+    memset(&with_context, 0, sizeof with_context);
+    with_context.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
+    if (a.options) {
+      PW_COPY(PJRT_ExecuteOptions, o, a.options);
+      with_context = o;
+    }
     with_context.context = pw_context_empty();
     a.options = &with_context;
   }
@@ -282,7 +311,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; d < n; d++) pw_array_drop(arrays[o]);
   } else {
-    wrap(e, only, args->output_lists, n, arrays);
+    wrap(e, only, args->output_lists, n, arrays, false);
     if (begin)
       pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), done);
   }
@@ -294,6 +323,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
 out:
   moves_free(moves);
   if (after.list != after.few) free(after.list);
+  if (reads.list != reads.few) free(reads.list);
   if (arrays != few) free(arrays);
   if (objects != some) free(objects);
   if (heap) free(list);
@@ -301,23 +331,6 @@ out:
 }
 
 // ---- runs that wait for their turn ----
-
-static PJRT_Error* event_new(PJRT_Event** out) {
-  PW_ARGS(PJRT_Event_Create_Args, a);
-  PJRT_Error* err = pw_under->PJRT_Event_Create(&a);
-  *out = a.event;
-  return err;
-}
-
-static void event_set(PJRT_Event* event, PJRT_Error_Code code, const char* message, size_t size) {
-  PW_ARGS(PJRT_Event_Set_Args, a);
-  a.event = event;
-  a.error_code = code;
-  a.error_message = message;
-  a.error_message_size = size;
-  PJRT_Error* err = pw_under->PJRT_Event_Set(&a);
-  if (err) pw_error_free(err);
-}
 
 static PJRT_Error* promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_output* o, PJRT_Buffer** buffer,
                                void** fulfil) {
@@ -352,17 +365,7 @@ static PJRT_Error* fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer,
 }
 
 static void run_free(pw_run* r) {
-  for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
-    pw_buffer* b = r->inputs[i];
-    if (b->deleted && b->refs == 2) {
-      PW_ARGS(PJRT_Buffer_Delete_Args, a);
-      a.buffer = b->under;
-      PJRT_Error* err = pw_under->PJRT_Buffer_Delete(&a);
-      if (err) pw_error_free(err);
-      else pw_buffer_release(b);
-    }
-    pw_buffer_drop(b);
-  }
+  for (size_t i = 0; i < r->num_devices * r->num_args; i++) pw_buffer_unpin(r->inputs[i]);
   moves_free(r->moves);
   pw_context_drop(r->options.context);
   pw_loaded_drop(r->executable);
@@ -376,7 +379,6 @@ static void run_free(pw_run* r) {
     free(r->fulfil[0]);
     free(r->fulfil);
   }
-  free(r->done);
   free(r->arrays);
   free(r);
   PW_COUNT(runs, -1);
@@ -391,18 +393,37 @@ static void settle(pw_run* r) {
   run_free(r);
 }
 
-static bool can_promise(const PJRT_ExecuteOptions* o) {
-  return PW_HAS(PJRT_Client_CreateAliasBuffer) && PW_HAS(PJRT_Client_FulfillAliasBuffer) && PW_HAS(PJRT_Event_Create) &&
-         PW_HAS(PJRT_Event_Set) && (o == NULL || (o->num_send_ops == 0 && o->num_recv_ops == 0));
+// can_promise says whether a run can be put off: its results can stand for it, and
+// its options outlive the call.
+static bool can_promise(const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* o) {
+  if (!e->promises || !PW_HAS(PJRT_Client_CreateAliasBuffer) || !PW_HAS(PJRT_Client_FulfillAliasBuffer)) return false;
+  if (o == NULL) return true;
+  return o->extension_start == NULL && o->num_send_ops == 0 && o->num_recv_ops == 0 &&
+         !(PW_COVERS(o, num_tasks) && o->num_tasks) && !(PW_COVERS(o, multi_slice_config) && o->multi_slice_config) &&
+         !(PW_COVERS(o, num_hlo_output_callbacks) && o->num_hlo_output_callbacks);
 }
 
-// wait_turn is for plugins that cannot make a buffer before its contents: the
-// call waits for its turn and launches itself.
+// wait_turn is for runs that cannot be put off: the call waits for its turn and
+// launches itself.
 static PJRT_Error* wait_turn(pw_turn* turn) {
   char* message = NULL;
   PW_COUNT(go_entries, 1);
   int code = pwGoAwait(turn->session, turn->gang, &message);
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
+}
+
+// spent finds an input whose bytes another run has taken since this one was put
+// off. The plugin is not asked to run with it: it gives up on one device while the
+// others go on with what the call has left behind.
+static PJRT_Error* spent(const pw_run* r) {
+  for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
+    PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
+    a.buffer = r->inputs[i]->under;
+    PJRT_Error* err = pw_under->PJRT_Buffer_IsDeleted(&a);
+    if (err) return err;
+    if (a.is_deleted) return gone(i / r->num_args, i % r->num_args, r->executable->name, r->inputs[i]);
+  }
+  return NULL;
 }
 
 static void* copy(const void* from, size_t size) {
@@ -443,14 +464,17 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
   r->arrays = copy(arrays, outs * sizeof *arrays);
   r->moves = *moves;
   *moves = NULL;
-  for (size_t i = 0; i < n * m; i++) atomic_fetch_add_explicit(&inputs[i]->refs, 1, memory_order_relaxed);
+  for (size_t i = 0; i < n * m; i++) {
+    atomic_fetch_add_explicit(&inputs[i]->pins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&inputs[i]->refs, 1, memory_order_relaxed);
+  }
   for (size_t o = 0; o < outs; o++) {
     atomic_fetch_add_explicit(&arrays[o]->live, 1, memory_order_relaxed);  // the run's own share, given up in settle
     atomic_store_explicit(&arrays[o]->gang, turn->gang, memory_order_release);
   }
 
-  bool promises = can_promise(args->options);
-  if (promises && outs > 0) {
+  bool promises = can_promise(e, args->options);
+  if (promises) {
     r->promises = calloc(n, sizeof *r->promises);
     r->fulfil = calloc(n, sizeof *r->fulfil);
     r->promises[0] = calloc(n * outs, sizeof **r->promises);
@@ -479,15 +503,27 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
     if (err == NULL) {
       PJRT_Buffer* const** rows = malloc((n + 1) * sizeof *rows);
       for (size_t d = 0; d < n; d++) rows[d] = r->flat + d * m;
-      PJRT_LoadedExecutable_Execute_Args a = *args;
+      PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
       a.executable = e->under;
       a.argument_lists = rows;
       if (only) a.execute_device = only->under;
-      err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+      PJRT_Event** done = args->device_complete_events;
+      if (done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
+      err = spent(r);
+      if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
       free(rows);
       PW_COUNT(go_entries, 1);
-      pwGoCompleted(turn->session, turn->gang);
-      if (err == NULL) wrap(e, only, args->output_lists, n, arrays);
+      if (err) {
+        pwGoCompleted(turn->session, turn->gang);
+      } else {
+        pwGoLaunched(turn->session, turn->gang);
+        watch_gang(turn->session, turn->gang, NULL, done, n);
+      }
+      if (done != args->device_complete_events) {
+        for (size_t d = 0; err == NULL && d < n; d++) destroy_event(done[d]);
+        free(done);
+      }
+      if (err == NULL) wrap(e, only, args->output_lists, n, arrays, false);
     }
     if (e->donates) donated(inputs, n * m);
     for (size_t o = 0; o < outs; o++)
@@ -496,46 +532,27 @@ static PJRT_Error* queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* 
     return err ? located(err, e, args->options) : NULL;
   }
 
-  if (args->device_complete_events) {
-    r->done = calloc(n, sizeof *r->done);
-    for (size_t d = 0; d < n; d++) {
-      if ((err = event_new(&r->done[d]))) pw_error_free(err);
-      args->device_complete_events[d] = r->done[d];
-    }
+  // A promise is ready when its device has completed, so its event is that too.
+  for (size_t d = 0; args->device_complete_events && d < n; d++) {
+    PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
+    ready.buffer = r->promises[d][0];
+    if ((err = pw_under->PJRT_Buffer_ReadyEvent(&ready))) pw_error_free(err);
+    args->device_complete_events[d] = ready.event;
   }
   for (size_t d = 0; d < n; d++)
-    if (outs) memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
-  wrap(e, only, args->output_lists, n, arrays);
+    memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
+  wrap(e, only, args->output_lists, n, arrays, true);
   PW_COUNT(go_entries, 1);
   pwGoArm(turn->session, turn->gang, r);
   return NULL;
 }
 
-// forward carries the end of the plugin's event to one that was handed out.
-static void forward(PJRT_Error* error, void* user_arg) {
-  PJRT_Event** pair = user_arg;
-  if (error) {
-    PJRT_Error_Code code;
-    const char* message;
-    size_t size;
-    pw_error_read(error, &code, &message, &size);
-    event_set(pair[1], code, message, size);
-    pw_error_free(error);
-  } else {
-    event_set(pair[1], PJRT_Error_Code_OK, NULL, 0);
-  }
-  free(pair);
-}
-
 // fail ends a run without results: whoever waits for them gets the error.
 static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
   PJRT_Client* c = r->executable->client;
-  for (size_t d = 0; d < r->num_devices; d++) {
-    for (size_t o = 0; o < r->num_outputs; o++) {
-      PJRT_Error* err = fulfil(c, r->fulfil[d][o], NULL, code, message, size);
-      if (err) pw_error_free(err);
-    }
-    if (r->done) event_set(r->done[d], code, message, size);
+  for (size_t i = 0; i < r->num_devices * r->num_outputs; i++) {
+    PJRT_Error* err = fulfil(c, r->fulfil[0][i], NULL, code, message, size);
+    if (err) pw_error_free(err);
   }
   settle(r);
 }
@@ -552,9 +569,9 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices, m = r->num_args, outs = r->num_outputs;
   int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
-  PJRT_Buffer* const** rows = malloc((n + 1) * sizeof *rows);
-  PJRT_Buffer*** results = malloc((n + 1) * sizeof *results);
-  PJRT_Buffer** result = calloc(n * outs + 1, sizeof *result);
+  PJRT_Buffer* const** rows = malloc(n * sizeof *rows);
+  PJRT_Buffer*** results = malloc(n * sizeof *results);
+  PJRT_Buffer** result = calloc(n * outs, sizeof *result);
   PJRT_Event** done = calloc(n, sizeof *done);
   for (size_t d = 0; d < n; d++) {
     rows[d] = r->flat + d * m;
@@ -569,7 +586,8 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
   a.output_lists = results;
   a.device_complete_events = done;
   a.execute_device = pw_lower_device(r->only);
-  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+  PJRT_Error* err = spent(r);
+  if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   bool under_way = err == NULL;
   if (err) {
     PJRT_Error_Code code;
@@ -580,32 +598,14 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
     fail(r, code, message, size);
     pw_error_free(err);
   } else {
+    watch_gang(e->session, gang, NULL, done, n);
+    if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
     for (size_t i = 0; i < n * outs; i++) {
       PJRT_Error* late = fulfil(e->client, r->fulfil[0][i], result[i], PJRT_Error_Code_OK, NULL, 0);
       if (late) pw_error_free(late);
       destroy_buffer(result[i]);
     }
-    if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
-    watch_gang(e->session, gang, NULL, done, n);
-    for (size_t d = 0; d < n; d++) {
-      if (r->done == NULL) {
-        destroy_event(done[d]);
-        continue;
-      }
-      PJRT_Event** pair = malloc(2 * sizeof *pair);
-      pair[0] = done[d];
-      pair[1] = r->done[d];
-      PW_ARGS(PJRT_Event_OnReady_Args, on);
-      on.event = done[d];
-      on.callback = forward;
-      on.user_arg = pair;
-      PJRT_Error* late = pw_under->PJRT_Event_OnReady(&on);
-      if (late) {
-        forward(late, pair);
-      }
-      destroy_event(done[d]);
-    }
-    if (e->donates) donated(r->inputs, n * m);
+    for (size_t d = 0; d < n; d++) destroy_event(done[d]);
     settle(r);
   }
   free(done);

@@ -53,19 +53,70 @@ static bool keeps(PJRT_Extension_Type type) {
   }
 }
 
+// descending reads a layout such as {2,1,0}, minor dimension first, and reports
+// whether it is dense and row-major. Tiles and all else stand behind a colon.
+static bool descending(const char* text, size_t size) {
+  if (size < 2 || text[0] != '{' || text[size - 1] != '}') return false;
+  long last = -1;
+  for (size_t i = 1; i + 1 < size;) {
+    long n = 0;
+    if (text[i] < '0' || text[i] > '9') return false;
+    for (; text[i] >= '0' && text[i] <= '9'; i++) n = 10 * n + (text[i] - '0');
+    if (last >= 0 && n != last - 1) return false;
+    last = n;
+    if (text[i] == ',') i++;
+    else if (i + 1 < size) return false;
+  }
+  return last <= 0;
+}
+
+#define COVERS(x, type, field) ((x)->struct_size >= offsetof(type, field) + sizeof(void*))
+
+bool pw_default_layouts(PJRT_Executable* executable) {
+  typedef PJRT_Error* (*get_layouts)(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args*);
+  typedef PJRT_Error* (*serialize)(PJRT_Layouts_MemoryLayout_Serialize_Args*);
+  if (layouts == NULL ||
+      !COVERS(&layouts->base, PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetOutputLayouts) ||
+      layouts->PJRT_Layouts_PJRT_Executable_GetOutputLayouts == NULL)
+    return false;
+  PW_ARGS(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args, get);
+  get.executable = executable;
+  PJRT_Error* err = ((get_layouts)layouts->PJRT_Layouts_PJRT_Executable_GetOutputLayouts)(&get);
+  bool all = err == NULL;
+  if (err) pw_error_free(err);
+  for (size_t i = 0; all && i < get.num_outputs; i++) {
+    PW_ARGS(PJRT_Layouts_MemoryLayout_Serialize_Args, text);
+    text.layout = get.layouts[i];
+    err = ((serialize)layouts->PJRT_Layouts_MemoryLayout_Serialize)(&text);
+    if (err) {
+      pw_error_free(err);
+      return false;
+    }
+    all = descending(text.serialized_bytes, text.serialized_bytes_size);
+    ((void (*)(PJRT_Layouts_SerializedLayout*))text.serialized_layout_deleter)(text.serialized_layout);
+  }
+  return all;
+}
+
 PJRT_Extension_Base* pw_extensions(void) {
   PJRT_Extension_Base *first = NULL, **last = &first;
   for (PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next) {
     if (!keeps(x->type)) continue;
     // A copy as long as the plugin's, so that fields newer than this build pass.
-    PJRT_Extension_Base* y = calloc(1, x->struct_size < sizeof *y ? sizeof *y : x->struct_size);
-    memcpy(y, x, x->struct_size);
+    // Of Layouts no more than is known here, since more may take handles of ours.
+    size_t size = x->struct_size;
+    if (x->type == PJRT_Extension_Type_Layouts && size > sizeof(PJRT_Layouts_Extension))
+      size = sizeof(PJRT_Layouts_Extension);
+    PJRT_Extension_Base* y = calloc(1, size < sizeof *y ? sizeof *y : size);
+    memcpy(y, x, size);
+    y->struct_size = size;
     y->next = NULL;
-    if (x->type == PJRT_Extension_Type_Layouts) {
+    if (x->type == PJRT_Extension_Type_Layouts &&
+        COVERS(x, PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Buffer_MemoryLayout)) {
       layouts = (PJRT_Layouts_Extension*)x;
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Client_GetDefaultLayout = (void*)default_layout;
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Buffer_MemoryLayout = (void*)memory_layout;
-    } else if (x->type == PJRT_Extension_Type_FFI) {
+    } else if (x->type == PJRT_Extension_Type_FFI && COVERS(x, PJRT_FFI_Extension, register_handler)) {
       ((PJRT_FFI_Extension*)y)->register_handler = (void*)register_handler;
     }
     *last = y;

@@ -10,6 +10,7 @@ enum { kSlots = 512 };  // slots a slab
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the free lists
 static pw_buffer* free_buffers;
 static pw_array* free_arrays;
+static pw_array* backlog;                // taken from freed_arrays, not yet given to the core
 static _Atomic(pw_array*) freed_arrays;  // stack of arrays for the core to free
 static _Atomic int64_t num_freed;        // about as many
 
@@ -31,7 +32,8 @@ void pw_buffers_new(pw_buffer** out, size_t n) {
     free_buffers = out[i]->next;
     out[i]->refs = 1;
     out[i]->released = false;
-    out[i]->deleted = false;
+    out[i]->pins = 0;
+    out[i]->promise = false;
   }
   pthread_mutex_unlock(&mu);
   PW_COUNT(buffers, (int64_t)n);
@@ -69,7 +71,7 @@ PJRT_Error* pw_buffer_gone(const char* what) {
                   "%s: this buffer was destroyed before; keep a reference to an array for as long as it is used", what);
 }
 
-pw_array* pw_array_new(uint64_t object, int32_t shards) {
+pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
   pthread_mutex_lock(&mu);
   pw_array* a = free_arrays;
   if (a == NULL) {
@@ -84,6 +86,8 @@ pw_array* pw_array_new(uint64_t object, int32_t shards) {
   }
   pthread_mutex_unlock(&mu);
   a->next = NULL;
+  a->session = session;
+  a->maker = 0;
   a->object = object;
   atomic_store_explicit(&a->gang, 0, memory_order_relaxed);
   atomic_store_explicit(&a->live, shards, memory_order_relaxed);
@@ -91,39 +95,28 @@ pw_array* pw_array_new(uint64_t object, int32_t shards) {
   return a;
 }
 
-static void push(pw_array* first, pw_array* last) {
-  pw_array* head = atomic_load_explicit(&freed_arrays, memory_order_relaxed);
-  do last->next = head;
-  while (!atomic_compare_exchange_weak_explicit(&freed_arrays, &head, first, memory_order_release,
-                                                memory_order_relaxed));
-}
-
 void pw_array_drop(pw_array* a) {
   if (atomic_fetch_sub_explicit(&a->live, 1, memory_order_acq_rel) != 1) return;
-  push(a, a);
+  pw_array* head = atomic_load_explicit(&freed_arrays, memory_order_relaxed);
+  do a->next = head;
+  while (!atomic_compare_exchange_weak_explicit(&freed_arrays, &head, a, memory_order_release, memory_order_relaxed));
   atomic_fetch_add_explicit(&num_freed, 1, memory_order_relaxed);
 }
 
-size_t pw_freed(uint64_t* ids, size_t room, bool all) {
+size_t pw_freed(pw_object* objects, size_t room, bool all) {
   if (!all && atomic_load_explicit(&num_freed, memory_order_relaxed) < PW_FREED / 2) return 0;
-  pw_array* list = atomic_exchange_explicit(&freed_arrays, NULL, memory_order_acquire);
-  if (list == NULL) return 0;
   size_t n = 0;
-  pw_array *last = NULL, *rest = list;
-  for (; rest && n < room; rest = rest->next) {
-    ids[n++] = rest->object;
-    last = rest;
-  }
-  atomic_fetch_sub_explicit(&num_freed, (int64_t)n, memory_order_relaxed);
-  if (rest) {
-    pw_array* end = rest;
-    while (end->next) end = end->next;
-    push(rest, end);
-  }
   pthread_mutex_lock(&mu);
-  last->next = free_arrays;
-  free_arrays = list;
+  if (backlog == NULL) backlog = atomic_exchange_explicit(&freed_arrays, NULL, memory_order_acquire);
+  while (backlog && n < room) {
+    pw_array* a = backlog;
+    backlog = a->next;
+    objects[n++] = (pw_object){a->session, a->object};
+    a->next = free_arrays;
+    free_arrays = a;
+  }
   pthread_mutex_unlock(&mu);
+  atomic_fetch_sub_explicit(&num_freed, (int64_t)n, memory_order_relaxed);
   PW_COUNT(arrays, -(int64_t)n);
   return n;
 }
@@ -149,12 +142,38 @@ void pw_shape_drop(pw_shape* s) {
   }
 }
 
+PJRT_Error* pw_delete_under(pw_buffer* b) {
+  PW_ARGS(PJRT_Buffer_Delete_Args, a);
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_Delete(&a);
+  if (err == NULL) pw_buffer_release(b);
+  return err;
+}
+
+void pw_buffer_unpin(pw_buffer* b) {
+  if (atomic_fetch_sub_explicit(&b->pins, 1, memory_order_acq_rel) == (PW_DELETED | 1)) {
+    PJRT_Error* err = pw_delete_under(b);
+    if (err) pw_error_free(err);
+  }
+  pw_buffer_drop(b);
+}
+
+PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
+  if (pw_forked) return NULL;
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Delete");
+  // Runs that wait with it, or an earlier Delete: the bytes are seen to.
+  if (atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) != 0) return NULL;
+  return pw_delete_under(b);
+}
+
 PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args) {
-  if (args->buffer == NULL) return NULL;
+  if (args->buffer == NULL || pw_forked) return NULL;
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Destroy");
-  uint16_t g = b->generation + 1;  // 0 would make a handle that looks like a plain pointer
-  b->generation = g ? g : 1;
+  uint16_t g = b->generation, next = g + 1;
+  if (next == 0) next = 1;  // 0 would make a handle that looks like a plain pointer
+  if (!atomic_compare_exchange_strong(&b->generation, &g, next)) return pw_buffer_gone("PJRT_Buffer_Destroy");
   pw_buffer_drop(b);
   return NULL;
 }

@@ -61,12 +61,12 @@ func ReadStats() Stats {
 	var objects int64
 	mu.Lock()
 	defer mu.Unlock()
+	drain()
 	if all := sessions.Load(); all != nil {
 		for _, s := range *all {
 			if s == nil {
 				continue
 			}
-			s.drain()
 			st.Sessions++
 			objects += int64(s.Objects())
 			for d := range s.under.Devices() {

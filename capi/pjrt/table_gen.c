@@ -313,7 +313,7 @@ static PJRT_Error* forward_PJRT_Buffer_UnpaddedDimensions(PJRT_Buffer_UnpaddedDi
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_UnpaddedDimensions");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_UnpaddedDimensions");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_UnpaddedDimensions");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_UnpaddedDimensions(args);
   args->buffer = buffer;
@@ -330,7 +330,7 @@ static PJRT_Error* forward_PJRT_Buffer_DynamicDimensionIndices(PJRT_Buffer_Dynam
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_DynamicDimensionIndices");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_DynamicDimensionIndices");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_DynamicDimensionIndices");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_DynamicDimensionIndices(args);
   args->buffer = buffer;
@@ -347,7 +347,7 @@ static PJRT_Error* forward_PJRT_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayo
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_GetMemoryLayout");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_GetMemoryLayout");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_GetMemoryLayout");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_GetMemoryLayout(args);
   args->buffer = buffer;
@@ -364,7 +364,7 @@ static PJRT_Error* forward_PJRT_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceS
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_OnDeviceSizeInBytes");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_OnDeviceSizeInBytes");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_OnDeviceSizeInBytes");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_OnDeviceSizeInBytes(args);
   args->buffer = buffer;
@@ -391,7 +391,7 @@ static PJRT_Error* forward_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Arg
   PJRT_Buffer* src = args->src;
   pw_buffer* b = pw_buffer_of(src);
   if (b == NULL && src != NULL) return pw_buffer_gone("PJRT_Buffer_ToHostBuffer");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_ToHostBuffer");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_ToHostBuffer");
   args->src = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(args);
   args->src = src;
@@ -408,7 +408,7 @@ static PJRT_Error* forward_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_IsOnCpu");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_IsOnCpu");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_IsOnCpu");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_IsOnCpu(args);
   args->buffer = buffer;
@@ -425,80 +425,20 @@ static PJRT_Error* forward_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* a
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_ReadyEvent");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_ReadyEvent");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_ReadyEvent");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(args);
   args->buffer = buffer;
   return err;
 }
 
-static PJRT_Error* missing_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_UnsafePointer");
-}
+PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args);
 
-static PJRT_Error* forward_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* buffer = args->buffer;
-  pw_buffer* b = pw_buffer_of(buffer);
-  if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_UnsafePointer");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_UnsafePointer");
-  args->buffer = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_UnsafePointer(args);
-  args->buffer = buffer;
-  return err;
-}
+PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args);
 
-static PJRT_Error* missing_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_IncreaseExternalReferenceCount");
-}
+PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args);
 
-static PJRT_Error* forward_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* buffer = args->buffer;
-  pw_buffer* b = pw_buffer_of(buffer);
-  if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_IncreaseExternalReferenceCount");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_IncreaseExternalReferenceCount");
-  args->buffer = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(args);
-  args->buffer = buffer;
-  return err;
-}
-
-static PJRT_Error* missing_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_DecreaseExternalReferenceCount");
-}
-
-static PJRT_Error* forward_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* buffer = args->buffer;
-  pw_buffer* b = pw_buffer_of(buffer);
-  if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_DecreaseExternalReferenceCount");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_DecreaseExternalReferenceCount");
-  args->buffer = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_DecreaseExternalReferenceCount(args);
-  args->buffer = buffer;
-  return err;
-}
-
-static PJRT_Error* missing_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-}
-
-static PJRT_Error* forward_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* buffer = args->buffer;
-  pw_buffer* b = pw_buffer_of(buffer);
-  if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-  args->buffer = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(args);
-  args->buffer = buffer;
-  return err;
-}
+PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args);
 
 static PJRT_Error* missing_PJRT_CopyToDeviceStream_Destroy(PJRT_CopyToDeviceStream_Destroy_Args* args) {
   (void)args;
@@ -643,7 +583,7 @@ static PJRT_Error* forward_PJRT_Buffer_CopyRawToHost(PJRT_Buffer_CopyRawToHost_A
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_CopyRawToHost");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_CopyRawToHost");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_CopyRawToHost");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyRawToHost(args);
   args->buffer = buffer;
@@ -764,7 +704,7 @@ static PJRT_Error* forward_PJRT_Client_FulfillAliasBuffer(PJRT_Client_FulfillAli
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Client_FulfillAliasBuffer");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Client_FulfillAliasBuffer");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Client_FulfillAliasBuffer");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Client_FulfillAliasBuffer(args);
   args->client = client;
@@ -803,7 +743,7 @@ static PJRT_Error* forward_PJRT_Buffer_CopyRawToHostFuture(PJRT_Buffer_CopyRawTo
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_CopyRawToHostFuture");
-  if (b != NULL && b->deleted) return pw_deleted("PJRT_Buffer_CopyRawToHostFuture");
+  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_CopyRawToHostFuture");
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyRawToHostFuture(args);
   args->buffer = buffer;
@@ -1002,10 +942,10 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_ToHostBuffer = PW_HAS(PJRT_Buffer_ToHostBuffer) ? forward_PJRT_Buffer_ToHostBuffer : missing_PJRT_Buffer_ToHostBuffer;
   table->PJRT_Buffer_IsOnCpu = PW_HAS(PJRT_Buffer_IsOnCpu) ? forward_PJRT_Buffer_IsOnCpu : missing_PJRT_Buffer_IsOnCpu;
   table->PJRT_Buffer_ReadyEvent = PW_HAS(PJRT_Buffer_ReadyEvent) ? forward_PJRT_Buffer_ReadyEvent : missing_PJRT_Buffer_ReadyEvent;
-  table->PJRT_Buffer_UnsafePointer = PW_HAS(PJRT_Buffer_UnsafePointer) ? forward_PJRT_Buffer_UnsafePointer : missing_PJRT_Buffer_UnsafePointer;
-  table->PJRT_Buffer_IncreaseExternalReferenceCount = PW_HAS(PJRT_Buffer_IncreaseExternalReferenceCount) ? forward_PJRT_Buffer_IncreaseExternalReferenceCount : missing_PJRT_Buffer_IncreaseExternalReferenceCount;
-  table->PJRT_Buffer_DecreaseExternalReferenceCount = PW_HAS(PJRT_Buffer_DecreaseExternalReferenceCount) ? forward_PJRT_Buffer_DecreaseExternalReferenceCount : missing_PJRT_Buffer_DecreaseExternalReferenceCount;
-  table->PJRT_Buffer_OpaqueDeviceMemoryDataPointer = PW_HAS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer) ? forward_PJRT_Buffer_OpaqueDeviceMemoryDataPointer : missing_PJRT_Buffer_OpaqueDeviceMemoryDataPointer;
+  table->PJRT_Buffer_UnsafePointer = pw_PJRT_Buffer_UnsafePointer;
+  table->PJRT_Buffer_IncreaseExternalReferenceCount = pw_PJRT_Buffer_IncreaseExternalReferenceCount;
+  table->PJRT_Buffer_DecreaseExternalReferenceCount = pw_PJRT_Buffer_DecreaseExternalReferenceCount;
+  table->PJRT_Buffer_OpaqueDeviceMemoryDataPointer = pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer;
   table->PJRT_CopyToDeviceStream_Destroy = PW_HAS(PJRT_CopyToDeviceStream_Destroy) ? pw_under->PJRT_CopyToDeviceStream_Destroy : missing_PJRT_CopyToDeviceStream_Destroy;
   table->PJRT_CopyToDeviceStream_AddChunk = PW_HAS(PJRT_CopyToDeviceStream_AddChunk) ? pw_under->PJRT_CopyToDeviceStream_AddChunk : missing_PJRT_CopyToDeviceStream_AddChunk;
   table->PJRT_CopyToDeviceStream_TotalBytes = PW_HAS(PJRT_CopyToDeviceStream_TotalBytes) ? pw_under->PJRT_CopyToDeviceStream_TotalBytes : missing_PJRT_CopyToDeviceStream_TotalBytes;

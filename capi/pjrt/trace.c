@@ -33,6 +33,7 @@ static uint64_t epoch;   // of the trace; ends of an older one are dropped
 static int64_t lost;
 static name* names;
 static FILE* file;
+static bool stopping;
 _Atomic bool pw_tracing;
 
 int64_t pw_now(void) {
@@ -109,7 +110,9 @@ void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* d
 char* pw_trace_start(const char* path) {
   char* message = NULL;
   pthread_mutex_lock(&mu);
-  if (file) {
+  if (path == NULL) {
+    message = strdup("INVALID_ARGUMENT: a trace needs the path of a file to be written to");
+  } else if (file) {
     message = strdup("FAILED_PRECONDITION: a trace is being written already; end it before another begins");
   } else if ((file = fopen(path, "w")) == NULL) {
     if (asprintf(&message, "NOT_FOUND: cannot write the trace to %s: %s", path, strerror(errno)) < 0) message = NULL;
@@ -171,11 +174,12 @@ static void write_spans(void) {
 char* pw_trace_stop(void) {
   char* message = NULL;
   pthread_mutex_lock(&mu);
-  if (file == NULL) {
+  if (file == NULL || stopping) {
     message = strdup("FAILED_PRECONDITION: no trace is being written");
     goto out;
   }
   pw_tracing = false;
+  stopping = true;
   // Work that was started while the trace ran belongs to it; it is waited for,
   // but not for ever.
   struct timespec until;
@@ -184,8 +188,10 @@ char* pw_trace_stop(void) {
   while (running > 0 && pthread_cond_timedwait(&settled, &mu, &until) == 0) {}
   epoch++;
   write_spans();
-  if (fclose(file) != 0) message = strdup("DATA_LOSS: the trace could not be written whole; is the disk full?");
+  bool short_write = ferror(file) != 0;
+  if (fclose(file) != 0 || short_write) message = strdup("DATA_LOSS: the trace could not be written whole; is the disk full?");
   file = NULL;
+  stopping = false;
   free(spans);
   spans = NULL;
   while (names) {

@@ -30,8 +30,10 @@ import (
 // Program is a compiled computation as the core sees it: a program of one node.
 type Program struct {
 	Name    string
-	Devices []int   // local devices, one a row of a run
-	Outputs []int64 // bytes of a shard, by output
+	Devices []int // local devices, one a row of a run
+	// Collective: its shards wait for each other, so the order of runs matters.
+	Collective bool
+	Outputs    []int64 // bytes of a shard, by output
 	// The source, kept for as long as the program so that it can be compiled
 	// again elsewhere. Empty for a program that was loaded from its serialized
 	// form.
@@ -120,6 +122,7 @@ type Run struct {
 	Program uint64
 	Only    int      // the one device to run a portable program on, or -1
 	After   []uint64 // gangs that have yet to be launched and whose results are inputs
+	Reads   []uint64 // gangs of which each device reads what it made there
 	Nested  bool     // made inside a host callback of a gang that may hold its turn
 }
 
@@ -142,7 +145,7 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	case r.Only >= len(s.single):
 		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", r.Only, len(s.single))
 	}
-	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After}
+	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
 	if r.Only >= 0 {
 		g.Devices = s.sets[r.Only]
 		specs = slices.Clone(specs)

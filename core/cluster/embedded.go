@@ -24,6 +24,9 @@ type Embedded struct {
 	// Window bounds how many gangs of several devices may wait or be under way;
 	// 0 is no bound.
 	Window int
+	// Threads is the pool that the devices share, where they are threads and not
+	// queues; see schedule.Threads. 0: they are queues.
+	Threads int
 	// Limit bounds the bytes of a device's memory that runs may take; 0 is no
 	// bound of ours.
 	Limit int64
@@ -45,7 +48,11 @@ func (e Embedded) Open() (*client.Session, error) {
 		}
 	}
 	id := sessions.Add(1)
-	island := executor.NewIsland(e.Cells, schedule.Config{})
+	var config schedule.Config
+	if e.Threads > 0 {
+		config.Policy = &schedule.Threads{Pool: e.Threads}
+	}
+	island := executor.NewIsland(e.Cells, config)
 	island.Bound(e.Window)
 	return client.Open(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
 }

@@ -112,14 +112,14 @@ var (
 	errLate   = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
 )
 
-// Enter submits a gang. Its ID is given by the island. Nested marks a gang that
-// is submitted from inside a host callback of a gang which may still hold its
-// turn: it is part of that turn and waits for no lane, unless it reads from
-// gangs that have yet to be launched. Where the queue is full, or the bound of
-// gangs under way is reached, Enter waits until others have made room.
+// Enter submits a gang. Its ID is given by the island. Free marks a gang that no
+// order can harm: it is submitted from inside a host callback of a gang which may
+// still hold its turn, and is part of that turn. It waits for no lane, but for gangs it reads from that have yet to be
+// launched. Where the queue is full, or the bound of gangs under way is reached,
+// Enter waits until others have made room.
 //
 // Errors: UNAVAILABLE after Close.
-func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
+func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for {
@@ -128,7 +128,7 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 		}
 		i.last++
 		g.ID = i.last
-		if nested && !i.reads(g) {
+		if free && !i.reads(g) {
 			return Turn{Gang: g.ID, Now: true}, nil
 		}
 		// Nobody waits for a gang of one device that waits for nothing: nothing is
@@ -137,7 +137,7 @@ func (i *Island) Enter(g *schedule.Gang, nested bool) (Turn, error) {
 		var e *entry
 		if !alone {
 			i.reap()
-			if i.bound > 0 && len(i.gangs) >= i.bound && !nested {
+			if i.bound > 0 && len(i.gangs) >= i.bound && !free {
 				if !i.want() {
 					i.changed.Wait()
 				}

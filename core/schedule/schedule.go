@@ -58,6 +58,12 @@ type Gang struct {
 	// know has ended, and its outputs tell how. Step reads the slice and does
 	// not keep it.
 	After []uint64
+	// Collective: its shards wait for each other.
+	Collective bool
+	// Reads lists gangs of which this one reads an array on each of its devices, so
+	// that no shard of it begins before that gang's shard on the device has ended.
+	// Step reads the slice and does not keep it.
+	Reads []uint64
 
 	of *record
 }

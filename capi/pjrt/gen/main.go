@@ -38,6 +38,15 @@ var lower = map[string]string{
 // The newest slots are given with untyped pointers; their names tell the type.
 var untyped = map[string]string{"client": "PJRT_Client*", "device": "PJRT_Device*"}
 
+// inFork is what a slot answers in the child of a fork. Nothing is freed there, and
+// destructors of clients take an error for the end of the world.
+func inFork(slot string) string {
+	if strings.HasSuffix(slot, "_Destroy") {
+		return "NULL"
+	}
+	return "pw_forked_error()"
+}
+
 func main() {
 	raw, err := os.ReadFile("../../device/pjrt/abi/pjrt_abi.json")
 	if err != nil {
@@ -89,7 +98,7 @@ func main() {
 				before = append(before, fmt.Sprintf("  %s %s = args->%s;\n  args->%s = %s(%s);\n", t, field.Name, field.Name, field.Name, lower[t], field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			case t == "PJRT_Buffer*":
-				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && b->deleted) return pw_deleted(%q);\n  args->%s = b ? b->under : NULL;\n",
+				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return pw_deleted(%q);\n  args->%s = b ? b->under : NULL;\n",
 					field.Name, field.Name, field.Name, field.Name, f.Name, f.Name, field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			}
@@ -98,8 +107,8 @@ func main() {
 		name := "pw_under->" + f.Name
 		if len(before) > 0 {
 			name = "forward_" + f.Name
-			fmt.Fprintf(&b, "static %s %s(%s* args) {\n  if (pw_forked) return pw_forked_error();\n%s  %s err = pw_under->%s(args);\n%s  return err;\n}\n\n",
-				result, name, f.Args, strings.Join(before, ""), result, f.Name, strings.Join(after, ""))
+			fmt.Fprintf(&b, "static %s %s(%s* args) {\n  if (pw_forked) return %s;\n%s  %s err = pw_under->%s(args);\n%s  return err;\n}\n\n",
+				result, name, f.Args, inFork(f.Name), strings.Join(before, ""), result, f.Name, strings.Join(after, ""))
 		}
 		fmt.Fprintf(&fill, "  table->%s = PW_HAS(%s) ? %s : missing_%s;\n", f.Name, f.Name, name, f.Name)
 	}

@@ -1,0 +1,107 @@
+package schedule
+
+import "slices"
+
+// Threads is the policy for devices that are not queues but share one pool of
+// threads, as those of XLA's CPU client do. A shard that waits in a collective
+// keeps its thread, so two gangs that run side by side can take each other's
+// last threads and wait for ever, in whatever order they were launched.
+//
+// It places gangs in the order of submission, and one beside others only where
+// there are threads for every shard of all of them. A gang that reads, on each of
+// its devices, what the last gang of a chain makes needs none: its shards begin
+// where those of that gang have ended. So a loop of steps, each reading the one
+// before, is under way as a whole, and two loops take turns.
+//
+// A gang whose shards do not wait for each other is placed at once.
+type Threads struct {
+	Pool int // threads; at least as many as a gang has devices
+
+	free   []*Gang // to be placed at once
+	queue  []*Gang
+	chains []*chain
+	of     map[uint64]*chain // by gang that is placed and has not ended
+	used   int               // threads for the gangs under way
+}
+
+// chain is gangs under way of which each reads the one before.
+type chain struct {
+	tail  uint64 // the last gang placed
+	width int    // threads
+	gangs int    // not ended
+}
+
+// Push implements Policy.
+func (t *Threads) Push(g *Gang) {
+	if !g.Collective && len(g.After) == 0 {
+		t.free = append(t.free, g)
+		return
+	}
+	// Step does not keep the slice, and the gang may have to wait.
+	g.Reads = slices.Clone(g.Reads)
+	t.queue = append(t.queue, g)
+}
+
+// Pop implements Policy.
+func (t *Threads) Pop() *Gang {
+	if n := len(t.free) - 1; n >= 0 {
+		g := t.free[n]
+		t.free = t.free[:n]
+		return g
+	}
+	if len(t.queue) == 0 {
+		return nil
+	}
+	g := t.queue[0]
+	width := g.Devices.Len()
+	at := slices.IndexFunc(t.chains, func(c *chain) bool { return slices.Contains(g.Reads, c.tail) })
+	var c *chain
+	switch {
+	case at >= 0:
+		c = t.chains[at]
+		if more := width - c.width; more > 0 {
+			if t.used+more > t.Pool && len(t.chains) > 1 {
+				return nil
+			}
+			c.width += more
+			t.used += more
+		}
+	case len(t.chains) == 0 || t.used+width <= t.Pool:
+		c = &chain{width: width}
+		t.chains = append(t.chains, c)
+		t.used += width
+	default:
+		return nil
+	}
+	if t.of == nil {
+		t.of = map[uint64]*chain{}
+	}
+	t.of[g.ID] = c
+	c.tail = g.ID
+	c.gangs++
+	t.queue = slices.Delete(t.queue, 0, 1)
+	return g
+}
+
+// Remove implements Policy.
+func (t *Threads) Remove(g *Gang) {
+	if k := slices.Index(t.queue, g); k >= 0 {
+		t.queue = slices.Delete(t.queue, k, k+1)
+	}
+	if k := slices.Index(t.free, g); k >= 0 {
+		t.free = slices.Delete(t.free, k, k+1)
+	}
+}
+
+// Done implements Policy.
+func (t *Threads) Done(g *Gang, _ int64) {
+	c := t.of[g.ID]
+	if c == nil {
+		return
+	}
+	delete(t.of, g.ID)
+	if c.gangs--; c.gangs == 0 {
+		t.used -= c.width
+		t.chains = slices.DeleteFunc(t.chains, func(d *chain) bool { return d == c })
+	}
+}
