@@ -1,4 +1,6 @@
 // GetPjrtApi: the table, made once from the plugin that the core found.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -104,4 +106,9 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
     args->bytes_limit_is_set = true;
   }
   return NULL;
+}
+
+const char* pw_library(void) {
+  Dl_info info;
+  return dladdr((void*)GetPjrtApi, &info) && info.dli_fname ? info.dli_fname : "";
 }

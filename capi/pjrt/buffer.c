@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "_cgo_export.h"
@@ -6,6 +7,19 @@
 // Bits an element, indexed by PJRT_Buffer_Type. Tokens take none.
 static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
                                     8,  8,  8, 8,  4,  4,  0, 2,  2,  8,  8,  8,  4,  1,  1,   6,  6};
+
+static const char* const type_names[] = {
+    "invalid",       "pred",      "s8",         "s16",        "s32",      "s64",    "u8",     "u16",     "u32",
+    "u64",           "f16",       "f32",        "f64",        "bf16",     "c64",    "c128",   "f8e5m2",  "f8e4m3fn",
+    "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s4",        "u4",       "token",  "s2",     "u2",      "f8e4m3",
+    "f8e3m4",        "f8e8m0fnu", "f4e2m1fn",   "s1",         "u1",       "f6e2m3fn", "f6e3m2fn"};
+
+void pw_shape_text(const pw_shape* s, char* text, size_t size) {
+  size_t n = (size_t)snprintf(text, size, "%s[", s->type < sizeof type_names / sizeof *type_names ? type_names[s->type] : "?");
+  for (size_t i = 0; i < s->num_dims && n < size; i++)
+    n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)s->dims[i]);
+  if (n < size) snprintf(text + n, size - n, "]");
+}
 
 int pw_type_bits(PJRT_Buffer_Type type) { return type < sizeof type_bits ? type_bits[type] : 64; }
 
@@ -160,12 +174,13 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   return err;
 }
 
-// An unkept promise has no address. kept gives the error of a run that failed to
-// make one; where the run has not been launched, waiting for it could be waiting
-// for the caller's own GIL, so the answer is an error too.
-static PJRT_Error* kept(pw_buffer* b, const char* slot) {
+// kept gives the error of a run that failed to keep a promise: such a buffer has no
+// address, and the plugin ends the process when it is asked for one. A run that
+// was not launched is waited for, or answered with an error, where waiting could
+// be waiting for the caller's own GIL.
+static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
   if (!b->promise) return NULL;
-  if (atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
+  if (!wait && atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                     "%s: this array has no address before its computation was launched; call block_until_ready() first",
                     slot);
@@ -173,14 +188,12 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot) {
   ready.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
   if (err) return err;
+  PW_ARGS(PJRT_Event_Await_Args, await);
+  await.event = ready.event;
   PW_ARGS(PJRT_Event_IsReady_Args, is);
   is.event = ready.event;
-  err = pw_under->PJRT_Event_IsReady(&is);
-  if (err == NULL && is.is_ready) {
-    PW_ARGS(PJRT_Event_Error_Args, failed);
-    failed.event = ready.event;
-    err = pw_under->PJRT_Event_Error(&failed);
-  }
+  if (!wait) err = pw_under->PJRT_Event_IsReady(&is);
+  if (err == NULL && (wait || is.is_ready)) err = pw_under->PJRT_Event_Await(&await);
   PW_ARGS(PJRT_Event_Destroy_Args, done);
   done.event = ready.event;
   PJRT_Error* late = pw_under->PJRT_Event_Destroy(&done);
@@ -190,7 +203,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot) {
 
 PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
-  PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
   if (err) return err;
   PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
@@ -208,7 +221,7 @@ PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseEx
 
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
-  PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_UnsafePointer_Args, a, args);
   a.buffer = b->under;
@@ -219,7 +232,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-  PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
+  PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, a, args);
   a.buffer = b->under;

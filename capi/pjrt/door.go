@@ -34,8 +34,10 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,11 +81,21 @@ func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
 	defer mu.Unlock()
 	if !looked {
 		looked = true
-		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: dirs}); failure == nil {
+		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: append(slices.Clip(dirs), beside()...)}); failure == nil {
 			plugin, failure = pjrt.Open(found.Path)
 		}
 	}
 	return found, plugin, failure
+}
+
+// beside is where packages are that were installed with this library, for clients
+// that do not say it.
+func beside() []string {
+	path := C.GoString(C.pw_library())
+	if path == "" {
+		return nil
+	}
+	return []string{filepath.Dir(filepath.Dir(path))}
 }
 
 // get gives a session by its number, or nil. It takes no lock.
@@ -273,7 +285,9 @@ func pwGoCompleted(id, gang C.uint64_t) {
 
 //export pwGoProgram
 func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t, bytes *C.int64_t, numOutputs C.size_t,
-	source *C.char, size C.size_t, format *C.char, formatSize C.size_t, program *C.uint64_t, message **C.char) (code C.int) {
+	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
+	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
+	params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	s := get(id)
 	if s == nil {
@@ -288,8 +302,29 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 		p.Outputs = append(p.Outputs, int64(b))
 	}
 	number, err := s.AddProgram(p)
+	if err != nil {
+		return fail(err, message)
+	}
 	*program = C.uint64_t(number)
-	return fail(err, message)
+	*params = signature(C.GoStringN(compiledFormat, C.int(compiledFormatSize)), unsafe.Slice((*byte)(unsafe.Pointer(compiled)), compiledSize))
+	return 0
+}
+
+// signature writes what a compiled program says of its arguments into memory of
+// C: their number, then of each the type, the rank and the dimensions. It gives
+// nil where the program does not tell.
+func signature(format string, code []byte) *C.int64_t {
+	shapes, _, known := pjrt.ReadSignature(format, code)
+	if !known {
+		return nil
+	}
+	list := []int64{int64(len(shapes))}
+	for _, s := range shapes {
+		list = append(append(list, int64(s.DType), int64(len(s.Dims))), s.Dims...)
+	}
+	out := (*C.int64_t)(C.malloc(C.size_t(8 * len(list))))
+	copy(unsafe.Slice((*int64)(out), len(list)), list)
+	return out
 }
 
 //export pwGoForget
@@ -336,6 +371,9 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	}
 	o, err := options(args)
 	if err != nil {
+		return fail(err, message)
+	}
+	if err := o.check(p.Kind()); err != nil {
 		return fail(err, message)
 	}
 	c, err := p.Create(o.ClientOptions)

@@ -76,6 +76,8 @@ typedef struct pw_shape {
 pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
 void pw_shape_drop(pw_shape* shape);
 int64_t pw_shape_bytes(const pw_shape* shape);
+// Writes a shape as XLA does, such as f32[4,8].
+void pw_shape_text(const pw_shape* shape, char* text, size_t size);
 int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
 
 // pw_array is one logical array: the shards of one output of one run, or one
@@ -212,6 +214,8 @@ struct PJRT_LoadedExecutable {
   bool calls_back;  // names a host callback, which looks into the run's context
   PJRT_Device** devices;  // one a row of Execute
   size_t num_devices;
+  pw_shape** params;   // of a shard's arguments
+  int64_t num_params;  // -1 where the plugin does not tell
   pw_output* outputs;
   size_t num_outputs;
   PJRT_Memory** memories;  // [device][output]
@@ -272,6 +276,7 @@ void pw_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pw_extensions(void);
 // Whether all results have the default layout, as far as the plugin can tell.
 bool pw_default_layouts(PJRT_Executable* executable);
+const char* pw_library(void);       // the path of this library
 PJRT_Error* pw_load_error(void);  // why there is no plugin
 
 // ---- counters (stats.c): handles alive and entries into Go ----

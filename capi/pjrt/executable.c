@@ -11,26 +11,47 @@ static bool mentions(const char* code, size_t size, const char* word) {
 }
 
 // waits reports whether the shards of a compiled program wait for each other:
-// whether it has an instruction of such a kind. Unknown counts as yes.
-static bool waits(PJRT_Executable* x) {
+// whether it has an instruction of such a kind.
+static bool waits(const PJRT_Program* program) {
   static const char* const kinds[] = {"all-reduce", "all-gather", "all-to-all", "reduce-scatter",
                                       "collective-", "partition-id", "send", "recv"};
-  PW_ARGS(PJRT_Program, program);
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (mentions(program->code, program->code_size, kinds[i])) return true;
+  return false;
+}
+
+// optimized gives the compiled program's text, to be freed; code NULL where the
+// plugin does not tell.
+static void optimized(PJRT_Executable* x, PJRT_Program* program) {
+  memset(program, 0, sizeof *program);
+  program->struct_size = PJRT_Program_STRUCT_SIZE;
+  if (!PW_HAS(PJRT_Executable_OptimizedProgram)) return;
   PW_ARGS(PJRT_Executable_OptimizedProgram_Args, a);
   a.executable = x;
-  a.program = &program;
-  PJRT_Error* err = PW_HAS(PJRT_Executable_OptimizedProgram) ? pw_under->PJRT_Executable_OptimizedProgram(&a) : NULL;
-  bool found = err != NULL || program.code_size == 0;
-  if (!found) {
-    program.code = malloc(program.code_size);
+  a.program = program;
+  PJRT_Error* err = pw_under->PJRT_Executable_OptimizedProgram(&a);
+  if (err == NULL && program->code_size > 0) {
+    program->code = malloc(program->code_size);
     err = pw_under->PJRT_Executable_OptimizedProgram(&a);
-    found = err != NULL;
-    for (size_t i = 0; !found && i < sizeof kinds / sizeof *kinds; i++)
-      found = mentions(program.code, program.code_size, kinds[i]);
-    free(program.code);
+    if (err) {
+      free(program->code);
+      program->code = NULL;
+    }
   }
   if (err) pw_error_free(err);
-  return found;
+}
+
+// read_params takes what Go read of the arguments: their number, then of each the
+// type, the rank and the dimensions. Frees it.
+static void read_params(PJRT_LoadedExecutable* e, int64_t* list) {
+  const int64_t* at = list;
+  e->num_params = *at++;
+  e->params = calloc((size_t)e->num_params + 1, sizeof *e->params);
+  for (int64_t i = 0; i < e->num_params; i++) {
+    e->params[i] = pw_shape_new((PJRT_Buffer_Type)at[0], at + 2, (size_t)at[1]);
+    at += 2 + at[1];
+  }
+  free(list);
 }
 
 static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
@@ -80,6 +101,8 @@ static void loaded_free(PJRT_LoadedExecutable* e) {
     free(e->outputs[i].minor_to_major);
     free(e->outputs[i].kind);
   }
+  for (int64_t i = 0; i < e->num_params; i++) pw_shape_drop(e->params[i]);
+  free(e->params);
   free(e->outputs);
   free(e->devices);
   free(e->memories);
@@ -108,6 +131,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   e->client = client;
   e->session = client->session;
   e->refs = 1;
+  e->num_params = -1;
   e->donates = code == NULL || format_size != 4 || memcmp(format, "mlir", 4) != 0 ||
                mentions(code, code_size, "tf.aliasing_output") || mentions(code, code_size, "jax.buffer_donor");
   e->calls_back = code == NULL || mentions(code, code_size, "python_cpu_callback");
@@ -129,7 +153,6 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
     e->devices[i] = pw_device_of(client, devices.addressable_devices[i]);
   if ((err = read_outputs(e, x))) goto fail;
 
-  e->collective = e->num_devices > 1 && waits(x);
   // A buffer made before its contents has no way to say that it is donated, nor a
   // layout or a packing of its own.
   e->promises = !e->donates && e->num_outputs > 0 && pw_default_layouts(x);
@@ -146,8 +169,15 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
   PW_COUNT(go_entries, 1);
   char* message = NULL;
+  int64_t* params = NULL;
+  PJRT_Program program;
+  optimized(x, &program);
+  e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
   int refused = pwGoProgram(e->session, e->name, e->collective, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
-                            (char*)format, format_size, &e->program, &message);
+                            (char*)format, format_size, program.code, program.code_size, (char*)program.format,
+                            program.format_size, &params, &e->program, &message);
+  free(program.code);
+  if (params) read_params(e, params);
   if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
   *out = e;
 fail:
@@ -174,6 +204,19 @@ void pw_loaded_drop(PJRT_LoadedExecutable* e) {
 
 // ---- slots ----
 
+// unparsed gives a program that the plugin refuses without a code the code that
+// says whose fault it is.
+static PJRT_Error* unparsed(PJRT_Error* err) {
+  PJRT_Error_Code code;
+  const char* message;
+  size_t size;
+  pw_error_read(err, &code, &message, &size);
+  if (code != PJRT_Error_Code_UNKNOWN) return err;
+  PJRT_Error* with = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
+  pw_error_free(err);
+  return with;
+}
+
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   if (pw_forked) return pw_forked_error();
   PW_COPY(PJRT_Client_Compile_Args, a, args);
@@ -187,7 +230,7 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   a.program = &program;
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   free(program.code);
-  if (err) return err;
+  if (err) return unparsed(err);
   return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
                        args->program->format, args->program->format_size, &args->executable);
 }

@@ -103,6 +103,22 @@ static PJRT_Error* gone(size_t device, size_t arg, const char* name, pw_buffer* 
                   arg, name, device);
 }
 
+// same compares a shard with what the program takes. Tokens have no shape of
+// their own; clients pass what they like.
+static bool same(const pw_shape* a, const pw_shape* b) {
+  if (b->type == PJRT_Buffer_Type_TOKEN) return true;
+  return a->type == b->type && a->num_dims == b->num_dims &&
+         memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0;
+}
+
+static PJRT_Error* mismatch(const PJRT_LoadedExecutable* e, size_t device, size_t arg, const pw_shape* shape) {
+  char want[256], got[256];
+  pw_shape_text(e->params[arg], want, sizeof want);
+  pw_shape_text(shape, got, sizeof got);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
+                  arg, e->name, device, got, want);
+}
+
 // donated tells the store of inputs whose bytes the run has taken over.
 static void donated(pw_buffer** inputs, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -201,6 +217,9 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   if (n != (only ? 1 : e->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
                     e->name, only ? 1 : e->num_devices, n);
+  if (e->num_params >= 0 && m != (size_t)e->num_params)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", e->name,
+                    (long long)e->num_params, m);
   int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
 
   bool heap = 2 * n * m + n > kOnStack;
@@ -229,6 +248,10 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       }
       if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) {
         err = gone(d, i, e->name, b);
+        goto out;
+      }
+      if (e->num_params >= 0 && !same(b->shape, e->params[i])) {
+        err = mismatch(e, d, i, b->shape);
         goto out;
       }
       inputs[d * m + i] = b;

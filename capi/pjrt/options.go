@@ -78,6 +78,23 @@ func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 	return o, nil
 }
 
+// cpuOptions are what XLA's CPU plugins take; some of them ignore what they do not
+// know, so it is refused here.
+var cpuOptions = []string{"cpu_device_count"}
+
+// check refuses options that a plugin of this kind would ignore.
+func (o clientOptions) check(kind string) error {
+	if kind != "cpu" {
+		return nil
+	}
+	for _, name := range o.passed {
+		if !slices.Contains(cpuOptions, name) {
+			return status.New(status.InvalidArgument, "there is no option %s: the CPU plugin takes %s, and Open Pathways itself devices and memory_limit", name, strings.Join(cpuOptions, ", "))
+		}
+	}
+	return nil
+}
+
 // explain adds to the plugin's refusal which options are known here.
 func (o clientOptions) explain(err error) error {
 	if len(o.passed) == 0 || status.CodeOf(err) != status.InvalidArgument {

@@ -19,6 +19,7 @@
 package executor
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -163,6 +164,7 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 		}
 		if !e.started && e.failed == nil {
 			i.want()
+			i.linger(e)
 		}
 		if n := len(i.cells) - 1; e.started && n >= 0 {
 			e.cell, i.cells = i.cells[n], i.cells[:n]
@@ -330,6 +332,21 @@ func (i *Island) want() (found bool) {
 		e.cell.Or(CellWanted)
 	}
 	return i.reap()
+}
+
+// linger gives the gangs in e's way the few microseconds in which they may end: who
+// waited for the results of one is often quicker to submit the next than the
+// devices are to say that they are through.
+func (i *Island) linger(e *entry) {
+	for range 64 {
+		if e.started || e.failed != nil || i.closed {
+			return
+		}
+		i.mu.Unlock()
+		runtime.Gosched()
+		i.mu.Lock()
+		i.reap()
+	}
 }
 
 // launch takes note that a gang has given up its lanes.

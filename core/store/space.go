@@ -112,8 +112,10 @@ func (sp *space) validate(s *Spec) error {
 		return status.New(status.InvalidArgument, "placement %d is not one of this table's; get it from Place", s.Placement)
 	case s.Purpose >= Purposes:
 		return status.New(status.InvalidArgument, "purpose %d is not known", s.Purpose)
-	case s.ShardBytes < 0 || s.ShardBytes > MaxShardBytes:
+	case s.ShardBytes < 0:
 		return status.New(status.InvalidArgument, "a shard of %d bytes: want 0 to %d", s.ShardBytes, int64(MaxShardBytes))
+	case s.ShardBytes > MaxShardBytes:
+		return status.New(status.ResourceExhausted, "%q needs %d bytes on each device, and no device has more than %d", s.Label, s.ShardBytes, int64(MaxShardBytes))
 	case sp.total > maxCharge-s.ShardBytes*int64(len(sp.placements[s.Placement].devices)):
 		return status.New(status.ResourceExhausted, "%q of %s on %d devices is more than can be counted", s.Label, size(s.ShardBytes), len(sp.placements[s.Placement].devices))
 	}

@@ -78,7 +78,7 @@ func TestBadArguments(t *testing.T) {
 		{1, Spec{}, status.InvalidArgument},
 		{1, Spec{Placement: 9}, status.InvalidArgument},
 		{1, Spec{Placement: p, ShardBytes: -1}, status.InvalidArgument},
-		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.InvalidArgument},
+		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.ResourceExhausted},
 		{1, Spec{Placement: p, Purpose: Purposes}, status.InvalidArgument},
 	} {
 		if _, err := table.Create(c.owner, c.spec); status.CodeOf(err) != c.code {

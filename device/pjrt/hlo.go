@@ -43,6 +43,17 @@ var dtypes = map[uint64]shape.DType{1: shape.Pred, 2: shape.S8, 3: shape.S16, 4:
 	29: shape.F8E3M4, 30: shape.S1, 31: shape.U1, 32: shape.F4E2M1FN, 33: shape.F8E8M0FNU, 35: shape.F6E3M2FN,
 	36: shape.F6E2M3FN}
 
+// ReadSignature reads the shapes of a shard's arguments from a serialized program
+// of format "hlo" or "hlo_with_config", and which of them are donated. Known is
+// false where the program says nothing that can be relied on.
+func ReadSignature(format string, code []byte) (params []shape.Shape, donated []int, known bool) {
+	s := readSignature(format, code)
+	if s == nil {
+		return nil, nil, false
+	}
+	return s.params, s.donated, true
+}
+
 // readSignature reads a serialized program of format "hlo" or "hlo_with_config".
 // It gives nil where the program says nothing that can be relied on: a format
 // that is not known here, bytes that do not parse, dynamic shapes.
