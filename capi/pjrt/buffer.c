@@ -180,10 +180,6 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
 // be waiting for the caller's own GIL.
 static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
   if (!b->promise) return NULL;
-  if (!wait && atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
-    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                    "%s: this array has no address before its computation was launched; call block_until_ready() first",
-                    slot);
   PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
   ready.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
@@ -192,7 +188,11 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
   await.event = ready.event;
   PW_ARGS(PJRT_Event_IsReady_Args, is);
   is.event = ready.event;
-  if (!wait) err = pw_under->PJRT_Event_IsReady(&is);
+  err = pw_under->PJRT_Event_IsReady(&is);
+  if (err == NULL && !is.is_ready && !wait && atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                   "%s: this array has no address before its computation was launched; call block_until_ready() first",
+                   slot);
   if (err == NULL && (wait || is.is_ready)) err = pw_under->PJRT_Event_Await(&await);
   PW_ARGS(PJRT_Event_Destroy_Args, done);
   done.event = ready.event;

@@ -48,8 +48,8 @@ def init(
     Args:
       address: a controller of a cluster; None, the devices of this machine. This version has no clusters.
       devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
-      memory_limit: bytes of each device that arrays may take; more is RESOURCE_EXHAUSTED, with the biggest holders named.
-        None, PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
+      memory_limit: bytes of each device that arrays may take, more is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT
+        or no limit but the device's own.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, UNIMPLEMENTED for an address,

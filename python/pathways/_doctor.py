@@ -64,9 +64,6 @@ def examine() -> Report:
         return report
     report.library = {"path": str(_native.library_path())} | {key: info.get(key) for key in ("version", "go", "pjrt")}
     report.plugin = info.get("plugin") or {}
-    if report.plugin:
-        with open(report.plugin["path"], "rb") as file:
-            report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     report.candidates = [
         found
         for found in info.get("candidates") or []
@@ -89,6 +86,8 @@ def examine() -> Report:
     from pathways import _ffi
 
     report.plugin = (_native.info().get("plugin") or report.plugin) | {"ffi_version": _ffi.version()}
+    with open(report.plugin["path"], "rb") as file:
+        report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     if refused := _ffi.refusals():
         report.problems.append(f"{len(refused)} FFI targets cannot be used on these devices, the first: {refused[0]}")
     if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:
