@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "run.h"
 
 // Bits an element, indexed by PJRT_Buffer_Type. Tokens take none.
 static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
@@ -51,32 +51,25 @@ static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t
 
 static void unplace(uint64_t session, uint64_t object) { pw_array_drop(pw_array_new(session, object, 1)); }
 
-static void destroy_under(PJRT_Buffer* under) {
-  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
-  a.buffer = under;
-  PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
-  if (err) pw_error_free(err);
-}
-
 PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
                      PJRT_Buffer** handle) {
   PJRT_Error* err;
   if (device == NULL || device->index < 0) {
-    destroy_under(under);
+    pw_destroy_buffer(under);
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a buffer can be made on an addressable device only");
   }
   PW_ARGS(PJRT_Buffer_ElementType_Args, type);
   PW_ARGS(PJRT_Buffer_Dimensions_Args, dims);
   type.buffer = dims.buffer = under;
   if ((err = pw_under->PJRT_Buffer_ElementType(&type)) || (err = pw_under->PJRT_Buffer_Dimensions(&dims))) {
-    destroy_under(under);
+    pw_destroy_buffer(under);
     return err;
   }
   pw_shape* shape = pw_shape_new(type.type, dims.dims, dims.num_dims);
   uint64_t object;
   if ((err = place(c, device, pw_shape_bytes(shape), &object))) {
     pw_shape_drop(shape);
-    destroy_under(under);
+    pw_destroy_buffer(under);
     return err;
   }
   pw_buffer* b;
@@ -357,13 +350,13 @@ PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
   PW_ARGS(PJRT_Buffer_Memory_Args, at);
   at.buffer = a.buffer_out;
   if ((err = pw_under->PJRT_Buffer_Memory(&at))) {
-    destroy_under(a.buffer_out);
+    pw_destroy_buffer(a.buffer_out);
     return err;
   }
   PJRT_Client* client = pw_client_with(at.memory);
   PJRT_Memory* memory = client ? pw_memory_of(client, at.memory) : NULL;
   if (memory == NULL) {
-    destroy_under(a.buffer_out);
+    pw_destroy_buffer(a.buffer_out);
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                     "the transfer's memory belongs to no client that is open here; was its client destroyed?");
   }

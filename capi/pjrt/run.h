@@ -1,0 +1,42 @@
+// What a run at once (execute.c) and a run that waits for its turn (wait.c) have in
+// common.
+#ifndef PATHWAYS_CAPI_PJRT_RUN_H_
+#define PATHWAYS_CAPI_PJRT_RUN_H_
+
+#include "door.h"
+
+// A buffer that was brought to the device that needs it.
+typedef struct pw_moved {
+  struct pw_moved* next;
+  PJRT_Buffer* buffer;
+} pw_moved;
+
+void pw_moves_free(pw_moved* list);
+void pw_destroy_buffer(PJRT_Buffer* under);
+void pw_destroy_event(PJRT_Event* event);
+
+// pw_gone is the error of an argument that is no more. b is NULL where it was
+// destroyed.
+PJRT_Error* pw_gone(size_t device, size_t arg, const char* name, pw_buffer* b);
+
+// pw_donated tells the store of inputs whose bytes the run has taken over.
+void pw_donated(pw_buffer** inputs, size_t n);
+
+// pw_wrap puts handles of ours in the place of the plugin's results.
+void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
+             bool promises);
+
+// pw_located adds to an error where the user's program made the call, where the
+// client of the door says so. The text before stays as it is.
+PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options);
+
+// pw_watch has the core learn when all devices are through with a gang. The cell
+// is NULL for a gang that had to wait.
+void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
+
+// pw_queue sees to a run that was not given its turn: it hands out promises, or
+// waits. It takes the moves.
+PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
+                     PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays);
+
+#endif  // PATHWAYS_CAPI_PJRT_RUN_H_

@@ -1,0 +1,305 @@
+// Runs that wait for their turn. Their results are handed out at once, as buffers
+// that the plugin fulfils when the run was launched; where that cannot be, the call
+// waits.
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "run.h"
+
+struct pw_run {
+  PJRT_LoadedExecutable* executable;
+  PJRT_Device* only;
+  size_t num_devices, num_args, num_outputs;
+  PJRT_ExecuteOptions options;
+  int64_t* fixed;  // copy of the arguments that may not be donated
+  char* location;  // copy of where the call was made
+  pw_buffer** inputs;
+  PJRT_Buffer** flat;      // the plugin's buffers, device by device
+  PJRT_Buffer*** promises;  // what was handed out, [device][output], the plugin's
+  void*** fulfil;
+  pw_array** arrays;  // by output
+  pw_moved* moves;
+};
+
+static PJRT_Error* promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_output* o, PJRT_Buffer** buffer,
+                               void** fulfil) {
+  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = o->minor_to_major;
+  layout.tiled.minor_to_major_size = o->shape->num_dims;
+  PW_ARGS(PJRT_Client_CreateAliasBuffer_Args, a);
+  a.client = c->under;
+  a.memory = pw_lower_memory(memory);
+  a.shape_dims = o->shape->dims;
+  a.shape_num_dims = o->shape->num_dims;
+  a.shape_element_type = o->shape->type;
+  a.shape_layout = &layout;
+  PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
+  *buffer = a.alias_buffer;
+  *fulfil = a.fulfill_alias_buffer_cb;
+  return err;
+}
+
+static PJRT_Error* fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer,
+                          PJRT_Error_Code code, const char* message, size_t size) {
+  PW_ARGS(PJRT_Client_FulfillAliasBuffer_Args, a);
+  a.client = c->under;
+  a.buffer = buffer;
+  a.status_code = code;
+  a.error_message = message;
+  a.error_message_size = size;
+  a.fulfill_alias_buffer_cb = callback;
+  return pw_under->PJRT_Client_FulfillAliasBuffer(&a);
+}
+
+static void run_free(pw_run* r) {
+  for (size_t i = 0; i < r->num_devices * r->num_args; i++) pw_buffer_unpin(r->inputs[i]);
+  pw_moves_free(r->moves);
+  pw_context_drop(r->options.context);
+  pw_loaded_drop(r->executable);
+  free(r->fixed);
+  free(r->location);
+  free(r->inputs);
+  free(r->flat);
+  if (r->promises) {
+    free(r->promises[0]);
+    free(r->promises);
+    free(r->fulfil[0]);
+    free(r->fulfil);
+  }
+  free(r->arrays);
+  free(r);
+  PW_COUNT(runs, -1);
+}
+
+// settle ends a run: its results no longer wait for it.
+static void settle(pw_run* r) {
+  for (size_t o = 0; o < r->num_outputs; o++) {
+    atomic_store_explicit(&r->arrays[o]->gang, 0, memory_order_release);
+    pw_array_drop(r->arrays[o]);
+  }
+  run_free(r);
+}
+
+// can_promise says whether a run can be put off: its results can stand for it, and
+// its options outlive the call.
+static bool can_promise(const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* o) {
+  if (!e->promises || !PW_HAS(PJRT_Client_CreateAliasBuffer) || !PW_HAS(PJRT_Client_FulfillAliasBuffer)) return false;
+  if (o == NULL) return true;
+  return o->extension_start == NULL && o->num_send_ops == 0 && o->num_recv_ops == 0 &&
+         !(PW_COVERS(o, num_tasks) && o->num_tasks) && !(PW_COVERS(o, multi_slice_config) && o->multi_slice_config) &&
+         !(PW_COVERS(o, num_hlo_output_callbacks) && o->num_hlo_output_callbacks);
+}
+
+// wait_turn is for runs that cannot be put off: the call waits for its turn and
+// launches itself.
+static PJRT_Error* wait_turn(pw_turn* turn) {
+  char* message = NULL;
+  PW_COUNT(go_entries, 1);
+  int code = pwGoAwait(turn->session, turn->gang, &message);
+  return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
+}
+
+// spent finds an input whose bytes another run has taken since this one was put
+// off. The plugin is not asked to run with it: it gives up on one device while the
+// others go on with what the call has left behind.
+static PJRT_Error* spent(const pw_run* r) {
+  for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
+    PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
+    a.buffer = r->inputs[i]->under;
+    PJRT_Error* err = pw_under->PJRT_Buffer_IsDeleted(&a);
+    if (err) return err;
+    if (a.is_deleted) return pw_gone(i / r->num_args, i % r->num_args, r->executable->name, r->inputs[i]);
+  }
+  return NULL;
+}
+
+static void* copy(const void* from, size_t size) {
+  void* to = malloc(size ? size : 1);
+  if (size) memcpy(to, from, size);
+  return to;
+}
+
+PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
+                         PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays) {
+  PJRT_LoadedExecutable* e = args->executable;
+  PJRT_Client* c = e->client;
+  size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
+  PJRT_Error* err = NULL;
+
+  pw_run* r = calloc(1, sizeof *r);
+  PW_COUNT(runs, 1);
+  r->executable = e;
+  atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+  r->only = only;
+  r->num_devices = n;
+  r->num_args = m;
+  r->num_outputs = outs;
+  r->options.struct_size = sizeof r->options;
+  if (args->options) {
+    size_t size = args->options->struct_size < sizeof r->options ? args->options->struct_size : sizeof r->options;
+    memcpy(&r->options, args->options, size);
+    r->options.struct_size = size;
+    size_t k = r->options.num_non_donatable_input_indices;
+    r->fixed = copy(r->options.non_donatable_input_indices, k * sizeof(int64_t));
+    r->options.non_donatable_input_indices = r->fixed;
+    if (PW_COVERS(args->options, call_location) && args->options->call_location)
+      r->options.call_location = r->location = strdup(args->options->call_location);
+    pw_context_hold(r->options.context);
+  }
+  r->inputs = copy(inputs, n * m * sizeof *inputs);
+  r->flat = copy(flat, n * m * sizeof *flat);
+  r->arrays = copy(arrays, outs * sizeof *arrays);
+  r->moves = *moves;
+  *moves = NULL;
+  for (size_t i = 0; i < n * m; i++) {
+    atomic_fetch_add_explicit(&inputs[i]->pins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&inputs[i]->refs, 1, memory_order_relaxed);
+  }
+  for (size_t o = 0; o < outs; o++) {
+    atomic_fetch_add_explicit(&arrays[o]->live, 1, memory_order_relaxed);  // the run's own share, given up in settle
+    atomic_store_explicit(&arrays[o]->gang, turn->gang, memory_order_release);
+  }
+
+  bool promises = can_promise(e, args->options);
+  if (promises) {
+    r->promises = calloc(n, sizeof *r->promises);
+    r->fulfil = calloc(n, sizeof *r->fulfil);
+    r->promises[0] = calloc(n * outs, sizeof **r->promises);
+    r->fulfil[0] = calloc(n * outs, sizeof **r->fulfil);
+    for (size_t d = 0; d < n; d++) {
+      r->promises[d] = r->promises[0] + d * outs;
+      r->fulfil[d] = r->fulfil[0] + d * outs;
+      for (size_t o = 0; o < outs && promises; o++) {
+        PJRT_Memory* memory = only ? pw_memory_kind(only, e->outputs[o].kind, e->outputs[o].kind_size)
+                                   : e->memories[d * outs + o];
+        if ((err = promise_new(c, memory, &e->outputs[o], &r->promises[d][o], &r->fulfil[d][o]))) promises = false;
+      }
+    }
+  }
+  if (!promises) {
+    // What was made so far cannot be taken back but by failing it.
+    for (size_t i = 0; r->fulfil && i < n * outs; i++)
+      if (r->fulfil[0][i]) {
+        PJRT_Error* ignored = fulfil(c, r->fulfil[0][i], NULL, PJRT_Error_Code_CANCELLED, "not used", 8);
+        if (ignored) pw_error_free(ignored);
+        pw_destroy_buffer(r->promises[0][i]);
+        r->fulfil[0][i] = NULL;
+      }
+    if (err) pw_error_free(err);
+    err = wait_turn(turn);
+    if (err == NULL) {
+      PJRT_Buffer* const** rows = malloc((n + 1) * sizeof *rows);
+      for (size_t d = 0; d < n; d++) rows[d] = r->flat + d * m;
+      PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
+      a.executable = e->under;
+      a.argument_lists = rows;
+      if (only) a.execute_device = only->under;
+      PJRT_Event** done = args->device_complete_events;
+      if (done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
+      err = spent(r);
+      if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+      free(rows);
+      PW_COUNT(go_entries, 1);
+      if (err) {
+        pwGoCompleted(turn->session, turn->gang);
+      } else {
+        pwGoLaunched(turn->session, turn->gang);
+        pw_watch(turn->session, turn->gang, NULL, done, n);
+      }
+      if (done != args->device_complete_events) {
+        for (size_t d = 0; err == NULL && d < n; d++) pw_destroy_event(done[d]);
+        free(done);
+      }
+      if (err == NULL) pw_wrap(e, only, args->output_lists, n, arrays, false);
+    }
+    if (e->donates) pw_donated(inputs, n * m);
+    for (size_t o = 0; o < outs; o++)
+      for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
+    settle(r);
+    return err ? pw_located(err, e, args->options) : NULL;
+  }
+
+  // A promise is ready when its device has completed, so its event is that too.
+  for (size_t d = 0; args->device_complete_events && d < n; d++) {
+    PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
+    ready.buffer = r->promises[d][0];
+    if ((err = pw_under->PJRT_Buffer_ReadyEvent(&ready))) pw_error_free(err);
+    args->device_complete_events[d] = ready.event;
+  }
+  for (size_t d = 0; d < n; d++)
+    memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
+  pw_wrap(e, only, args->output_lists, n, arrays, true);
+  PW_COUNT(go_entries, 1);
+  pwGoArm(turn->session, turn->gang, r);
+  return NULL;
+}
+
+// fail ends a run without results: whoever waits for them gets the error.
+static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
+  PJRT_Client* c = r->executable->client;
+  for (size_t i = 0; i < r->num_devices * r->num_outputs; i++) {
+    PJRT_Error* err = fulfil(c, r->fulfil[0][i], NULL, code, message, size);
+    if (err) pw_error_free(err);
+  }
+  settle(r);
+}
+
+void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
+  PJRT_Error* err = pw_located(pw_error(code, "%s", message), r->executable, &r->options);
+  size_t size;
+  pw_error_read(err, &code, &message, &size);
+  fail(r, code, message, size);
+  pw_error_free(err);
+}
+
+bool pw_run_launch(pw_run* r, uint64_t gang) {
+  PJRT_LoadedExecutable* e = r->executable;
+  size_t n = r->num_devices, m = r->num_args, outs = r->num_outputs;
+  int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+  PJRT_Buffer* const** rows = malloc(n * sizeof *rows);
+  PJRT_Buffer*** results = malloc(n * sizeof *results);
+  PJRT_Buffer** result = calloc(n * outs, sizeof *result);
+  PJRT_Event** done = calloc(n, sizeof *done);
+  for (size_t d = 0; d < n; d++) {
+    rows[d] = r->flat + d * m;
+    results[d] = result + d * outs;
+  }
+  PW_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
+  a.executable = e->under;
+  a.options = &r->options;
+  a.argument_lists = rows;
+  a.num_devices = n;
+  a.num_args = m;
+  a.output_lists = results;
+  a.device_complete_events = done;
+  a.execute_device = pw_lower_device(r->only);
+  PJRT_Error* err = spent(r);
+  if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+  bool under_way = err == NULL;
+  if (err) {
+    PJRT_Error_Code code;
+    const char* message;
+    size_t size;
+    err = pw_located(err, e, &r->options);
+    pw_error_read(err, &code, &message, &size);
+    fail(r, code, message, size);
+    pw_error_free(err);
+  } else {
+    pw_watch(e->session, gang, NULL, done, n);
+    if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
+    for (size_t i = 0; i < n * outs; i++) {
+      PJRT_Error* late = fulfil(e->client, r->fulfil[0][i], result[i], PJRT_Error_Code_OK, NULL, 0);
+      if (late) pw_error_free(late);
+      pw_destroy_buffer(result[i]);
+    }
+    for (size_t d = 0; d < n; d++) pw_destroy_event(done[d]);
+    settle(r);
+  }
+  free(done);
+  free(result);
+  free(results);
+  free(rows);
+  return under_way;
+}
