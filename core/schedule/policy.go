@@ -12,7 +12,8 @@ package schedule
 // State calls it and is called by nothing; it is as pure as State. A Gang stays
 // as it is, and its pointer valid, from Push until Remove or Done.
 type Policy interface {
-	// Push hands over a gang that was submitted.
+	// Push hands over a gang that was submitted. Its After and Reads lists are the
+	// submitter's and hold until Push is back; After is gone then.
 	Push(g *Gang)
 	// Pop gives the gang for the next place, or nil while none may have it. A gang
 	// comes after the gangs of its After list; these are of the same session, so

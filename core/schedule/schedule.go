@@ -265,7 +265,7 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	}
 	r := s.record()
 	r.gang = *g
-	r.gang.of, r.gang.After = r, nil
+	r.gang.of = r
 	r.multi = g.Devices.Len() > 1
 	for _, id := range g.After {
 		if id == g.ID {
@@ -282,6 +282,7 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	s.gangs[g.ID] = r
 	s.queued++
 	s.policy.Push(&r.gang)
+	r.gang.After = nil
 	return s.pump(out)
 }
 

@@ -13,7 +13,8 @@ import "slices"
 // where those of that gang have ended. So a loop of steps, each reading the one
 // before, is under way as a whole, and two loops take turns.
 //
-// A gang whose shards do not wait for each other is placed at once.
+// A gang whose shards do not wait for each other needs none either: it is placed at
+// once, or in its turn where it comes after one that waits.
 type Threads struct {
 	Pool int // threads; at least as many as a gang has devices
 
@@ -33,7 +34,7 @@ type chain struct {
 
 // Push implements Policy.
 func (t *Threads) Push(g *Gang) {
-	if !g.Collective && len(g.After) == 0 {
+	if !g.Collective && !slices.ContainsFunc(t.queue, func(q *Gang) bool { return slices.Contains(g.After, q.ID) }) {
 		t.free = append(t.free, g)
 		return
 	}
@@ -53,6 +54,10 @@ func (t *Threads) Pop() *Gang {
 		return nil
 	}
 	g := t.queue[0]
+	if !g.Collective {
+		t.queue = slices.Delete(t.queue, 0, 1)
+		return g
+	}
 	width := g.Devices.Len()
 	at := slices.IndexFunc(t.chains, func(c *chain) bool { return slices.Contains(g.Reads, c.tail) })
 	var c *chain
