@@ -29,4 +29,6 @@ char* pathways_trace_stop(void) { return pw_forked ? refused() : pw_trace_stop()
 
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
 
+void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(locate); }
+
 void pathways_free(char* text) { free(text); }

@@ -36,6 +36,12 @@ char* pathways_trace_stop(void);
 // destroyed, and new ones may be made.
 char* pathways_shutdown(int64_t timeout_ms);
 
+// Says who can tell where the program of this process is: locate writes
+// "file:line" of the code that called, at most size bytes with a zero behind, and
+// gives the length, or 0. It is asked for errors and for computations that have to
+// wait. NULL unsets it; that is due before what it calls into goes away.
+void pathways_set_locate(int (*locate)(char* text, int size));
+
 void pathways_free(char* text);
 
 #ifdef __cplusplus

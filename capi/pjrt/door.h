@@ -279,6 +279,13 @@ bool pw_default_layouts(PJRT_Executable* executable);
 const char* pw_library(void);       // the path of this library
 PJRT_Error* pw_load_error(void);  // why there is no plugin
 
+// A client may say where its program is: locate writes "file:line" of the caller's
+// frame into text and gives its length, or 0. It is asked for errors and for runs
+// that have to wait, never on the way of a run that is launched at once. NULL
+// unsets it.
+typedef int (*pw_locate)(char* text, int size);
+void pw_set_locate(pw_locate locate);
+
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
   _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;

@@ -128,12 +128,29 @@ void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* l
   if (slots != some) free(slots);
 }
 
-PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options) {
+static _Atomic(pw_locate) locator;
+
+void pw_set_locate(pw_locate locate) { atomic_store(&locator, locate); }
+
+int pw_location(const PJRT_ExecuteOptions* options, char* text, int size) {
   const char* at = options && PW_COVERS(options, call_location) ? options->call_location : NULL;
-  if (at == NULL || *at == 0) return err;
-  char text[512];
-  snprintf(text, sizeof text, " [%s, called at %.300s]", e->name, at);
+  if (at && *at) return snprintf(text, (size_t)size, "%s", at);
+  pw_locate locate = atomic_load(&locator);
+  return locate ? locate(text, size) : 0;
+}
+
+PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location) {
+  if (*location == 0) return err;
+  char text[600];
+  snprintf(text, sizeof text, " [%.200s, called at %.300s]", e->name, location);
   return pw_error_context(err, text);
+}
+
+// here is pw_located for a call that is still on this thread.
+static PJRT_Error* here(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options) {
+  char text[PW_LOCATION] = "";
+  pw_location(options, text, sizeof text);
+  return pw_located(err, e, text);
 }
 
 // progress writes how far a gang is, and tells the core where it wants to know.
@@ -257,7 +274,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PW_COUNT(executes, 1);
   pwGoEnter(&turn);
   if (turn.verdict > 0) {
-    err = pw_located(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options);
+    err = here(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options);
     goto out;
   }
   // A computation whose shards do not wait comes after what it reads, and so do
@@ -300,7 +317,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   progress(e->session, turn.cell, turn.gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (turn.cell && err == NULL) pw_watch(e->session, turn.gang, turn.cell, done, n);
   if (err) {
-    err = pw_located(err, e, args->options);
+    err = here(err, e, args->options);
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; d < n; d++) pw_array_drop(arrays[o]);
   } else {

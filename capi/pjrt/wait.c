@@ -12,7 +12,7 @@ struct pw_run {
   size_t num_devices, num_args, num_outputs;
   PJRT_ExecuteOptions options;
   int64_t* fixed;  // copy of the arguments that may not be donated
-  char* location;  // copy of where the call was made
+  char location[PW_LOCATION];  // of the call
   pw_buffer** inputs;
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
   PJRT_Buffer*** promises;  // what was handed out, [device][output], the plugin's
@@ -59,7 +59,6 @@ static void run_free(pw_run* r) {
   pw_context_drop(r->options.context);
   pw_loaded_drop(r->executable);
   free(r->fixed);
-  free(r->location);
   free(r->inputs);
   free(r->flat);
   if (r->promises) {
@@ -144,10 +143,10 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
     size_t k = r->options.num_non_donatable_input_indices;
     r->fixed = copy(r->options.non_donatable_input_indices, k * sizeof(int64_t));
     r->options.non_donatable_input_indices = r->fixed;
-    if (PW_COVERS(args->options, call_location) && args->options->call_location)
-      r->options.call_location = r->location = strdup(args->options->call_location);
+    r->options.call_location = NULL;  // the caller's text ends with the call
     pw_context_hold(r->options.context);
   }
+  pw_location(args->options, r->location, sizeof r->location);
   r->inputs = copy(inputs, n * m * sizeof *inputs);
   r->flat = copy(flat, n * m * sizeof *flat);
   r->arrays = copy(arrays, outs * sizeof *arrays);
@@ -214,11 +213,12 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
       }
       if (err == NULL) pw_wrap(e, only, args->output_lists, n, arrays, false);
     }
+    if (err) err = pw_located(err, e, r->location);
     if (e->donates) pw_donated(inputs, n * m);
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
     settle(r);
-    return err ? pw_located(err, e, args->options) : NULL;
+    return err;
   }
 
   // A promise is ready when its device has completed, so its event is that too.
@@ -247,7 +247,7 @@ static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t si
 }
 
 void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
-  PJRT_Error* err = pw_located(pw_error(code, "%s", message), r->executable, &r->options);
+  PJRT_Error* err = pw_located(pw_error(code, "%s", message), r->executable, r->location);
   size_t size;
   pw_error_read(err, &code, &message, &size);
   fail(r, code, message, size);
@@ -282,7 +282,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
     PJRT_Error_Code code;
     const char* message;
     size_t size;
-    err = pw_located(err, e, &r->options);
+    err = pw_located(err, e, r->location);
     pw_error_read(err, &code, &message, &size);
     fail(r, code, message, size);
     pw_error_free(err);

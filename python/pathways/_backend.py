@@ -137,18 +137,9 @@ def _register_plugin(xla_bridge: Any) -> None:
         c_api=c_api,
     )
     _ffi.install(library)
-    _send_locations()
+    _native.set_locate(_location)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
     atexit.register(_at_exit, os.getpid())
-
-
-def _send_locations() -> None:
-    """Has JAX send the user's line along with each call, for errors; measured to cost nothing that shows."""
-    import jax
-
-    option = "jax_send_traceback_to_runtime"
-    if getattr(jax.config, option, None) is not None and option.upper() not in os.environ:
-        jax.config.update(option, "on")
 
 
 def _make_client(factory: Callable[[], Any]) -> Any:
@@ -164,6 +155,23 @@ def _make_client(factory: Callable[[], Any]) -> Any:
 def _raise_problem() -> None:
     assert _problem is not None
     raise _problem
+
+
+def _location() -> str:
+    """The innermost line of the calling thread that is not JAX's or ours, as file:line."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_not_users()):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
+@functools.cache
+def _not_users() -> tuple[str, ...]:
+    import jax
+    import jaxlib
+
+    files = (__file__, jax.__file__, jaxlib.__file__)
+    return (*(str(Path(file).parent) for file in files), "<frozen")
 
 
 def _outside() -> int:
@@ -293,3 +301,5 @@ def _at_exit(process: int) -> None:
         _native.shutdown(EXIT_TIMEOUT_MS)
     except PathwaysError as error:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
+    finally:
+        _native.set_locate(None)  # Python goes
