@@ -19,10 +19,9 @@ typedef XLA_FFI_Error* (*pw_ffi_handler)(XLA_FFI_CallFrame* frame);
 // another one moves every registration to it.
 void pw_ffi_attach(const PJRT_Api* plugin);
 
-// Cores of the FFI extension's register_handler and type_register. They return
-// an absl code; when it is not 0, *message is the text.
+// The core of the FFI extension's register_handler. It returns an absl code; when
+// it is not 0, *message is the text.
 int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** message);
-int pw_ffi_ext_type_register(PJRT_FFI_Type_Register_Args* args, char** message);
 
 // How many FFI handlers are on this thread's stack. Above zero, a dispatch on
 // this thread comes from inside a running execution and must be let through.

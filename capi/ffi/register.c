@@ -35,7 +35,6 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 // Guarded by mu; never held while the plugin runs.
 static entry* entries;          // in order of registration
 static const PJRT_Api* plugin;  // NULL until attached
-static const PJRT_FFI_Extension* extension;
 static const XLA_FFI_Api* api;  // NULL when the plugin has no FFI
 
 static const char* code_name(int code) {
@@ -336,7 +335,6 @@ void pw_ffi_attach(const PJRT_Api* to) {
   pthread_mutex_lock(&mu);
   if (plugin != to) {
     plugin = to;
-    extension = ext;
     api = learnt;
     for (entry* e = entries; e != NULL; e = e->next)
       if (e->state != IN_FLIGHT) e->state = WAITING;
@@ -371,33 +369,5 @@ int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** messa
   }
   free(name);
   free(platform);
-  return code;
-}
-
-int pw_ffi_ext_type_register(PJRT_FFI_Type_Register_Args* args, char** message) {
-  const size_t want = offsetof(PJRT_FFI_Type_Register_Args, type_id) + sizeof(int64_t);
-  *message = NULL;
-  if (args->struct_size < want) return bad_size("PJRT_FFI_Type_Register_Args", args->struct_size, want, message);
-  pthread_mutex_lock(&mu);
-  const PJRT_Api* of = plugin;
-  const PJRT_FFI_Extension* ext = extension;
-  pthread_mutex_unlock(&mu);
-  if (of == NULL) {
-    *message = pw_ffi_format("FFI type \"%.*s\" cannot get an id before a plugin is loaded; create a client first",
-                             (int)args->type_name_size, args->type_name);
-    return PJRT_Error_Code_FAILED_PRECONDITION;
-  }
-  if (ext == NULL) return no_ffi(message);
-  PJRT_Error* (*call)(PJRT_FFI_Type_Register_Args*) = ext->type_register;
-  PJRT_Error* error = call(args);
-  if (error == NULL) return 0;
-  PJRT_Error_GetCode_Args code_args = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE, .error = error};
-  PJRT_Error_Message_Args text = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE, .error = error};
-  PJRT_Error* nested = of->PJRT_Error_GetCode(&code_args);
-  of->PJRT_Error_Message(&text);
-  *message = strndup(text.message, text.message_size);
-  int code = nested == NULL ? (int)code_args.code : PJRT_Error_Code_UNKNOWN;
-  if (nested != NULL) destroy_error(of, nested);
-  destroy_error(of, error);
   return code;
 }

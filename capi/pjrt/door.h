@@ -289,7 +289,7 @@ void pw_set_locate(pw_locate locate);
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
   _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  _Atomic int64_t go_entries, reports, executes, puts, gets, queued, moved;
+  _Atomic int64_t go_entries, reports, executes, puts, queued, moved;
 } pw_counters;
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)

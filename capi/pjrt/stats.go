@@ -6,7 +6,7 @@ package pjrt
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {
   int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  int64_t go_entries, reports, executes, puts, gets, queued, moved;
+  int64_t go_entries, reports, executes, puts, queued, moved;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
 

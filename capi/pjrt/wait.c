@@ -121,7 +121,7 @@ static void* copy(const void* from, size_t size) {
 }
 
 PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
-                         PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays) {
+                     PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays) {
   PJRT_LoadedExecutable* e = args->executable;
   PJRT_Client* c = e->client;
   size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
@@ -137,9 +137,8 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
   r->num_outputs = outs;
   r->options.struct_size = sizeof r->options;
   if (args->options) {
-    size_t size = args->options->struct_size < sizeof r->options ? args->options->struct_size : sizeof r->options;
-    memcpy(&r->options, args->options, size);
-    r->options.struct_size = size;
+    PW_COPY(PJRT_ExecuteOptions, options, args->options);
+    r->options = options;
     size_t k = r->options.num_non_donatable_input_indices;
     r->fixed = copy(r->options.non_donatable_input_indices, k * sizeof(int64_t));
     r->options.non_donatable_input_indices = r->fixed;
