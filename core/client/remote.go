@@ -1,0 +1,83 @@
+package client
+
+import (
+	"context"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Cluster is a session on a controller, in this process or another. It speaks in
+// whole objects: arrays with a shard on each of their devices.
+//
+// Nothing that submits waits for the other side, but for credit: where as many
+// operations as the controller allows are under way, it waits until some have
+// ended. What a submission makes becomes ready, or fails, when Notify says so.
+type Cluster interface {
+	Devices() []*wire.Device
+	Platform() *wire.Platform
+	// Compile waits for the program to be compiled. It honours ctx.
+	Compile(ctx context.Context, format string, code, options []byte) (*Remote, error)
+	// Forget lets go of a program; runs submitted before go on.
+	Forget(program uint64)
+	// Objects gives n numbers for objects, the first of n in a row.
+	Objects(n int) uint64
+	// Run submits a run. Token comes back in Notify. RunSpec is read before Run
+	// returns.
+	Run(r *RunSpec) error
+	// Put makes an object with the same kind of shard on each of devices. Fill is
+	// called, for each device, with the memory to write the shard's dense bytes
+	// to, and calls written when it has; it may be called before Put returns, and
+	// from other goroutines.
+	Put(p *PutSpec) error
+	// Transfer makes an object out of boxes of other objects' shards.
+	Transfer(t *wire.Transfer, token uint64) error
+	// Fetch brings a shard's dense bytes into dst, C or pinned memory that stays
+	// until done is called.
+	Fetch(object uint64, device uint32, dst []byte, done func(error)) error
+	// Free lets go of objects, when the operations submitted before are through
+	// with them. It never waits.
+	Free(objects []uint64)
+	// Lost is nil as long as the session lives, then why it does not.
+	Lost() error
+	Close() error
+}
+
+// Remote is a compiled program of a Cluster.
+type Remote struct {
+	ID   uint64
+	Info *wire.ProgramInfo
+}
+
+// RunSpec is one execution of a Remote.
+type RunSpec struct {
+	Program     uint64
+	FirstOutput uint64 // of Objects
+	Inputs      []uint64
+	Mixed       []*wire.Mixed
+	NotDonated  []uint32
+	Only        int // virtual device of a portable run, or -1
+	Trace       []byte
+	Token       uint64
+}
+
+// PutSpec is host data to be brought to devices.
+type PutSpec struct {
+	Object  uint64
+	Shape   shape.Shape
+	Memory  string // "" is the devices' default
+	Devices []uint32
+	Fill    func(device uint32, dst []byte, written func(error))
+	Token   uint64
+}
+
+// Ended is one operation that has ended, as Notify is told.
+type Ended struct {
+	Token uint64
+	Err   error // nil: what it makes is ready
+}
+
+// Notify is told of operations that have ended, in batches, from one goroutine,
+// once for each; a session that is lost ends all that are under way. It must not
+// wait.
+type Notify func([]Ended)

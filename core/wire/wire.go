@@ -1,0 +1,95 @@
+// Package wire is what the processes of a cluster say to each other: the
+// messages, the numbers of their kinds, and the versions that understand each
+// other. It does no I/O; package transport carries it.
+//
+// # Rules
+//
+// Old and new talk: Hello carries the range of protocols a process speaks, and
+// Welcome the one both use. Fields and kinds are never used again.
+package wire
+
+//go:generate go run ./gen
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// The protocols this process speaks. A line a step, with its date:
+//
+//	1  2026-11-21  the first
+const (
+	ProtocolMin = 1
+	ProtocolMax = 1
+)
+
+// Kind is what a frame holds.
+type Kind uint8
+
+// The kinds of control connections.
+const (
+	KindHello     Kind = 1
+	KindWelcome   Kind = 2
+	KindHeartbeat Kind = 3
+	KindGoodbye   Kind = 4
+
+	KindCompile  Kind = 10
+	KindCompiled Kind = 11
+	KindLoad     Kind = 12
+	KindForget   Kind = 13
+
+	KindRun      Kind = 20
+	KindPut      Kind = 21
+	KindTransfer Kind = 22
+	KindFetch    Kind = 23
+	KindFree     Kind = 24
+
+	KindDispatch  Kind = 30
+	KindCompleted Kind = 31
+	KindAbort     Kind = 32
+	KindPeers     Kind = 33
+	KindDrop      Kind = 34
+
+	KindAsk    Kind = 40
+	KindReport Kind = 41
+
+	// KindBulk and above are of peer links, see transport/bulk.
+	KindBulk Kind = 64
+)
+
+// Decode reads a message of a frame. Unknown fields are ignored.
+//
+// Errors: INVALID_ARGUMENT.
+func Decode(k Kind, payload []byte, into proto.Message) error {
+	if err := proto.Unmarshal(payload, into); err != nil {
+		return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", k, into.ProtoReflect().Descriptor().Name(), err)
+	}
+	return nil
+}
+
+// Agree gives the highest protocol that both ranges have.
+//
+// Errors: FAILED_PRECONDITION, with both ranges named.
+func Agree(low, high uint32) (uint32, error) {
+	if low > ProtocolMax || high < ProtocolMin || low > high {
+		return 0, status.New(status.FailedPrecondition, "the other side speaks protocols %d to %d, this side %d to %d; install the same version of openpathways on both", low, high, ProtocolMin, ProtocolMax)
+	}
+	return min(high, ProtocolMax), nil
+}
+
+// Of puts an error into a message; nil is OK.
+func Of(err error) *Status {
+	if err == nil {
+		return nil
+	}
+	return &Status{Code: uint32(status.CodeOf(err)), Message: err.Error()}
+}
+
+// Err takes an error out of a message.
+func (s *Status) Err() error {
+	if s == nil || s.Code == 0 {
+		return nil
+	}
+	return status.New(status.Code(s.Code), "%s", s.Message)
+}

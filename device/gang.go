@@ -1,0 +1,28 @@
+package device
+
+import "context"
+
+// Partitioner is a driver that can partition a program for devices that are not
+// all its own, so that each device can run its part by itself.
+type Partitioner interface {
+	// Partition compiles a program for so many devices, numbered 0 to devices-1 in
+	// the options' assignment, as far as its partitioned and optimised module.
+	// Nothing of it stays loaded.
+	Partition(ctx context.Context, p Program, options []byte, devices int) (module []byte, err error) // HloModuleProtoWithConfig
+	// ServeCollectives says who answers the calls of custom call target
+	// spmd.Target that running programs make. It is called once, before the first
+	// such program is compiled. Handle must not wait: it may be on a thread that
+	// the devices need.
+	ServeCollectives(handle func(*CollectiveCall)) error
+}
+
+// CollectiveCall is one device's arrival at a collective. Operands and results
+// are device memory that the host can reach; they stay until Done.
+type CollectiveCall struct {
+	Launch   int32 // Run.LaunchID
+	Local    int   // device
+	Spec     string
+	Operands [][]byte
+	Results  [][]byte
+	Done     func(error) // once; goes on with the device's program on the calling goroutine
+}

@@ -1,0 +1,45 @@
+// Package collective carries the collectives of gangs whose devices belong to
+// several processes.
+//
+// Each device of a gang enters each collective of its program once a time it
+// comes to it; the engine exchanges the bytes with the other members' processes
+// and ends the calls. Nothing here blocks a caller.
+//
+// # Bits
+//
+// A reduction is the left fold in group order, whatever the number of processes:
+// ((r0 + r1) + r2) + … in the element type, as XLA does inside one process.
+//
+// # Liveness
+//
+// A call ends with its group's last member, with Abort of its gang, or with the
+// loss of a member's process.
+package collective
+
+import (
+	"github.com/openpathways/pathways/core/spmd"
+)
+
+// Place is where a rank runs.
+type Place struct {
+	Process uint64 // number of the worker
+	Local   int    // device there
+}
+
+// Gang is one run of a program over devices of several processes.
+type Gang struct {
+	ID     uint64  // the island's number for it: the same in all processes
+	Launch int32   // what the devices see as their run; low bits of ID
+	Ranks  []Place // by row; shared and never changed, so that gangs of a program cost no copy
+}
+
+// Call is one device's arrival at a collective. Operands and results are memory
+// that stays until Done is called.
+type Call struct {
+	Launch   int32
+	Local    int // device
+	Spec     *spmd.Spec
+	Operands [][]byte
+	Results  [][]byte
+	Done     func(error) // once, from any goroutine; runs the rest of the device's program, so it may take long
+}

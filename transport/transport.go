@@ -1,0 +1,108 @@
+// Package transport carries bytes between the processes of a cluster.
+//
+// Two things travel, apart from each other. Control messages go over a Conn:
+// ordered, small, batched by whoever is slower. The bytes of arrays go through
+// an Exchange: blocks under keys, pushed by who has them to who expects them,
+// by shared memory on one host and by TCP between hosts, never through a third
+// process.
+//
+// transport/inproc joins parts in one process, transport/stream processes by
+// unix sockets, TCP and TLS; transport/bulk is the Exchange over them, and
+// transport/shm its memory. transport/transporttest is the suite all pass.
+//
+// # Liveness
+//
+// Every wait here ends: with what it waits for, with its context, or with the
+// error that says why the other side has gone. A peer that is silent for longer
+// than Config of the implementation allows is gone. After an error a Conn gives
+// the same error for ever.
+package transport
+
+import (
+	"context"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Conn is one ordered stream of messages in each direction.
+//
+// Send may be called from any goroutine, Recv from one. Close may be called at
+// any time, more than once; it first tries for a bounded time to write what was
+// sent.
+type Conn interface {
+	// Send queues one message, which the connection's single writer puts into its
+	// next write along with all others that are queued. It copies payload. Where
+	// the queue's bound is reached it waits until there is room, or the
+	// connection fails. An error means that the connection is no more; nil does
+	// not mean that the message arrived.
+	Send(kind wire.Kind, payload []byte) error
+	// Recv waits for the next message. The payload is the caller's until the next
+	// call of Recv.
+	Recv() (kind wire.Kind, payload []byte, err error)
+	// Buffered says that Recv has a message at hand and will not wait: a reader
+	// that batches its answers flushes when this is false.
+	Buffered() bool
+	Close() error
+	// Peer is for people: an address or a name.
+	Peer() string
+}
+
+// Key names a block of bytes on its way between two processes. Keys are made by
+// the system, not by peers' choice, and are used once: what arrives under a key
+// nobody expects is bounded, and dropped when its sender goes.
+type Key struct {
+	Space uint64 // a session's transfers or an island's collectives, see Transfers, Collectives
+	ID    uint64 // the operation or gang
+	Part  uint64 // the device, or the step and rank of a collective
+}
+
+// Transfers is the space of a session's operations.
+func Transfers(session uint32) uint64 { return uint64(session) }
+
+// Collectives is the space of an island's gangs.
+func Collectives(island uint32) uint64 { return 1<<63 | uint64(island) }
+
+// Block is memory that holds what arrived. Data is 64-byte aligned and lies
+// outside the Go heap. Release gives the memory back, once.
+type Block struct {
+	Data    []byte
+	Release func()
+}
+
+// Exchange moves blocks between this process and its peers. All methods may be
+// called from any goroutine. Callbacks run on goroutines of the exchange: they
+// must not wait for another block.
+type Exchange interface {
+	// Push sends size bytes to a peer. When there is memory for them, fill is
+	// called with it, and calls written when the bytes are in it (or with the
+	// error why they never will be, which the receiver then gets). Fill may return
+	// before that. The memory may be the receiver's own, mapped here. done is
+	// called once, when the peer has the bytes or never will.
+	Push(peer uint64, key Key, size int64, fill func(dst []byte, written func(error)), done func(error))
+	// PushBytes is Push of bytes at hand, which stay until done is called. done
+	// may be nil where data may be copied at once (short blocks).
+	PushBytes(peer uint64, key Key, data []byte, done func(error))
+	// Expect says what to do with a block. Into, where it is not nil, is where
+	// the bytes are to go, has their size, and the Block then has no memory of
+	// its own. A block of another size than expected is INVALID_ARGUMENT.
+	// arrived is called once: with the block, with the sender's error, or with
+	// UNAVAILABLE when the peer it is expected from has gone. It may be called
+	// before Expect returns.
+	Expect(peer uint64, key Key, size int64, into []byte, arrived func(Block, error))
+	// Fail ends all pushes and expectations of a space and ID with err, and drops
+	// what arrived for them.
+	Fail(space, id uint64, err error)
+	// Peers says where processes are, and which have gone. Links are made when
+	// first needed.
+	Peers(come []*wire.Process, gone []uint64, why error)
+	// Self is the process number of this side.
+	Self() uint64
+	// Close ends all links; what is under way fails.
+	Close() error
+}
+
+// Dialer makes connections to addresses such as "unix:/run/x" and
+// "tcp:host:port".
+type Dialer interface {
+	Dial(ctx context.Context, address string) (Conn, error)
+}
