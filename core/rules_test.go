@@ -25,7 +25,7 @@ var (
 	pureTrees = []string{"core", "transport", "device", "device/sim", "device/devicetest"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
-	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/shape", "core/status"}
+	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/shape", "core/status", "core/protowalk", "core/hlo"}
 	// What a decider may not import, with all below it.
 	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log", "math/rand",
 		"net", "os", "runtime", "sync", "syscall", "time"}

@@ -46,6 +46,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/pjrt"
 )
@@ -314,12 +315,12 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 // C: their number, then of each the type, the rank and the dimensions. It gives
 // nil where the program does not tell.
 func signature(format string, code []byte) *C.int64_t {
-	shapes, _, known := pjrt.ReadSignature(format, code)
-	if !known {
+	sig, err := hlo.ReadSignature(format, code)
+	if err != nil {
 		return nil
 	}
-	list := []int64{int64(len(shapes))}
-	for _, s := range shapes {
+	list := []int64{int64(len(sig.Params))}
+	for _, s := range sig.Params {
 		list = append(append(list, int64(s.DType), int64(len(s.Dims))), s.Dims...)
 	}
 	out := (*C.int64_t)(C.malloc(C.size_t(8 * len(list))))

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -31,7 +32,7 @@ type Executable struct {
 	outputs           []device.Output
 	memories          []int // of outputs, as indices into Device.Memories
 	cost              device.Cost
-	params            *signature // nil where the plugin does not tell
+	params            *hlo.Signature // nil where the plugin does not tell
 
 	users  atomic.Int32 // as Buffer.users
 	closed atomic.Bool
@@ -136,7 +137,9 @@ func (x *Executable) describe() error {
 	var format, code C.pwdrv_bytes
 	if p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code)) == nil {
 		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
-		x.params = readSignature(goString(format), program)
+		if s, err := hlo.ReadSignature(goString(format), program); err == nil {
+			x.params = &s
+		}
 		if x.fingerprint == "" {
 			hash := sha256.Sum256(program)
 			x.fingerprint = hex.EncodeToString(hash[:])
@@ -236,7 +239,7 @@ func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 	if x.params == nil {
 		return nil, nil, false
 	}
-	return x.params.params, x.params.donated, true
+	return x.params.Params, x.params.Donated, true
 }
 
 // Cost is the compiler's count of bytes, all 0 where the plugin has none.

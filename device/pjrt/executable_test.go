@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -157,58 +156,6 @@ func TestExecuteContext(t *testing.T) {
 		}
 		in.Close()
 		in.Close()
-	})
-}
-
-func TestReadSignature(t *testing.T) {
-	// A module of one parameter s32[3], dimensions packed, and an alias.
-	shapeOf := func(element, dims []byte) []byte {
-		return appendBytes(append([]byte{shapeElementType << 3}, element...), shapeDimensions, dims)
-	}
-	module := func(parameter []byte, alias ...byte) []byte {
-		m := appendBytes(nil, moduleProgramShape, appendBytes(nil, programParameters, parameter))
-		return appendBytes(m, moduleAlias, appendBytes(nil, aliasEntries, alias))
-	}
-	good := module(shapeOf([]byte{4}, []byte{3}), entryParameter<<3, 0)
-	s := readSignature("hlo", good)
-	if s == nil || len(s.params) != 1 || s.params[0].String() != "s32[3]" || !slices.Equal(s.donated, []int{0}) {
-		t.Errorf("got %+v", s)
-	}
-	if s := readSignature("hlo_with_config", appendBytes(nil, withConfigModule, good)); s == nil || len(s.params) != 1 {
-		t.Errorf("with config: %+v", s)
-	}
-	dynamic := appendInt(shapeOf([]byte{4}, []byte{3}), shapeDynamic, 1)
-	for name, c := range map[string]struct {
-		format string
-		code   []byte
-	}{
-		"another format":   {"mlir", good},
-		"cut":              {"hlo", good[:len(good)-1]},
-		"empty":            {"hlo", nil},
-		"a tuple":          {"hlo", module(shapeOf([]byte{elementTypeTuple}, nil))},
-		"an unknown type":  {"hlo", module(shapeOf([]byte{99}, nil))},
-		"a dynamic shape":  {"hlo", module(dynamic)},
-		"part of a tuple":  {"hlo", module(shapeOf([]byte{4}, nil), entryTuple<<3|2, 1, 0)},
-		"config only":      {"hlo_with_config", appendBytes(nil, 2, good)},
-		"module not bytes": {"hlo_with_config", appendInt(nil, withConfigModule, 1)},
-	} {
-		if s := readSignature(c.format, c.code); s != nil {
-			t.Errorf("%s: got %+v", name, s)
-		}
-	}
-}
-
-func FuzzReadSignature(f *testing.F) {
-	f.Add([]byte("\x22\x08\x0a\x05\x10\x04\x1a\x01\x03\x42\x04\x0a\x02\x10\x00"))
-	f.Fuzz(func(t *testing.T, code []byte) {
-		if s := readSignature("hlo", code); s != nil {
-			for _, p := range s.params {
-				if p.DType == shape.Invalid && len(p.Dims) > 0 && p.Elements() < -1 {
-					t.Errorf("got %+v", p)
-				}
-			}
-		}
-		readSignature("hlo_with_config", code)
 	})
 }
 

@@ -145,8 +145,8 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 		}
 	}()
 	numArgs := len(r.Inputs[0])
-	if x.params != nil && len(x.params.params) != numArgs {
-		return nil, status.New(status.InvalidArgument, "%s takes %d arguments, %d were given", x.name, len(x.params.params), numArgs)
+	if x.params != nil && len(x.params.Params) != numArgs {
+		return nil, status.New(status.InvalidArgument, "%s takes %d arguments, %d were given", x.name, len(x.params.Params), numArgs)
 	}
 	for i, n := range r.NotDonated {
 		if n < 0 || n >= numArgs || slices.Contains(r.NotDonated[:i], n) {
@@ -169,9 +169,9 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 				return held, status.New(status.InvalidArgument, "argument %d of %s is on device %d, it must be on device %d",
 					i, x.name, b.local, devices[row])
 			}
-			if x.params != nil && !same(b.shape, x.params.params[i]) {
+			if x.params != nil && !same(b.shape, x.params.Params[i]) {
 				return held, status.New(status.InvalidArgument, "argument %d of %s is %s, it must be %s",
-					i, x.name, b.shape, x.params.params[i])
+					i, x.name, b.shape, x.params.Params[i])
 			}
 			if err := b.use(); err != nil {
 				return held, status.Wrap(err, "argument %d of %s", i, x.name)
@@ -193,7 +193,7 @@ func (x *Executable) donatedTwice(r device.Run, row []*Buffer) error {
 	if x.params == nil {
 		return nil
 	}
-	for _, i := range x.params.donated {
+	for _, i := range x.params.Donated {
 		if i >= len(row) || slices.Contains(r.NotDonated, i) {
 			continue
 		}
@@ -216,7 +216,7 @@ func (x *Executable) consumed(r device.Run, inputs []*Buffer, numArgs int) {
 		}
 	}
 	if x.params != nil {
-		for _, i := range x.params.donated {
+		for _, i := range x.params.Donated {
 			for ; i < len(inputs) && numArgs > 0; i += numArgs {
 				look(inputs[i])
 			}

@@ -1,6 +1,6 @@
 package pjrt
 
-import "google.golang.org/protobuf/encoding/protowire"
+import "github.com/openpathways/pathways/core/protowalk"
 
 // Field numbers of XLA's xla/pjrt/proto/compile_options.proto and
 // xla/xla_data.proto.
@@ -27,36 +27,28 @@ const (
 // its own: it runs on whatever device a run names (device.Run.Only).
 func CompileOptions(replicas, partitions int, devices []int, portable bool) []byte {
 	var build []byte
-	build = appendInt(build, buildDeviceOrdinal, -1)
-	build = appendInt(build, buildReplicas, int64(replicas))
-	build = appendInt(build, buildPartitions, int64(partitions))
+	build = protowalk.AppendInt(build, buildDeviceOrdinal, -1)
+	build = protowalk.AppendInt(build, buildReplicas, int64(replicas))
+	build = protowalk.AppendInt(build, buildPartitions, int64(partitions))
 	if partitions > 1 {
-		build = appendInt(build, buildSPMD, 1)
+		build = protowalk.AppendInt(build, buildSPMD, 1)
 	}
 	if len(devices) > 0 && !portable {
 		var assignment []byte
-		assignment = appendInt(assignment, assignmentReplicas, int64(replicas))
-		assignment = appendInt(assignment, assignmentComputations, int64(partitions))
+		assignment = protowalk.AppendInt(assignment, assignmentReplicas, int64(replicas))
+		assignment = protowalk.AppendInt(assignment, assignmentComputations, int64(partitions))
 		for p := range partitions {
-			var ids []byte
+			ids := make([]int64, replicas)
 			for r := range replicas {
-				ids = protowire.AppendVarint(ids, uint64(devices[r*partitions+p]))
+				ids[r] = int64(devices[r*partitions+p])
 			}
-			assignment = appendBytes(assignment, assignmentDevices, appendBytes(nil, computationReplicaIDs, ids))
+			assignment = protowalk.AppendBytes(assignment, assignmentDevices, protowalk.AppendInts(nil, computationReplicaIDs, ids...))
 		}
-		build = appendBytes(build, buildDeviceAssignment, assignment)
+		build = protowalk.AppendBytes(build, buildDeviceAssignment, assignment)
 	}
-	options := appendBytes(nil, compileBuildOptions, build)
+	options := protowalk.AppendBytes(nil, compileBuildOptions, build)
 	if portable {
-		options = appendInt(options, compilePortable, 1)
+		options = protowalk.AppendInt(options, compilePortable, 1)
 	}
 	return options
-}
-
-func appendInt(b []byte, field protowire.Number, v int64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
-}
-
-func appendBytes(b []byte, field protowire.Number, v []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
 }

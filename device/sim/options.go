@@ -1,8 +1,7 @@
 package sim
 
 import (
-	"google.golang.org/protobuf/encoding/protowire"
-
+	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -25,77 +24,73 @@ type placement struct {
 // CompileOptions writes the xla.CompileOptionsProto that asks for one replica on
 // each of the devices with these ids.
 func CompileOptions(devices []int) []byte {
-	var ids, row, assignment, build []byte
-	for _, d := range devices {
-		ids = protowire.AppendVarint(ids, uint64(d))
+	row := make([]int64, len(devices))
+	for i, d := range devices {
+		row[i] = int64(d)
 	}
-	row = appendBytes(row, fieldReplicaDevice, ids)
-	assignment = appendVarint(assignment, 1, uint64(len(devices))) // replica_count
-	assignment = appendVarint(assignment, 2, 1)                    // computation_count
-	assignment = appendBytes(assignment, fieldComputationDevice, row)
-	build = appendVarint(build, fieldReplicas, uint64(len(devices)))
-	build = appendVarint(build, fieldPartitions, 1)
-	build = appendBytes(build, fieldAssignment, assignment)
-	return appendBytes(nil, fieldBuildOptions, build)
-}
-
-func appendVarint(b []byte, n protowire.Number, v uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
-}
-
-func appendBytes(b []byte, n protowire.Number, v []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
+	var assignment, build []byte
+	assignment = protowalk.AppendInt(assignment, 1, int64(len(devices))) // replica_count
+	assignment = protowalk.AppendInt(assignment, 2, 1)                   // computation_count
+	assignment = protowalk.AppendBytes(assignment, fieldComputationDevice, protowalk.AppendInts(nil, fieldReplicaDevice, row...))
+	build = protowalk.AppendInt(build, fieldReplicas, int64(len(devices)))
+	build = protowalk.AppendInt(build, fieldPartitions, 1)
+	build = protowalk.AppendBytes(build, fieldAssignment, assignment)
+	return protowalk.AppendBytes(nil, fieldBuildOptions, build)
 }
 
 // parsePlacement reads the options; ok is false where they name no devices and
 // no number of them.
 func parsePlacement(options []byte) (p placement, ok bool, err error) {
 	p = placement{replicas: 1, partitions: 1}
-	err = fields(options, func(n protowire.Number, _ uint64, build []byte) error {
-		if n != fieldBuildOptions {
-			return nil
+	for f, err := range protowalk.Fields(options) {
+		if err == nil && f.Number == fieldBuildOptions {
+			err = p.read(f.Bytes, &ok)
 		}
-		return fields(build, func(n protowire.Number, v uint64, b []byte) error {
-			switch n {
-			case fieldReplicas:
-				p.replicas, ok = int64(v), true
-			case fieldPartitions:
-				p.partitions, ok = int64(v), true
-			case fieldAssignment:
-				ok = true
-				return p.assignment(b)
-			}
-			return nil
-		})
-	})
-	return p, ok, status.Wrap(err, "compile options")
+		if err != nil {
+			return p, ok, status.Wrap(err, "compile options: want a serialized xla.CompileOptionsProto")
+		}
+	}
+	return p, ok, nil
+}
+
+func (p *placement) read(build []byte, ok *bool) error {
+	for f, err := range protowalk.Fields(build) {
+		switch f.Number {
+		case fieldReplicas:
+			p.replicas, *ok = int64(f.Value), true
+		case fieldPartitions:
+			p.partitions, *ok = int64(f.Value), true
+		case fieldAssignment:
+			*ok = true
+			err = p.assignment(f.Bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *placement) assignment(b []byte) error {
-	return fields(b, func(n protowire.Number, _ uint64, b []byte) error {
-		if n != fieldComputationDevice {
-			return nil
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return err
+		}
+		if f.Number != fieldComputationDevice {
+			continue
 		}
 		var ids []int64
-		err := fields(b, func(n protowire.Number, v uint64, packed []byte) error {
-			if n != fieldReplicaDevice {
-				return nil
+		for f, err := range protowalk.Fields(f.Bytes) {
+			if err == nil && f.Number == fieldReplicaDevice {
+				ids, err = f.AppendInts(ids)
 			}
-			if packed == nil {
-				ids = append(ids, int64(v))
+			if err != nil {
+				return err
 			}
-			for len(packed) > 0 {
-				v, n := protowire.ConsumeVarint(packed)
-				if n < 0 {
-					return malformed(n)
-				}
-				ids, packed = append(ids, int64(v)), packed[n:]
-			}
-			return nil
-		})
+		}
 		p.byPartition = append(p.byPartition, ids)
-		return err
-	})
+	}
+	return nil
 }
 
 // devices gives the ids of the devices of an executable, row by row, which is
@@ -121,40 +116,4 @@ func (p placement) devices() ([]int, error) {
 		}
 	}
 	return ids, nil
-}
-
-// fields calls f for each field of a message with its number and value; b is
-// not nil for fields of bytes only.
-func fields(msg []byte, f func(n protowire.Number, v uint64, b []byte) error) error {
-	for len(msg) > 0 {
-		num, typ, n := protowire.ConsumeTag(msg)
-		if n < 0 {
-			return malformed(n)
-		}
-		msg = msg[n:]
-		var v uint64
-		var b []byte
-		switch typ {
-		case protowire.VarintType:
-			v, n = protowire.ConsumeVarint(msg)
-		case protowire.BytesType:
-			if b, n = protowire.ConsumeBytes(msg); n >= 0 && b == nil {
-				b = []byte{}
-			}
-		default:
-			n = protowire.ConsumeFieldValue(num, typ, msg)
-		}
-		if n < 0 {
-			return malformed(n)
-		}
-		msg = msg[n:]
-		if err := f(num, v, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func malformed(n int) error {
-	return status.New(status.InvalidArgument, "want a serialized xla.CompileOptionsProto: %w", protowire.ParseError(n))
 }
