@@ -1,0 +1,371 @@
+package hlo
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Names of costs.
+const (
+	Flops           = "flops"
+	Transcendentals = "transcendentals" // functions such as exp, which are not among the flops
+	BytesAccessed   = "bytes accessed"
+
+	utilization = "utilization"
+	seconds     = "optimal_seconds" // 0, as nothing is known of the machine, but for custom calls
+)
+
+// Cost is what a program costs, by name: the three above, and the bytes accessed
+// and the utilization of operands by their place, in XLA's spelling ("bytes
+// accessed0{}", "utilization1{}", "bytes accessedout{}"), over all instructions.
+// What is 0 is left out.
+//
+// The figures are those of XLA's own analysis (xla/service/hlo_cost_analysis.cc),
+// whose meaning is kept: a loop counts as one turn, of branches each figure is
+// the dearest one's, what is inside a fusion touches no memory, what a custom
+// call does is not known and counts as -1.
+type Cost map[string]float64
+
+// ReadCost counts the cost of one run of a program of format "hlo" or
+// "hlo_with_config", on one device.
+func ReadCost(format string, code []byte) (Cost, error) {
+	code, err := module(format, code)
+	if err != nil {
+		return nil, err
+	}
+	p, err := readProgram(code)
+	if err != nil {
+		return nil, err
+	}
+	a := analysis{program: p, costs: map[int64]Cost{}}
+	cost, err := a.computation(p.entry)
+	if err != nil {
+		return nil, err
+	}
+	// A copy, since a program may be no more than a call.
+	cost = maps.Clone(cost)
+	maps.DeleteFunc(cost, func(_ string, v float64) bool { return v == 0 })
+	return cost, nil
+}
+
+// Calls may not be nested deeper, so that those in a circle end.
+const deepest = 1000
+
+// analysis is a program while its cost is counted.
+type analysis struct {
+	*program
+	costs map[int64]Cost // of computations that were counted
+	depth int
+}
+
+// computation counts the cost of a computation, of which each instruction counts
+// once. The result is shared.
+func (a *analysis) computation(id int64) (Cost, error) {
+	if cost, ok := a.costs[id]; ok {
+		return cost, nil
+	}
+	c := a.computations[id]
+	if c == nil {
+		return nil, status.New(status.InvalidArgument, "there is no computation %d", id)
+	}
+	if a.depth++; a.depth > deepest {
+		return nil, status.New(status.InvalidArgument, "computations call each other more than %d deep", deepest)
+	}
+	defer func() { a.depth-- }()
+	sum := Cost{}
+	for _, in := range c.instructions {
+		cost, err := a.instruction(in)
+		if err != nil {
+			return nil, err
+		}
+		for k, v := range cost {
+			sum[k] += v
+		}
+	}
+	a.costs[id] = sum
+	return sum, nil
+}
+
+// called counts the cost of the nth computation that an instruction calls.
+func (a *analysis) called(in *instruction, n int) (Cost, error) {
+	if n >= len(in.called) {
+		return nil, status.New(status.InvalidArgument, "an instruction %s calls %d computations, want more than %d", in.opcode, len(in.called), n)
+	}
+	return a.computation(in.called[n])
+}
+
+// applies adds the work of a called computation, times how often it is applied. It
+// touches no memory: its arguments are elements.
+func (a *analysis) applies(cost Cost, in *instruction, n int, times float64) error {
+	sub, err := a.called(in, n)
+	for k, v := range sub {
+		if !strings.HasPrefix(k, BytesAccessed) && !strings.HasPrefix(k, utilization) {
+			cost[k] += v * times
+		}
+	}
+	return err
+}
+
+func operandBytes(operand int, place []int) string {
+	return fmt.Sprintf("%s%d%s", BytesAccessed, operand, placeText(place))
+}
+
+func operandUtilization(operand int) string { return fmt.Sprintf("%s%d{}", utilization, operand) }
+
+func outputBytes(place []int) string { return BytesAccessed + "out" + placeText(place) }
+
+func placeText(place []int) string {
+	return "{" + strings.ReplaceAll(strings.Trim(fmt.Sprint(place), "[]"), " ", ",") + "}"
+}
+
+// touches sets what an instruction accesses: its result, its operands, and all
+// together. Operands that are not given are not accessed.
+func (c Cost) touches(output float64, operands ...float64) {
+	c[BytesAccessed] = output
+	c[outputBytes(nil)] = output
+	for i, b := range operands {
+		c[BytesAccessed] += b
+		c[operandBytes(i, nil)] = b
+	}
+}
+
+const pointer = 8 // bytes
+
+// bytes is the memory of a value itself: of a tuple its table of pointers; 0 where
+// it is not said how it lies there.
+func (s Shape) bytes() float64 {
+	switch {
+	case s.Tuple != nil:
+		return pointer * float64(len(s.Tuple))
+	case s.opaque:
+		return pointer
+	case !s.layout:
+		return 0
+	}
+	size := s.elementBits
+	if size == 0 {
+		size = int64(s.DType.Bits()+7) / 8 * 8
+	}
+	n := math.Ceil(s.elements() * float64(size) / 8)
+	if s.Dynamic {
+		n += 4 * float64(len(s.Dims)) // where the real dimensions stand
+	}
+	return n
+}
+
+func (s Shape) elements() float64 {
+	if s.Tuple != nil || s.opaque {
+		return 0
+	}
+	return float64(s.Elements())
+}
+
+// first is a shape, or of a tuple the first in it.
+func (s Shape) first() Shape {
+	if len(s.Tuple) > 0 {
+		return s.Tuple[0]
+	}
+	return s
+}
+
+// dim is the size of a dimension, 0 where there is none of that number.
+func (s Shape) dim(i int64) float64 {
+	if i < 0 || i >= int64(len(s.Dims)) {
+		return 0
+	}
+	return float64(s.Dims[i])
+}
+
+// work says under which name each element of a result counts as one.
+var work = map[string]string{
+	"exponential": Transcendentals, "exponential-minus-one": Transcendentals, "log": Transcendentals,
+	"log-plus-one": Transcendentals, "logistic": Transcendentals, "power": Transcendentals, "sqrt": Transcendentals,
+	"cbrt": Transcendentals, "rsqrt": Transcendentals, "tanh": Transcendentals, "sine": Transcendentals,
+	"cosine": Transcendentals, "tan": Transcendentals, "atan2": Transcendentals, "erf": Transcendentals,
+	"acos": Transcendentals, "acosh": Transcendentals, "asin": Transcendentals, "asinh": Transcendentals,
+	"atanh": Transcendentals, "cosh": Transcendentals, "sinh": Transcendentals, "rng": Transcendentals,
+
+	"abs": Flops, "add": Flops, "and": Flops, "bitcast-convert": Flops, "ceil": Flops, "clamp": Flops, "compare": Flops,
+	"complex": Flops, "convert": Flops, "count-leading-zeros": Flops, "divide": Flops, "floor": Flops, "imag": Flops,
+	"is-finite": Flops, "maximum": Flops, "minimum": Flops, "multiply": Flops, "negate": Flops, "not": Flops, "or": Flops,
+	"popcnt": Flops, "real": Flops, "reduce-precision": Flops, "remainder": Flops, "round-nearest-afz": Flops,
+	"round-nearest-even": Flops, "select": Flops, "shift-left": Flops, "shift-right-arithmetic": Flops,
+	"shift-right-logical": Flops, "sign": Flops, "stochastic-convert": Flops, "subtract": Flops, "xor": Flops,
+}
+
+// instruction counts the cost of an instruction.
+func (a *analysis) instruction(in *instruction) (Cost, error) {
+	cost, out := Cost{}, in.shape
+	operands := make([]float64, len(in.operands))
+	for i, o := range in.operands {
+		operands[i] = o.shape.bytes()
+		cost[operandUtilization(i)] = 1
+	}
+	written := 0.0
+	leaves(out, func(s Shape, _ []int) { written += s.bytes() })
+	cost.touches(written, operands...)
+	if name := work[in.opcode]; name != "" {
+		cost[name] = out.elements()
+		return cost, nil
+	}
+	const fma = 2 // a multiplication and an addition
+	switch in.opcode {
+	case "parameter", "constant", "get-tuple-element", "bitcast", "after-all", "add-dependency", "domain":
+		cost.touches(0, make([]float64, len(operands))...)
+	case "transpose":
+		if in.bitcasts() {
+			cost.touches(0, 0)
+		}
+	case "tuple":
+		cost.touches(out.bytes(), make([]float64, len(operands))...)
+
+	case "slice":
+		cost.touches(out.bytes(), out.bytes())
+		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
+	case "dynamic-slice":
+		cost.touches(out.bytes(), out.bytes(), in.operand(1).bytes())
+		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
+	case "dynamic-update-slice":
+		// The result takes the place of operand 0.
+		update := in.operand(1)
+		cost.touches(update.bytes(), 0, update.bytes(), in.operand(2).bytes())
+		cost[operandUtilization(0)] = (out.elements() - update.elements()) / out.elements()
+	case "gather":
+		cost.touches(out.bytes(), out.bytes(), in.operand(1).bytes())
+		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
+	case "scatter":
+		return cost, a.scatter(cost, in)
+
+	case "dot":
+		width := 1.0
+		for _, d := range in.contracting {
+			width *= in.operand(0).dim(d)
+		}
+		cost[Flops] = fma * out.elements() * width
+	case "convolution":
+		cost[Flops] = fma * in.multiplications()
+	case "fft":
+		const complexMultiplication = 4
+		steps := 1.0
+		for _, n := range in.fftLength {
+			steps *= float64(max(0, bits.Len64(uint64(n))-1))
+		}
+		cost[Flops] = fma * complexMultiplication * steps * in.operand(0).first().elements()
+	case "triangular-solve":
+		of := in.operand(0)
+		cost.touches(out.bytes(), of.bytes()/2, in.operand(1).bytes())
+		cost[Flops] = fma * of.dim(int64(len(of.Dims))-1) * in.operand(1).elements()
+	case "cholesky":
+		of := in.operand(0)
+		cost.touches(of.bytes()/2, of.bytes()/2)
+		cost[Flops] = math.Floor(of.dim(int64(len(of.Dims))-1) * of.elements() / 3)
+	case "sort":
+		n := in.operand(0).elements()
+		cost[Flops] = n * math.Ceil(math.Log2(max(1, n)))
+	case "rng-bit-generator":
+		leaves(out, func(s Shape, _ []int) { cost[Transcendentals] += s.elements() })
+
+	case "map":
+		return cost, a.applies(cost, in, 0, out.elements())
+	case "reduce":
+		return cost, a.applies(cost, in, 0, in.operand(0).elements()-out.first().elements())
+	case "reduce-window":
+		return cost, a.applies(cost, in, 0, in.reductions())
+	case "select-and-scatter":
+		source, window := in.operand(1).elements(), positions(in.window)
+		if err := a.applies(cost, in, 0, source*(window-1)); err != nil {
+			return nil, err
+		}
+		return cost, a.applies(cost, in, 1, source)
+
+	case "all-reduce", "all-reduce-start":
+		// As if there were two members: one addition an element.
+		leaves(out, func(s Shape, _ []int) { cost[Flops] += s.elements() })
+	case "infeed":
+		cost.touches(0)
+		leaves(out, func(s Shape, place []int) {
+			cost[outputBytes(place)] = s.bytes()
+			cost[BytesAccessed] += s.bytes()
+		})
+		cost[outputBytes(nil)] = cost[BytesAccessed]
+	case "outfeed":
+		cost[BytesAccessed] = 0
+		for i, o := range in.operands {
+			all := 0.0
+			leaves(o.shape, func(s Shape, place []int) {
+				cost[operandBytes(i, place)] = s.bytes()
+				all += s.bytes()
+			})
+			cost[operandBytes(i, nil)] = all
+			cost[BytesAccessed] += all
+		}
+	case "custom-call":
+		unknown := make([]float64, len(operands))
+		for i := range unknown {
+			unknown[i] = -1
+		}
+		cost.touches(-1, unknown...)
+		cost[BytesAccessed], cost[Flops], cost[seconds] = -1, -1, -1
+
+	case "fusion":
+		return a.fusion(in)
+	case "call", "async-start":
+		return a.called(in, 0)
+	case "while":
+		return a.while(in)
+	case "conditional":
+		return a.conditional(in)
+	}
+	return cost, nil
+}
+
+// while counts one turn, since it is not known how many there will be.
+func (a *analysis) while(in *instruction) (Cost, error) {
+	body, err := a.called(in, 0)
+	if err != nil {
+		return nil, err
+	}
+	condition, err := a.called(in, 1)
+	cost := maps.Clone(body)
+	for k, v := range condition {
+		cost[k] += v
+	}
+	return cost, err
+}
+
+func (a *analysis) conditional(in *instruction) (Cost, error) {
+	cost := Cost{}
+	for n := range in.called {
+		branch, err := a.called(in, n)
+		if err != nil {
+			return nil, err
+		}
+		for k, v := range branch {
+			if have, ok := cost[k]; !ok || v > have {
+				cost[k] = v
+			}
+		}
+	}
+	return cost, nil
+}
+
+// scatter reads and writes as much as there are updates, and reads the indices.
+// Its operands are arrays, indices, and an update an array.
+func (a *analysis) scatter(cost Cost, in *instruction) error {
+	n := len(in.operands) / 2
+	operands := make([]float64, len(in.operands))
+	all := 0.0
+	for i := range n {
+		size := in.operand(n + 1 + i).bytes()
+		operands[i], operands[n+1+i] = size, size
+		all += size
+	}
+	operands[n] = in.operand(n).bytes()
+	cost.touches(all, operands...)
+	return a.applies(cost, in, 0, in.operand(n+1).elements())
+}

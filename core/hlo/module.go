@@ -1,0 +1,291 @@
+package hlo
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Field numbers of messages in XLA's xla/service/hlo.proto and xla/xla_data.proto.
+const (
+	computationInstructions = 2
+	computationID           = 5
+	computationRoot         = 6
+
+	instructionOpcode        = 2
+	instructionShape         = 3
+	instructionParameter     = 9
+	instructionFusionKind    = 11
+	instructionTupleIndex    = 13
+	instructionDimensions    = 14
+	instructionWindow        = 15
+	instructionConvolution   = 16
+	instructionDot           = 30
+	instructionFFTLength     = 32
+	instructionID            = 35
+	instructionOperands      = 36
+	instructionCalled        = 38
+	instructionFeatureGroups = 50
+	instructionBatchGroups   = 58
+
+	windowDimensions = 1
+	windowSize       = 1
+	windowStride     = 2
+	windowLow        = 3
+	windowHigh       = 4
+	windowDilation   = 5
+	windowBase       = 6
+
+	dotLeftContracting = 1
+
+	convolutionKernelSpatial = 6
+	convolutionInputBatch    = 7
+	convolutionInputFeature  = 8
+	convolutionOutputFeature = 10
+	convolutionInputSpatial  = 11
+	convolutionOutputSpatial = 12
+)
+
+// program is a module's computations by their ids.
+type program struct {
+	entry        int64
+	computations map[int64]*computation
+}
+
+// computation is a graph of instructions, operands before their users.
+type computation struct {
+	id, rootID   int64
+	instructions []*instruction
+	root         *instruction
+	parameters   map[int64]*instruction
+}
+
+// instruction holds what is of interest here of an instruction.
+type instruction struct {
+	opcode      string
+	shape       Shape
+	id          int64
+	operandIDs  []int64
+	operands    []*instruction
+	users       []*instruction // each once
+	called      []int64        // computations
+	parameter   int64          // its number
+	tupleIndex  int64
+	fusionKind  string
+	dimensions  []int64
+	window      []windowDimension
+	contracting []int64 // dimensions of a dot's left side
+	convolution convolution
+	fftLength   []int64
+}
+
+type windowDimension struct {
+	size, stride, low, high, dilation, base int64
+}
+
+// convolution says which dimension is which, and how many groups there are.
+type convolution struct {
+	inputBatch, inputFeature, outputFeature    int64
+	inputSpatial, kernelSpatial, outputSpatial []int64
+	featureGroups, batchGroups                 int64
+}
+
+// readProgram reads a module's graph.
+func readProgram(b []byte) (*program, error) {
+	p := &program{computations: map[int64]*computation{}}
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case moduleEntry:
+			p.entry = int64(f.Value)
+		case moduleComputations:
+			c, err := readComputation(f.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			p.computations[c.id] = c
+		}
+	}
+	return p, nil
+}
+
+func readComputation(b []byte) (*computation, error) {
+	c := &computation{parameters: map[int64]*instruction{}}
+	byID := map[int64]*instruction{}
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case computationID:
+			c.id = int64(f.Value)
+		case computationRoot:
+			c.rootID = int64(f.Value)
+		case computationInstructions:
+			in, err := readInstruction(f.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			for _, id := range in.operandIDs {
+				operand := byID[id]
+				if operand == nil {
+					return nil, status.New(status.InvalidArgument, "an instruction %s has an operand %d that does not stand before it", in.opcode, id)
+				}
+				in.operands = append(in.operands, operand)
+				// The last of its users is this one, if any is.
+				if n := len(operand.users); n == 0 || operand.users[n-1] != in {
+					operand.users = append(operand.users, in)
+				}
+			}
+			byID[in.id] = in
+			c.instructions = append(c.instructions, in)
+			if in.opcode == "parameter" {
+				c.parameters[in.parameter] = in
+			}
+		}
+	}
+	if c.root = byID[c.rootID]; c.root == nil {
+		return nil, status.New(status.InvalidArgument, "computation %d has no root", c.id)
+	}
+	return c, nil
+}
+
+func readInstruction(b []byte) (*instruction, error) {
+	in := &instruction{convolution: convolution{featureGroups: 1, batchGroups: 1}}
+	for f, err := range protowalk.Fields(b) {
+		switch f.Number {
+		case instructionOpcode:
+			in.opcode = string(f.Bytes)
+		case instructionShape:
+			in.shape, err = readShape(f.Bytes)
+		case instructionParameter:
+			in.parameter = int64(f.Value)
+		case instructionFusionKind:
+			in.fusionKind = string(f.Bytes)
+		case instructionTupleIndex:
+			in.tupleIndex = int64(f.Value)
+		case instructionDimensions:
+			in.dimensions, err = f.AppendInts(in.dimensions)
+		case instructionWindow:
+			in.window, err = readWindow(f.Bytes)
+		case instructionConvolution:
+			err = in.convolution.read(f.Bytes)
+		case instructionDot:
+			for f, bad := range protowalk.Fields(f.Bytes) {
+				if err = bad; err == nil && f.Number == dotLeftContracting {
+					in.contracting, err = f.AppendInts(in.contracting)
+				}
+				if err != nil {
+					break
+				}
+			}
+		case instructionFFTLength:
+			in.fftLength, err = f.AppendInts(in.fftLength)
+		case instructionID:
+			in.id = int64(f.Value)
+		case instructionOperands:
+			in.operandIDs, err = f.AppendInts(in.operandIDs)
+		case instructionCalled:
+			in.called, err = f.AppendInts(in.called)
+		case instructionFeatureGroups:
+			in.convolution.featureGroups = max(1, int64(f.Value))
+		case instructionBatchGroups:
+			in.convolution.batchGroups = max(1, int64(f.Value))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+func readWindow(b []byte) (window []windowDimension, err error) {
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Number != windowDimensions {
+			continue
+		}
+		var d windowDimension
+		for f, err := range protowalk.Fields(f.Bytes) {
+			if err != nil {
+				return nil, err
+			}
+			switch v := int64(f.Value); f.Number {
+			case windowSize:
+				d.size = v
+			case windowStride:
+				d.stride = v
+			case windowLow:
+				d.low = v
+			case windowHigh:
+				d.high = v
+			case windowDilation:
+				d.dilation = v
+			case windowBase:
+				d.base = v
+			}
+		}
+		window = append(window, d)
+	}
+	return window, nil
+}
+
+func (c *convolution) read(b []byte) error {
+	for f, err := range protowalk.Fields(b) {
+		switch v := int64(f.Value); f.Number {
+		case convolutionInputBatch:
+			c.inputBatch = v
+		case convolutionInputFeature:
+			c.inputFeature = v
+		case convolutionOutputFeature:
+			c.outputFeature = v
+		case convolutionInputSpatial:
+			c.inputSpatial, err = f.AppendInts(c.inputSpatial)
+		case convolutionKernelSpatial:
+			c.kernelSpatial, err = f.AppendInts(c.kernelSpatial)
+		case convolutionOutputSpatial:
+			c.outputSpatial, err = f.AppendInts(c.outputSpatial)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operand gives the shape of an operand, that of no elements where there is none.
+func (in *instruction) operand(i int) Shape {
+	if i < len(in.operands) {
+		return in.operands[i].shape
+	}
+	return Shape{}
+}
+
+// operandIndices are the places at which another instruction is an operand.
+func (in *instruction) operandIndices(of *instruction) (at []int) {
+	for i, o := range in.operands {
+		if o == of {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// bitcasts reports whether a transpose leaves the bytes where they are: its result
+// is laid out as its operand is.
+func (in *instruction) bitcasts() bool {
+	var order []int64
+	for _, d := range in.shape.minorToMajor {
+		if d < 0 || d >= int64(len(in.dimensions)) {
+			return false
+		}
+		order = append(order, in.dimensions[d])
+	}
+	from := in.operand(0)
+	return in.shape.layout && from.layout && slices.Equal(order, from.minorToMajor)
+}
