@@ -2483,9 +2483,12 @@ func (x *Abort) GetStatus() *Status {
 
 // Controller to workers: processes that came, and numbers of those that went.
 type Peers struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Come          []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`
-	Gone          []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Come  []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`
+	Gone  []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	// Virtual devices that came or moved: number, worker and local. It comes before
+	// the first operation that names them.
+	Devices       []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2530,6 +2533,13 @@ func (x *Peers) GetCome() []*Process {
 func (x *Peers) GetGone() []uint64 {
 	if x != nil {
 		return x.Gone
+	}
+	return nil
+}
+
+func (x *Peers) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
 	}
 	return nil
 }
@@ -3202,10 +3212,11 @@ const file_wire_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"J\n" +
 	"\x05Abort\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"G\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"x\n" +
 	"\x05Peers\x12*\n" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
-	"\x04gone\x18\x02 \x03(\x04R\x04gone\"O\n" +
+	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12/\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"O\n" +
 	"\x04Drop\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"8\n" +
@@ -3339,19 +3350,20 @@ var file_wire_proto_depIdxs = []int32{
 	4,  // 30: pathways.wire.Failure.status:type_name -> pathways.wire.Status
 	4,  // 31: pathways.wire.Abort.status:type_name -> pathways.wire.Status
 	5,  // 32: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	4,  // 33: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	4,  // 34: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	41, // 35: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	43, // 36: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	42, // 37: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	5,  // 38: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	9,  // 39: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	11, // 40: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	10, // 33: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	4,  // 34: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	4,  // 35: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	41, // 36: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	43, // 37: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	42, // 38: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	5,  // 39: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	9,  // 40: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	11, // 41: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
