@@ -50,6 +50,7 @@ const (
 	KindAbort     Kind = 32
 	KindPeers     Kind = 33
 	KindDrop      Kind = 34
+	KindSession   Kind = 35
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41

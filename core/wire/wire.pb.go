@@ -977,7 +977,9 @@ type Compile struct {
 	Program uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"` // name made by the client
 	Format  string                 `protobuf:"bytes,3,opt,name=format,proto3" json:"format,omitempty"`    // "mlir", "hlo", "sim", or "pathways" for what Compiled.portable gave
 	Code    []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
-	Options []byte                 `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"` // xla.CompileOptionsProto whose device assignment names virtual devices
+	// xla.CompileOptionsProto. From the client its device assignment names virtual
+	// devices; towards a worker it numbers the rows, 0, 1, 2 …, replica-major.
+	Options []byte `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	// Controller to worker: the devices of the assignment, row by row, as
 	// (worker, local device). O(shards), once a program.
 	Places        []*Place `protobuf:"bytes,6,rep,name=places,proto3" json:"places,omitempty"`
@@ -2428,10 +2430,11 @@ func (x *Failure) GetStatus() *Status {
 }
 
 // Controller to worker: a gang failed elsewhere; whoever waits for it here is
-// told so.
+// told so. Client to controller: bytes that an operation waits for will never
+// come.
 type Abort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"`
+	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // or, from a client, the operation
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
