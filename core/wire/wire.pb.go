@@ -2484,14 +2484,15 @@ func (x *Abort) GetStatus() *Status {
 	return nil
 }
 
-// Controller to workers: processes that came, and numbers of those that went.
+// Controller to workers: processes that came. To workers and clients: numbers of
+// those that went.
 type Peers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Come  []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`
 	Gone  []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
-	// Virtual devices that came or moved: number, worker and local. It comes before
-	// the first operation that names them.
+	// Not sent: devices are virtual to a session, see Session.
 	Devices       []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
+	Why           *Status   `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // they went
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2547,6 +2548,137 @@ func (x *Peers) GetDevices() []*Device {
 	return nil
 }
 
+func (x *Peers) GetWhy() *Status {
+	if x != nil {
+		return x.Why
+	}
+	return nil
+}
+
+// Controller to worker, before anything else of a session: what is behind its
+// virtual devices, which may differ from those of other sessions. It stays as it
+// is for the session's life.
+type Session struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Client        *Process               `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Devices       []*Span                `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // virtual devices 0, 1, 2 … one span after the other
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Session) Reset() {
+	*x = Session{}
+	mi := &file_wire_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Session) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Session) ProtoMessage() {}
+
+func (x *Session) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Session.ProtoReflect.Descriptor instead.
+func (*Session) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Session) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Session) GetClient() *Process {
+	if x != nil {
+		return x.Client
+	}
+	return nil
+}
+
+func (x *Session) GetDevices() []*Span {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+// Devices of one worker in a row.
+type Span struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        uint64                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Local         uint32                 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"` // the first
+	Count         uint32                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Span) Reset() {
+	*x = Span{}
+	mi := &file_wire_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Span) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Span) ProtoMessage() {}
+
+func (x *Span) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Span.ProtoReflect.Descriptor instead.
+func (*Span) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Span) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Span) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Span) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Controller to workers: all of a session's objects and programs go.
 type Drop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2558,7 +2690,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2702,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2715,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -2611,7 +2743,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2755,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2768,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -2655,7 +2787,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2799,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2812,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Ask) GetStop() bool {
@@ -2703,7 +2835,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2847,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2860,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Report) GetCluster() string {
@@ -2777,7 +2909,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2921,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2934,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35, 0}
+	return file_wire_proto_rawDescGZIP(), []int{37, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -2839,7 +2971,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +2983,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +2996,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35, 1}
+	return file_wire_proto_rawDescGZIP(), []int{37, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -2917,7 +3049,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3061,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3074,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35, 2}
+	return file_wire_proto_rawDescGZIP(), []int{37, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -3215,11 +3347,20 @@ const file_wire_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"J\n" +
 	"\x05Abort\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"x\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xa1\x01\n" +
 	"\x05Peers\x12*\n" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12/\n" +
-	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"O\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\x12'\n" +
+	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\"\x82\x01\n" +
+	"\aSession\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
+	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +
+	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\"J\n" +
+	"\x04Span\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"O\n" +
 	"\x04Drop\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"8\n" +
@@ -3272,7 +3413,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(Loadable_Form)(0),           // 1: pathways.wire.Loadable.Form
@@ -3308,27 +3449,29 @@ var file_wire_proto_goTypes = []any{
 	(*Failure)(nil),              // 31: pathways.wire.Failure
 	(*Abort)(nil),                // 32: pathways.wire.Abort
 	(*Peers)(nil),                // 33: pathways.wire.Peers
-	(*Drop)(nil),                 // 34: pathways.wire.Drop
-	(*Goodbye)(nil),              // 35: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 36: pathways.wire.Ask
-	(*Report)(nil),               // 37: pathways.wire.Report
-	nil,                          // 38: pathways.wire.Hello.VersionsEntry
-	nil,                          // 39: pathways.wire.Platform.StringsEntry
-	nil,                          // 40: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 41: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 42: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 43: pathways.wire.Report.SessionReport
+	(*Session)(nil),              // 34: pathways.wire.Session
+	(*Span)(nil),                 // 35: pathways.wire.Span
+	(*Drop)(nil),                 // 36: pathways.wire.Drop
+	(*Goodbye)(nil),              // 37: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 38: pathways.wire.Ask
+	(*Report)(nil),               // 39: pathways.wire.Report
+	nil,                          // 40: pathways.wire.Hello.VersionsEntry
+	nil,                          // 41: pathways.wire.Platform.StringsEntry
+	nil,                          // 42: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 43: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 44: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 45: pathways.wire.Report.SessionReport
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	8,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	38, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	40, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	4,  // 3: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	10, // 4: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	5,  // 5: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	6,  // 6: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	39, // 7: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	40, // 8: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	41, // 7: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	42, // 8: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	7,  // 9: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	9,  // 10: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	6,  // 11: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
@@ -3354,19 +3497,22 @@ var file_wire_proto_depIdxs = []int32{
 	4,  // 31: pathways.wire.Abort.status:type_name -> pathways.wire.Status
 	5,  // 32: pathways.wire.Peers.come:type_name -> pathways.wire.Process
 	10, // 33: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	4,  // 34: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	4,  // 35: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	41, // 36: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	43, // 37: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	42, // 38: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	5,  // 39: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	9,  // 40: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	11, // 41: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	4,  // 34: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	5,  // 35: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	35, // 36: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	4,  // 37: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	4,  // 38: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	43, // 39: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	45, // 40: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	44, // 41: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	5,  // 42: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	9,  // 43: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	11, // 44: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -3380,7 +3526,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
