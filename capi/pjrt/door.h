@@ -224,6 +224,9 @@ struct PJRT_LoadedExecutable {
 PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const char* code, size_t code_size,
                           const char* format, size_t format_size, PJRT_LoadedExecutable** out);
 void pw_loaded_drop(PJRT_LoadedExecutable* executable);
+// pw_optimized gives the compiled program; its code is to be freed, and NULL where
+// the plugin does not tell.
+void pw_optimized(PJRT_Executable* executable, PJRT_Program* program);
 static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* e) { return e ? e->under : NULL; }
 
 // ---- runs (execute.c) ----

@@ -20,9 +20,7 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
-// optimized gives the compiled program's text, to be freed; code NULL where the
-// plugin does not tell.
-static void optimized(PJRT_Executable* x, PJRT_Program* program) {
+void pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
   memset(program, 0, sizeof *program);
   program->struct_size = PJRT_Program_STRUCT_SIZE;
   if (!PW_HAS(PJRT_Executable_OptimizedProgram)) return;
@@ -171,7 +169,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   char* message = NULL;
   int64_t* params = NULL;
   PJRT_Program program;
-  optimized(x, &program);
+  pw_optimized(x, &program);
   e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
   int refused = pwGoProgram(e->session, e->name, e->collective, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
                             (char*)format, format_size, program.code, program.code_size, (char*)program.format,

@@ -183,10 +183,7 @@ static PJRT_Error* forward_PJRT_Memory_ToString(PJRT_Memory_ToString_Args* args)
 
 PJRT_Error* pw_PJRT_Memory_AddressableByDevices(PJRT_Memory_AddressableByDevices_Args* args);
 
-static PJRT_Error* missing_PJRT_Executable_Destroy(PJRT_Executable_Destroy_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Executable_Destroy");
-}
+PJRT_Error* pw_PJRT_Executable_Destroy(PJRT_Executable_Destroy_Args* args);
 
 static PJRT_Error* missing_PJRT_Executable_Name(PJRT_Executable_Name_Args* args) {
   (void)args;
@@ -213,10 +210,7 @@ static PJRT_Error* missing_PJRT_Executable_SizeOfGeneratedCodeInBytes(PJRT_Execu
   return pw_unimplemented("PJRT_Executable_SizeOfGeneratedCodeInBytes");
 }
 
-static PJRT_Error* missing_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Executable_GetCostAnalysis");
-}
+PJRT_Error* pw_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_Args* args);
 
 static PJRT_Error* missing_PJRT_Executable_OutputMemoryKinds(PJRT_Executable_OutputMemoryKinds_Args* args) {
   (void)args;
@@ -909,13 +903,13 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Memory_DebugString = PW_HAS(PJRT_Memory_DebugString) ? forward_PJRT_Memory_DebugString : missing_PJRT_Memory_DebugString;
   table->PJRT_Memory_ToString = PW_HAS(PJRT_Memory_ToString) ? forward_PJRT_Memory_ToString : missing_PJRT_Memory_ToString;
   table->PJRT_Memory_AddressableByDevices = pw_PJRT_Memory_AddressableByDevices;
-  table->PJRT_Executable_Destroy = PW_HAS(PJRT_Executable_Destroy) ? pw_under->PJRT_Executable_Destroy : missing_PJRT_Executable_Destroy;
+  table->PJRT_Executable_Destroy = pw_PJRT_Executable_Destroy;
   table->PJRT_Executable_Name = PW_HAS(PJRT_Executable_Name) ? pw_under->PJRT_Executable_Name : missing_PJRT_Executable_Name;
   table->PJRT_Executable_NumReplicas = PW_HAS(PJRT_Executable_NumReplicas) ? pw_under->PJRT_Executable_NumReplicas : missing_PJRT_Executable_NumReplicas;
   table->PJRT_Executable_NumPartitions = PW_HAS(PJRT_Executable_NumPartitions) ? pw_under->PJRT_Executable_NumPartitions : missing_PJRT_Executable_NumPartitions;
   table->PJRT_Executable_NumOutputs = PW_HAS(PJRT_Executable_NumOutputs) ? pw_under->PJRT_Executable_NumOutputs : missing_PJRT_Executable_NumOutputs;
   table->PJRT_Executable_SizeOfGeneratedCodeInBytes = PW_HAS(PJRT_Executable_SizeOfGeneratedCodeInBytes) ? pw_under->PJRT_Executable_SizeOfGeneratedCodeInBytes : missing_PJRT_Executable_SizeOfGeneratedCodeInBytes;
-  table->PJRT_Executable_GetCostAnalysis = PW_HAS(PJRT_Executable_GetCostAnalysis) ? pw_under->PJRT_Executable_GetCostAnalysis : missing_PJRT_Executable_GetCostAnalysis;
+  table->PJRT_Executable_GetCostAnalysis = pw_PJRT_Executable_GetCostAnalysis;
   table->PJRT_Executable_OutputMemoryKinds = PW_HAS(PJRT_Executable_OutputMemoryKinds) ? pw_under->PJRT_Executable_OutputMemoryKinds : missing_PJRT_Executable_OutputMemoryKinds;
   table->PJRT_Executable_OptimizedProgram = PW_HAS(PJRT_Executable_OptimizedProgram) ? pw_under->PJRT_Executable_OptimizedProgram : missing_PJRT_Executable_OptimizedProgram;
   table->PJRT_Executable_Serialize = PW_HAS(PJRT_Executable_Serialize) ? pw_under->PJRT_Executable_Serialize : missing_PJRT_Executable_Serialize;
