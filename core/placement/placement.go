@@ -1,0 +1,230 @@
+// Package placement knows which devices there are, and gives each session its
+// numbers for them.
+//
+// A worker brings devices to an island. A session sees the devices of all islands
+// as one list of virtual devices 0, 1, 2 …: islands in the order in which they
+// came, in an island the workers in the order in which they came, in a worker its
+// devices in their local order. The list is a View: fixed when the session begins,
+// whoever comes or goes later.
+//
+// It is pure: values and one table, with no goroutine, lock, clock or socket. The
+// caller serialises calls of a Map; a View does not change. It imports core/status
+// alone; core/controller is who uses it.
+package placement
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// MaxDevices bounds the devices of an island that are there at one time.
+const MaxDevices = 1 << 16
+
+// Offer is what a worker brings.
+type Offer struct {
+	Worker   uint64 // never used again
+	Name     string // for people
+	Island   string
+	Platform string
+	// Fingerprint stands for what makes compiled programs differ: the plugin's
+	// file, processor features. The workers of an island have one.
+	Fingerprint string
+	// Versions must agree in all of the cluster, key by key where both sides have
+	// the key.
+	Versions map[string]string
+	Devices  int
+}
+
+// Island is devices that can run one computation together.
+type Island struct {
+	Name    string
+	Index   int // in the order of coming: slice_index
+	members []*Worker
+	taken   []bool // numbers of devices that are in use
+}
+
+// Worker is a worker that is there.
+type Worker struct {
+	Offer
+	Island  *Island
+	numbers []int // of its devices in the island, by local device
+}
+
+// Map is the workers that are there. The zero Map is empty.
+type Map struct {
+	islands []*Island
+	workers map[uint64]*Worker
+}
+
+// Device is what is behind a virtual device.
+type Device struct {
+	Worker uint64
+	Local  int
+	Island *Island
+	// Number is the device's in its island, for sets of devices: no two devices
+	// that are there have one number.
+	Number int
+}
+
+// Join takes a worker in.
+//
+// Errors: INVALID_ARGUMENT for an offer of nothing, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED, and FAILED_PRECONDITION for a worker that does not go with
+// the others, with both sides named.
+func (m *Map) Join(o Offer) (*Worker, error) {
+	switch {
+	case o.Devices < 1:
+		return nil, status.New(status.InvalidArgument, "worker %s offers no devices; a worker needs at least one", o.Name)
+	case m.workers[o.Worker] != nil:
+		return nil, status.New(status.AlreadyExists, "worker %d is there already", o.Worker)
+	}
+	if err := m.Agree("worker "+o.Name, o.Versions); err != nil {
+		return nil, err
+	}
+	var is *Island
+	for _, known := range m.islands {
+		for _, w := range known.members {
+			if w.Platform != o.Platform {
+				return nil, status.New(status.FailedPrecondition, "worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform, w.Name, w.Platform)
+			}
+		}
+		if known.Name == o.Island {
+			is = known
+		}
+	}
+	if is != nil && len(is.members) > 0 {
+		if w := is.members[0]; w.Fingerprint != o.Fingerprint {
+			return nil, status.New(status.FailedPrecondition, "worker %s has fingerprint %q and worker %s of the same island %q has %q; start both with the same plugin on processors of one kind, or give one of them another island", o.Name, o.Fingerprint, w.Name, is.Name, w.Fingerprint)
+		}
+	}
+	used := 0
+	if is != nil {
+		for _, t := range is.taken {
+			if t {
+				used++
+			}
+		}
+	}
+	if o.Devices > MaxDevices-used {
+		return nil, status.New(status.ResourceExhausted, "worker %s offers %d devices to an island that has %d; an island has at most %d", o.Name, o.Devices, used, MaxDevices)
+	}
+	if is == nil {
+		is = &Island{Name: o.Island, Index: len(m.islands)}
+		m.islands = append(m.islands, is)
+	}
+	o.Versions = maps.Clone(o.Versions)
+	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
+	for n := 0; len(w.numbers) < o.Devices; n++ {
+		if n == len(is.taken) {
+			is.taken = append(is.taken, false)
+		}
+		if !is.taken[n] {
+			is.taken[n] = true
+			w.numbers = append(w.numbers, n)
+		}
+	}
+	is.members = append(is.members, w)
+	if m.workers == nil {
+		m.workers = map[uint64]*Worker{}
+	}
+	m.workers[o.Worker] = w
+	return w, nil
+}
+
+// Agree compares versions with those of all workers.
+//
+// Errors: FAILED_PRECONDITION, with both sides named.
+func (m *Map) Agree(who string, versions map[string]string) error {
+	for _, is := range m.islands {
+		for _, w := range is.members {
+			for _, key := range slices.Sorted(maps.Keys(versions)) {
+				if have, ok := w.Versions[key]; ok && have != versions[key] {
+					return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both", who, key, versions[key], w.Name, have)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Leave forgets a worker. The numbers of its devices are free for the next.
+func (m *Map) Leave(worker uint64) {
+	w := m.workers[worker]
+	if w == nil {
+		return
+	}
+	delete(m.workers, worker)
+	for _, n := range w.numbers {
+		w.Island.taken[n] = false
+	}
+	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
+}
+
+// Worker gives a worker that is there, or nil.
+func (m *Map) Worker(id uint64) *Worker { return m.workers[id] }
+
+// Islands gives all islands that ever came, by index. The caller does not change
+// the slice.
+func (m *Map) Islands() []*Island { return m.islands }
+
+// Workers gives the workers of an island in the order of coming. The caller does
+// not change the slice.
+func (is *Island) Workers() []*Worker { return is.members }
+
+// View is a session's numbers for devices.
+type View struct {
+	devices []Device
+	first   map[uint64]int // the virtual device of each worker's first
+}
+
+// View numbers the devices that are there now.
+func (m *Map) View() *View {
+	v := &View{first: map[uint64]int{}}
+	for _, is := range m.islands {
+		for _, w := range is.members {
+			v.first[w.Offer.Worker] = len(v.devices)
+			for local, n := range w.numbers {
+				v.devices = append(v.devices, Device{Worker: w.Offer.Worker, Local: local, Island: is, Number: n})
+			}
+		}
+	}
+	return v
+}
+
+// Len is the number of virtual devices.
+func (v *View) Len() int { return len(v.devices) }
+
+// Device tells what is behind a virtual device, which is in [0, Len).
+func (v *View) Device(virtual int) Device { return v.devices[virtual] }
+
+// Virtual gives the number of a worker's device, or false where the session began
+// before the worker came.
+func (v *View) Virtual(worker uint64, local int) (int, bool) {
+	first, ok := v.first[worker]
+	if n := first + local; ok && local >= 0 && n < len(v.devices) && v.devices[n].Worker == worker {
+		return n, true
+	}
+	return 0, false
+}
+
+// Span is devices of one worker in a row.
+type Span struct {
+	Worker uint64
+	Local  int // the first
+	Count  int
+}
+
+// Spans gives the virtual devices run-length coded: one span a worker.
+func (v *View) Spans() []Span {
+	var spans []Span
+	for _, d := range v.devices {
+		if n := len(spans); n > 0 && spans[n-1].Worker == d.Worker && spans[n-1].Local+spans[n-1].Count == d.Local {
+			spans[n-1].Count++
+			continue
+		}
+		spans = append(spans, Span{Worker: d.Worker, Local: d.Local, Count: 1})
+	}
+	return spans
+}

@@ -1,0 +1,157 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+func offer(worker uint64, island string, devices int) Offer {
+	return Offer{Worker: worker, Name: fmt.Sprintf("w%d", worker), Island: island, Platform: "cpu", Fingerprint: "f",
+		Versions: map[string]string{"jax": "0.10"}, Devices: devices}
+}
+
+func join(t testing.TB, m *Map, o Offer) *Worker {
+	t.Helper()
+	w, err := m.Join(o)
+	if err != nil {
+		t.Fatalf("Join(%+v): %v", o, err)
+	}
+	return w
+}
+
+func list(v *View) string {
+	var b strings.Builder
+	for d := range v.Len() {
+		fmt.Fprintf(&b, " %d.%d/%d", v.Device(d).Worker, v.Device(d).Local, v.Device(d).Island.Index)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// Islands come first, then workers, then local devices; what comes later does not
+// move what a session has.
+func TestOrder(t *testing.T) {
+	var m Map
+	join(t, &m, offer(1, "b", 2))
+	join(t, &m, offer(2, "a", 1))
+	early := m.View()
+	join(t, &m, offer(3, "b", 2))
+	if got, want := list(early), "1.0/0 1.1/0 2.0/1"; got != want {
+		t.Errorf("the early view is %q, want %q", got, want)
+	}
+	if got, want := list(m.View()), "1.0/0 1.1/0 3.0/0 3.1/0 2.0/1"; got != want {
+		t.Errorf("the late view is %q, want %q", got, want)
+	}
+	m.Leave(1)
+	join(t, &m, offer(4, "b", 1))
+	v := m.View()
+	if got, want := list(v), "3.0/0 3.1/0 4.0/0 2.0/1"; got != want {
+		t.Errorf("after a loss the view is %q, want %q", got, want)
+	}
+	if got := v.Device(2).Number; got != 0 {
+		t.Errorf("the new device has number %d in its island, want 0, which is free", got)
+	}
+	if got := fmt.Sprint(v.Spans()); got != "[{3 0 2} {4 0 1} {2 0 1}]" {
+		t.Errorf("spans are %s", got)
+	}
+}
+
+func TestSkewIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Offer)
+		code   status.Code
+		want   []string
+	}{
+		{"platform", func(o *Offer) { o.Platform = "cuda" }, status.FailedPrecondition, []string{"w2", "w1", `"cuda"`, `"cpu"`}},
+		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.FailedPrecondition, []string{`"cuda"`, `"cpu"`}},
+		{"fingerprint", func(o *Offer) { o.Fingerprint = "g" }, status.FailedPrecondition, []string{"w2", "w1", `"g"`, `"f"`}},
+		{"fingerprint of another island", func(o *Offer) { o.Fingerprint, o.Island = "g", "other" }, status.OK, nil},
+		{"version", func(o *Offer) { o.Versions = map[string]string{"jax": "0.12"} }, status.FailedPrecondition, []string{"w2", "w1", "0.12", "0.10"}},
+		{"another version", func(o *Offer) { o.Versions = map[string]string{"torch": "3"} }, status.OK, nil},
+		{"no devices", func(o *Offer) { o.Devices = 0 }, status.InvalidArgument, []string{"w2"}},
+		{"too many devices", func(o *Offer) { o.Devices = MaxDevices }, status.ResourceExhausted, []string{"w2", "65536"}},
+		{"a number that is taken", func(o *Offer) { o.Worker = 1 }, status.AlreadyExists, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var m Map
+			join(t, &m, offer(1, "", 1))
+			o := offer(2, "", 1)
+			c.change(&o)
+			_, err := m.Join(o)
+			if status.CodeOf(err) != c.code {
+				t.Fatalf("got %v, want %v", err, c.code)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not name %s", err, w)
+				}
+			}
+			if want := 1; c.code != status.OK && m.View().Len() != want {
+				t.Errorf("a refused worker left %d devices, want %d", m.View().Len(), want)
+			}
+		})
+	}
+	// Whom nobody is left of, nobody differs from.
+	var m Map
+	join(t, &m, offer(1, "", 1))
+	m.Leave(1)
+	o := offer(2, "", 1)
+	o.Fingerprint, o.Platform, o.Versions = "g", "cuda", nil
+	join(t, &m, o)
+}
+
+// Whatever comes and goes, numbers of devices that are there differ, and a view
+// and its inverse agree.
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m Map
+		last := uint64(0)
+		views := map[*View]string{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if last > 0 && rapid.Bool().Draw(t, "leave") {
+				m.Leave(rapid.Uint64Range(1, last).Draw(t, "worker"))
+			} else {
+				last++
+				if _, err := m.Join(offer(last, rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "island"), rapid.IntRange(1, 5).Draw(t, "devices"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v := m.View()
+			seen := map[string]bool{}
+			for d := range v.Len() {
+				dev := v.Device(d)
+				if key := fmt.Sprint(dev.Island.Index, dev.Number); seen[key] {
+					t.Fatalf("two devices have number %s", key)
+				} else {
+					seen[key] = true
+				}
+				if got, ok := v.Virtual(dev.Worker, dev.Local); !ok || got != d {
+					t.Fatalf("device %d is %d the other way", d, got)
+				}
+			}
+			n := 0
+			for _, s := range v.Spans() {
+				for i := range s.Count {
+					if dev := v.Device(n); dev.Worker != s.Worker || dev.Local != s.Local+i {
+						t.Fatalf("the spans have %d.%d for device %d", s.Worker, s.Local+i, n)
+					}
+					n++
+				}
+			}
+			if n != v.Len() {
+				t.Fatalf("the spans have %d devices of %d", n, v.Len())
+			}
+			views[v] = list(v)
+		}
+		for v, want := range views {
+			if got := list(v); got != want {
+				t.Fatalf("a view changed from %q to %q", want, got)
+			}
+		}
+	})
+}
