@@ -31,18 +31,34 @@ type clientOptions struct {
 	passed []string // names given on to the plugin
 }
 
-// options reads a client's create options: ours, those of jax.distributed, and
-// the plugin's, which are passed on. JAX gives options that come from the
-// environment as strings, so numbers may be either.
+// option is a create option: a string, int64, []int64, float32 or bool by its name.
+type option struct {
+	name  string
+	value any
+}
+
+// options reads a client's create options.
 func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
-	o := clientOptions{ClientOptions: pjrt.ClientOptions{Values: map[string]any{}}}
+	var list []option
 	for i := range int(args.num_options) {
 		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(args.create_options), uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
 		name := C.GoStringN(v.name, C.int(v.name_size))
 		value, err := named(name, v)
 		if err != nil {
-			return o, err
+			return clientOptions{}, err
 		}
+		list = append(list, option{name, value})
+	}
+	return sortOptions(list)
+}
+
+// sortOptions tells options apart: ours, those of jax.distributed, and the
+// plugin's, which are passed on. JAX gives options that come from the environment
+// as strings, so numbers may be either. Of several of one name the last counts.
+func sortOptions(list []option) (clientOptions, error) {
+	o := clientOptions{ClientOptions: pjrt.ClientOptions{Values: map[string]any{}}}
+	for _, v := range list {
+		name, value := v.name, v.value
 		switch name {
 		case "devices":
 			n, err := number(name, value)
@@ -54,12 +70,14 @@ func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 			}
 			o.Devices = int(n)
 		case "memory_limit":
-			if o.limit, err = number(name, value); err != nil {
+			n, err := number(name, value)
+			if err != nil {
 				return o, err
 			}
-			if o.limit < 0 {
-				return o, status.New(status.InvalidArgument, "option memory_limit is %d: expected bytes a device, or 0 for no limit", o.limit)
+			if n < 0 {
+				return o, status.New(status.InvalidArgument, "option memory_limit is %d: expected bytes a device, or 0 for no limit", n)
 			}
+			o.limit = n
 		case "node_id", "num_nodes", "partition_index":
 			// jax.distributed adds these for every backend. One process drives all
 			// devices here: a script that says it is the only one runs as it is.
@@ -71,8 +89,10 @@ func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 				return o, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", n)
 			}
 		default:
+			if _, again := o.Values[name]; !again {
+				o.passed = append(o.passed, name)
+			}
 			o.Values[name] = value
-			o.passed = append(o.passed, name)
 		}
 	}
 	return o, nil
