@@ -1,0 +1,54 @@
+// Package drivers opens the devices of this machine by the name of what drives
+// them. It is where a program links in every driver there is.
+package drivers
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/pjrt"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// Open makes a driver. Name is "auto" for the best there is on this machine,
+// "cpu", "cuda", "tpu", "sim" for simulated devices, or the path of a PJRT
+// plugin; count is how many devices, where that can be said, and 0 the driver's
+// default. Dirs hold packages with plugins. Loaded is told of the plugin before
+// a client of it is made; it may be nil.
+//
+// Errors: INVALID_ARGUMENT for another name; those of pjrt.Find and Open.
+func Open(ctx context.Context, name string, count int, dirs []string, loaded func(*pjrt.Plugin)) (device.Driver, error) {
+	look := pjrt.FindOptions{Dirs: dirs}
+	switch {
+	case name == "sim":
+		return sim.Open(sim.Options{Devices: count})
+	case name == "auto" || name == "":
+	case name == "cpu" || name == "cuda" || name == "tpu":
+		look.Platform = name
+	case strings.ContainsRune(name, filepath.Separator):
+		look.Getenv = func(v string) string {
+			if v == "PATHWAYS_PLUGIN" {
+				return name
+			}
+			return os.Getenv(v)
+		}
+	default:
+		return nil, status.New(status.InvalidArgument, "there is no driver %q; expected auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin", name)
+	}
+	found, err := pjrt.Find(look)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pjrt.Open(found.Path)
+	if err != nil {
+		return nil, err
+	}
+	if loaded != nil {
+		loaded(p)
+	}
+	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count}).Join(ctx, device.Membership{})
+}
