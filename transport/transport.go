@@ -6,6 +6,7 @@
 // by shared memory on one host and by TCP between hosts, never through a third
 // process.
 //
+// Every connection begins with Hello and Welcome, see Greet and Await.
 // transport/inproc joins parts in one process, transport/stream processes by
 // unix sockets, TCP and TLS; transport/bulk is the Exchange over them, and
 // transport/shm its memory. transport/transporttest is the suite all pass.
@@ -102,7 +103,19 @@ type Exchange interface {
 }
 
 // Dialer makes connections to addresses such as "unix:/run/x" and
-// "tcp:host:port".
+// "tcp:host:port", says hello on them, and gives what the other side answered. A
+// refusal is the error.
 type Dialer interface {
-	Dial(ctx context.Context, address string) (Conn, error)
+	Dial(ctx context.Context, address string, hello *wire.Hello) (Conn, *wire.Welcome, error)
+}
+
+// Listener gives the connections that come to an address, once their Hello has
+// been read and checked.
+type Listener interface {
+	// Accept waits for the next. One goroutine calls it; an error means that the
+	// listener is closed.
+	Accept() (*Incoming, error)
+	// Address is what a Dialer reaches it by.
+	Address() string
+	Close() error
 }

@@ -1,0 +1,183 @@
+package transport
+
+import (
+	"context"
+	"crypto/subtle"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// HelloTime bounds how long a side waits for the other's Hello or Welcome, where
+// its context does not.
+const HelloTime = 10 * time.Second
+
+// Credentials are what a process shows of itself, and asks of others.
+type Credentials struct {
+	Token    string            // the cluster's secret; where it is empty, the accepting side asks for none
+	Software string            // such as "pathways 0.1.0"
+	Versions map[string]string // what must agree, such as "jax"; compared where both sides have a key
+	// Proof decides whether a Hello of ROLE_PEER is let in, in place of the token;
+	// nil leaves it to the token.
+	Proof func(*wire.Hello) error
+}
+
+// Incoming is a connection whose Hello has been checked. It must be answered by
+// Welcome or Refuse before anything else is sent.
+type Incoming struct {
+	Conn
+	Hello    *wire.Hello
+	Protocol uint32 // the one both sides speak
+
+	software string
+}
+
+// greeted is told by Greet and Welcome that the other side has been let in.
+type greeted interface{ Greeted() }
+
+func letIn(c Conn) {
+	if g, ok := c.(greeted); ok {
+		g.Greeted()
+	}
+}
+
+// Greet says hello on a new connection and waits for the answer. Fields of hello
+// that Credentials know are filled in, in a copy. On an error the connection is
+// closed.
+//
+// Errors: the other side's refusal, with its code; UNAVAILABLE or
+// DEADLINE_EXCEEDED where it did not answer.
+func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ *wire.Welcome, err error) {
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	hello = proto.CloneOf(hello)
+	hello.ProtocolMin, hello.ProtocolMax = wire.ProtocolMin, wire.ProtocolMax
+	if hello.Token == "" {
+		hello.Token = cred.Token
+	}
+	if hello.Software == "" {
+		hello.Software = cred.Software
+	}
+	if hello.Versions == nil {
+		hello.Versions = cred.Versions
+	}
+	payload, err := proto.Marshal(hello)
+	if err != nil {
+		return nil, status.New(status.Internal, "the hello does not encode: %w", err)
+	}
+	if err := c.Send(wire.KindHello, payload); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, HelloTime)
+	defer cancel()
+	welcome := new(wire.Welcome)
+	if err := expect(ctx, c, wire.KindWelcome, welcome); err != nil {
+		return nil, err
+	}
+	if err := welcome.Status.Err(); err != nil {
+		return nil, status.Wrap(err, "%s refused the connection", c.Peer())
+	}
+	if welcome.Protocol < wire.ProtocolMin || welcome.Protocol > wire.ProtocolMax {
+		return nil, status.New(status.FailedPrecondition, "%s chose protocol %d, this side speaks %d to %d; install the same version of openpathways on both",
+			c.Peer(), welcome.Protocol, wire.ProtocolMin, wire.ProtocolMax)
+	}
+	letIn(c)
+	return welcome, nil
+}
+
+// Await reads and checks the Hello of a connection that has come. A dialler that
+// is not let in is told why and its connection is closed.
+func Await(ctx context.Context, c Conn, cred Credentials) (*Incoming, error) {
+	ctx, cancel := context.WithTimeout(ctx, HelloTime)
+	defer cancel()
+	hello := new(wire.Hello)
+	if err := expect(ctx, c, wire.KindHello, hello); err != nil {
+		c.Close()
+		return nil, err
+	}
+	in := &Incoming{Conn: c, Hello: hello, software: cred.Software}
+	if err := in.check(cred); err != nil {
+		in.Refuse(err)
+		return nil, err
+	}
+	return in, nil
+}
+
+func (in *Incoming) check(cred Credentials) (err error) {
+	h := in.Hello
+	if h.Role == wire.Role_ROLE_PEER && cred.Proof != nil {
+		if err := cred.Proof(h); err != nil {
+			return err
+		}
+	} else if cred.Token != "" && subtle.ConstantTimeCompare([]byte(h.Token), []byte(cred.Token)) != 1 {
+		return status.New(status.Unauthenticated, "the token is not this cluster's; set PATHWAYS_TOKEN to the controller's")
+	}
+	h.Token = "" // whoever prints a Hello does not print the secret
+	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
+		return err
+	}
+	return skew(h.Versions, cred.Versions)
+}
+
+// skew compares versions where both sides have them.
+func skew(theirs, ours map[string]string) error {
+	for _, what := range slices.Sorted(maps.Keys(ours)) {
+		if their, ok := theirs[what]; ok && their != ours[what] {
+			return status.New(status.FailedPrecondition, "%s differs: %q on the side that connects, %q on this one; install the same version on both", what, their, ours[what])
+		}
+	}
+	return nil
+}
+
+// Welcome lets the dialler in. It fills in the protocol and the software.
+func (in *Incoming) Welcome(w *wire.Welcome) error {
+	w.Protocol = in.Protocol
+	if w.Software == "" {
+		w.Software = in.software
+	}
+	payload, err := proto.Marshal(w)
+	if err != nil {
+		return status.New(status.Internal, "the welcome does not encode: %w", err)
+	}
+	if err := in.Send(wire.KindWelcome, payload); err != nil {
+		return err
+	}
+	letIn(in.Conn)
+	return nil
+}
+
+// Refuse tells the dialler why it is not let in, and closes the connection.
+func (in *Incoming) Refuse(why error) {
+	payload, err := proto.Marshal(&wire.Welcome{Status: wire.Of(why), Software: in.software})
+	if err == nil {
+		_ = in.Send(wire.KindWelcome, payload) // it may have gone already
+	}
+	in.Close()
+}
+
+// expect receives one message of a kind. The end of ctx closes the connection.
+func expect(ctx context.Context, c Conn, want wire.Kind, into proto.Message) error {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	kind, payload, err := c.Recv()
+	if !stop() {
+		if ctx.Err() == context.DeadlineExceeded {
+			return status.New(status.DeadlineExceeded, "%s did not say hello in time", c.Peer())
+		}
+		return status.New(status.Cancelled, "connecting to %s was cancelled", c.Peer())
+	}
+	switch {
+	case err != nil:
+		return err
+	case kind != want:
+		return status.New(status.InvalidArgument, "%s began with a message of kind %d, expected %d; is it a process of Open Pathways?", c.Peer(), kind, want)
+	}
+	return wire.Decode(kind, payload, into)
+}

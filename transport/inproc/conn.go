@@ -1,0 +1,155 @@
+// Package inproc joins the parts of a cluster in one process: for the embedded
+// case, for tests, and for simulation.
+//
+// Pair makes two ends of a connection, Network gives connections by address, and
+// Hub joins the exchanges of several processes' numbers. Nothing is encoded but
+// messages, and blocks are written straight to where they are wanted.
+//
+// Each direction of a connection is a buffer that Send appends to and Recv swaps
+// for an empty one, so a burst costs one wake-up.
+package inproc
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+const (
+	header     = 5
+	maxPending = 4 << 20 // bytes on the way in one direction before Send waits
+	keepSize   = 1 << 20 // buffers that grew past it are not kept
+)
+
+// Conn is a transport.Conn inside a process.
+type Conn struct {
+	out, in *queue
+	self    string // for people: this end, and the other
+	peer    string
+
+	got, rest, spare []byte // Recv's: the buffer at hand, what of it was not received, the one before
+	err              error  // Recv's: what it gave, and gives for ever
+}
+
+// queue is one direction.
+type queue struct {
+	mu      sync.Mutex
+	more    sync.Cond // Recv waits for messages
+	room    sync.Cond // Send waits for room
+	pending []byte
+	waiting bool  // Recv waits in more
+	sent    error // why nothing more is sent: the writing end has closed
+	read    error // why nothing is read any more: the reading end has closed
+}
+
+func newQueue() *queue {
+	q := new(queue)
+	q.more.L, q.room.L = &q.mu, &q.mu
+	return q
+}
+
+// Pair makes two ends of a connection, of parts with these names.
+func Pair(a, b string) (*Conn, *Conn) {
+	ab, ba := newQueue(), newQueue()
+	return &Conn{out: ab, in: ba, self: a, peer: b}, &Conn{out: ba, in: ab, self: b, peer: a}
+}
+
+// Peer is the name of the other end.
+func (c *Conn) Peer() string { return c.peer }
+
+// Send implements transport.Conn.
+func (c *Conn) Send(kind wire.Kind, payload []byte) error {
+	if kind == 0 {
+		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
+	}
+	q := c.out
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.pending) >= maxPending && q.sent == nil && q.read == nil {
+		q.room.Wait()
+	}
+	if q.sent != nil {
+		return q.sent
+	}
+	if q.read != nil {
+		return q.read
+	}
+	q.pending = binary.LittleEndian.AppendUint32(q.pending, uint32(len(payload)))
+	q.pending = append(append(q.pending, byte(kind)), payload...)
+	if q.waiting {
+		q.waiting = false
+		q.more.Signal()
+	}
+	return nil
+}
+
+// Recv implements transport.Conn.
+func (c *Conn) Recv() (wire.Kind, []byte, error) {
+	if len(c.rest) == 0 {
+		if c.err == nil {
+			c.err = c.swap()
+		}
+		if c.err != nil {
+			return 0, nil, c.err
+		}
+	}
+	n := header + int(binary.LittleEndian.Uint32(c.rest))
+	kind, payload := wire.Kind(c.rest[4]), c.rest[header:n:n]
+	c.rest = c.rest[n:]
+	return kind, payload, nil
+}
+
+// swap waits for messages and takes all there are.
+func (c *Conn) swap() error {
+	if c.spare = c.got[:0]; cap(c.got) > keepSize {
+		c.spare = nil
+	}
+	c.got, c.rest = nil, nil
+	q := c.in
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.pending) == 0 && q.sent == nil && q.read == nil {
+		q.waiting = true
+		q.more.Wait()
+	}
+	q.waiting = false
+	switch {
+	case q.read != nil: // closed on this side
+		return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)
+	case len(q.pending) == 0:
+		return status.New(status.Unavailable, "%s closed the connection", c.peer)
+	}
+	c.got, q.pending = q.pending, c.spare
+	c.rest = c.got
+	q.room.Broadcast()
+	return nil
+}
+
+// Buffered implements transport.Conn.
+func (c *Conn) Buffered() bool {
+	if len(c.rest) > 0 {
+		return true
+	}
+	q := c.in
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending) > 0 || q.sent != nil || q.read != nil
+}
+
+// Close implements transport.Conn. What was sent can still be received.
+func (c *Conn) Close() error {
+	end := func(q *queue, where *error, err error) {
+		q.mu.Lock()
+		if *where == nil {
+			*where = err
+		}
+		q.more.Broadcast()
+		q.room.Broadcast()
+		q.mu.Unlock()
+	}
+	end(c.out, &c.out.sent, status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer))
+	end(c.in, &c.in.read, status.New(status.Unavailable, "%s closed the connection", c.self))
+	return nil
+}

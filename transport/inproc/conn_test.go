@@ -1,0 +1,50 @@
+package inproc
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConn(t *testing.T) {
+	transporttest.Conn(t, 1<<20, func(*testing.T) (a, b transport.Conn) { return Pair("a", "b") })
+}
+
+func TestNetwork(t *testing.T) {
+	n := NewNetwork(transport.Credentials{Token: "secret", Versions: map[string]string{"jax": "1"}})
+	names := 0
+	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
+		names++
+		l, err := n.Listen(fmt.Sprintf("part%d", names))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return transporttest.Greeted(t, l, n)
+	})
+	if _, _, err := n.Dial(context.Background(), "inproc:nobody", &wire.Hello{}); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("a name that nothing listens at: %v", err)
+	}
+	l, err := n.Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := n.Listen("x"); status.CodeOf(err) != status.AlreadyExists {
+		t.Errorf("a name twice: %v", err)
+	}
+	transporttest.Greetings(t, l, n, n.Credentials)
+}
+
+func BenchmarkConn(b *testing.B) {
+	transporttest.ConnBench(b, func(*testing.B) (x, y transport.Conn) { return Pair("a", "b") })
+}

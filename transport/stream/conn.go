@@ -1,0 +1,311 @@
+package stream
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Conn is a transport.Conn over a socket.
+type Conn struct {
+	net    net.Conn
+	peer   string
+	config Config
+
+	mu      sync.Mutex
+	work    sync.Cond // the writer waits for something to write
+	room    sync.Cond // Send waits for room
+	pending []byte    // frames for the next write
+	files   []passed  // files that go with them
+	idle    bool      // the writer waits in work
+	closing bool      // nothing more is sent; the writer ends when pending is empty
+	err     error     // why the connection is no more
+	timer   *time.Timer
+	watch   watch
+
+	spare  []byte        // the writer's: the buffer it wrote last
+	ended  chan struct{} // closed when the writer has ended
+	detach bool          // the socket outlives the writer
+
+	wrote atomic.Uint64 // writes that have ended
+	busy  atomic.Bool   // a write is under way
+
+	reader reader
+}
+
+// passed is a file that leaves with the byte at an offset of pending.
+type passed struct {
+	at   int
+	file *os.File
+}
+
+// watch is what the timer saw last, and when it changed.
+type watch struct {
+	looked                 time.Time
+	wrote, read, frames    uint64
+	sent, moved, got, done time.Time
+}
+
+// New makes a Conn of a socket, which it owns from now on. Trusted is true where
+// the other side need not be let in by Greet or Incoming first.
+func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
+	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{})}
+	c.work.L, c.room.L = &c.mu, &c.mu
+	c.reader.init(c, trusted)
+	now := time.Now()
+	c.watch = watch{looked: now, sent: now, moved: now, got: now, done: now}
+	c.mu.Lock()
+	c.timer = time.AfterFunc(c.config.tick(), c.look)
+	c.mu.Unlock()
+	go c.write()
+	return c
+}
+
+// Peer is the address of the other side.
+func (c *Conn) Peer() string { return c.peer }
+
+// Greeted lifts the bound of frames to that of a peer which has been let in.
+func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
+
+// Send implements transport.Conn.
+func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, nil) }
+
+// SendFile is Send of a message and an open file with it, over a unix socket.
+// The peer takes the file with File after it received the message. The file stays
+// open until the connection has ended or the peer has answered.
+func (c *Conn) SendFile(kind wire.Kind, payload []byte, file *os.File) error {
+	if _, ok := c.net.(*net.UnixConn); !ok {
+		return status.New(status.FailedPrecondition, "a file cannot be passed to %s: only unix sockets pass files", c.peer)
+	}
+	return c.send(kind, payload, file)
+}
+
+func (c *Conn) send(kind wire.Kind, payload []byte, file *os.File) error {
+	if len(payload) > c.config.MaxFrame || kind == 0 {
+		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
+		c.room.Wait()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	if c.closing {
+		return c.closedHere()
+	}
+	if file != nil {
+		c.files = append(c.files, passed{len(c.pending), file})
+	}
+	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
+	c.pending = append(append(c.pending, byte(kind)), payload...)
+	if c.idle {
+		c.idle = false
+		c.work.Signal()
+	}
+	return nil
+}
+
+func (c *Conn) closedHere() error {
+	return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)
+}
+
+// write is the writer.
+func (c *Conn) write() {
+	defer close(c.ended)
+	for {
+		c.mu.Lock()
+		for len(c.pending) == 0 && c.err == nil && !c.closing {
+			c.idle = true
+			c.work.Wait()
+		}
+		c.idle = false
+		if c.err != nil || len(c.pending) == 0 {
+			c.mu.Unlock()
+			break
+		}
+		out, files := c.pending, c.files
+		c.pending, c.files = c.spare[:0], nil
+		c.room.Broadcast()
+		c.mu.Unlock()
+
+		c.busy.Store(true)
+		err := c.put(out, files)
+		c.wrote.Add(1)
+		c.busy.Store(false)
+		if err != nil {
+			c.fail(c.lost(err))
+			break
+		}
+		if c.spare = out; cap(out) > keepSize {
+			c.spare = nil
+		}
+	}
+	if !c.detach {
+		c.fail(c.closedHere())
+	}
+}
+
+// put writes a buffer, in pieces that progress is counted by.
+func (c *Conn) put(out []byte, files []passed) error {
+	at := 0
+	for i := 0; i <= len(files); i++ {
+		end := len(out)
+		if i < len(files) {
+			end = files[i].at
+		}
+		for at < end {
+			n, err := c.net.Write(out[at:min(end, at+keepSize)])
+			at += n
+			c.wrote.Add(1)
+			if err != nil {
+				return err
+			}
+		}
+		if i < len(files) {
+			n, _, err := c.net.(*net.UnixConn).WriteMsgUnix(out[at:at+header], syscall.UnixRights(int(files[i].file.Fd())), nil)
+			at += n
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close implements transport.Conn.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if !c.closing && c.err == nil {
+		c.closing = true
+		c.work.Signal()
+		c.room.Broadcast()
+	}
+	c.mu.Unlock()
+	late := time.NewTimer(c.config.CloseTime)
+	defer late.Stop()
+	select {
+	case <-c.ended:
+	case <-late.C:
+		c.fail(c.closedHere())
+		<-c.ended
+	}
+	return nil
+}
+
+// Detach ends the connection but not its socket, which it gives to the caller
+// with the bytes that were read and not received. Nothing may be in Recv.
+func (c *Conn) Detach() (net.Conn, []byte, error) {
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		return nil, nil, c.err
+	}
+	c.closing, c.detach = true, true
+	c.work.Signal()
+	c.mu.Unlock()
+	<-c.ended
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, nil, c.err
+	}
+	c.err = c.closedHere()
+	c.timer.Stop()
+	return c.net, c.reader.rest(), nil
+}
+
+// fail ends the connection. The first error stays.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = err
+		c.timer.Stop()
+		c.work.Signal()
+		c.room.Broadcast()
+		c.mu.Unlock()
+		c.net.Close()
+		return
+	}
+	c.mu.Unlock()
+}
+
+// failure is why the connection is no more, or nil.
+func (c *Conn) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// lost says in words what a socket's error means.
+func (c *Conn) lost(err error) error {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return status.New(status.Unavailable, "%s closed the connection", c.peer)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return status.New(status.Unavailable, "%s closed the connection in the middle of a message", c.peer)
+	}
+	return status.New(status.Unavailable, "the connection to %s failed: %w", c.peer, err)
+}
+
+// look is the timer's: it sends a heartbeat, and ends a connection whose peer is
+// silent, does not read, or does not end a frame.
+func (c *Conn) look() {
+	now := time.Now()
+	wrote, read, frames := c.wrote.Load(), c.reader.reads.Load(), c.reader.frames.Load()
+	busy, inside, reading := c.busy.Load(), c.reader.inside.Load(), c.reader.reading.Load()
+
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	w, o := &c.watch, &c.config
+	if late := now.Sub(w.looked) - 2*o.tick(); late > 0 {
+		// This process did not run: it is not the peer that was silent.
+		w.sent, w.moved, w.got, w.done = w.sent.Add(late), w.moved.Add(late), w.got.Add(late), w.done.Add(late)
+	}
+	w.looked = now
+	if wrote != w.wrote {
+		w.wrote, w.sent, w.moved = wrote, now, now
+	} else if !busy {
+		w.moved = now
+	}
+	if read != w.read || !reading {
+		w.read, w.got = read, now
+	}
+	if frames != w.frames || !inside {
+		w.frames, w.done = frames, now
+	}
+	var err error
+	switch {
+	case o.Silence > 0 && now.Sub(w.got) >= o.Silence:
+		err = status.New(status.Unavailable, "%s has been silent for %v; it has stopped, hangs, or the network is cut", c.peer, o.Silence)
+	case now.Sub(w.moved) >= o.WriteTime:
+		err = status.New(status.Unavailable, "%s has read nothing for %v; it has stopped or hangs", c.peer, o.WriteTime)
+	case now.Sub(w.done) >= o.FrameTime:
+		err = status.New(status.Unavailable, "%s began a message and did not end it in %v", c.peer, o.FrameTime)
+	}
+	if err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
+		c.pending = append(c.pending, 0, 0, 0, 0, byte(wire.KindHeartbeat))
+		if c.idle {
+			c.idle = false
+			c.work.Signal()
+		}
+	}
+	c.timer.Reset(o.tick())
+	c.mu.Unlock()
+	if err != nil {
+		c.fail(err)
+	}
+}

@@ -1,0 +1,462 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// certificates makes an authority and a configuration that both sides can use.
+func certificates(t testing.TB) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}},
+		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}
+}
+
+func cred() transport.Credentials {
+	return transport.Credentials{Token: "secret", Versions: map[string]string{"jax": "0.10.2"}}
+}
+
+// places are the kinds of address, with their options.
+func places(t testing.TB) map[string]func(t testing.TB) (string, Options) {
+	secured := certificates(t)
+	return map[string]func(t testing.TB) (string, Options){
+		"unix": func(t testing.TB) (string, Options) {
+			return "unix:" + filepath.Join(t.TempDir(), "s"), Options{Credentials: cred()}
+		},
+		"tcp": func(testing.TB) (string, Options) { return "tcp:127.0.0.1:0", Options{Credentials: cred()} },
+		"tls": func(testing.TB) (string, Options) {
+			return "tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: secured}
+		},
+	}
+}
+
+func listen(t testing.TB, address string, o Options) *Listener {
+	t.Helper()
+	l, err := Listen(address, o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func TestConn(t *testing.T) {
+	for name, place := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Conn(t, 3<<20, func(t *testing.T) (a, b transport.Conn) {
+				address, o := place(t)
+				return transporttest.Greeted(t, listen(t, address, o), o)
+			})
+		})
+	}
+}
+
+func TestGreetings(t *testing.T) {
+	for name, place := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			address, o := place(t)
+			transporttest.Greetings(t, listen(t, address, o), o, o.Credentials)
+		})
+	}
+}
+
+func BenchmarkConn(b *testing.B) {
+	for name, place := range places(b) {
+		b.Run(name, func(b *testing.B) {
+			transporttest.ConnBench(b, func(b *testing.B) (x, y transport.Conn) {
+				address, o := place(b)
+				return transporttest.Greeted(b, listen(b, address, o), o)
+			})
+		})
+	}
+}
+
+// sockets gives a Conn and the bare socket on its other side.
+func sockets(t testing.TB, config Config, trusted bool) (*Conn, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(other, "the test", config, trusted)
+	t.Cleanup(func() { raw.Close(); c.Close() })
+	return c, raw
+}
+
+func frame(kind wire.Kind, payload []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
+	return append(append(b, byte(kind)), payload...)
+}
+
+func TestBadFrames(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		bytes   []byte
+		trusted bool
+		code    status.Code
+	}{
+		{"kind 0", []byte{1, 0, 0, 0, 0, 9}, true, status.InvalidArgument},
+		{"too long", []byte{0, 0, 0, 255, 20}, true, status.InvalidArgument},
+		{"too long before welcome", []byte{1, 0, 1, 0, 1}, false, status.InvalidArgument},
+		{"a web browser", []byte("GET / HTTP/1.1\r\n\r\n"), true, status.InvalidArgument},
+		{"half a header", []byte{1, 0}, true, status.Unavailable},
+		{"half a payload", []byte{5, 0, 0, 0, 20, 1}, true, status.Unavailable},
+		{"half a long payload", append([]byte{0, 0, 16, 0, 20}, make([]byte, 100000)...), true, status.Unavailable},
+		{"nothing", nil, true, status.Unavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, raw := sockets(t, Config{}, c.trusted)
+			go func() {
+				raw.Write(c.bytes) // the other side may close before it has read all
+				raw.Close()
+			}()
+			_, _, err := conn.Recv()
+			if status.CodeOf(err) != c.code {
+				t.Errorf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
+			}
+			if err := conn.Send(20, nil); status.CodeOf(err) != c.code {
+				t.Errorf("afterwards: %v, expected the same error", err)
+			}
+		})
+	}
+}
+
+// What is slow, stuck or silent ends the connection; nothing ends one whose peer
+// shows life.
+func TestLiveness(t *testing.T) {
+	const bound = 40 * time.Millisecond
+	t.Run("half a frame", func(t *testing.T) {
+		conn, raw := sockets(t, Config{FrameTime: bound}, true)
+		stop := make(chan struct{})
+		ended := make(chan struct{})
+		go func() { // a byte at a time, for ever
+			defer close(ended)
+			b := frame(20, make([]byte, 1<<20))
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				if _, err := raw.Write(b[i : i+1]); err != nil {
+					return
+				}
+			}
+		}()
+		_, _, err := conn.Recv()
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "did not end it") {
+			t.Errorf("%v", err)
+		}
+		close(stop)
+		<-ended
+	})
+	t.Run("silence", func(t *testing.T) {
+		conn, _ := sockets(t, Config{Silence: bound}, true)
+		_, _, err := conn.Recv()
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "silent") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("does not read", func(t *testing.T) {
+		conn, _ := sockets(t, Config{WriteTime: bound, MaxPending: 1 << 20}, true)
+		payload := make([]byte, 1<<20)
+		var err error
+		for err == nil {
+			err = conn.Send(20, payload)
+		}
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "read nothing") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("heartbeats", func(t *testing.T) {
+		config := Config{Heartbeat: 5 * time.Millisecond, Silence: 2 * time.Second}
+		conn, raw := sockets(t, config, true)
+		got := make([]byte, 3*header)
+		if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got[:header], frame(wire.KindHeartbeat, nil)) {
+			t.Fatalf("%v %v", got, err)
+		}
+		// They are passed over, unless they say something.
+		beat := frame(wire.KindHeartbeat, nil)
+		raw.Write(append(append(append(beat, beat...), frame(wire.KindHeartbeat, []byte{8})...), beat...))
+		if k, payload, err := conn.Recv(); k != wire.KindHeartbeat || len(payload) != 1 || err != nil {
+			t.Errorf("kind %d, %d bytes, %v", k, len(payload), err)
+		}
+		if conn.Buffered() {
+			t.Error("an empty heartbeat counts as a message")
+		}
+	})
+	t.Run("close does not wait for who does not read", func(t *testing.T) {
+		conn, _ := sockets(t, Config{CloseTime: bound}, true)
+		for range 3 {
+			if err := conn.Send(20, make([]byte, 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conn.Close()
+	})
+}
+
+func TestFiles(t *testing.T) {
+	address := "unix:" + filepath.Join(t.TempDir(), "s")
+	o := Options{Credentials: cred()}
+	x, y := transporttest.Greeted(t, listen(t, address, o), o)
+	a, b := x.(*Conn), y.(*Conn)
+	defer a.Close()
+	defer b.Close()
+	b.TakeFiles()
+	const n = 20
+	for i := range n {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, []byte{byte(i)}, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := a.Send(20, make([]byte, i*1000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SendFile(21, []byte{byte(i)}, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range n {
+		if k, payload, err := b.Recv(); k != 20 || len(payload) != i*1000 || err != nil {
+			t.Fatal(k, len(payload), err)
+		}
+		k, payload, err := b.Recv()
+		if k != 21 || err != nil || payload[0] != byte(i) {
+			t.Fatal(k, payload, err)
+		}
+		f := b.File()
+		if f == nil {
+			t.Fatalf("no file came with message %d", i)
+		}
+		if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, []byte{byte(i)}) {
+			t.Errorf("file %d holds %v, %v", i, got, err)
+		}
+		f.Close()
+	}
+	if b.File() != nil {
+		t.Error("a file came that was not sent")
+	}
+	// Files that no message speaks of end the connection, and are closed.
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range maxFiles + 10 {
+		if a.SendFile(22, nil, f) != nil {
+			break
+		}
+	}
+	for err == nil {
+		_, _, err = b.Recv()
+	}
+	b.DropFiles()
+	if b.File() != nil {
+		t.Error("a file is left")
+	}
+}
+
+func TestDetach(t *testing.T) {
+	conn, raw := sockets(t, Config{}, true)
+	raw.Write(append(frame(20, []byte("x")), "rest"...))
+	if _, _, err := conn.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Send(21, []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	socket, rest, err := conn.Detach()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	more := make([]byte, 4-len(rest))
+	if _, err := io.ReadFull(socket, more); err != nil || string(append(rest, more...)) != "rest" {
+		t.Errorf("%q %q %v", rest, more, err)
+	}
+	got := make([]byte, 6)
+	if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, frame(21, []byte("y"))) {
+		t.Errorf("%v %v", got, err)
+	}
+	conn.Close()
+	if _, err := socket.Write([]byte("z")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	secured := certificates(t)
+	open := secured.Clone()
+	open.ClientAuth = tls.NoClientCert
+	for _, c := range []struct {
+		address string
+		o       Options
+		code    status.Code
+	}{
+		{"x", Options{}, status.InvalidArgument},
+		{"unix:", Options{}, status.InvalidArgument},
+		{"tcp:localhost", Options{}, status.InvalidArgument},
+		{"unix:/" + strings.Repeat("x", 200), Options{}, status.InvalidArgument},
+		{"unix:" + file, Options{}, status.AlreadyExists},
+		{"tcp:0.0.0.0:0", Options{Credentials: cred()}, status.FailedPrecondition},
+		{"tcp::0", Options{Credentials: cred()}, status.FailedPrecondition},
+		{"tcp:example.org:1", Options{Credentials: cred()}, status.FailedPrecondition},
+		{"tcp:127.0.0.1:0", Options{TLS: open}, status.FailedPrecondition},
+	} {
+		l, err := Listen(c.address, c.o, nil)
+		if status.CodeOf(err) != c.code {
+			t.Errorf("%s: %v (%v), expected %v", c.address, err, status.CodeOf(err), c.code)
+		}
+		if err == nil {
+			l.Close()
+		}
+	}
+	if _, _, err := Dial(context.Background(), "tcp:10.1.2.3:4", &wire.Hello{}, Options{Credentials: cred()}); status.CodeOf(err) != status.FailedPrecondition {
+		t.Errorf("another machine without TLS: %v", err)
+	}
+
+	address := "unix:" + filepath.Join(dir, "s")
+	l := listen(t, address, Options{})
+	info, err := os.Stat(filepath.Join(dir, "s"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if _, err := Listen(address, Options{}, nil); status.CodeOf(err) != status.AlreadyExists {
+		t.Errorf("a socket in use: %v", err)
+	}
+	l.net.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	if _, err := os.Stat(filepath.Join(dir, "s")); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, address, Options{}) // a stale file is replaced
+}
+
+func TestStrangersCertificate(t *testing.T) {
+	o := Options{Credentials: cred(), TLS: certificates(t)}
+	l := listen(t, "tcp:127.0.0.1:0", o)
+	for name, with := range map[string]*tls.Config{
+		"another authority": certificates(t),
+		"no certificate":    {RootCAs: o.TLS.RootCAs},
+		"old TLS":           {RootCAs: o.TLS.RootCAs, Certificates: o.TLS.Certificates, MaxVersion: tls.VersionTLS12},
+	} {
+		if _, _, err := Dial(context.Background(), l.Address(), &wire.Hello{}, Options{Credentials: cred(), TLS: with}); err == nil {
+			t.Errorf("%s: let in", name)
+		}
+	}
+	if _, _, err := Dial(context.Background(), l.Address(), &wire.Hello{}, Options{Credentials: cred()}); err == nil {
+		t.Error("no TLS: let in")
+	}
+	a, b := transporttest.Greeted(t, l, o)
+	a.Close()
+	b.Close()
+}
+
+// FuzzRecv feeds a reader bytes: it gives the messages they hold, or an error,
+// and never more than they hold.
+func FuzzRecv(f *testing.F) {
+	f.Add(frame(20, []byte("hello")))
+	f.Add(append(frame(wire.KindHeartbeat, nil), frame(21, make([]byte, 70000))...))
+	f.Add([]byte{255, 255, 255, 3, 1, 0, 0})
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		left, right := net.Pipe()
+		c := New(right, "the test", Config{MaxFrame: 1 << 20}, true)
+		go func() {
+			left.Write(in)
+			left.Close()
+		}()
+		var again []byte
+		for {
+			c.Buffered()
+			k, payload, err := c.Recv()
+			if err != nil {
+				break
+			}
+			again = append(again, frame(k, payload)...)
+		}
+		c.Close()
+		// What was received is what was sent, but for heartbeats.
+		var want []byte
+		for len(in) >= header {
+			n := int(binary.LittleEndian.Uint32(in))
+			if n > 1<<20 || in[4] == 0 || len(in) < header+n {
+				break
+			}
+			if n > 0 || wire.Kind(in[4]) != wire.KindHeartbeat {
+				want = append(want, in[:header+n]...)
+			}
+			in = in[header+n:]
+		}
+		if !bytes.Equal(again, want) {
+			t.Errorf("received %d bytes of messages, sent %d", len(again), len(want))
+		}
+	})
+}

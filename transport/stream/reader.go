@@ -1,0 +1,278 @@
+package stream
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// maxFiles bounds the files that came and were not taken.
+const maxFiles = 64
+
+// reader is the receiving half of a Conn. Its buffers belong to the caller of
+// Recv.
+type reader struct {
+	conn *Conn
+	max  atomic.Int64 // bytes of a payload
+	from func([]byte) (int, error)
+
+	buf  []byte
+	r, w int    // what is read and not received: buf[r:w]
+	big  []byte // for payloads that buf cannot hold
+
+	reads   atomic.Uint64 // for the timer
+	frames  atomic.Uint64
+	reading atomic.Bool // bytes are awaited
+	inside  atomic.Bool // the rest of a frame is awaited
+
+	mu     sync.Mutex
+	files  []*os.File // that came and were not taken
+	closed bool       // no more are kept
+	oob    []byte
+}
+
+func (r *reader) init(c *Conn, trusted bool) {
+	r.conn = c
+	r.buf = make([]byte, readSize)
+	r.from = c.net.Read
+	r.max.Store(greetingSize)
+	if trusted {
+		r.max.Store(int64(c.config.MaxFrame))
+	}
+}
+
+// Recv implements transport.Conn.
+func (c *Conn) Recv() (wire.Kind, []byte, error) {
+	kind, payload, err := c.reader.next()
+	if err != nil {
+		c.fail(err)
+		return 0, nil, c.failure()
+	}
+	return kind, payload, nil
+}
+
+// Buffered implements transport.Conn.
+func (c *Conn) Buffered() bool {
+	r := &c.reader
+	for r.w-r.r >= header {
+		n, kind := int64(binary.LittleEndian.Uint32(r.buf[r.r:])), wire.Kind(r.buf[r.r+4])
+		if n > r.max.Load() || kind == 0 {
+			return true // an error is at hand
+		}
+		if kind == wire.KindHeartbeat && n == 0 {
+			r.r += header
+			continue
+		}
+		return int64(r.w-r.r-header) >= n
+	}
+	return false
+}
+
+// next reads a frame, and passes over heartbeats that say nothing.
+func (r *reader) next() (wire.Kind, []byte, error) {
+	for {
+		if err := r.fill(header); err != nil {
+			return 0, nil, err
+		}
+		n, kind := int64(binary.LittleEndian.Uint32(r.buf[r.r:])), wire.Kind(r.buf[r.r+4])
+		switch limit := r.max.Load(); {
+		case kind == 0:
+			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of no kind; is it a process of Open Pathways?", r.conn.peer)
+		case n > limit:
+			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of %d bytes, at most %d are allowed", r.conn.peer, n, limit)
+		case kind == wire.KindHeartbeat && n == 0:
+			r.r += header
+			r.frames.Add(1)
+			continue
+		}
+		payload, err := r.payload(int(n))
+		if err != nil {
+			return 0, nil, err
+		}
+		r.frames.Add(1)
+		return kind, payload, nil
+	}
+}
+
+// payload reads the n bytes behind the header that buf begins with.
+func (r *reader) payload(n int) ([]byte, error) {
+	if cap(r.big) > keepSize {
+		r.big = nil
+	}
+	if header+n <= len(r.buf) {
+		if err := r.fill(header + n); err != nil {
+			return nil, err
+		}
+		p := r.buf[r.r+header : r.r+header+n : r.r+header+n]
+		r.r += header + n
+		return p, nil
+	}
+	// It grows with what comes, so that a peer cannot claim memory by a number.
+	have := r.w - r.r - header
+	p := append(r.big[:0], r.buf[r.r+header:r.w]...)
+	r.r, r.w = 0, 0
+	r.inside.Store(true)
+	defer r.inside.Store(false)
+	for have < n {
+		step := min(n-have, max(have, keepSize))
+		if cap(p) < have+step {
+			grown := make([]byte, have, have+step)
+			copy(grown, p)
+			p = grown
+		}
+		p = p[:have+step]
+		for have < len(p) {
+			got, err := r.read(p[have:])
+			have += got
+			if err != nil && have < n {
+				return nil, r.conn.lost(cut(err))
+			}
+		}
+	}
+	r.big = p
+	return p, nil
+}
+
+// fill reads until n bytes are at hand.
+func (r *reader) fill(n int) error {
+	if r.w-r.r >= n {
+		return nil
+	}
+	if r.r == r.w {
+		r.r, r.w = 0, 0
+	} else if r.r+n > len(r.buf) {
+		r.w = copy(r.buf, r.buf[r.r:r.w])
+		r.r = 0
+	}
+	begun := n > header || r.w > r.r
+	if begun {
+		r.inside.Store(true)
+		defer r.inside.Store(false)
+	}
+	for r.w-r.r < n {
+		got, err := r.read(r.buf[r.w:])
+		r.w += got
+		if err != nil && r.w-r.r < n {
+			if begun {
+				err = cut(err)
+			}
+			return r.conn.lost(err)
+		}
+		if !begun && r.w-r.r < n {
+			begun = true
+			r.inside.Store(true)
+			defer r.inside.Store(false)
+		}
+	}
+	return nil
+}
+
+func cut(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (r *reader) read(into []byte) (int, error) {
+	r.reading.Store(true)
+	n, err := r.from(into)
+	r.reading.Store(false)
+	if n > 0 {
+		r.reads.Add(1)
+	} else if err == nil {
+		err = io.ErrNoProgress
+	}
+	return n, err
+}
+
+// rest is what was read and not received.
+func (r *reader) rest() []byte { return r.buf[r.r:r.w] }
+
+// TakeFiles lets the peer pass files from now on. It is called before the message
+// that may come with one is received. Where the connection is no unix socket it
+// does nothing.
+func (c *Conn) TakeFiles() {
+	if u, ok := c.net.(*net.UnixConn); ok {
+		r := &c.reader
+		r.oob = make([]byte, syscall.CmsgSpace(4*16))
+		r.from = func(into []byte) (int, error) { return r.readFiles(u, into) }
+	}
+}
+
+// readFiles is Read that keeps files which come along.
+func (r *reader) readFiles(u *net.UnixConn, into []byte) (int, error) {
+	n, oob, flags, _, err := u.ReadMsgUnix(into, r.oob)
+	if oob > 0 {
+		if bad := r.keep(r.oob[:oob]); bad != nil {
+			return 0, bad // the connection ends here, whatever came with it
+		}
+	}
+	if err == nil && flags&syscall.MSG_CTRUNC != 0 {
+		return 0, status.New(status.InvalidArgument, "more files than allowed came at once")
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (r *reader) keep(oob []byte) error {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return err
+	}
+	for i := range messages {
+		fds, err := syscall.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue // another kind of control message
+		}
+		r.mu.Lock()
+		for _, fd := range fds {
+			syscall.CloseOnExec(fd)
+			file := os.NewFile(uintptr(fd), "passed by "+r.conn.peer)
+			if r.closed || len(r.files) >= maxFiles {
+				file.Close()
+				err = status.New(status.InvalidArgument, "more than %d files came that no message spoke of", maxFiles)
+				continue
+			}
+			r.files = append(r.files, file)
+		}
+		r.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// File takes the oldest file that came, or nil.
+func (c *Conn) File() *os.File {
+	r := &c.reader
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.files) == 0 {
+		return nil
+	}
+	f := r.files[0]
+	r.files = r.files[1:]
+	return f
+}
+
+// DropFiles closes files that came and were not taken.
+func (c *Conn) DropFiles() {
+	r := &c.reader
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.files {
+		f.Close()
+	}
+	r.files, r.closed = nil, true
+}

@@ -1,0 +1,107 @@
+package transporttest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Greeted dials a listener, which lets it in, and gives both ends.
+func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialled, accepted transport.Conn) {
+	t.Helper()
+	type end struct {
+		c   transport.Conn
+		err error
+	}
+	let := make(chan end)
+	go func() {
+		in, err := l.Accept()
+		if err == nil {
+			err = in.Welcome(&wire.Welcome{Process: 7})
+		}
+		if err != nil {
+			let <- end{nil, err}
+			return
+		}
+		let <- end{in.Conn, nil}
+	}()
+	c, w, err := d.Dial(context.Background(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.Process != 7 || w.Protocol != wire.ProtocolMax {
+		t.Errorf("welcome: process %d, protocol %d", w.Process, w.Protocol)
+	}
+	other := <-let
+	if other.err != nil {
+		t.Fatal(other.err)
+	}
+	return c, other.c
+}
+
+// Greetings checks who is let in by a listener that has these credentials: a
+// token, and a version of "jax". The dialer has the same.
+func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred transport.Credentials) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name  string
+		hello *wire.Hello
+		code  status.Code
+		says  []string
+	}{
+		{"wrong token", &wire.Hello{Token: "guess"}, status.Unauthenticated, []string{"token"}},
+		{"prefix of the token", &wire.Hello{Token: cred.Token[:1]}, status.Unauthenticated, []string{"token"}},
+		{"other version", &wire.Hello{Versions: map[string]string{"jax": "0.0.7"}}, status.FailedPrecondition, []string{"jax", `"0.0.7"`, `"` + cred.Versions["jax"] + `"`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := d.Dial(ctx, l.Address(), c.hello)
+			if status.CodeOf(err) != c.code {
+				t.Fatalf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%q does not say %s", err, s)
+				}
+			}
+		})
+	}
+	t.Run("another version of something unknown", func(t *testing.T) {
+		go func() {
+			if in, err := l.Accept(); err != nil {
+				t.Error(err)
+			} else {
+				in.Refuse(status.New(status.ResourceExhausted, "there are 3 sessions, at most 3 are allowed"))
+			}
+		}()
+		_, _, err := d.Dial(ctx, l.Address(), &wire.Hello{Versions: map[string]string{"torch": "2"}})
+		if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "at most 3") {
+			t.Errorf("refused by the process: %v (%v)", err, status.CodeOf(err))
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error)
+		go func() {
+			_, _, err := d.Dial(ctx, l.Address(), &wire.Hello{})
+			done <- err
+		}()
+		in, err := l.Accept() // never answered
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-done; status.CodeOf(err) != status.Cancelled {
+			t.Errorf("%v (%v), expected CANCELLED", err, status.CodeOf(err))
+		}
+		in.Close()
+	})
+	t.Run("let in", func(t *testing.T) {
+		a, b := Greeted(t, l, d)
+		a.Close()
+		b.Close()
+	})
+}
