@@ -165,13 +165,16 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   local = calloc(e->num_devices + 1, sizeof *local);
   for (size_t o = 0; o < e->num_outputs; o++) bytes[o] = e->outputs[o].bytes;
   for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
+  // A portable program has no device of its own; the core knows it as one of the
+  // first device's (local[0] is 0), and each run names the device it is for.
+  size_t num_local = e->num_devices ? e->num_devices : 1;
   PW_COUNT(go_entries, 1);
   char* message = NULL;
   int64_t* params = NULL;
   PJRT_Program program;
   pw_optimized(x, &program);
   e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
-  int refused = pwGoProgram(e->session, e->name, e->collective, local, e->num_devices, bytes, e->num_outputs, (char*)code, code_size,
+  int refused = pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, (char*)code, code_size,
                             (char*)format, format_size, program.code, program.code_size, (char*)program.format,
                             program.format_size, &params, &e->program, &message);
   free(program.code);

@@ -118,6 +118,16 @@ func load(path string) (*Plugin, error) {
 	if api == nil {
 		return nil, status.New(status.FailedPrecondition, "%s is not a PJRT plugin: %s", path, C.GoString(&reason[0]))
 	}
+	return plugin(path, api)
+}
+
+// Wrap drives a plugin that is part of this process already, by its function
+// table: a PJRT_Api*. Name stands for it in errors.
+func Wrap(name string, table unsafe.Pointer) (*Plugin, error) {
+	return plugin(name, (*C.PJRT_Api)(table))
+}
+
+func plugin(path string, api *C.PJRT_Api) (*Plugin, error) {
 	p := &Plugin{path: path, api: api, major: int(api.pjrt_api_version.major_version),
 		minor: int(api.pjrt_api_version.minor_version)}
 	if p.major != abi.Major {

@@ -1,0 +1,72 @@
+package pjrt_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	door "github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+	"github.com/openpathways/pathways/device/pjrt"
+)
+
+// table finds the plugin underneath and gives the door's table as a plugin.
+func table(t *testing.T) *pjrt.Plugin {
+	t.Helper()
+	dirs := filepath.SplitList(os.Getenv("PATHWAYS_PLUGIN_DIRS"))
+	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	door.SetPluginDirs(dirs)
+	p, err := pjrt.Wrap("the front door", door.Table())
+	if err != nil {
+		t.Fatalf("%v (this test needs a PJRT plugin: pip install fastatomstruct-xla-cpu, and set PATHWAYS_PLUGIN_DIRS "+
+			"to the directory of the package)", err)
+	}
+	return p
+}
+
+// clean fails where the test has left anything alive behind the door.
+func clean(t *testing.T) {
+	t.Helper()
+	before := door.ReadStats()
+	t.Cleanup(func() {
+		st := door.ReadStats()
+		for kind, n := range st.Live {
+			if n != before.Live[kind] {
+				t.Errorf("%d %s are alive, %d were before", n, kind, before.Live[kind])
+			}
+		}
+		if st.Sessions != before.Sessions {
+			t.Errorf("%d sessions are open, %d were before", st.Sessions, before.Sessions)
+		}
+	})
+}
+
+// The front door is a PJRT plugin like another: driven as one, it keeps the whole
+// contract of package device, and nothing stays behind it.
+func TestContract(t *testing.T) {
+	p := table(t)
+	clean(t)
+	devicetest.Run(t, devicetest.Harness{
+		Open: func(t testing.TB, n int) device.Driver {
+			c, err := p.Create(pjrt.ClientOptions{Devices: n})
+			if err != nil {
+				t.Fatalf("Create with %d devices: %v", n, err)
+			}
+			return c
+		},
+		Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
+			portable := slices.Equal(devices, []int{0})
+			return devicetest.Source{Program: devicetest.StableHLO(p, s, len(devices)),
+				Options: pjrt.CompileOptions(len(devices), 1, devices, portable)}
+		},
+		// Some plugins bring them back with zeros above the sign.
+		Lacks: devicetest.Lacks{DTypes: []shape.DType{shape.S4, shape.S2}},
+	})
+}
