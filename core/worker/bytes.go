@@ -1,0 +1,208 @@
+package worker
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+)
+
+// put is the work of Put.
+type put struct {
+	shape   shape.Shape
+	memory  string
+	object  uint64
+	devices []uint32 // by part
+}
+
+// shapeOf reads the shape of a shard that moves as dense bytes.
+func shapeOf(a *wire.Array) (shape.Shape, error) {
+	if a == nil {
+		return shape.Shape{}, status.New(status.InvalidArgument, "an array without a shape")
+	}
+	s := shape.Shape{DType: shape.DType(a.Dtype), Dims: a.Dims}
+	if s.DType.Bits() == 0 || s.HostBytes() < 0 || s.Bytes() < 0 {
+		return s, status.New(status.InvalidArgument, "an array of %s: expected a known element type and dimensions that are not negative and fit in memory", s)
+	}
+	return s, nil
+}
+
+func (w *Worker) beginPut(g *gang, operation []byte) error {
+	var m wire.Put
+	if err := wire.Decode(wire.KindPut, operation, &m); err != nil {
+		return err
+	}
+	g.op = m.Op
+	s, err := shapeOf(m.Array)
+	if err != nil {
+		return err
+	}
+	p := &put{shape: s, memory: m.Array.Memory, object: m.Object}
+	for _, d := range m.Devices {
+		_, q, err := w.where(g.session, d)
+		if err != nil {
+			return err
+		}
+		if q != nil {
+			g.queues, p.devices = append(g.queues, q), append(p.devices, d)
+		}
+	}
+	g.work, g.bytes = p, true
+	return nil
+}
+
+// put begins a part of a put: from here on the bytes may come.
+func (q *queue) put(p part) bool {
+	g := p.g
+	u := g.work.(*put)
+	if err := g.failure(); err != nil {
+		q.lose(g.session, u.object, err)
+		g.end(err)
+		return true
+	}
+	s := q.add(g.session, u.object)
+	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(u.devices[p.i])}
+	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
+		q.post(note{call: func() { q.arrived(g, s, u.shape, u.memory, b, err) }})
+	})
+	if err := g.failure(); err != nil { // it failed before Expect did know
+		q.w.config.Exchange.Fail(key.Space, key.ID, err)
+	}
+	return true
+}
+
+// arrived makes the buffer of a shard whose bytes have come, and ends its part
+// when the driver has them.
+func (q *queue) arrived(g *gang, s *shard, sh shape.Shape, memory string, b transport.Block, err error) {
+	var buf device.Buffer
+	if err == nil {
+		if s.freed {
+			b.Release()
+			err = errFreed
+		} else {
+			buf, err = q.fromHost(sh, memory, b)
+		}
+	}
+	if err != nil {
+		if why := g.failure(); why != nil {
+			err = why
+		} else if err != errFreed {
+			err = q.explain(err, "bringing "+sh.String(), nil)
+		}
+		q.came(s, nil, err)
+		if err == errFreed {
+			err = nil // nobody wants it any more
+		}
+		g.end(err)
+		return
+	}
+	e := buf.Ready()
+	q.came(s, buf, nil)
+	q.settle(g, s, e)
+}
+
+var errFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
+
+// fromHost gives a block to the driver, which lets go of it by itself.
+func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
+	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy, Done: b.Release}
+	buf, err := q.w.driver.FromHost(h)
+	if err != nil {
+		b.Release()
+	}
+	return buf, err
+}
+
+// settle ends a part when the contents of its shard are there.
+func (q *queue) settle(g *gang, s *shard, e device.Event) {
+	if e.Ready() {
+		q.settled(g, s, e.Wait(background))
+		return
+	}
+	e.Then(func(err error) { q.post(note{call: func() { q.settled(g, s, err) }}) })
+}
+
+func (q *queue) settled(g *gang, s *shard, err error) {
+	err = q.explain(err, "bringing an array", nil)
+	if err != nil && s.state == ready && !s.freed {
+		s.fail(err)
+	}
+	g.end(err)
+}
+
+// fetch is the work of Fetch.
+type fetch struct {
+	object uint64
+	device uint32
+}
+
+func (w *Worker) beginFetch(g *gang, operation []byte) error {
+	var m wire.Fetch
+	if err := wire.Decode(wire.KindFetch, operation, &m); err != nil {
+		return err
+	}
+	g.op, g.bytes, g.work = m.Op, true, &fetch{m.Object, m.Device}
+	_, q, err := w.where(g.session, m.Device)
+	if q != nil {
+		g.queues = []*queue{q}
+	}
+	return err
+}
+
+func (q *queue) fetch(p part) bool {
+	g := p.g
+	f := g.work.(*fetch)
+	err := g.failure()
+	var s *shard
+	if err == nil {
+		s, err = q.find(q.table(g.session), f.object)
+	}
+	switch {
+	case err != nil:
+		g.end(err)
+		return true
+	case s == nil:
+		return q.waits(g, "array %d, whose bytes have yet to come", f.object)
+	}
+	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(f.device)}
+	q.push(g, s, g.client, key, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
+	return true
+}
+
+// push sends a whole shard to another process. done is called on the queue's
+// goroutine.
+func (q *queue) push(g *gang, s *shard, to uint64, key transport.Key, done func(error)) {
+	s.readers++
+	buf := s.buf
+	read := sync.OnceFunc(func() { q.post(note{call: func() { q.read(s) }}) })
+	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
+		e, err := buf.ToHost(dst)
+		read()
+		if err != nil {
+			written(err)
+			return
+		}
+		e.Then(written)
+	}, func(err error) {
+		read() // where it was never filled
+		q.post(note{call: func() { done(err) }})
+	})
+	if err := g.failure(); err != nil { // it failed before Push did know
+		q.w.config.Exchange.Fail(key.Space, key.ID, err)
+	}
+}
+
+// pinned is host memory that a driver may read and write.
+func pinned(size int64) transport.Block {
+	data := make([]byte, size)
+	if size == 0 {
+		return transport.Block{Data: data, Release: func() {}}
+	}
+	p := new(runtime.Pinner)
+	p.Pin(&data[0])
+	return transport.Block{Data: data, Release: p.Unpin}
+}

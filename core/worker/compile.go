@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+)
+
+// compile compiles a program beside the queues and answers.
+func (w *Worker) compile(m *wire.Compile) {
+	w.beside.Go(func() {
+		answer := &wire.Compiled{Op: m.Op, Program: m.Program}
+		var err error
+		answer.Info, answer.Loadable, err = w.compiled(m)
+		if err != nil {
+			answer.Info, answer.Loadable = nil, nil
+			answer.Status = wire.Of(status.Wrap(err, "compiling on worker %s", w.config.Name))
+		}
+		payload, err := proto.Marshal(answer)
+		if err != nil {
+			payload, err = proto.Marshal(&wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(status.New(status.Internal, "what was compiled does not encode: %w", err))})
+		}
+		if err == nil {
+			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
+		}
+	})
+}
+
+func (w *Worker) compiled(m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, error) {
+	if len(m.Places) == 0 {
+		return nil, nil, status.New(status.InvalidArgument, "a program for no devices")
+	}
+	done, err := w.slot()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	source := device.Program{Format: m.Format, Code: m.Code}
+	form, err := w.form(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options}
+	if form == wire.Loadable_PORTABLE {
+		return w.portable(m, source, l)
+	}
+	options, err := w.assign(m.Options, form, m.Places)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err := w.driver.Compile(w.ctx, source, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer x.Close()
+	info, err := describe(x, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
+	l.Collective = info.Collective
+	if l.Serialized, err = x.Serialize(); status.CodeOf(err) == status.Unimplemented {
+		l.Serialized = nil // it is compiled again where it is loaded
+	} else if err != nil {
+		return nil, nil, err
+	}
+	return info, l, nil
+}
+
+// form decides how the devices of a program run it.
+func (w *Worker) form(m *wire.Compile) (wire.Loadable_Form, error) {
+	alone := true
+	for _, p := range m.Places {
+		alone = alone && p.Worker == w.self
+	}
+	_, partitions := w.driver.(device.Partitioner)
+	switch {
+	case alone:
+		return wire.Loadable_NATIVE, nil
+	case partitions:
+		return wire.Loadable_PORTABLE, nil
+	case w.config.DeviceID != nil:
+		return wire.Loadable_JOINED, nil
+	}
+	return 0, status.New(status.Unimplemented, "the devices of the program belong to several workers, and platform %s of worker %s can neither partition programs nor join workers: use the devices of one worker", w.driver.Platform(), w.config.Name)
+}
+
+// assign has compile options name the driver's devices in place of rows.
+func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.Place) ([]byte, error) {
+	ids := make([]int, len(places))
+	for i, p := range places {
+		switch {
+		case w.config.DeviceID != nil && form == wire.Loadable_JOINED:
+			id, ok := w.config.DeviceID(p.Worker, int(p.Local))
+			if !ok {
+				return nil, status.New(status.FailedPrecondition, "device %d of process %d is no member of the island's epoch", p.Local, p.Worker)
+			}
+			ids[i] = id
+		case p.Worker != w.self || int(p.Local) >= len(w.queues):
+			return nil, status.New(status.InvalidArgument, "worker %s has no device %d of process %d", w.config.Name, p.Local, p.Worker)
+		default:
+			ids[i] = w.driver.Devices()[p.Local].ID
+		}
+	}
+	return withAssignment(options, ids)
+}
+
+// describe says what a client needs to know of an executable.
+func describe(x device.Executable, m *wire.Compile) (*wire.ProgramInfo, error) {
+	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint()}
+	var err error
+	if info.Replicas, info.Partitions, err = grid(m.Options, len(m.Places)); err != nil {
+		return nil, err
+	}
+	for _, o := range x.Outputs() {
+		info.Outputs = append(info.Outputs, array(o.Shape, o.Memory))
+	}
+	if s, ok := x.(interface {
+		Parameters() ([]shape.Shape, []int, bool)
+	}); ok {
+		params, donated, _ := s.Parameters()
+		for _, p := range params {
+			info.Parameters = append(info.Parameters, array(p, ""))
+		}
+		for _, d := range donated {
+			info.Donated = append(info.Donated, uint32(d))
+		}
+	}
+	c := x.Cost()
+	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes, TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
+	return info, nil
+}
+
+func array(s shape.Shape, memory string) *wire.Array {
+	return &wire.Array{Dtype: uint32(s.DType), Dims: s.Dims, Memory: memory}
+}
+
+// collectives are names of instructions whose devices wait for each other.
+var collectives = [][]byte{[]byte("all-reduce"), []byte("all-gather"), []byte("all-to-all"), []byte("reduce-scatter"),
+	[]byte("collective-"), []byte("send"), []byte("recv")}
+
+// waits reports whether the devices of an optimised module may wait for each
+// other. Of one that is not known it is assumed.
+func waits(module []byte) bool {
+	if len(module) == 0 {
+		return true
+	}
+	for _, name := range collectives {
+		if bytes.Contains(module, name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *Worker) portable(m *wire.Compile, source device.Program, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+	return nil, nil, status.New(status.Unimplemented, "programs cannot be partitioned yet")
+}

@@ -1,0 +1,224 @@
+package worker
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/collective"
+)
+
+// gang is this worker's part of one dispatched operation.
+type gang struct {
+	w       *Worker
+	id, op  uint64
+	session uint32
+	client  uint64 // process
+	work    any    // *run, *put, *transfer, *fetch or *free
+	queues  []*queue
+	left    atomic.Int32 // parts that have not ended
+	failed  atomic.Pointer[failure]
+	// collective: the engine knows it.
+	collective bool
+	bytes      bool // it has pushes or expectations under (session, op)
+}
+
+type failure struct{ err error }
+
+// failure is the first error of the gang, or nil.
+func (g *gang) failure() error {
+	if f := g.failed.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// fail ends whatever waits for the gang here. The first error is the gang's.
+func (g *gang) fail(err error) {
+	if !g.failed.CompareAndSwap(nil, &failure{err}) {
+		return
+	}
+	if g.collective {
+		g.w.config.Engine.Abort(g.id, err)
+	}
+	if g.bytes {
+		g.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+	}
+	for _, q := range g.queues {
+		q.post(note{})
+	}
+}
+
+// end ends a part.
+func (g *gang) end(err error) {
+	if err != nil {
+		g.fail(err)
+	}
+	if g.left.Add(-1) == 0 {
+		g.w.through(g)
+	}
+}
+
+// gang gives a gang that is under way.
+func (w *Worker) gang(id uint64) *gang {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gangs[id]
+}
+
+// through reports a gang whose parts have all ended.
+func (w *Worker) through(g *gang) {
+	if g.collective {
+		w.config.Engine.End(g.id)
+	}
+	if r, ok := g.work.(*run); ok {
+		r.program.release()
+	}
+	w.report.add(g.id, g.failure())
+	w.mu.Lock()
+	delete(w.gangs, g.id)
+	if w.closing && len(w.gangs) == 0 {
+		w.idle.Broadcast()
+	}
+	w.mu.Unlock()
+}
+
+// begin takes a dispatched operation apart and puts its parts into the queues.
+// An operation that makes no sense fails; an error means that the controller
+// cannot be understood.
+func (w *Worker) begin(d *dispatch) error {
+	g := &gang{w: w, id: d.gang, session: d.session, client: d.client}
+	var err error
+	switch wire.Kind(d.kind) {
+	case wire.KindRun:
+		err = w.beginRun(g, d.operation)
+	case wire.KindPut:
+		err = w.beginPut(g, d.operation)
+	case wire.KindTransfer:
+		err = w.beginTransfer(g, d.operation)
+	case wire.KindFetch:
+		err = w.beginFetch(g, d.operation)
+	case wire.KindFree:
+		var m wire.Free
+		if err := wire.Decode(wire.KindFree, d.operation, &m); err != nil {
+			return err
+		}
+		g.work = &free{m.Objects}
+		for _, q := range w.queues {
+			q.post(note{part: part{g: g}})
+		}
+		return nil
+	default:
+		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.kind)
+	}
+	if err == nil && len(g.queues) == 0 {
+		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op, g.session, w.config.Name)
+	}
+	if err != nil {
+		w.report.add(g.id, err)
+		w.report.flush()
+		return nil
+	}
+	g.left.Store(int32(len(g.queues)))
+	w.mu.Lock()
+	w.gangs[g.id] = g
+	w.mu.Unlock()
+	if r, ok := g.work.(*run); ok {
+		r.program.hold()
+		if g.collective {
+			w.config.Engine.Begin(r.program.gang(g.id))
+		}
+	}
+	for i, q := range g.queues {
+		q.post(note{part: part{g, i}})
+	}
+	return nil
+}
+
+// free is the work of Free.
+type free struct{ objects []uint64 }
+
+// report collects ends of gangs and sends them in batches.
+type report struct {
+	conn transport.Conn
+	// busy: the reader has more to begin and flushes when it has not.
+	busy atomic.Bool
+
+	mu      sync.Mutex // guards the rest; not held while sending
+	ok      []uint64
+	failed  []*wire.Failure
+	sending bool
+	payload []byte
+}
+
+// Ends are not held back beyond so many.
+const reportBatch = 64
+
+// add puts the end of a gang into the next batch.
+func (r *report) add(gang uint64, err error) {
+	r.mu.Lock()
+	if err == nil {
+		r.ok = append(r.ok, gang)
+	} else {
+		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err)})
+	}
+	r.mu.Unlock()
+}
+
+func (r *report) hold() {
+	if !r.busy.Load() {
+		r.busy.Store(true)
+	}
+}
+
+// rest sends what there is, and has flush do so from now on.
+func (r *report) rest() {
+	if r.busy.Load() {
+		r.busy.Store(false)
+	}
+	r.flush()
+}
+
+// flush sends what there is, unless the reader is about to. Who finds another at
+// it leaves it to that one.
+func (r *report) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sending {
+		return
+	}
+	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
+		r.sending = true
+		r.payload = appendCompleted(r.payload[:0], r.ok, r.failed)
+		clear(r.failed)
+		r.ok, r.failed = r.ok[:0], r.failed[:0]
+		r.mu.Unlock()
+		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
+		r.mu.Lock()
+		r.sending = false
+	}
+}
+
+// collective answers a device's call of a collective.
+func (w *Worker) collective(c *device.CollectiveCall) {
+	spec, err := w.specs.of(c.Spec)
+	if err != nil {
+		c.Done(err)
+		return
+	}
+	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands, Results: c.Results, Done: c.Done})
+}
+
+// specs are the collectives that programs call, read once.
+type specs struct {
+	mu   sync.RWMutex
+	read map[string]*spmd.Spec
+}
+
+func (s *specs) of(text string) (*spmd.Spec, error) {
+	return nil, status.New(status.Unimplemented, "collectives cannot be read yet")
+}

@@ -1,0 +1,144 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/collective"
+)
+
+type programKey struct {
+	session uint32
+	program uint64
+}
+
+// program is a loaded program.
+type program struct {
+	name       string
+	form       wire.Loadable_Form
+	places     []*wire.Place
+	ranks      []collective.Place // by row
+	rows       []int              // those of this worker
+	queues     []*queue           // of rows
+	set        schedule.DeviceSet // of rows
+	outputs    int
+	donated    []int
+	collective bool
+
+	refs    atomic.Int32 // the table, the loader, and runs under way
+	settled atomic.Bool  // exe or err is there; written after them
+	exe     device.Executable
+	err     error
+}
+
+func (p *program) hold() { p.refs.Add(1) }
+
+// release gives back a reference; with the last one the executable goes.
+func (p *program) release() {
+	if p.refs.Add(-1) == 0 && p.exe != nil {
+		p.exe.Close()
+	}
+}
+
+// gang is a run of the program, as the engine knows it.
+func (p *program) gang(id uint64) collective.Gang {
+	return collective.Gang{ID: id, Launch: launch(id), Ranks: p.ranks}
+}
+
+// forget takes a program out of the table. Runs that were dispatched go on.
+func (w *Worker) forget(key programKey) {
+	if p := w.programs[key]; p != nil {
+		delete(w.programs, key)
+		p.release()
+	}
+}
+
+// load loads a program beside the queues. Runs of it wait until it is there.
+func (w *Worker) load(m *wire.Load) {
+	key := programKey{m.Session, m.Program}
+	if w.programs[key] != nil {
+		return // sent again
+	}
+	p := &program{name: m.Name, places: m.Places, outputs: len(m.Outputs)}
+	if m.Loadable != nil {
+		p.form, p.collective = m.Loadable.Form, m.Loadable.Collective
+	}
+	for _, d := range m.Donated {
+		p.donated = append(p.donated, int(d))
+	}
+	var local []int
+	for row, at := range m.Places {
+		p.ranks = append(p.ranks, collective.Place{Process: at.Worker, Local: int(at.Local)})
+		if at.Worker == w.self && int(at.Local) < len(w.queues) {
+			p.rows, p.queues = append(p.rows, row), append(p.queues, w.queues[at.Local])
+			local = append(local, int(at.Local))
+		}
+	}
+	p.set = schedule.Devices(local...)
+	p.refs.Store(2)
+	w.programs[key] = p
+	w.beside.Go(func() {
+		p.exe, p.err = w.executable(m.Loadable, m.Places, local)
+		p.settled.Store(true)
+		p.release()
+		for _, q := range w.queues {
+			q.post(note{})
+		}
+	})
+}
+
+// executable makes what a Loadable describes, from its serialized form or else
+// from its code.
+func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int) (device.Executable, error) {
+	if l == nil {
+		return nil, status.New(status.InvalidArgument, "there is nothing to load")
+	}
+	if l.Form == wire.Loadable_PORTABLE && l.Collective && w.config.Engine == nil {
+		return nil, status.New(status.Unimplemented, "worker %s carries no collectives between processes", w.config.Name)
+	}
+	done, err := w.slot()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var unloaded error
+	if len(l.Serialized) > 0 {
+		x, err := w.driver.Load(w.ctx, l.Serialized)
+		if err == nil && l.Form != wire.Loadable_PORTABLE && !slices.Equal(x.Devices(), local) {
+			x.Close()
+			err = status.New(status.FailedPrecondition, "it was compiled for other devices")
+		}
+		if err == nil {
+			return x, nil
+		}
+		unloaded = err
+	}
+	if len(l.Code) == 0 {
+		if unloaded == nil {
+			unloaded = status.New(status.InvalidArgument, "it has neither a serialized form nor code")
+		}
+		return nil, unloaded
+	}
+	options := l.Options
+	if l.Form != wire.Loadable_PORTABLE {
+		if options, err = w.assign(options, l.Form, places); err != nil {
+			return nil, err
+		}
+	}
+	return w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: l.Code}, options)
+}
+
+// slot waits until one more may compile or load.
+func (w *Worker) slot() (done func(), err error) {
+	select {
+	case w.slots <- struct{}{}:
+		return func() { <-w.slots }, nil
+	case <-w.ctx.Done():
+		return nil, context.Cause(w.ctx)
+	}
+}

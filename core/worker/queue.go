@@ -1,0 +1,193 @@
+package worker
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// queue is one device: a goroutine that owns the device's shards and begins its
+// parts of gangs, in order.
+type queue struct {
+	w     *Worker
+	local int
+	box   mailbox
+
+	shards  atomic.Int64 // for reports
+	stands  atomic.Pointer[standing]
+	stopped chan struct{}
+
+	// Of the goroutine.
+	tables  map[uint32]*table
+	last    *table // looked at last
+	todo    []part // from head on: parts that have not begun
+	head    int
+	meeting bool // the first of todo is at hand and waits for the gang's other devices
+	flying  int  // computations under way
+	inputs  []input
+	stays   bool // serve goes on
+	spare   []*shard
+	memory  string // default memory kind
+	row     [1][]deviceBuffer
+}
+
+// part is a device's part of a gang.
+type part struct {
+	g *gang
+	i int
+}
+
+// standing is what a queue that waits stands at.
+type standing struct {
+	gang  uint64
+	what  string
+	since time.Time
+}
+
+// note is something for a queue to do: begin a part, or a call. The zero note has
+// it look again at what it waits for.
+type note struct {
+	part part
+	call func()
+}
+
+// mailbox brings notes to a queue's goroutine. Its length is bounded by the
+// operations that the controller allows its sessions.
+type mailbox struct {
+	mu     sync.Mutex // guards the rest
+	notes  []note
+	asleep bool
+	wake   chan struct{}
+}
+
+func newQueue(w *Worker, local int) *queue {
+	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true}
+	q.box.wake = make(chan struct{}, 1)
+	d := w.driver.Devices()[local]
+	if d.Default < len(d.Memories) {
+		q.memory = d.Memories[d.Default].Kind
+	}
+	return q
+}
+
+// post hands a note to the queue. It never waits.
+func (q *queue) post(n note) {
+	b := &q.box
+	b.mu.Lock()
+	b.notes = append(b.notes, n)
+	asleep := b.asleep
+	b.asleep = false
+	b.mu.Unlock()
+	if asleep {
+		b.wake <- struct{}{}
+	}
+}
+
+// take waits for notes and gives all there are, in exchange for an empty slice.
+func (q *queue) take(empty []note) []note {
+	b := &q.box
+	for {
+		b.mu.Lock()
+		if len(b.notes) > 0 {
+			notes := b.notes
+			b.notes = empty
+			b.mu.Unlock()
+			return notes
+		}
+		b.asleep = true
+		b.mu.Unlock()
+		<-b.wake // a note comes at the latest from stop
+	}
+}
+
+// serve is the queue's goroutine.
+func (q *queue) serve() {
+	defer close(q.stopped)
+	var notes []note
+	for q.stays {
+		clear(notes)
+		notes = q.take(notes[:0])
+		for _, n := range notes {
+			switch {
+			case n.call != nil:
+				n.call()
+				q.advance()
+			case n.part.g == nil:
+				q.advance()
+			case q.head < len(q.todo) || !q.begin(n.part):
+				q.todo = append(q.todo, n.part)
+			}
+		}
+		q.w.report.flush()
+	}
+	for session := range q.tables {
+		q.drop(session)
+	}
+}
+
+// stop ends the goroutine once it has done what was posted before.
+func (q *queue) stop() {
+	q.post(note{call: func() { q.stays = false }})
+}
+
+// advance begins parts until one has to wait.
+func (q *queue) advance() {
+	for q.head < len(q.todo) && q.begin(q.todo[q.head]) {
+		q.next()
+	}
+}
+
+// next takes the first part out of the list.
+func (q *queue) next() {
+	q.todo[q.head] = part{}
+	q.head++
+	switch {
+	case q.head == len(q.todo):
+		q.todo, q.head = q.todo[:0], 0
+	case q.head > 64 && q.head > len(q.todo)/2: // at most as many moved as were begun since
+		n := copy(q.todo, q.todo[q.head:])
+		clear(q.todo[n:])
+		q.todo, q.head = q.todo[:n], 0
+	}
+	if q.stands.Load() != nil {
+		q.stands.Store(nil)
+	}
+}
+
+// begin begins a part, or says that it has to wait.
+func (q *queue) begin(p part) bool {
+	g := p.g
+	switch g.work.(type) {
+	case *run:
+		return q.run(p)
+	case *put:
+		return q.put(p)
+	case *transfer:
+		return q.transfer(p)
+	case *fetch:
+		return q.fetch(p)
+	case *free:
+		q.free(g)
+	}
+	return true
+}
+
+// waits takes note of what the queue waits for, and is false.
+func (q *queue) waits(g *gang, format string, args ...any) bool {
+	if s := q.stands.Load(); s == nil || s.gang != g.id {
+		q.stands.Store(&standing{g.id, fmt.Sprintf(format, args...), time.Now()})
+	}
+	return false
+}
+
+// explain says where an error happened. Errors that came from another operation
+// stay as they are.
+func (q *queue) explain(err error, what string, trace []byte) error {
+	if len(trace) > 0 {
+		return status.Wrap(err, "%s on device %d of worker %s, called at %s", what, q.local, q.w.config.Name, trace)
+	}
+	return status.Wrap(err, "%s on device %d of worker %s", what, q.local, q.w.config.Name)
+}

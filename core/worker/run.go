@@ -1,0 +1,387 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+)
+
+// run is the work of Run.
+type run struct {
+	name    uint64 // of the program, in its session
+	program *program
+	first   uint64   // object of output 0
+	inputs  []uint64 // 0 where mixed says more
+	mixed   []*wire.Mixed
+	kept    []int // arguments that are not donated
+	only    uint32
+	trace   []byte
+	rows    []int // of the program, by part
+	meet    *meeting
+}
+
+// meeting is where the devices of a gang that is one launch of the driver come
+// together. The last to come launches for all.
+type meeting struct {
+	mu       sync.Mutex // guards the rest
+	rows     [][]device.Buffer
+	donated  [][]uint64 // by part
+	makers   [][]uint64 // by part and argument, see shard.maker
+	missing  int
+	launched bool
+}
+
+// input is an argument of the part that is being begun.
+type input struct {
+	object  uint64
+	shard   *shard
+	donated bool
+}
+
+func (w *Worker) beginRun(g *gang, operation []byte) error {
+	r := new(run)
+	if err := r.decode(g, operation); err != nil {
+		return err
+	}
+	p := w.programs[programKey{g.session, r.name}]
+	if p == nil {
+		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.session, w.config.Name)
+	}
+	r.program, g.work = p, r
+	if r.only > 0 {
+		_, q, err := w.where(g.session, r.only-1)
+		if err != nil || q == nil {
+			return err
+		}
+		if len(p.places) != 1 {
+			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.name, len(p.places), r.only-1)
+		}
+		g.queues, r.rows = []*queue{q}, rowZero
+		return nil
+	}
+	// A queue for each row, shared by all runs of the program.
+	g.queues, r.rows = p.queues, p.rows
+	g.collective = p.collective && p.form == wire.Loadable_PORTABLE && w.config.Engine != nil
+	if p.form != wire.Loadable_PORTABLE && len(p.rows) > 1 {
+		n := len(p.rows)
+		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), donated: make([][]uint64, n)}
+		if w.island != nil && p.collective {
+			r.meet.makers = make([][]uint64, n)
+		}
+	}
+	return nil
+}
+
+var rowZero = []int{0}
+
+// object gives the object that is an argument of a row.
+func (r *run) object(arg, row int) uint64 {
+	if id := r.inputs[arg]; id != 0 {
+		return id
+	}
+	for _, m := range r.mixed {
+		if int(m.Argument) != arg {
+			continue
+		}
+		for _, p := range m.Pieces {
+			if row -= int(p.Rows); row < 0 {
+				return p.Object
+			}
+		}
+	}
+	return 0
+}
+
+// launch is the number under which devices know a gang.
+func launch(gang uint64) int32 { return int32(gang & 0x7fffffff) }
+
+// run begins a part of a run.
+func (q *queue) run(p part) bool {
+	g := p.g
+	r := g.work.(*run)
+	if q.meeting { // it is at hand
+		return q.forsake(p)
+	}
+	if err := g.failure(); err != nil {
+		return q.refuse(p, err)
+	}
+	if !r.program.settled.Load() {
+		return q.waits(g, "%s to be loaded", r.program.name)
+	}
+	if err := r.program.err; err != nil {
+		return q.refuse(p, q.explain(err, r.program.name+" could not be loaded", r.trace))
+	}
+	row := r.rows[p.i]
+	t := q.table(g.session)
+	q.inputs = q.inputs[:0]
+	for arg := range r.inputs {
+		object := r.object(arg, row)
+		s, err := q.find(t, object)
+		switch {
+		case err != nil:
+			return q.refuse(p, err)
+		case s == nil:
+			return q.waits(g, "array %d, argument %d of %s, whose bytes have yet to come", object, arg, r.program.name)
+		}
+		donated := slices.Contains(r.program.donated, arg) && !slices.Contains(r.kept, arg)
+		if donated && s.readers > 0 {
+			return q.waits(g, "array %d, argument %d of %s, to be read before it is donated", object, arg, r.program.name)
+		}
+		q.inputs = append(q.inputs, input{object, s, donated})
+	}
+	if q.flying >= q.w.config.Window {
+		return q.waits(g, "one of %d computations under way to end", q.flying)
+	}
+	if r.meet != nil {
+		return q.meet(p)
+	}
+	buffers := q.row[0][:0]
+	for _, in := range q.inputs {
+		buffers = append(buffers, in.shard.buf)
+	}
+	q.row[0] = buffers
+	only := -1
+	if r.program.form == wire.Loadable_PORTABLE || r.only > 0 {
+		only = q.local
+	}
+	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
+	clear(buffers)
+	if err != nil {
+		return q.refuse(p, q.explain(err, r.program.name, r.trace))
+	}
+	for _, in := range q.inputs {
+		if in.donated {
+			q.donate(t, in.object)
+		}
+	}
+	q.started(p, results.Outputs[0], results.Done[0], 0)
+	return true
+}
+
+// refuse fails a part that has not begun, and is true.
+func (q *queue) refuse(p part, err error) bool {
+	r := p.g.work.(*run)
+	for k := range r.program.outputs {
+		q.lose(p.g.session, r.first+uint64(k), err)
+	}
+	p.g.end(err)
+	return true
+}
+
+// donate takes note that a run has consumed a shard.
+func (q *queue) donate(t *table, object uint64) {
+	if s := t.shards[object]; s != nil && s.state == ready {
+		s.fail(errDonated)
+	}
+}
+
+var errDonated = status.New(status.FailedPrecondition, "the array was donated to a computation and its contents are gone")
+
+// started takes the results of a part that the driver has.
+func (q *queue) started(p part, outputs []device.Buffer, done device.Event, maker uint64) {
+	g, r := p.g, p.g.work.(*run)
+	for k, buf := range outputs {
+		s := q.add(g.session, r.first+uint64(k))
+		s.state, s.buf, s.maker = ready, buf, maker
+	}
+	if done.Ready() {
+		q.done(p, done.Wait(background))
+		return
+	}
+	q.flying++
+	done.Then(func(err error) {
+		q.post(note{call: func() {
+			q.flying--
+			q.done(p, err)
+		}})
+	})
+}
+
+// done ends a part that the driver is through with.
+func (q *queue) done(p part, err error) {
+	g, r := p.g, p.g.work.(*run)
+	if err != nil {
+		err = q.explain(err, r.program.name, r.trace)
+		if why := g.failure(); why != nil {
+			err = why // what ended the collective it waited in
+		}
+		t := q.table(g.session)
+		for k := range r.program.outputs {
+			if s := t.shards[r.first+uint64(k)]; s != nil {
+				s.fail(err)
+			}
+		}
+	}
+	g.end(err)
+}
+
+// meet brings a part to its gang's meeting. The queue stands still until the
+// launch.
+func (q *queue) meet(p part) bool {
+	r := p.g.work.(*run)
+	m := r.meet
+	row := make([]device.Buffer, len(q.inputs))
+	var donated, makers []uint64
+	for i, in := range q.inputs {
+		row[i] = in.shard.buf
+		if in.donated {
+			donated = append(donated, in.object)
+		}
+		if m.makers != nil {
+			makers = append(makers, in.shard.maker)
+		}
+	}
+	m.mu.Lock()
+	m.rows[p.i], m.donated[p.i] = row, donated
+	if m.makers != nil {
+		m.makers[p.i] = makers
+	}
+	m.missing--
+	last := m.missing == 0 && p.g.failure() == nil
+	m.launched = last
+	m.mu.Unlock()
+	q.meeting = true
+	q.waits(p.g, "the other devices of %s", r.program.name)
+	if last {
+		p.g.enter()
+	} else if p.g.failure() != nil {
+		q.post(note{}) // it failed meanwhile: look again
+	}
+	return false
+}
+
+// forsake ends a part that is at its meeting, where the gang has failed.
+func (q *queue) forsake(p part) bool {
+	r := p.g.work.(*run)
+	err := p.g.failure()
+	if err == nil {
+		return false
+	}
+	r.meet.mu.Lock()
+	launched := r.meet.launched
+	r.meet.mu.Unlock()
+	if launched {
+		return false // its results are about to come
+	}
+	q.meeting = false
+	return q.refuse(p, err)
+}
+
+// enter launches a gang whose devices have met, in its turn.
+func (g *gang) enter() {
+	r, w := g.work.(*run), g.w
+	if w.island == nil || !r.program.collective {
+		g.launch(nil, 0)
+		return
+	}
+	turn, err := w.island.Enter(&schedule.Gang{Session: g.session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
+	switch {
+	case err != nil:
+		g.spread(nil, err, 0)
+	case turn.Now:
+		g.launch(turn.Cell, turn.Gang)
+	default:
+		w.island.Arm(turn.Gang, (*turned)(g))
+	}
+}
+
+// reads gives the gangs of which every row reads an array.
+func (m *meeting) reads() (gangs []uint64) {
+	for arg, maker := range m.makers[0] {
+		same := maker != 0 && !slices.Contains(gangs, maker)
+		for _, row := range m.makers[1:] {
+			same = same && row[arg] == maker
+		}
+		if same {
+			gangs = append(gangs, maker)
+		}
+	}
+	return gangs
+}
+
+// turned is a gang that waited for its turn, as the island launches it.
+type turned gang
+
+// Launch implements executor.Launch.
+func (t *turned) Launch(turn uint64) bool { return (*gang)(t).launch(nil, turn) }
+
+// Fail implements executor.Launch.
+func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
+
+// launch gives the gang to the driver. Turn is its number in the island, whose
+// cell, where it has one, is told how far it is. It reports whether the gang is
+// under way.
+func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
+	r := g.work.(*run)
+	only := -1
+	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: r.meet.rows, NotDonated: r.kept, Only: only})
+	if err != nil {
+		if cell != nil {
+			g.tell(cell, turn, executor.CellEnded)
+		}
+		g.spread(nil, err, 0)
+		return false
+	}
+	if turn == 0 {
+		g.spread(results, nil, 0)
+		return true
+	}
+	if cell != nil {
+		g.tell(cell, turn, executor.CellLaunched)
+	}
+	var left atomic.Int32
+	left.Store(int32(len(results.Done)) + 1)
+	through := func(error) {
+		if left.Add(-1) > 0 {
+			return
+		}
+		if cell != nil {
+			g.tell(cell, turn, executor.CellDone)
+		} else {
+			g.w.island.Completed(turn)
+		}
+	}
+	g.spread(results, nil, turn)
+	for _, e := range results.Done {
+		e.Then(through)
+	}
+	if cell == nil && left.Load() == 1 {
+		return false
+	}
+	through(nil)
+	return true
+}
+
+// tell sets bits of a cell.
+func (g *gang) tell(cell *executor.Cell, turn uint64, bits uint32) {
+	if cell.Or(bits)&executor.CellWanted != 0 {
+		g.w.island.Report(turn)
+	}
+}
+
+// spread hands the results of a launch to the gang's queues.
+func (g *gang) spread(results *device.Results, err error, maker uint64) {
+	r := g.work.(*run)
+	for i, q := range g.queues {
+		p := part{g, i}
+		q.post(note{call: func() {
+			q.meeting = false
+			if err != nil {
+				q.refuse(p, q.explain(err, r.program.name, r.trace))
+			} else {
+				t := q.table(g.session)
+				for _, object := range r.meet.donated[i] {
+					q.donate(t, object)
+				}
+				q.started(p, results.Outputs[i], results.Done[i], maker)
+			}
+			q.next()
+		}})
+	}
+}

@@ -1,0 +1,329 @@
+package worker_test
+
+import (
+	"encoding/binary"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Process numbers of the tests.
+const (
+	clientProcess = 1
+	firstWorker   = 10
+)
+
+// far is how long a test waits for what must happen.
+const far = 20 * time.Second
+
+// script is a controller and a client that say what a test says.
+type script struct {
+	t       testing.TB
+	conns   []transport.Conn
+	workers []*worker.Worker
+	drivers []device.Driver
+	client  transport.Exchange
+	served  sync.WaitGroup
+	each    int // devices of a worker
+	gang    uint64
+
+	mu       sync.Mutex // guards the rest
+	changed  *sync.Cond
+	ended    []map[uint64]error // by worker, then gang
+	compiled []*wire.Compiled
+}
+
+// start makes workers, each with its devices, and session 1 on all of them.
+func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *script {
+	t.Helper()
+	h := newHub()
+	s := &script{t: t, drivers: drivers, client: h.join(clientProcess), each: len(drivers[0].Devices())}
+	s.changed = sync.NewCond(&s.mu)
+	var spans []*wire.Span
+	for i, d := range drivers {
+		near, remote := inproc.Pair("controller", "worker")
+		c := worker.Config{Name: "w" + string(rune('0'+i)), Conn: remote, Driver: d, Exchange: h.join(uint64(firstWorker + i)),
+			DeviceID: func(w uint64, local int) (int, bool) { return int(w-firstWorker)*s.each + local, true }}
+		if change != nil {
+			change(&c)
+		}
+		w, err := worker.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.conns, s.workers, s.ended = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{})
+		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
+	}
+	for i, w := range s.workers {
+		s.served.Go(func() {
+			if err := w.Serve(); err != nil {
+				t.Errorf("worker %d: %v", i, err)
+			}
+		})
+		s.served.Go(func() { s.listen(i) })
+	}
+	for _, session := range []uint32{1, 2} {
+		s.tell(wire.KindSession, &wire.Session{Session: session, Devices: spans})
+	}
+	t.Cleanup(s.close)
+	return s
+}
+
+func (s *script) close() {
+	s.tell(wire.KindGoodbye, &wire.Goodbye{})
+	s.served.Wait()
+	for _, d := range s.drivers {
+		if err := d.Close(); err != nil {
+			s.t.Errorf("closing a driver: %v", err)
+		}
+	}
+}
+
+// listen reads what a worker says.
+func (s *script) listen(i int) {
+	for {
+		kind, payload, err := s.conns[i].Recv()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		switch kind {
+		case wire.KindCompleted:
+			var m wire.Completed
+			if err := wire.Decode(kind, payload, &m); err != nil {
+				s.t.Error(err)
+			}
+			for _, g := range m.Ok {
+				s.end(i, g, nil)
+			}
+			for _, f := range m.Failed {
+				s.end(i, f.Number, f.Status.Err())
+			}
+		case wire.KindCompiled:
+			m := new(wire.Compiled)
+			if err := wire.Decode(kind, payload, m); err != nil {
+				s.t.Error(err)
+			}
+			s.compiled = append(s.compiled, m)
+		}
+		s.changed.Broadcast()
+		s.mu.Unlock()
+	}
+}
+
+func (s *script) end(i int, gang uint64, err error) {
+	if _, again := s.ended[i][gang]; again {
+		s.t.Errorf("worker %d reported gang %d twice", i, gang)
+	}
+	s.ended[i][gang] = err
+}
+
+// tell sends a message to all workers.
+func (s *script) tell(kind wire.Kind, m proto.Message) {
+	for i := range s.conns {
+		s.tellOne(i, kind, m)
+	}
+}
+
+func (s *script) tellOne(i int, kind wire.Kind, m proto.Message) {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_ = s.conns[i].Send(kind, payload) // a worker that has gone is the test's doing
+}
+
+// until waits for a condition that listen may change.
+func (s *script) until(what string, cond func() bool) {
+	s.t.Helper()
+	late := time.AfterFunc(far, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i, w := range s.workers {
+			s.t.Logf("worker %d: %+v", i, w.Waits())
+		}
+		panic("waited too long for " + what)
+	})
+	defer late.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !cond() {
+		s.changed.Wait()
+	}
+}
+
+// compile has worker 0 compile a program for the virtual devices and all workers
+// with a part load it as program id of the session.
+func (s *script) compile(session uint32, id uint64, p device.Program, options []byte, devices ...int) *wire.Compiled {
+	s.t.Helper()
+	var places []*wire.Place
+	loads := map[int]bool{}
+	for _, d := range devices {
+		places = append(places, &wire.Place{Worker: uint64(firstWorker + d/s.each), Local: uint32(d % s.each)})
+		loads[d/s.each] = true
+	}
+	by := devices[0] / s.each
+	s.mu.Lock()
+	n := len(s.compiled)
+	s.mu.Unlock()
+	s.tellOne(by, wire.KindCompile, &wire.Compile{Op: id, Program: id, Format: p.Format, Code: p.Code, Options: options, Places: places})
+	s.until("a compile", func() bool { return len(s.compiled) > n })
+	m := s.compiled[n]
+	if m.Status.Err() != nil {
+		return m
+	}
+	for w := range loads {
+		s.tellOne(w, wire.KindLoad, &wire.Load{Session: session, Program: id, Loadable: m.Loadable, Places: places, Outputs: m.Info.Outputs, Name: m.Info.Name, Donated: m.Info.Donated})
+	}
+	return m
+}
+
+// dispatch sends an operation to workers and gives its gang.
+func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, workers ...int) uint64 {
+	payload, err := proto.Marshal(op)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.gang++
+	for _, w := range workers {
+		s.tellOne(w, wire.KindDispatch, &wire.Dispatch{Gang: s.gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
+	}
+	return s.gang
+}
+
+// wait gives the first error of a gang's workers, once all have reported it.
+func (s *script) wait(gang uint64, workers ...int) (err error) {
+	s.t.Helper()
+	s.until("the end of a gang", func() bool {
+		for _, w := range workers {
+			e, ok := s.ended[w][gang]
+			if !ok {
+				return false
+			}
+			if err == nil {
+				err = e
+			}
+		}
+		return true
+	})
+	return err
+}
+
+// put makes an object of one f32 vector a device.
+func (s *script) put(session uint32, op, object uint64, devices []int, value func(d int) []float32) uint64 {
+	m := &wire.Put{Op: op, Object: object, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{int64(len(value(0)))}}}
+	for _, d := range devices {
+		m.Devices = append(m.Devices, uint32(d))
+	}
+	g := s.dispatch(session, wire.KindPut, m, s.of(devices)...)
+	for _, d := range devices {
+		s.client.PushBytes(uint64(firstWorker+d/s.each), transport.Key{Space: transport.Transfers(session), ID: op, Part: uint64(d)}, floats(value(d)), nil)
+	}
+	return g
+}
+
+// of gives the workers of devices.
+func (s *script) of(devices []int) (workers []int) {
+	seen := map[int]bool{}
+	for _, d := range devices {
+		if w := d / s.each; !seen[w] {
+			seen[w] = true
+			workers = append(workers, w)
+		}
+	}
+	return workers
+}
+
+// fetch reads a shard of n f32s.
+func (s *script) fetch(session uint32, op, object uint64, d, n int) ([]float32, error) {
+	s.t.Helper()
+	got := make(chan []float32, 1)
+	space := transport.Transfers(session)
+	s.client.Expect(uint64(firstWorker+d/s.each), transport.Key{Space: space, ID: op, Part: uint64(d)}, int64(4*n), nil, func(b transport.Block, err error) {
+		if err != nil {
+			got <- nil
+			return
+		}
+		out := make([]float32, n)
+		for i := range out {
+			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b.Data[4*i:]))
+		}
+		b.Release()
+		got <- out
+	})
+	err := s.wait(s.dispatch(session, wire.KindFetch, &wire.Fetch{Op: op, Object: object, Device: uint32(d)}, d/s.each), d/s.each)
+	if err != nil {
+		s.client.Fail(space, op, err)
+		<-got
+		return nil, err
+	}
+	return <-got, nil
+}
+
+func floats(v []float32) []byte {
+	var b []byte
+	for _, f := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+	}
+	return b
+}
+
+// simDrivers makes workers' drivers of simulated devices on one island.
+func simDrivers(t testing.TB, workers, each int, o sim.Options) []device.Driver {
+	t.Helper()
+	if o.Island == nil {
+		o.Island = sim.NewIsland(sim.Instant, 1)
+	}
+	o.Devices = each
+	store := newStore()
+	drivers := make([]device.Driver, workers)
+	var joins sync.WaitGroup
+	for i := range drivers {
+		joins.Go(func() {
+			d, err := sim.Kind{Options: o}.Join(t.Context(), device.Membership{Epoch: 1, Node: i, Nodes: workers, Store: store})
+			if err != nil {
+				t.Error(err)
+			}
+			drivers[i] = d
+		})
+	}
+	joins.Wait()
+	return drivers
+}
+
+// empty fails the test where device memory stays in use.
+func (s *script) empty() {
+	s.t.Helper()
+	for i, d := range s.drivers {
+		for k := range d.Devices() {
+			deadline := time.Now().Add(far)
+			for {
+				m, err := d.MemoryStats(k)
+				if err != nil {
+					s.t.Fatal(err)
+				}
+				if m.InUse == 0 {
+					break
+				}
+				if time.Now().After(deadline) {
+					s.t.Fatalf("worker %d device %d has %d bytes in use, want none", i, k, m.InUse)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+}

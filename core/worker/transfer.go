@@ -1,0 +1,435 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+)
+
+// transfer is the work of Transfer.
+type transfer struct {
+	object uint64
+	shape  shape.Shape
+	memory string
+	parts  []*leg // by part
+}
+
+// leg is one device's part of a transfer. The device's queue owns it, but for
+// what assembly guards.
+type leg struct {
+	sends []*move
+	makes *assembly // nil where the device gets nothing
+	left  int       // sends, and 1 for what it makes, that have not ended
+	err   error
+}
+
+// move is one Move with a device here.
+type move struct {
+	index     int
+	source    uint64
+	whole     bool
+	shape     shape.Shape // of the source shard
+	start, at []int64
+	size      []int64
+	from, to  place
+	local     *leg   // of the destination, where it is here
+	queue     *queue // of the destination, where it is here
+	arrives   bool   // it comes from another process
+}
+
+// assembly is a shard that is put together from boxes.
+type assembly struct {
+	moves []*move
+	shard *shard // nil until the queue has come to it
+	need  int    // boxes that have yet to come
+	gone  bool   // the shard will not be made
+
+	mu    sync.Mutex // guards the rest
+	block transport.Block
+	buf   device.Buffer // instead of bytes: a copy that the driver made
+	err   error
+}
+
+func (w *Worker) beginTransfer(g *gang, operation []byte) error {
+	var m wire.Transfer
+	if err := wire.Decode(wire.KindTransfer, operation, &m); err != nil {
+		return err
+	}
+	g.op = m.Op
+	s, err := shapeOf(m.Array)
+	if err != nil {
+		return err
+	}
+	t := &transfer{object: m.Object, shape: s, memory: m.Array.Memory}
+	legs := map[*queue]*leg{}
+	of := func(q *queue) *leg {
+		l := legs[q]
+		if l == nil {
+			l = new(leg)
+			legs[q] = l
+			g.queues, t.parts = append(g.queues, q), append(t.parts, l)
+		}
+		return l
+	}
+	for i, one := range m.Moves {
+		v, err := t.move(i, one)
+		if err != nil {
+			return status.Wrap(err, "move %d of %d", i, len(m.Moves))
+		}
+		var from, to *queue
+		if v.from, from, err = w.where(g.session, one.From); err != nil {
+			return err
+		}
+		if v.to, to, err = w.where(g.session, one.To); err != nil {
+			return err
+		}
+		if to != nil {
+			l := of(to)
+			if l.makes == nil {
+				l.makes = new(assembly)
+				l.left++
+			}
+			l.makes.moves = append(l.makes.moves, v)
+			l.makes.need++
+			v.queue, v.local, v.arrives = to, l, from == nil
+		}
+		if from != nil {
+			l := of(from)
+			l.sends = append(l.sends, v)
+			l.left++
+		}
+	}
+	for _, l := range legs {
+		if l.makes != nil && len(l.makes.moves) > 1 && slices.ContainsFunc(l.makes.moves, func(v *move) bool { return v.whole }) {
+			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
+		}
+	}
+	g.work, g.bytes = t, true
+	return nil
+}
+
+// move reads a Move.
+func (t *transfer) move(index int, m *wire.Move) (*move, error) {
+	v := &move{index: index, source: m.Source, whole: len(m.Start) == 0 && len(m.Size) == 0, start: m.Start, size: m.Size, at: m.At, shape: t.shape}
+	if v.whole {
+		return v, nil
+	}
+	var err error
+	if v.shape, err = shapeOf(m.Shard); err != nil {
+		return nil, err
+	}
+	if v.shape.DType != t.shape.DType {
+		return nil, status.New(status.InvalidArgument, "a box of %s cannot become part of %s: the element types differ", v.shape, t.shape)
+	}
+	if err := v.box().check(); err != nil {
+		return nil, err
+	}
+	if !within(v.at, v.size, t.shape.Dims) {
+		return nil, status.New(status.InvalidArgument, "a box of size %v does not fit into %s at %v", v.size, t.shape, v.at)
+	}
+	return v, nil
+}
+
+// box is the move as a copy between host arrays.
+func (v *move) box() box {
+	return box{from: v.shape.Dims, start: v.start, size: v.size, at: v.at}
+}
+
+// bytes is the size of the box.
+func (v *move) bytes() int64 {
+	return shape.Shape{DType: v.shape.DType, Dims: v.size}.HostBytes()
+}
+
+func width(s shape.Shape) int64 { return int64(s.DType.Bits()+7) / 8 }
+
+// transfer begins a device's part: it sends what is asked of it and expects what
+// comes to it.
+func (q *queue) transfer(p part) bool {
+	g := p.g
+	t := g.work.(*transfer)
+	l := t.parts[p.i]
+	table := q.table(g.session)
+	err := g.failure()
+	sources := make([]*shard, len(l.sends))
+	for i, v := range l.sends {
+		if err != nil {
+			break
+		}
+		if sources[i], err = q.find(table, v.source); err == nil && sources[i] == nil {
+			return q.waits(g, "array %d, whose bytes have yet to come", v.source)
+		}
+	}
+	if err == nil {
+		for i, v := range l.sends {
+			if s := sources[i]; !v.whole && !same(s.buf.Shape(), v.shape) || v.whole && !same(s.buf.Shape(), t.shape) {
+				err = status.New(status.InvalidArgument, "array %d has shards of %s, the transfer says %s", v.source, s.buf.Shape(), v.shape)
+			}
+		}
+	}
+	if err != nil {
+		g.fail(err)
+		if l.makes != nil {
+			q.lose(g.session, t.object, err)
+			l.makes.gone = true
+			l.makes.letGo()
+		}
+		for _, v := range l.sends { // the other devices here wait for its boxes
+			if v.local != nil {
+				v.local.makes.fail(err)
+				v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
+			}
+		}
+		g.end(err)
+		return true
+	}
+	for _, s := range sources {
+		s.readers++
+	}
+	if l.makes != nil {
+		q.expect(g, t, l)
+	}
+	boxes := map[*shard][]*move{}
+	for i, v := range l.sends {
+		switch s := sources[i]; {
+		case !v.whole:
+			boxes[s] = append(boxes[s], v)
+			continue // it stays read until its bytes are on the host
+		case v.local != nil:
+			q.copyTo(g, t, s, v)
+			q.sent(g, l, nil)
+			q.read(s)
+		default:
+			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+			q.push(g, s, v.to.worker, key, func(err error) { q.sent(g, l, err) })
+			q.read(s)
+		}
+	}
+	for s, moves := range boxes {
+		q.sendBoxes(g, l, s, moves)
+	}
+	return true
+}
+
+func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
+
+// sent ends one of a leg's duties.
+func (q *queue) sent(g *gang, l *leg, err error) {
+	if err != nil && l.err == nil {
+		l.err = q.explain(err, "moving an array", nil)
+		g.fail(l.err)
+	}
+	if l.left--; l.left == 0 {
+		g.end(l.err)
+	}
+}
+
+// copyTo moves a whole shard to another device of the driver.
+func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
+	memory := t.memory
+	if memory == "" {
+		memory = v.queue.memory
+	}
+	buf, err := s.buf.CopyTo(v.queue.local, memory)
+	v.queue.post(note{call: func() {
+		a := v.local.makes
+		a.mu.Lock()
+		a.buf = buf
+		if a.err == nil {
+			a.err = err
+		}
+		a.mu.Unlock()
+		v.queue.got(g, t, v.local)
+	}})
+}
+
+// expect makes the shard that boxes will fill.
+func (q *queue) expect(g *gang, t *transfer, l *leg) {
+	a := l.makes
+	a.shard = q.add(g.session, t.object)
+	if a.need == 0 { // its boxes were quicker
+		q.make(g, t, l)
+		return
+	}
+	for _, v := range a.moves {
+		if !v.arrives {
+			continue
+		}
+		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+		size := t.shape.HostBytes()
+		if !v.whole {
+			size = v.bytes()
+		}
+		q.w.config.Exchange.Expect(v.from.worker, key, size, nil, func(b transport.Block, err error) {
+			if err == nil && v.whole {
+				a.mu.Lock()
+				a.block = b
+				a.mu.Unlock()
+			} else if err == nil {
+				in := v.box()
+				in.from, in.start = v.size, make([]int64, len(v.size))
+				in.copy(a.memory(t.shape), t.shape.Dims, b.Data, width(t.shape))
+				b.Release()
+			}
+			if err != nil {
+				a.fail(err)
+			}
+			q.post(note{call: func() { q.got(g, t, l) }})
+		})
+	}
+	if err := g.failure(); err != nil {
+		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+	}
+}
+
+// memory gives the bytes of the shard that is put together.
+func (a *assembly) memory(s shape.Shape) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.block.Data == nil {
+		a.block = pinned(s.HostBytes())
+	}
+	return a.block.Data
+}
+
+func (a *assembly) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err == nil {
+		a.err = err
+	}
+}
+
+// got takes note that a box has come.
+func (q *queue) got(g *gang, t *transfer, l *leg) {
+	a := l.makes
+	a.need--
+	switch {
+	case a.gone:
+		a.letGo()
+	case a.need == 0 && a.shard != nil:
+		q.make(g, t, l)
+	}
+}
+
+// letGo gives back what came for a shard that will not be made.
+func (a *assembly) letGo() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.buf != nil {
+		a.buf.Close()
+		a.buf = nil
+	}
+	if a.block.Release != nil {
+		a.block.Release()
+		a.block = transport.Block{}
+	}
+}
+
+// make ends an assembly all of whose boxes have come.
+func (q *queue) make(g *gang, t *transfer, l *leg) {
+	a := l.makes
+	s := a.shard
+	if a.err == nil && a.buf == nil && !s.freed {
+		if a.block.Data == nil {
+			a.block = pinned(t.shape.HostBytes())
+		}
+		a.buf, a.err = q.fromHost(t.shape, t.memory, a.block)
+		a.block = transport.Block{}
+	}
+	if err := a.err; err != nil || s.freed {
+		a.letGo()
+		if why := g.failure(); why != nil {
+			err = why
+		}
+		if err == nil {
+			q.came(s, nil, errFreed)
+		} else {
+			err = q.explain(err, "moving an array", nil)
+			q.came(s, nil, err)
+		}
+		q.sent(g, l, err)
+		return
+	}
+	e := a.buf.Ready()
+	q.came(s, a.buf, nil)
+	end := func(err error) {
+		if err != nil && s.state == ready && !s.freed {
+			s.fail(err)
+		}
+		q.sent(g, l, err)
+	}
+	if e.Ready() {
+		end(e.Wait(background))
+		return
+	}
+	e.Then(func(err error) { q.post(note{call: func() { end(err) }}) })
+}
+
+// sendBoxes brings a shard to the host once and sends its boxes from there.
+func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
+	t := g.work.(*transfer)
+	host := pinned(s.buf.Shape().HostBytes())
+	e, err := s.buf.ToHost(host.Data)
+	for range moves {
+		q.read(s)
+	}
+	if err != nil {
+		host.Release()
+		q.failBoxes(g, t, l, moves, err)
+		return
+	}
+	e.Then(func(err error) {
+		if err != nil {
+			host.Release()
+			q.post(note{call: func() { q.failBoxes(g, t, l, moves, err) }})
+			return
+		}
+		// The copies may take long, and the driver's goroutine is not ours.
+		go q.pushBoxes(g, t, l, host, moves)
+	})
+}
+
+// pushBoxes sends boxes of an array on the host.
+func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
+	left := len(moves)
+	done := func(err error) { // on the queue's goroutine
+		if left--; left == 0 {
+			host.Release()
+		}
+		q.sent(g, l, err)
+	}
+	for _, v := range moves {
+		out := v.box()
+		if v.local != nil {
+			out.copy(v.local.makes.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
+			v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
+			q.post(note{call: func() { done(nil) }})
+			continue
+		}
+		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+		out.at = make([]int64, len(v.size))
+		q.w.config.Exchange.Push(v.to.worker, key, v.bytes(), func(dst []byte, written func(error)) {
+			out.copy(dst, v.size, host.Data, width(t.shape))
+			written(nil)
+		}, func(err error) { q.post(note{call: func() { done(err) }}) })
+	}
+	if err := g.failure(); err != nil {
+		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+	}
+}
+
+// failBoxes ends boxes whose bytes cannot be had.
+func (q *queue) failBoxes(g *gang, t *transfer, l *leg, moves []*move, err error) {
+	for _, v := range moves {
+		if v.local != nil {
+			v.local.makes.fail(err)
+			v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
+		}
+		q.sent(g, l, err)
+	}
+}

@@ -1,0 +1,482 @@
+// Package worker is the process that owns devices: it keeps its shards of the
+// cluster's objects and runs its part of every gang.
+//
+// A Worker stands between four things: a connection to the controller, a driver
+// of devices, an exchange that brings bytes from and to other processes, and an
+// engine for collectives between processes.
+//
+// # Guarantees
+//
+// Operations that share a device begin on it in the order in which they came. One
+// that waits, for bytes or for another gang, holds back what comes after it on
+// that device and nothing else. An operation that reads a failed shard fails with
+// the same error and nothing of it begins on that device.
+//
+// Every gang that was dispatched is reported once, when all its devices here are
+// through with it; Free, which cannot fail, is not reported.
+//
+// # Waits
+//
+// A queue waits for bytes (until their sender has gone), for a program to be
+// loaded, for the other devices of a gang, and for the driver to be through with
+// earlier work. Abort ends the waits of a gang, Drop those of a session, and the
+// end of the connection all of them. Waits says what each queue stands at.
+//
+// # Concurrency
+//
+// One goroutine reads the connection, one a device owns the device's shards; no
+// lock is taken between a dispatched run and the driver. Exported methods may be
+// called from any goroutine. Cluster assembly and command lines import it.
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/collective"
+)
+
+// Engine carries collectives of gangs with devices in other processes.
+type Engine interface {
+	// Begin makes a gang known, before any of its devices enters a collective.
+	Begin(g collective.Gang)
+	// Enter is a device's arrival at a collective.
+	Enter(c collective.Call)
+	// Abort ends the calls of a gang, and those to come, with err.
+	Abort(gang uint64, err error)
+	// End forgets a gang.
+	End(gang uint64)
+}
+
+// Config is what a worker is made from.
+type Config struct {
+	Name     string // for people
+	Conn     transport.Conn
+	Driver   device.Driver
+	Exchange transport.Exchange
+	Engine   Engine // nil: programs whose collectives span processes are refused, but for the driver's own
+	// Window bounds the computations under way on one device; 0 is DefaultWindow.
+	Window int
+	// Threads is the pool that the devices share, where they are threads and not
+	// queues; see schedule.Threads. 0: they are queues.
+	Threads int
+	// DeviceID gives the driver's number for a place, of this or of other members
+	// of the driver's epoch. nil: only places of this worker have one.
+	DeviceID func(worker uint64, local int) (id int, ok bool)
+	// Heartbeat is how often the controller is to hear of this worker; 0: only
+	// when there is something to say.
+	Heartbeat time.Duration
+	Log       *slog.Logger // nil: nothing is logged
+}
+
+// DefaultWindow keeps a device busy and is half of what XLA's CPU client takes
+// before its Execute blocks.
+const DefaultWindow = 16
+
+// How long Close waits for the driver's work to end after all its waits have
+// been ended.
+const closeWait = 30 * time.Second
+
+// Gangs of several devices whose collectives are the plugin's, under way at
+// once, on drivers whose devices share a pool of threads. XLA's CPU client
+// deadlocks when more than 32 wait on its threads.
+const threadWindow = 16
+
+// Worker runs a part of a cluster's gangs.
+type Worker struct {
+	config Config
+	conn   transport.Conn
+	driver device.Driver
+	log    *slog.Logger
+	self   uint64
+	queues []*queue
+	island *executor.Island // nil where devices are queues
+	report report
+
+	ctx    context.Context // ends with the connection
+	cancel context.CancelCauseFunc
+	beside sync.WaitGroup // compiles, loads, heartbeats
+	slots  chan struct{}  // of compiles and loads
+
+	// Of the goroutine that reads the connection.
+	programs map[programKey]*program
+	sessions map[uint32]*session
+	dispatch dispatch
+
+	mu      sync.Mutex // guards the rest
+	gangs   map[uint64]*gang
+	idle    *sync.Cond // gangs is empty
+	closing bool
+	specs   specs
+
+	closed  sync.Once
+	started atomic.Bool
+}
+
+// New makes a worker. Serve runs it; Close is owed in any case.
+//
+// Errors: INVALID_ARGUMENT, or why the driver does not take a collective handler.
+func New(c Config) (*Worker, error) {
+	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Window < 0 || c.Threads < 0 {
+		return nil, status.New(status.InvalidArgument, "a worker needs a connection, a driver and an exchange, and bounds that are not negative")
+	}
+	if c.Window == 0 {
+		c.Window = DefaultWindow
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	w := &Worker{
+		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, gangs: map[uint64]*gang{},
+		slots: make(chan struct{}, 2),
+	}
+	w.idle = sync.NewCond(&w.mu)
+	w.report.conn = c.Conn
+	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
+		if err := p.ServeCollectives(w.collective); err != nil {
+			return nil, status.Wrap(err, "worker %s", c.Name)
+		}
+	}
+	if c.Threads > 0 {
+		cells := make([]executor.Cell, 4*threadWindow)
+		free := make([]*executor.Cell, len(cells))
+		for i := range cells {
+			free[i] = &cells[i]
+		}
+		w.island = executor.NewIsland(free, schedule.Config{Policy: &schedule.Threads{Pool: c.Threads}})
+		w.island.Bound(threadWindow)
+	}
+	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	for i := range c.Driver.Devices() {
+		w.queues = append(w.queues, newQueue(w, i))
+	}
+	return w, nil
+}
+
+var errEnded = status.New(status.Unavailable, "the worker's connection to its controller has ended")
+
+// Serve reads the connection until it ends, and then ends all that is under way.
+// It returns why; a controller that said goodbye without an error is nil.
+func (w *Worker) Serve() error {
+	if !w.started.CompareAndSwap(false, true) {
+		return status.New(status.FailedPrecondition, "a worker serves once")
+	}
+	for _, q := range w.queues {
+		go q.serve()
+	}
+	if w.config.Heartbeat > 0 {
+		w.beside.Go(w.heartbeats)
+	}
+	err := w.read()
+	if err != nil {
+		err = status.Wrap(err, "worker %s", w.config.Name)
+	}
+	w.Close()
+	return err
+}
+
+// Close ends the connection and all that is under way. The driver, the exchange
+// and the engine stay the caller's.
+func (w *Worker) Close() {
+	w.closed.Do(w.close)
+}
+
+func (w *Worker) close() {
+	w.cancel(errEnded)
+	w.conn.Close()
+	w.mu.Lock()
+	w.closing = true
+	under := make([]*gang, 0, len(w.gangs))
+	for _, g := range w.gangs {
+		under = append(under, g)
+	}
+	w.mu.Unlock()
+	for _, g := range under {
+		g.fail(errEnded)
+	}
+	if w.island != nil {
+		w.island.Close()
+	}
+	w.beside.Wait()
+	if !w.started.Load() {
+		return
+	}
+	// Every callback of the driver and of the exchange belongs to a gang, so that
+	// the queues may stop once there are no gangs.
+	late := time.AfterFunc(closeWait, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", w.waits())
+		clear(w.gangs)
+		w.idle.Broadcast()
+	})
+	w.mu.Lock()
+	for len(w.gangs) > 0 {
+		w.idle.Wait()
+	}
+	w.mu.Unlock()
+	late.Stop()
+	for _, q := range w.queues {
+		q.stop()
+	}
+	for _, q := range w.queues {
+		<-q.stopped
+	}
+	for _, p := range w.programs {
+		p.release()
+	}
+}
+
+// read is the loop over the controller's messages.
+func (w *Worker) read() error {
+	for n := 0; ; n++ {
+		// Ends are held back while there is more to begin.
+		if n%32 == 0 || !w.conn.Buffered() {
+			w.report.rest()
+		} else {
+			w.report.hold()
+		}
+		kind, payload, err := w.conn.Recv()
+		if err != nil {
+			if w.ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if kind == wire.KindGoodbye {
+			var m wire.Goodbye
+			if err := wire.Decode(kind, payload, &m); err != nil {
+				return err
+			}
+			return m.Status.Err()
+		}
+		if err := w.take(kind, payload); err != nil {
+			return err
+		}
+	}
+}
+
+// take acts on one message. An error means that the controller cannot be
+// understood.
+func (w *Worker) take(kind wire.Kind, payload []byte) error {
+	switch kind {
+	case wire.KindDispatch:
+		if err := w.dispatch.decode(payload); err != nil {
+			return err
+		}
+		return w.begin(&w.dispatch)
+	case wire.KindAbort:
+		return decoded(kind, payload, new(wire.Abort), func(m *wire.Abort) {
+			if g := w.gang(m.Gang); g != nil {
+				g.fail(reason(m.Status))
+			}
+		})
+	case wire.KindCompile:
+		return decoded(kind, payload, new(wire.Compile), w.compile)
+	case wire.KindLoad:
+		return decoded(kind, payload, new(wire.Load), w.load)
+	case wire.KindForget:
+		return decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
+			for _, p := range m.Programs {
+				w.forget(programKey{m.Session, p})
+			}
+		})
+	case wire.KindPeers:
+		return decoded(kind, payload, new(wire.Peers), w.peers)
+	case wire.KindDrop:
+		return decoded(kind, payload, new(wire.Drop), w.drop)
+	case wire.KindSession:
+		return decoded(kind, payload, new(wire.Session), w.session)
+	case wire.KindHeartbeat:
+	default:
+		w.log.Debug("a message of an unknown kind", "kind", kind)
+	}
+	return nil
+}
+
+func decoded[M proto.Message](kind wire.Kind, payload []byte, m M, f func(M)) error {
+	if err := wire.Decode(kind, payload, m); err != nil {
+		return err
+	}
+	f(m)
+	return nil
+}
+
+// reason is the error of a message that must have one.
+func reason(s *wire.Status) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return status.New(status.Cancelled, "the controller ended it and gave no reason")
+}
+
+// peers takes note of processes.
+func (w *Worker) peers(m *wire.Peers) {
+	why := m.Why.Err()
+	if why == nil {
+		why = status.New(status.Unavailable, "the process was lost, as the controller says")
+	}
+	w.config.Exchange.Peers(m.Come, m.Gone, why)
+}
+
+// session is what this worker knows of a session.
+type session struct {
+	devices []place // by number of a virtual device
+}
+
+// place is where a virtual device is.
+type place struct {
+	worker uint64
+	local  int
+}
+
+func (w *Worker) session(m *wire.Session) {
+	s := new(session)
+	for _, span := range m.Devices {
+		const most = 1 << 20 // devices, so that bad numbers take no memory
+		for k := range min(span.Count, most) {
+			s.devices = append(s.devices, place{span.Worker, int(span.Local + k)})
+		}
+	}
+	w.sessions[m.Session] = s
+	if m.Client != nil {
+		w.config.Exchange.Peers([]*wire.Process{m.Client}, nil, nil)
+	}
+}
+
+// where gives the place of a virtual device, and its queue where it is here.
+//
+// Errors: INVALID_ARGUMENT where the session has no such device.
+func (w *Worker) where(session uint32, number uint32) (place, *queue, error) {
+	s := w.sessions[session]
+	if s == nil || uint64(number) >= uint64(len(s.devices)) {
+		return place{}, nil, status.New(status.InvalidArgument, "session %d has no device %d that worker %s knows of", session, number, w.config.Name)
+	}
+	p := s.devices[number]
+	if p.worker != w.self || p.local >= len(w.queues) {
+		return p, nil, nil
+	}
+	return p, w.queues[p.local], nil
+}
+
+// drop ends a session: its operations fail, and its shards and programs go.
+func (w *Worker) drop(m *wire.Drop) {
+	why := m.Status.Err()
+	if why == nil {
+		why = status.New(status.Cancelled, "the session has ended")
+	}
+	w.mu.Lock()
+	var under []*gang
+	for _, g := range w.gangs {
+		if g.session == m.Session {
+			under = append(under, g)
+		}
+	}
+	w.mu.Unlock()
+	for _, g := range under {
+		g.fail(why)
+	}
+	for _, q := range w.queues {
+		q.post(note{call: func() { q.drop(m.Session) }})
+	}
+	delete(w.sessions, m.Session)
+	for key := range w.programs {
+		if key.session == m.Session {
+			w.forget(key)
+		}
+	}
+}
+
+// heartbeats tells the controller that this worker lives.
+func (w *Worker) heartbeats() {
+	t := time.NewTicker(w.config.Heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-t.C:
+		}
+		m := &wire.Heartbeat{MemoryInUse: make([]int64, len(w.queues))}
+		for i, q := range w.queues {
+			if s, err := w.driver.MemoryStats(i); err == nil {
+				m.MemoryInUse[i] = s.InUse
+			}
+			m.Objects += uint64(q.shards.Load())
+		}
+		for _, s := range w.Waits() {
+			if s.Since > stuck {
+				w.log.Warn("a device waits", "worker", w.config.Name, "device", s.Device, "gang", s.Gang, "for", s.For, "since", s.Since)
+			}
+		}
+		payload, err := proto.Marshal(m)
+		if err != nil {
+			panic(err) // a message of ours always encodes
+		}
+		if w.conn.Send(wire.KindHeartbeat, payload) != nil {
+			return // the reader learns why
+		}
+	}
+}
+
+// A queue that stands at one gang for so long is told of.
+const stuck = 5 * time.Second
+
+// Wait is what a device's queue stands at.
+type Wait struct {
+	Device int
+	Gang   uint64
+	For    string
+	Since  time.Duration
+}
+
+// Waits tells of the queues that wait, by device.
+func (w *Worker) Waits() []Wait {
+	var all []Wait
+	for _, q := range w.queues {
+		if s := q.stands.Load(); s != nil {
+			all = append(all, Wait{q.local, s.gang, s.what, time.Since(s.since)})
+		}
+	}
+	return all
+}
+
+func (w *Worker) waits() string {
+	var text []string
+	for _, s := range w.Waits() {
+		text = append(text, fmt.Sprintf("device %d at gang %d for %s", s.Device, s.Gang, s.For))
+	}
+	return fmt.Sprint(text)
+}
+
+// Offer says what a driver brings to a cluster.
+func Offer(d device.Driver) *wire.WorkerOffer {
+	o := &wire.WorkerOffer{Platform: &wire.Platform{Name: d.Platform(), Version: d.PlatformVersion()}}
+	for i, v := range d.Devices() {
+		l := &wire.LocalDevice{Local: uint32(i), Kind: v.Kind, DefaultMemory: uint32(v.Default)}
+		for _, m := range v.Memories {
+			l.Memories = append(l.Memories, m.Kind)
+		}
+		if s, err := d.MemoryStats(i); err == nil {
+			l.MemoryLimit = max(0, s.Limit)
+		}
+		o.Devices = append(o.Devices, l)
+	}
+	return o
+}
+
+// background is for reading the errors of events that have fired.
+var background = context.Background()
