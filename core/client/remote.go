@@ -77,7 +77,7 @@ type Ended struct {
 	Err   error // nil: what it makes is ready
 }
 
-// Notify is told of operations that have ended, in batches, from one goroutine,
+// Notify is told of operations that have ended, in batches, one call at a time,
 // once for each; a session that is lost ends all that are under way. It must not
-// wait.
+// wait. An operation may end before the call that submitted it has returned.
 type Notify func([]Ended)

@@ -1,0 +1,277 @@
+package client
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// begin gives an operation its number, when the session has credit. The caller
+// holds order.
+func (r *remote) begin(p pending) (uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.underWay >= r.credit && r.lost == nil {
+		r.room.Wait()
+	}
+	if r.lost != nil {
+		return 0, r.lost
+	}
+	r.op++
+	r.underWay++
+	r.pending[r.op] = p
+	return r.op, nil
+}
+
+// send sends the operation in buf. A connection that is no more is for the reader
+// to find, who ends the operation with all others; a message that cannot be sent
+// takes its number back.
+func (r *remote) send(kind wire.Kind, op uint64) error {
+	err := r.conn.Send(kind, r.buf)
+	if status.CodeOf(err) == status.InvalidArgument {
+		return r.takeBack(op, err)
+	}
+	return nil
+}
+
+// takeBack undoes begin of an operation that was not sent.
+func (r *remote) takeBack(op uint64, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.take(op); !ok {
+		return nil // the session's end has told of it
+	}
+	r.op--
+	r.room.Broadcast()
+	return err
+}
+
+// Run implements Cluster.
+func (r *remote) Run(s *RunSpec) error {
+	r.order.Lock()
+	defer r.order.Unlock()
+	op, err := r.begin(pending{token: s.Token})
+	if err != nil {
+		return err
+	}
+	r.takeFrees()
+	r.buf = appendRun(r.buf[:0], op, s)
+	return r.send(wire.KindRun, op)
+}
+
+// appendRun writes a wire.Run.
+func appendRun(b []byte, op uint64, s *RunSpec) []byte {
+	b = appendInt(b, 1, op)
+	b = appendInt(b, 2, s.Program)
+	b = appendInt(b, 3, s.FirstOutput)
+	b = appendPacked(b, 4, s.Inputs)
+	for _, m := range s.Mixed {
+		b = protowire.AppendTag(b, 5, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(proto.Size(m)))
+		b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
+	}
+	b = appendPacked(b, 6, s.NotDonated)
+	if s.Only >= 0 {
+		b = appendInt(b, 7, uint64(s.Only)+1)
+	}
+	if len(s.Trace) > 0 {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), s.Trace)
+	}
+	return b
+}
+
+func appendInt(b []byte, n protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
+}
+
+func appendPacked[T uint32 | uint64](b []byte, n protowire.Number, values []T) []byte {
+	if len(values) == 0 {
+		return b
+	}
+	size := 0
+	for _, v := range values {
+		size += protowire.SizeVarint(uint64(v))
+	}
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(size))
+	for _, v := range values {
+		b = protowire.AppendVarint(b, uint64(v))
+	}
+	return b
+}
+
+// submit numbers and sends an operation that set has made a message of.
+func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Message) (uint64, error) {
+	r.order.Lock()
+	defer r.order.Unlock()
+	op, err := r.begin(p)
+	if err != nil {
+		return 0, err
+	}
+	r.takeFrees()
+	if r.buf, err = (proto.MarshalOptions{}).MarshalAppend(r.buf[:0], set(op)); err != nil {
+		return op, r.takeBack(op, status.New(status.InvalidArgument, "the operation does not encode: %w", err))
+	}
+	return op, r.send(kind, op)
+}
+
+// putting is a Put under way: its pushes, and the operation itself. Under mu.
+type putting struct {
+	left int
+	err  error
+}
+
+// Put implements Cluster.
+func (r *remote) Put(s *PutSpec) error {
+	size := s.Shape.HostBytes()
+	if size < 0 || len(s.Devices) == 0 {
+		return status.New(status.InvalidArgument, "device_put of %v to %d devices: expected an array that fits into memory, and at least one device", s.Shape, len(s.Devices))
+	}
+	for _, d := range s.Devices {
+		if int(d) >= len(r.welcome.Devices) {
+			return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", d, len(r.welcome.Devices)-1)
+		}
+	}
+	put := &putting{left: 1 + len(s.Devices)}
+	p := pending{token: s.Token, put: put}
+	op, err := r.submit(p, wire.KindPut, func(op uint64) proto.Message {
+		return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
+	})
+	if err != nil {
+		return err
+	}
+	fill, token := s.Fill, s.Token
+	for _, d := range s.Devices {
+		r.exchange.Push(r.welcome.Devices[d].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(d)}, size,
+			func(dst []byte, written func(error)) { fill(d, dst, written) },
+			func(err error) { r.pushed(op, token, put, err) })
+	}
+	// The operation may have failed while its pushes began.
+	r.mu.Lock()
+	failed := put.err
+	r.mu.Unlock()
+	if failed != nil {
+		r.exchange.Fail(r.space, op, failed)
+	}
+	return nil
+}
+
+// pushed is the end of one push of a Put.
+func (r *remote) pushed(op, token uint64, put *putting, err error) {
+	r.mu.Lock()
+	_, open := r.pending[op]
+	first := err != nil && put.err == nil
+	if first {
+		put.err = err
+	}
+	put.left--
+	last := put.left == 0
+	ended := put.err
+	r.mu.Unlock()
+	if first && open { // or the workers would wait for bytes that never come
+		if payload, err := proto.Marshal(&wire.Abort{Gang: op, Status: wire.Of(err)}); err == nil {
+			_ = r.conn.Send(wire.KindAbort, payload) // the reader finds out what went wrong
+		}
+	}
+	if last {
+		r.tell([]Ended{{Token: token, Err: ended}})
+	}
+}
+
+// Transfer implements Cluster. It sets t.Op.
+func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
+	_, err := r.submit(pending{token: token}, wire.KindTransfer, func(op uint64) proto.Message {
+		t.Op = op
+		return t
+	})
+	return err
+}
+
+// fetching is a Fetch under way. Under mu.
+type fetching struct {
+	err     error // of the operation
+	arrived bool
+}
+
+// Fetch implements Cluster.
+func (r *remote) Fetch(object uint64, device uint32, dst []byte, done func(error)) error {
+	if int(device) >= len(r.welcome.Devices) {
+		return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+	}
+	f := new(fetching)
+	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
+		return &wire.Fetch{Op: op, Object: object, Device: device}
+	})
+	if err != nil {
+		return err
+	}
+	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, int64(len(dst)), dst,
+		func(b transport.Block, err error) {
+			if b.Release != nil {
+				b.Release()
+			}
+			r.mu.Lock()
+			f.arrived = true
+			if err != nil && f.err != nil {
+				err = f.err // the operation's own word
+			}
+			r.mu.Unlock()
+			done(err)
+		})
+	// The operation may have failed before its bytes were expected.
+	r.mu.Lock()
+	failed := f.err
+	if f.arrived {
+		failed = nil
+	}
+	r.mu.Unlock()
+	if failed != nil {
+		r.exchange.Fail(r.space, op, failed)
+	}
+	return nil
+}
+
+// Free implements Cluster.
+func (r *remote) Free(objects []uint64) {
+	r.freeing.Lock()
+	defer r.freeing.Unlock()
+	r.frees = append(r.frees, objects...)
+	if !r.armed {
+		r.armed = true
+		r.timer.Reset(freeAfter)
+	}
+}
+
+// takeFrees sends what was let go of. The caller holds order.
+func (r *remote) takeFrees() {
+	r.freeing.Lock()
+	frees := r.frees
+	if len(frees) == 0 {
+		r.freeing.Unlock()
+		return
+	}
+	r.frees, r.spare = r.spare[:0], nil
+	r.freeing.Unlock()
+	r.buf = appendPacked(r.buf[:0], 1, frees)
+	_ = r.conn.Send(wire.KindFree, r.buf) // the reader finds out what went wrong
+	r.freeing.Lock()
+	r.spare = frees
+	r.freeing.Unlock()
+}
+
+// flush is the timer's: nothing was submitted that could take frees along.
+func (r *remote) flush() {
+	r.freeing.Lock()
+	r.armed = false
+	r.freeing.Unlock()
+	r.order.Lock()
+	defer r.order.Unlock()
+	if r.Lost() == nil {
+		r.takeFrees()
+	}
+}

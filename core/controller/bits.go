@@ -1,0 +1,69 @@
+package controller
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// set is a set of small numbers: slots of workers, or virtual devices.
+type set []uint64
+
+func (s set) has(i int) bool { return i>>6 < len(s) && s[i>>6]>>(i&63)&1 != 0 }
+
+func (s *set) add(i int) {
+	for len(*s) <= i>>6 {
+		*s = append(*s, 0)
+	}
+	(*s)[i>>6] |= 1 << (i & 63)
+}
+
+func (s set) remove(i int) {
+	if i>>6 < len(s) {
+		s[i>>6] &^= 1 << (i & 63)
+	}
+}
+
+// covers says that all of o is in s.
+func (s set) covers(o set) bool {
+	for i, w := range o {
+		if i >= len(s) {
+			if w != 0 {
+				return false
+			}
+		} else if w&^s[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *set) union(o set) {
+	if len(*s) < len(o) {
+		*s = slices.Grow(*s, len(o)-len(*s))
+		for len(*s) < len(o) {
+			*s = append(*s, 0)
+		}
+	}
+	for i, w := range o {
+		(*s)[i] |= w
+	}
+}
+
+// copyOf makes s what o is, in s's memory where there is room.
+func (s *set) copyOf(o set) { *s = append((*s)[:0], o...) }
+
+func (s set) len() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// each calls f in ascending order.
+func (s set) each(f func(i int)) {
+	for i, w := range s {
+		for ; w != 0; w &= w - 1 {
+			f(i<<6 + bits.TrailingZeros64(w))
+		}
+	}
+}

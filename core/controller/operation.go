@@ -1,0 +1,486 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// gang is an operation on its way through workers, or a run that waits for its
+// place. Gangs are used again.
+type gang struct {
+	number uint64 // 0 while it waits
+	s      *session
+	op     uint64
+	err    error // the first failure; the client was told
+	began  int64
+	waits  set // slots of the workers that have yet to report
+	left   int // their number
+	place  *place
+	// What it makes: objects first to first+makes-1.
+	first uint64
+	makes int
+
+	// Of a run.
+	island  *island // nil of other operations
+	ticket  uint64  // its name in the island's schedule
+	program *program
+	run     *wire.Run
+	payload []byte
+}
+
+func (st *State) newGang(s *session, op uint64) *gang {
+	g := new(gang)
+	if n := len(st.freeOps); n > 0 {
+		g = st.freeOps[n-1]
+		st.freeOps = st.freeOps[:n-1]
+	}
+	g.s, g.op = s, op
+	return g
+}
+
+func (st *State) recycle(g *gang) {
+	*g = gang{waits: g.waits[:0]}
+	st.freeOps = append(st.freeOps, g)
+}
+
+func invalid(format string, args ...any) error {
+	return status.New(status.InvalidArgument, format, args...)
+}
+
+// perform carries out the session's next operation, or gives a run to its
+// island's schedule.
+func (st *State) perform(s *session, q *queued) {
+	switch m := q.message.(type) {
+	case *wire.Run:
+		st.run(s, m, q)
+	case *wire.Put:
+		st.put(s, m, q)
+	case *wire.Transfer:
+		st.transfer(s, m, q)
+	case *wire.Fetch:
+		st.fetch(s, m, q)
+	case *wire.Free:
+		st.free(s, m)
+	case *wire.Forget:
+		st.forgetPrograms(s, m)
+	}
+}
+
+func (st *State) run(s *session, m *wire.Run, q *queued) {
+	p := s.programs[m.Program]
+	if p == nil {
+		st.end(s, m.Op, invalid("program %d is not known to this session; was its executable deleted?", m.Program))
+		return
+	}
+	at, err := p.place, q.err
+	if m.Only > 0 && err == nil {
+		if len(at.rows) != 1 || !p.portable && m.Only-1 != at.rows[0] {
+			err = invalid("program %s was not compiled to be run on device %d alone", p.of.info.Name, m.Only-1)
+		} else if one, e := st.place(s, []uint32{m.Only - 1}); e != nil {
+			err = e
+		} else {
+			at = one
+		}
+	}
+	if err == nil {
+		err = st.alive(at)
+	}
+	if err == nil {
+		err = st.readable(s, p, at, m)
+	}
+	if e := st.create(s, m.FirstOutput, p.of.outputs, at, err); e != nil {
+		st.end(s, m.Op, e)
+		return
+	}
+	if err != nil {
+		st.end(s, m.Op, err)
+		return
+	}
+	g := st.newGang(s, m.Op)
+	st.tickets++
+	g.ticket, g.island, g.place, g.program, g.run, g.payload = st.tickets, at.island, at, p, m, q.payload
+	g.first, g.makes = m.FirstOutput, len(p.of.outputs)
+	g.island.held[g.ticket] = g
+	s.waiting = g
+	st.feed(g.island, schedule.Event{Kind: schedule.Submit, Gang: schedule.Gang{ID: g.ticket, Session: s.id, Devices: at.devices, Collective: p.of.collective}})
+	if s.waiting == g {
+		g.payload = slices.Clone(g.payload)
+	}
+}
+
+// readable says whether a run's arguments are there.
+func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error {
+	if n := len(p.of.info.Parameters); n > 0 && n != len(m.Inputs) {
+		return invalid("program %s takes %d arguments, got %d", p.of.info.Name, n, len(m.Inputs))
+	}
+	missing := 0
+	for i, id := range m.Inputs {
+		if id == 0 {
+			missing++
+		} else if err := s.has(id, i, at.has, at); err != nil {
+			return err
+		}
+	}
+	for _, mixed := range m.Mixed {
+		if mixed == nil || int(mixed.Argument) >= len(m.Inputs) || m.Inputs[mixed.Argument] != 0 {
+			return invalid("a mixed argument is not one of the run's, or is there twice")
+		}
+		missing--
+		row := 0
+		for _, piece := range mixed.Pieces {
+			if piece == nil || piece.Rows == 0 || int(piece.Rows) > len(at.rows)-row {
+				return invalid("argument %d: its pieces have other than %d rows, the devices of program %s", mixed.Argument, len(at.rows), p.of.info.Name)
+			}
+			var here set
+			for _, d := range at.rows[row : row+int(piece.Rows)] {
+				here.add(int(d))
+			}
+			if err := s.has(piece.Object, int(mixed.Argument), here, nil); err != nil {
+				return err
+			}
+			row += int(piece.Rows)
+		}
+		if row != len(at.rows) {
+			return invalid("argument %d: its pieces have %d rows and program %s has %d devices", mixed.Argument, row, p.of.info.Name, len(at.rows))
+		}
+	}
+	if missing != 0 {
+		return invalid("%d arguments name no array", missing)
+	}
+	return nil
+}
+
+// has says whether an argument's array is there on these devices; at is their
+// place where they are all of one.
+func (s *session) has(id uint64, argument int, devices set, at *place) error {
+	o := s.objects[id]
+	switch {
+	case o == nil:
+		return invalid("argument %d: array %d is not there; it was freed, or never made", argument, id)
+	case o.err != nil:
+		return o.err
+	case o.donated:
+		return invalid("argument %d: array %d was donated to an earlier run and cannot be used again", argument, id)
+	case o.place != at && !o.place.has.covers(devices):
+		return invalid("argument %d: array %d has no shard on some devices of the run; move it there first", argument, id)
+	}
+	return nil
+}
+
+// create makes an operation's objects, with err in place of their contents.
+func (st *State) create(s *session, first uint64, bytes []int64, at *place, err error) error {
+	if n := uint64(len(bytes)); n > 0 && (first == 0 || first+n < first) {
+		return invalid("arrays are numbered from 1, got %d", first)
+	}
+	if len(s.objects)+len(bytes) > st.limits.Objects {
+		return status.New(status.ResourceExhausted, "the session has %d arrays, which is its limit; delete some", len(s.objects))
+	}
+	for i := range bytes {
+		if s.objects[first+uint64(i)] != nil {
+			return invalid("array %d is there already; numbers are used once", first+uint64(i))
+		}
+	}
+	for i, n := range bytes {
+		var o *object
+		if k := len(st.freeObj); k > 0 {
+			o = st.freeObj[k-1]
+			st.freeObj = st.freeObj[:k-1]
+		} else {
+			o = new(object)
+		}
+		*o = object{place: at, bytes: n, err: err, absent: err != nil}
+		s.objects[first+uint64(i)] = o
+	}
+	return nil
+}
+
+// start is a run's turn.
+func (st *State) start(g *gang) {
+	s, p, m := g.s, g.program, g.run
+	for _, i := range p.of.info.Donated {
+		if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
+			if o := s.objects[m.Inputs[i]]; o != nil && g.place.has.covers(o.place.has) {
+				o.donated = true
+			}
+		}
+	}
+	st.load(s, p, g.place)
+	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns, g.payload)
+	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})
+	g.program, g.run, g.payload = nil, nil, nil
+	if s.waiting == g {
+		s.waiting = nil
+		st.wake(s)
+	}
+}
+
+// refused is the end of a run that gets no turn.
+func (st *State) refused(g *gang, err error) {
+	s := g.s
+	s.waiting = nil
+	if st.sessions[s.id] == s {
+		for i := range uint64(g.makes) {
+			if o := s.objects[g.first+i]; o != nil {
+				o.err, o.absent = err, true
+			}
+		}
+		st.end(s, g.op, err)
+		st.wake(s)
+	}
+	st.recycle(g)
+}
+
+// dispatch gives the operation its number and sends it to its workers.
+func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64, operation []byte) {
+	st.tell(g.s, workers)
+	st.gang++
+	g.number, g.began = st.gang, st.now
+	g.waits.copyOf(workers)
+	g.left = len(conns)
+	st.gangs[g.number] = g
+	g.s.out++
+	from := len(st.buffer)
+	st.buffer = appendDispatch(st.buffer, g.number, g.s, kind, operation, st.config.Term)
+	st.deliver(conns, wire.KindDispatch, st.buffer[from:])
+}
+
+// appendDispatch writes a wire.Dispatch.
+func appendDispatch(b []byte, number uint64, s *session, kind wire.Kind, operation []byte, term uint64) []byte {
+	for i, v := range [...]uint64{number, uint64(s.id), uint64(kind)} {
+		b = protowire.AppendVarint(protowire.AppendTag(b, protowire.Number(i+1), protowire.VarintType), v)
+	}
+	b = protowire.AppendBytes(protowire.AppendTag(b, 4, protowire.BytesType), operation)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 5, protowire.VarintType), s.process.Number)
+	return protowire.AppendVarint(protowire.AppendTag(b, 6, protowire.VarintType), term)
+}
+
+// fail is a gang's first failure: the client, what reads its objects, and the
+// other workers hear of it.
+func (st *State) fail(g *gang, err error) {
+	if g.err != nil {
+		return
+	}
+	g.err = err
+	for i := range uint64(g.makes) {
+		if o := g.s.objects[g.first+i]; o != nil {
+			o.err = err
+		}
+	}
+	st.end(g.s, g.op, err)
+	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
+}
+
+// through is a worker's part of a gang that has ended.
+func (st *State) through(g *gang, w *worker, err error) {
+	if !g.waits.has(w.slot) {
+		return
+	}
+	g.waits.remove(w.slot)
+	g.left--
+	if err != nil {
+		st.fail(g, err)
+	}
+	if g.left > 0 {
+		return
+	}
+	if g.err == nil {
+		st.end(g.s, g.op, nil)
+	}
+	st.forget(g)
+}
+
+// forget takes a gang out.
+func (st *State) forget(g *gang) {
+	delete(st.gangs, g.number)
+	g.s.out--
+	is, ticket, time, s := g.island, g.ticket, st.now-g.began, g.s
+	st.recycle(g)
+	if is != nil {
+		st.feed(is, schedule.Event{Kind: schedule.Completed, ID: ticket, Time: time})
+	}
+	if st.config.Sequential {
+		st.wake(s)
+	}
+}
+
+// abortOf ends an operation of which the client says that it will never be.
+func (st *State) abortOf(s *session, op uint64, err error) {
+	if err == nil {
+		err = status.New(status.Cancelled, "the client gave operation %d up", op)
+	}
+	for i := s.head; i < len(s.queue); i++ {
+		if q := &s.queue[i]; q.op == op && op != 0 {
+			q.err = err
+			return
+		}
+	}
+	if g := s.waiting; g != nil && g.op == op {
+		st.feed(g.island, schedule.Event{Kind: schedule.Cancel, ID: g.ticket, Err: err})
+		return
+	}
+	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
+		if g := st.gangs[n]; g.s == s && g.op == op {
+			st.fail(g, err)
+			return
+		}
+	}
+}
+
+// bytesOf gives the bytes of an array's shard.
+func bytesOf(a *wire.Array) (int64, error) {
+	sh := shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
+	n := sh.Bytes()
+	if a == nil || n < 0 || sh.HostBytes() < 0 {
+		return 0, invalid("an operation makes an array of no shape, or of one with too many bytes")
+	}
+	return n, nil
+}
+
+func (st *State) put(s *session, m *wire.Put, q *queued) {
+	at, err := st.place(s, m.Devices)
+	if err != nil {
+		st.end(s, m.Op, err)
+		return
+	}
+	bytes, err := bytesOf(m.Array)
+	if err == nil {
+		err = q.err
+	}
+	if err == nil {
+		err = st.alive(at)
+	}
+	st.make(s, m.Op, m.Object, bytes, at, err, wire.KindPut, at.workers, at.conns, q.payload)
+}
+
+// make performs an operation that makes one object.
+func (st *State) make(s *session, op, id uint64, bytes int64, at *place, err error, kind wire.Kind, workers set, conns []uint64, payload []byte) {
+	sizes := [1]int64{bytes}
+	if e := st.create(s, id, sizes[:], at, err); e != nil {
+		st.end(s, op, e)
+		return
+	}
+	if err != nil {
+		st.end(s, op, err)
+		return
+	}
+	g := st.newGang(s, op)
+	g.place, g.first, g.makes = at, id, 1
+	st.dispatch(g, kind, workers, conns, payload)
+}
+
+func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
+	var to []uint32
+	var seen, workers set
+	err := q.err
+	for i, move := range m.Moves {
+		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
+			st.end(s, m.Op, invalid("move %d names a device that is not of this session, which has devices 0 to %d", i, len(s.slots)-1))
+			return
+		}
+		if !seen.has(int(move.To)) {
+			seen.add(int(move.To))
+			to = append(to, move.To)
+		}
+		workers.add(s.slots[move.From])
+		workers.add(s.slots[move.To])
+		if err != nil {
+			continue
+		}
+		switch o := s.objects[move.Source]; {
+		case o == nil:
+			err = invalid("move %d: array %d is not there; it was freed, or never made", i, move.Source)
+		case o.err != nil:
+			err = o.err
+		case o.donated:
+			err = invalid("move %d: array %d was donated to an earlier run and cannot be used again", i, move.Source)
+		case !o.place.has.has(int(move.From)):
+			err = invalid("move %d: array %d has no shard on device %d", i, move.Source, move.From)
+		}
+	}
+	at, e := st.place(s, to)
+	if e != nil {
+		st.end(s, m.Op, e)
+		return
+	}
+	bytes, e := bytesOf(m.Array)
+	if err == nil {
+		err = e
+	}
+	if err == nil {
+		workers.each(func(slot int) {
+			if w := st.workers[slot]; err == nil && w.gone != nil {
+				err = w.gone
+			}
+		})
+	}
+	st.make(s, m.Op, m.Object, bytes, at, err, wire.KindTransfer, workers, st.connsOf(workers), q.payload)
+}
+
+func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
+	at, err := st.place(s, []uint32{m.Device})
+	if err == nil {
+		err = q.err
+	}
+	if err == nil {
+		switch o := s.objects[m.Object]; {
+		case o == nil:
+			err = invalid("array %d is not there; it was freed, or never made", m.Object)
+		case o.err != nil:
+			err = o.err
+		case o.donated:
+			err = invalid("array %d was donated to an earlier run and cannot be read", m.Object)
+		case !o.place.has.has(int(m.Device)):
+			err = invalid("array %d has no shard on device %d", m.Object, m.Device)
+		default:
+			err = st.alive(at)
+		}
+	}
+	if err != nil {
+		st.end(s, m.Op, err)
+		return
+	}
+	st.dispatch(st.newGang(s, m.Op), wire.KindFetch, at.workers, at.conns, q.payload)
+}
+
+// free lets go of objects. It has no end that anybody waits for.
+func (st *State) free(s *session, m *wire.Free) {
+	s.freeing -= len(m.Objects)
+	var workers set
+	kept := m.Objects[:0]
+	for _, id := range m.Objects {
+		o := s.objects[id]
+		if o == nil {
+			continue
+		}
+		delete(s.objects, id)
+		if !o.absent {
+			kept = append(kept, id)
+			workers.union(o.place.workers)
+		}
+		*o = object{}
+		st.freeObj = append(st.freeObj, o)
+	}
+	to := st.connsOf(workers)
+	if len(kept) == 0 || len(to) == 0 {
+		return
+	}
+	n := 0
+	for _, id := range kept {
+		n += protowire.SizeVarint(id)
+	}
+	operation := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), uint64(n))
+	for _, id := range kept {
+		operation = protowire.AppendVarint(operation, id)
+	}
+	st.gang++
+	from := len(st.buffer)
+	st.buffer = appendDispatch(st.buffer, st.gang, s, wire.KindFree, operation, st.config.Term)
+	st.deliver(to, wire.KindDispatch, st.buffer[from:])
+}

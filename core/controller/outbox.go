@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+const (
+	// directBytes that wait in a connection are few enough for Send not to wait:
+	// below any connection's bound.
+	directBytes = 1 << 20
+	// maxOutbox bounds what waits for a peer that reads too slowly. It is more
+	// than the largest program with all that sessions may have under way.
+	maxOutbox = 256 << 20
+)
+
+// outbox sends to a connection without ever waiting for it. As long as the
+// connection has room, it is the connection; otherwise what is sent waits here,
+// in order, for a goroutine that lives until it is through. A peer that leaves too
+// much here is dropped.
+type outbox struct {
+	conn    transport.Conn
+	pending func() int // bytes that wait in the connection
+	running *sync.WaitGroup
+
+	mu     sync.Mutex
+	frames []frame
+	bytes  int
+	busy   bool // a goroutine sends
+	ended  bool
+}
+
+type frame struct {
+	kind    wire.Kind
+	payload []byte
+}
+
+func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
+	o.conn, o.running = in.Conn, running
+	if c, ok := in.Conn.(interface{ Pending() int }); ok {
+		o.pending = c.Pending
+	}
+}
+
+// put sends a copy of payload. What goes wrong is for the connection's reader to
+// find.
+func (o *outbox) put(kind wire.Kind, payload []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return
+	}
+	if !o.busy && o.pending != nil && o.pending() < directBytes {
+		_ = o.conn.Send(kind, payload)
+		return
+	}
+	if o.bytes += len(payload); o.bytes > maxOutbox {
+		o.frames = nil
+		o.finish()
+		return
+	}
+	o.frames = append(o.frames, frame{kind, append([]byte(nil), payload...)})
+	if !o.busy {
+		o.busy = true
+		o.running.Go(o.drain)
+	}
+}
+
+func (o *outbox) drain() {
+	for {
+		o.mu.Lock()
+		frames := o.frames
+		o.frames, o.bytes = nil, 0
+		if len(frames) == 0 {
+			o.busy = false
+			ended := o.ended
+			o.mu.Unlock()
+			if ended {
+				o.conn.Close()
+			}
+			return
+		}
+		o.mu.Unlock()
+		for _, f := range frames {
+			if o.conn.Send(f.kind, f.payload) != nil {
+				break
+			}
+		}
+	}
+}
+
+// end closes the connection when what was put has been sent.
+func (o *outbox) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finish()
+}
+
+func (o *outbox) finish() {
+	if o.ended {
+		return
+	}
+	o.ended = true
+	if !o.busy {
+		o.running.Go(func() { o.conn.Close() })
+	}
+}

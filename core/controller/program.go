@@ -1,0 +1,326 @@
+package controller
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// compiled is a program's text and what became of it, for all sessions and places
+// of one kind. It is compiled once.
+type compiled struct {
+	key           string
+	format        string
+	code, options []byte
+	by            *worker // that compiles it
+	waiting       []waiter
+	ready         bool
+	info          *wire.ProgramInfo // without devices
+	loadable      *wire.Loadable
+	outputs       []int64 // bytes of a shard
+	collective    bool
+	users         int // programs of sessions
+	bytes         int64
+}
+
+// waiter is a session's wish for a program.
+type waiter struct {
+	s        *session
+	op       uint64
+	program  uint64
+	place    *place
+	portable bool
+}
+
+// program is a compiled program of a session on its devices.
+type program struct {
+	id       uint64
+	of       *compiled
+	place    *place
+	portable bool
+	loaded   set // slots of workers
+}
+
+func (st *State) compileFor(s *session, m *wire.Compile) {
+	err := func() error {
+		switch {
+		case len(m.Code)+len(m.Options) > st.limits.Program:
+			return status.New(status.ResourceExhausted, "the program has %d bytes; at most %d", len(m.Code)+len(m.Options), st.limits.Program)
+		case len(s.compiling) >= st.limits.Compiles:
+			return status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit", len(s.compiling))
+		case len(s.programs) >= st.limits.Programs:
+			return status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some", len(s.programs))
+		case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
+			return invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
+		}
+		a, err := parseOptions(m.Options)
+		if err != nil {
+			return err
+		}
+		if a.portable {
+			a.rows = []uint32{0}
+			for d := range s.slots {
+				if st.workers[s.slots[d]].gone == nil {
+					a.rows[0] = uint32(d)
+					break
+				}
+			}
+		} else if a.rows == nil {
+			n := a.replicas * a.partitions
+			if n > int64(len(s.slots)) {
+				return invalid("the program is for %d replicas of %d partitions; this session has %d devices", a.replicas, a.partitions, len(s.slots))
+			}
+			for d := range n {
+				a.rows = append(a.rows, uint32(d))
+			}
+		}
+		p, err := st.place(s, a.rows)
+		if err != nil {
+			return err
+		}
+		if p.island == nil {
+			return status.New(status.Unimplemented, "the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
+		}
+		if err := st.alive(p); err != nil {
+			return err
+		}
+		options := a.canonical()
+		key := st.key(s, m, options, p, a.portable)
+		w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: a.portable}
+		c := st.compiled[key]
+		if c != nil && c.ready {
+			st.install(c, w)
+			return nil
+		}
+		if c != nil {
+			s.compiling[w.program] = c
+			c.waiting = append(c.waiting, w)
+			return nil
+		}
+		c = &compiled{key: key, format: m.Format, code: m.Code, options: options, waiting: []waiter{w}}
+		st.compiled[key], s.compiling[w.program] = c, c
+		if st.config.Cached {
+			st.out = append(st.out, Action{Kind: Read, Key: key})
+		} else {
+			st.begin(c)
+		}
+		return nil
+	}()
+	if err != nil {
+		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
+	}
+}
+
+// key names what compiles to the same.
+func (st *State) key(s *session, m *wire.Compile, options []byte, p *place, portable bool) string {
+	h := sha256.New()
+	put := func(b []byte) {
+		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
+		h.Write(b)
+	}
+	first := st.workers[s.slots[p.rows[0]]]
+	put([]byte(m.Format))
+	put(m.Code)
+	put(options)
+	put([]byte(first.offer.Fingerprint))
+	put([]byte(first.offer.Platform.GetName()))
+	put([]byte(first.offer.Platform.GetVersion()))
+	if !portable { // which rows are together, and where in their worker
+		var order []int
+		var where []byte
+		for _, d := range p.rows {
+			at := slices.Index(order, s.slots[d])
+			if at < 0 {
+				at = len(order)
+				order = append(order, s.slots[d])
+			}
+			where = binary.LittleEndian.AppendUint32(where, uint32(at))
+			where = binary.LittleEndian.AppendUint32(where, uint32(s.view.Device(int(d)).Local))
+		}
+		put(where)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// begin has a program compiled by a worker of the first who waits for it.
+func (st *State) begin(c *compiled) {
+	for len(c.waiting) > 0 {
+		w := c.waiting[0]
+		err := st.alive(w.place)
+		if err == nil {
+			c.by = st.workers[w.s.slots[w.place.rows[0]]]
+			st.compile++
+			st.compiles[st.compile] = c
+			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: st.compile, Format: c.format, Code: c.code, Options: c.options, Places: places(w.s, w.place.rows)})
+			return
+		}
+		c.waiting = c.waiting[1:]
+		st.notCompiled(w, err)
+	}
+	delete(st.compiled, c.key)
+}
+
+func (st *State) notCompiled(w waiter, err error) {
+	delete(w.s.compiling, w.program)
+	st.send(w.s.to(), wire.KindCompiled, &wire.Compiled{Op: w.op, Program: w.program, Status: wire.Of(err)})
+}
+
+func places(s *session, rows []uint32) []*wire.Place {
+	ps := make([]*wire.Place, len(rows))
+	for i, d := range rows {
+		at := s.view.Device(int(d))
+		ps[i] = &wire.Place{Worker: at.Worker, Local: uint32(at.Local)}
+	}
+	return ps
+}
+
+// compiledBy takes what a worker made of a program.
+func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
+	name := c.by.name
+	c.by = nil
+	err := m.Status.Err()
+	if err == nil {
+		if err = c.fill(m); err != nil {
+			err = status.New(status.Internal, "worker %s: %w", name, err)
+		}
+	}
+	if err != nil {
+		delete(st.compiled, c.key)
+		for _, w := range c.waiting {
+			st.notCompiled(w, err)
+		}
+		return
+	}
+	if st.config.Cached && len(c.loadable.Serialized) > 0 {
+		from := len(st.buffer)
+		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer, &wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
+			st.buffer = b
+			st.out = append(st.out, Action{Kind: Write, Key: c.key, Payload: b[from:]})
+		}
+	}
+	st.share(c)
+}
+
+// fill keeps what a worker, or the cache, says of the program.
+func (c *compiled) fill(m *wire.Compiled) error {
+	if m.Info == nil || m.Loadable == nil {
+		return status.New(status.Internal, "the compiled program says nothing of itself")
+	}
+	var outputs []int64
+	for _, o := range m.Info.Outputs {
+		n, err := bytesOf(o)
+		if err != nil {
+			return err
+		}
+		outputs = append(outputs, n)
+	}
+	c.info, c.loadable, c.outputs = m.Info, m.Loadable, outputs
+	c.info.Devices = nil
+	c.collective = m.Info.Collective || m.Loadable.Collective
+	c.bytes = int64(len(c.code) + len(c.options) + proto.Size(m))
+	return nil
+}
+
+// fromCache takes what the cache has of a program; nothing, or rubbish, has it
+// compiled.
+func (st *State) fromCache(key string, payload []byte) {
+	c := st.compiled[key]
+	if c == nil || c.ready || c.by != nil {
+		return
+	}
+	m := new(wire.Compiled)
+	if payload == nil || proto.Unmarshal(payload, m) != nil || c.fill(m) != nil {
+		st.begin(c)
+		return
+	}
+	st.share(c)
+}
+
+// share gives a program to those who wait for it.
+func (st *State) share(c *compiled) {
+	c.ready = true
+	waiting := c.waiting
+	c.waiting = nil
+	c.users++ // until all have it
+	for _, w := range waiting {
+		delete(w.s.compiling, w.program)
+		st.install(c, w)
+	}
+	st.kept += c.bytes
+	st.let(c)
+}
+
+// install makes a program one of a session's: its workers load it, and the client
+// hears of it.
+func (st *State) install(c *compiled, w waiter) {
+	answer := &wire.Compiled{Op: w.op, Program: w.program}
+	if err := st.alive(w.place); err != nil {
+		answer.Status = wire.Of(err)
+	} else {
+		if c.users++; c.users == 1 {
+			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
+		}
+		p := &program{id: w.program, of: c, place: w.place, portable: w.portable}
+		w.s.programs[w.program] = p
+		st.load(w.s, p, p.place)
+		i := c.info
+		answer.Info = &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas, Partitions: i.Partitions,
+			Outputs: i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost, Collective: i.Collective}
+	}
+	st.send(w.s.to(), wire.KindCompiled, answer)
+}
+
+// load has the workers of a place load a program, where they have not.
+func (st *State) load(s *session, p *program, at *place) {
+	if p.loaded.covers(at.workers) {
+		return
+	}
+	st.tell(s, at.workers)
+	p.loaded.union(at.workers)
+	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: p.of.loadable, Places: places(s, at.rows),
+		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
+}
+
+// forgetPrograms lets go of a session's programs.
+func (st *State) forgetPrograms(s *session, m *wire.Forget) {
+	var workers set
+	var ids []uint64
+	for _, id := range m.Programs {
+		p := s.programs[id]
+		if p == nil {
+			if c := s.compiling[id]; c != nil { // not wanted any more; others may be
+				delete(s.compiling, id)
+				c.waiting = slices.DeleteFunc(c.waiting, func(w waiter) bool { return w.s == s && w.program == id })
+			}
+			continue
+		}
+		delete(s.programs, id)
+		ids = append(ids, id)
+		workers.union(p.loaded)
+		st.let(p.of)
+	}
+	if len(ids) > 0 {
+		st.send(st.connsOf(workers), wire.KindForget, &wire.Forget{Session: s.id, Programs: ids})
+	}
+}
+
+// let ends a program's use. Programs that nobody has stay as long as there is
+// room.
+func (st *State) let(c *compiled) {
+	if c.users--; c.users > 0 {
+		return
+	}
+	st.idle = append(st.idle, c)
+	for st.kept > st.limits.Store && len(st.idle) > 0 {
+		old := st.idle[0]
+		st.idle = st.idle[1:]
+		st.kept -= old.bytes
+		delete(st.compiled, old.key)
+	}
+}

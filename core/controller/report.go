@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// fromAdmin answers questions of the command line.
+func (st *State) fromAdmin(c *conn, ev *Event) error {
+	switch m := ev.Message.(type) {
+	case *wire.Heartbeat:
+	case *wire.Ask:
+		st.send([]uint64{c.number}, wire.KindReport, st.Report())
+		if m.Stop {
+			st.stop(status.New(status.Unavailable, "the cluster was told to stop"))
+			st.out = append(st.out, Action{Kind: Stop})
+		}
+	default:
+		return invalid("a message of kind %d came, expected a question", ev.Wire)
+	}
+	return nil
+}
+
+// Report tells who is there and what they have. It looks at everything.
+func (st *State) Report() *wire.Report {
+	r := &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6}
+	busy := map[int]uint64{}
+	for _, g := range st.gangs {
+		g.waits.each(func(slot int) { busy[slot]++ })
+	}
+	by := map[uint64]*worker{}
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil {
+			by[w.process.Number] = w
+		}
+	}
+	for _, is := range st.layout.Islands() {
+		if len(is.Workers()) == 0 {
+			continue
+		}
+		ri := &wire.Report_Island{Name: is.Name, Platform: is.Workers()[0].Platform}
+		for _, placed := range is.Workers() {
+			w := by[placed.Offer.Worker]
+			ri.Workers = append(ri.Workers, &wire.Report_Worker{Process: w.process, Devices: w.offer.Devices, Last: w.last,
+				SilentMs: (st.now - w.heard) / 1e6, Gangs: busy[w.slot]})
+		}
+		r.Islands = append(r.Islands, ri)
+	}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		s := st.sessions[id]
+		rs := &wire.Report_SessionReport{Session: id, Name: s.name, Objects: uint64(len(s.objects)), Programs: uint64(len(s.programs)),
+			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, Bytes: make([]int64, len(s.slots))}
+		for _, o := range s.objects {
+			if o.err == nil && !o.donated {
+				o.place.has.each(func(d int) { rs.Bytes[d] += o.bytes })
+			}
+		}
+		r.Sessions = append(r.Sessions, rs)
+	}
+	return r
+}

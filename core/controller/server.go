@@ -1,0 +1,287 @@
+package controller
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// ServerConfig is what a Server is made from. Zero fields take the defaults.
+type ServerConfig struct {
+	Heartbeat  time.Duration // told to clients and workers; 1 s
+	Lease      time.Duration // that a session outlives its connection; 10 s, negative is none
+	Sequential bool
+	Cache      string // folder of compiled programs; "" keeps them in memory only
+	Limits     Limits
+	Log        *slog.Logger // nil is quiet
+	// Stopped is called once where somebody has asked the cluster to stop. It must
+	// not wait.
+	Stopped func()
+}
+
+// Server is State with connections, a clock and a disk.
+type Server struct {
+	log     *slog.Logger
+	stopped func()
+	begun   time.Time
+	cache   *cache
+
+	running sync.WaitGroup
+	done    chan struct{}
+
+	mu      sync.Mutex
+	state   *State
+	conns   map[uint64]*link
+	last    uint64 // connection
+	actions []Action
+	later   []Event // what actions led to at once
+	closed  bool
+}
+
+// link is a connection with what waits for it.
+type link struct {
+	number uint64
+	in     *transport.Incoming
+	outbox outbox
+	let    bool
+}
+
+// NewServer makes a controller: a new cluster, with a new term.
+func NewServer(c ServerConfig) (*Server, error) {
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = time.Second
+	}
+	if c.Lease == 0 {
+		c.Lease = 10 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{log: c.Log, stopped: c.Stopped, begun: time.Now(), done: make(chan struct{}), conns: map[uint64]*link{}}
+	if c.Cache != "" {
+		var err error
+		if s.cache, err = openCache(c.Cache); err != nil {
+			return nil, err
+		}
+	}
+	var random [40]byte
+	rand.Read(random[:])
+	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:], Heartbeat: int64(c.Heartbeat),
+		Lease: int64(max(c.Lease, 0)), Sequential: c.Sequential, Cached: s.cache != nil, Limits: c.Limits})
+	s.running.Add(1)
+	go s.tick(min(c.Heartbeat, max(c.Lease, 10*time.Millisecond)))
+	return s, nil
+}
+
+func (s *Server) tick(every time.Duration) {
+	defer s.running.Done()
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-t.C:
+			s.step(Event{Kind: Tick}, true)
+		}
+	}
+}
+
+// Accept takes a listener's connections until it closes.
+func (s *Server) Accept(l transport.Listener) error {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		s.Take(in)
+	}
+}
+
+// Take takes a connection that has said hello. It does not wait.
+func (s *Server) Take(in *transport.Incoming) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		in.Refuse(status.New(status.Unavailable, "the controller stops"))
+		return
+	}
+	s.last++
+	c := &link{number: s.last, in: in}
+	c.outbox.open(in, &s.running)
+	s.conns[c.number] = c
+	s.running.Add(1)
+	s.mu.Unlock()
+	go s.read(c)
+}
+
+// read brings a connection's messages to State until it ends.
+func (s *Server) read(c *link) {
+	defer s.running.Done()
+	s.step(Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer()}, true)
+	if !c.let {
+		return // it was refused
+	}
+	for {
+		kind, payload, err := c.in.Recv()
+		var m proto.Message
+		if err == nil {
+			m, err = decode(kind, payload)
+		}
+		if err != nil {
+			s.step(Event{Kind: Lost, Conn: c.number, Err: err}, true)
+			s.hangUp(c)
+			return
+		}
+		// One lock a message, and one Completed a burst.
+		s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, !c.in.Buffered())
+	}
+}
+
+// decode reads a message that a controller may be sent.
+func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
+	var m proto.Message
+	switch kind {
+	case wire.KindRun:
+		m = new(wire.Run)
+	case wire.KindCompleted:
+		m = new(wire.Completed)
+	case wire.KindFree:
+		m = new(wire.Free)
+	case wire.KindPut:
+		m = new(wire.Put)
+	case wire.KindFetch:
+		m = new(wire.Fetch)
+	case wire.KindTransfer:
+		m = new(wire.Transfer)
+	case wire.KindCompile:
+		m = new(wire.Compile)
+	case wire.KindCompiled:
+		m = new(wire.Compiled)
+	case wire.KindForget:
+		m = new(wire.Forget)
+	case wire.KindAbort:
+		m = new(wire.Abort)
+	case wire.KindHeartbeat:
+		m = new(wire.Heartbeat)
+	case wire.KindGoodbye:
+		m = new(wire.Goodbye)
+	case wire.KindAsk:
+		m = new(wire.Ask)
+	default:
+		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)
+	}
+	return m, wire.Decode(kind, payload, m)
+}
+
+// step gives State an event and carries the actions out.
+func (s *Server) step(ev Event, flush bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.run(ev)
+	for len(s.later) > 0 {
+		ev := s.later[0]
+		s.later = s.later[1:]
+		s.run(ev)
+	}
+	if flush {
+		s.run(Event{Kind: Flush})
+	}
+}
+
+// Report tells who is there and what they have.
+func (s *Server) Report() *wire.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Report()
+}
+
+// Close says goodbye to all, ends their connections, and waits until that is done.
+// Listeners are the caller's, who closes them first.
+func (s *Server) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.done)
+		s.run(Event{Kind: Closing})
+		for _, c := range s.conns { // those that State has yet to hear of
+			c.outbox.end()
+		}
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+func (s *Server) hangUp(c *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c.number)
+	c.outbox.end()
+}
+
+func (s *Server) run(ev Event) {
+	ev.Now = int64(time.Since(s.begun))
+	s.actions = s.state.Step(ev, s.actions[:0])
+	for i := range s.actions {
+		s.do(&s.actions[i])
+	}
+	clear(s.actions)
+}
+
+// do carries out an action. It never waits: what does not fit waits in outboxes.
+func (s *Server) do(a *Action) {
+	switch a.Kind {
+	case Send:
+		for _, number := range a.To {
+			if c := s.conns[number]; c != nil {
+				c.outbox.put(a.Wire, a.Payload)
+			}
+		}
+	case Welcome:
+		c := s.conns[a.To[0]]
+		c.let = true
+		if err := c.in.Welcome(a.Message); err != nil {
+			s.later = append(s.later, Event{Kind: Lost, Conn: c.number, Err: err})
+		}
+	case Refuse:
+		c := s.conns[a.To[0]]
+		delete(s.conns, c.number)
+		why := a.Err
+		s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
+	case Close:
+		if c := s.conns[a.To[0]]; c != nil {
+			delete(s.conns, c.number)
+			c.outbox.end()
+		}
+	case Read:
+		key := a.Key
+		s.running.Go(func() {
+			s.step(Event{Kind: Cached, Key: key, Payload: s.cache.read(key)}, true)
+		})
+	case Write:
+		key, payload := a.Key, append([]byte(nil), a.Payload...)
+		s.running.Go(func() {
+			if err := s.cache.write(key, payload); err != nil {
+				s.log.Warn("a compiled program was not kept", "error", err)
+			}
+		})
+	case Log:
+		if a.Err != nil {
+			s.log.Info(a.Text, "reason", a.Err)
+		} else {
+			s.log.Info(a.Text)
+		}
+	case Stop:
+		if s.stopped != nil {
+			s.stopped()
+		}
+	}
+}

@@ -1,0 +1,388 @@
+package controller
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// session is a client's programs, objects and operations.
+type session struct {
+	id       uint32
+	name     string
+	process  *wire.Process
+	conn     uint64 // 0 while it has none
+	lost     error  // why it has none
+	deadline int64  // then
+	begun    int64
+	address  [1]uint64
+
+	view    *placement.View
+	slots   []int        // of the workers, by virtual device
+	islands []*island    // by virtual device
+	told    set          // slots of workers that know of the session
+	spans   []*wire.Span // of the view
+	places  map[string]*place
+	single  []*place // by virtual device; nil until needed
+
+	last     uint64 // operation received last
+	underWay int    // operations received whose end was not told
+	out      int    // gangs dispatched and not ended
+	queue    []queued
+	head     int
+	freeing  int   // objects named in the queue
+	waiting  *gang // a run that waits for its place; the queue stays behind it
+	ready    bool  // in State.ready
+
+	programs map[uint64]*program
+	objects  map[uint64]*object
+	compiling map[uint64]*compiled // by program
+
+	ok     []uint64
+	failed []*wire.Failure
+	dirty  bool // in State.dirty
+}
+
+// queued is an operation that has yet to be performed.
+type queued struct {
+	kind    wire.Kind
+	op      uint64 // 0 of those that have no end
+	message any
+	payload []byte
+	err     error // the client says that it will never be
+}
+
+// object is one logical array: a shard on each device of its place.
+type object struct {
+	place *place
+	bytes int64 // of a shard
+	err   error // what stands in place of the contents
+	// Donated: its contents belong to a run. A run that takes some of its shards
+	// alone, by Only or Mixed, is known to the workers only.
+	donated bool
+	absent  bool // workers never heard of it
+}
+
+// place is a list of virtual devices with what a gang on them needs at hand. There
+// is one of it in a session.
+type place struct {
+	rows    []uint32 // virtual devices; the same may be there once
+	has     set      // of virtual devices
+	devices schedule.DeviceSet
+	island  *island // nil where the devices are of several
+	workers set     // slots
+	conns   []uint64
+	err     error  // a worker has gone
+	checked uint64 // State.losses when err was looked for
+}
+
+const maxPlaces = 1 << 14
+
+func (st *State) clientJoins(number uint64, h *wire.Hello) error {
+	if len(st.sessions) >= st.limits.Sessions {
+		return status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some", len(st.sessions))
+	}
+	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
+		return err
+	}
+	view := st.layout.View()
+	if view.Len() == 0 {
+		return status.New(status.Unavailable, "the cluster has no devices yet; start workers first")
+	}
+	st.session++
+	st.process++
+	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), conn: number, view: view, begun: st.now,
+		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host},
+		places:  map[string]*place{}, programs: map[uint64]*program{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
+	by := map[uint64]*worker{}
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil {
+			by[w.process.Number] = w
+		}
+	}
+	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster, Proof: wire.Prove(st.config.Key, st.process),
+		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
+	for _, span := range view.Spans() {
+		w := by[span.Worker]
+		w.views++
+		s.spans = append(s.spans, &wire.Span{Worker: span.Worker, Local: uint32(span.Local), Count: uint32(span.Count)})
+		m.Workers = append(m.Workers, w.process)
+		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
+	}
+	for d := range view.Len() {
+		at := view.Device(d)
+		w := by[at.Worker]
+		local := w.offer.Devices[at.Local]
+		s.slots = append(s.slots, w.slot)
+		s.islands = append(s.islands, w.island)
+		m.Devices = append(m.Devices, &wire.Device{Number: uint32(d), Worker: at.Worker, Local: uint32(at.Local), Slice: uint32(at.Island.Index),
+			Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory})
+	}
+	s.single = make([]*place, view.Len())
+	st.sessions[s.id] = s
+	st.conns[number] = &conn{number: number, role: h.Role, s: s}
+	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
+	st.log("session began: "+s.name, nil)
+	return nil
+}
+
+// to is where the client is, or nobody.
+func (s *session) to() []uint64 {
+	if s.conn == 0 {
+		return nil
+	}
+	s.address[0] = s.conn
+	return s.address[:]
+}
+
+// drop ends a session: all it had goes everywhere.
+func (st *State) drop(s *session, why error) {
+	if st.sessions[s.id] != s {
+		return
+	}
+	delete(st.sessions, s.id)
+	st.log("session ended: "+s.name, why)
+	st.gone(s, why)
+	for _, is := range st.islands {
+		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
+	}
+	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
+		if g := st.gangs[n]; g.s == s {
+			st.forget(g)
+		}
+	}
+	for _, c := range st.compiled {
+		c.waiting = slices.DeleteFunc(c.waiting, func(w waiter) bool { return w.s == s })
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
+		st.let(s.programs[id].of)
+	}
+	seen := set{}
+	for _, slot := range s.slots {
+		if !seen.has(slot) {
+			seen.add(slot)
+			w := st.workers[slot]
+			w.views--
+			st.release(w)
+		}
+	}
+	s.waiting, s.queue, s.head, s.objects, s.programs = nil, nil, 0, nil, nil
+}
+
+// gone tells workers that a session and its process are no more.
+func (st *State) gone(s *session, why error) {
+	to := st.connsOf(s.told)
+	st.send(to, wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
+	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number},
+		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
+}
+
+// connsOf gives the connections of the workers that are there.
+func (st *State) connsOf(workers set) []uint64 {
+	var to []uint64
+	workers.each(func(slot int) {
+		if w := st.workers[slot]; w != nil && w.gone == nil {
+			to = append(to, w.to[0])
+		}
+	})
+	return to
+}
+
+// tell makes the session known to those of the workers that do not know it.
+func (st *State) tell(s *session, workers set) {
+	if s.told.covers(workers) {
+		return
+	}
+	var fresh set
+	workers.each(func(slot int) {
+		if !s.told.has(slot) {
+			fresh.add(slot)
+		}
+	})
+	s.told.union(fresh)
+	st.send(st.connsOf(fresh), wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
+}
+
+// place gives the session's place of these virtual devices.
+//
+// Errors: INVALID_ARGUMENT.
+func (st *State) place(s *session, rows []uint32) (*place, error) {
+	if len(rows) == 0 || len(rows) > len(s.slots) {
+		return nil, status.New(status.InvalidArgument, "%d devices are named; this session has %d, and each may be named once", len(rows), len(s.slots))
+	}
+	if d := rows[0]; len(rows) == 1 && int(d) < len(s.single) && s.single[d] != nil {
+		return s.single[d], nil
+	}
+	key := st.buffer[len(st.buffer):]
+	for _, d := range rows {
+		key = binary.LittleEndian.AppendUint32(key, d)
+	}
+	if p := s.places[string(key)]; p != nil {
+		return p, nil
+	}
+	p := &place{rows: slices.Clone(rows)}
+	numbers := make([]int, 0, len(rows))
+	for i, d := range rows {
+		if int(d) >= len(s.slots) {
+			return nil, status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", d, len(s.slots)-1)
+		}
+		if p.has.has(int(d)) {
+			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
+		}
+		p.has.add(int(d))
+		p.workers.add(s.slots[d])
+		if i == 0 {
+			p.island = s.islands[d]
+		} else if p.island != s.islands[d] {
+			p.island = nil
+		}
+		numbers = append(numbers, s.view.Device(int(d)).Number)
+	}
+	if p.island != nil {
+		p.devices = schedule.Devices(numbers...)
+	}
+	p.workers.each(func(slot int) { p.conns = append(p.conns, st.workers[slot].to[0]) })
+	p.checked = ^uint64(0)
+	if len(rows) == 1 {
+		s.single[rows[0]] = p
+		return p, nil
+	}
+	if len(s.places) >= maxPlaces {
+		clear(s.places) // those in use stay; a new one is as good
+	}
+	s.places[string(key)] = p
+	return p, nil
+}
+
+// alive is an error where a worker of the place has gone.
+func (st *State) alive(p *place) error {
+	if p.checked != st.losses {
+		p.checked = st.losses
+		p.workers.each(func(slot int) {
+			if w := st.workers[slot]; p.err == nil && w.gone != nil {
+				p.err = w.gone
+			}
+		})
+	}
+	return p.err
+}
+
+// end tells the client how an operation ended, with the next Flush.
+func (st *State) end(s *session, op uint64, err error) {
+	if err == nil {
+		s.ok = append(s.ok, op)
+	} else {
+		s.failed = append(s.failed, &wire.Failure{Number: op, Status: wire.Of(err)})
+	}
+	if !s.dirty {
+		s.dirty = true
+		st.dirty = append(st.dirty, s)
+	}
+}
+
+// fromClient takes a message of a session. An error ends the session.
+func (st *State) fromClient(s *session, ev *Event) error {
+	item := queued{kind: ev.Wire, message: ev.Message}
+	switch m := ev.Message.(type) {
+	case *wire.Heartbeat:
+		return nil
+	case *wire.Compile:
+		st.compileFor(s, m)
+		return nil
+	case *wire.Abort:
+		st.abortOf(s, m.Gang, m.Status.Err())
+		return nil
+	case *wire.Run:
+		item.op = m.Op
+	case *wire.Put:
+		item.op = m.Op
+	case *wire.Transfer:
+		item.op = m.Op
+	case *wire.Fetch:
+		item.op = m.Op
+	case *wire.Free:
+		if s.freeing += len(m.Objects); s.freeing > 2*st.limits.Objects {
+			return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
+		}
+		if n := len(s.queue); n > s.head && s.queue[n-1].kind == wire.KindFree {
+			tail := s.queue[n-1].message.(*wire.Free)
+			tail.Objects = append(tail.Objects, m.Objects...)
+			return nil
+		}
+	case *wire.Forget:
+		if n := len(s.queue); n > s.head && s.queue[n-1].kind == wire.KindForget {
+			tail := s.queue[n-1].message.(*wire.Forget)
+			if tail.Programs = append(tail.Programs, m.Programs...); len(tail.Programs) > 2*st.limits.Programs {
+				return status.New(status.ResourceExhausted, "more than %d programs wait to be forgotten", 2*st.limits.Programs)
+			}
+			return nil
+		}
+	default:
+		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send", ev.Wire)
+	}
+	if item.op == 0 && ev.Wire != wire.KindFree && ev.Wire != wire.KindForget {
+		return status.New(status.InvalidArgument, "operations are numbered from 1, got 0")
+	}
+	if item.op != 0 {
+		switch {
+		case item.op <= s.last:
+			return nil // it was sent again
+		case item.op != s.last+1:
+			return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one", item.op, s.last)
+		case s.underWay >= st.limits.Credit:
+			return status.New(status.ResourceExhausted, "operation %d came while %d are under way, which is the session's credit", item.op, s.underWay)
+		}
+		s.last = item.op
+		s.underWay++
+	} else if len(s.queue)-s.head > 2*st.limits.Credit+2 {
+		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
+	}
+	item.payload = ev.Payload
+	if s.head == len(s.queue) && st.may(s, &item) {
+		st.perform(s, &item)
+		return nil
+	}
+	item.payload = slices.Clone(ev.Payload)
+	s.queue = append(s.queue, item)
+	return nil
+}
+
+// may says that the session's next operation can be performed now.
+func (st *State) may(s *session, q *queued) bool {
+	return s.waiting == nil && !(st.config.Sequential && s.out > 0)
+}
+
+// wake lets the session's queue go on at the end of this Step.
+func (st *State) wake(s *session) {
+	if !s.ready && s.head < len(s.queue) {
+		s.ready = true
+		st.ready = append(st.ready, s)
+	}
+}
+
+// pump performs what is queued, as far as may be.
+func (st *State) pump(s *session) {
+	if st.sessions[s.id] != s {
+		return
+	}
+	for s.head < len(s.queue) && st.may(s, &s.queue[s.head]) {
+		item := s.queue[s.head]
+		s.queue[s.head] = queued{}
+		s.head++
+		st.perform(s, &item)
+	}
+	switch n := len(s.queue) - s.head; {
+	case n == 0:
+		s.queue, s.head = s.queue[:0], 0
+	case s.head > 64 && s.head > n:
+		copy(s.queue, s.queue[s.head:])
+		clear(s.queue[n:])
+		s.queue, s.head = s.queue[:n], 0
+	}
+}

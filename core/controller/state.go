@@ -1,0 +1,444 @@
+// Package controller is the middle of a cluster: it keeps the sessions of
+// clients, their programs and which objects they have, gives every run its place
+// in the order of its island, and tells the workers. It never sees the bytes of an
+// array.
+//
+// State is all of it that decides: a machine that takes one event after the
+// other and appends the actions that follow. It has no goroutine, lock, clock or
+// socket; time comes in events, and the same events give the same actions, so a
+// log of events is the controller. Server is the thin shell around it, with
+// connections, a clock and a cache of programs on disk.
+//
+// # What it guarantees
+//
+// An operation of a session ends once, with success or an error, whatever clients
+// and workers do. A session's operations are dispatched in its order; all
+// workers get the operations of an island's runs in one order, by rising gang
+// numbers. A session cannot name what belongs to another: numbers of objects and
+// programs are its own. When it ends, all it had goes everywhere. Everything a
+// peer can make grow has a bound, and who exceeds it is dropped alone.
+//
+// # Costs
+//
+// A run costs one message a worker of its gang, encoded once, and nothing for a
+// shard: sets of devices are made once a program.
+//
+// # Concurrency
+//
+// The caller serialises calls of State. All methods of Server may be called from
+// any goroutine. core/cluster assembles it.
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Limits bound what a cluster holds. Zero fields take the defaults.
+type Limits struct {
+	Sessions int   // at one time; 256
+	Workers  int   // 4096
+	Credit   int   // operations of a session under way; 1024
+	Window   int   // runs an island has been given and not ended; 512
+	Objects  int   // of a session; 4 Mi
+	Programs int   // of a session; 64 Ki
+	Compiles int   // of a session, at one time; 64
+	Program  int   // bytes of a program's text and options; 32 MiB
+	Store    int64 // bytes of compiled programs kept when nobody has them; 1 GiB
+}
+
+func (l Limits) filled() Limits {
+	l.Sessions = cmp.Or(l.Sessions, 256)
+	l.Workers = cmp.Or(l.Workers, 4096)
+	l.Credit = cmp.Or(l.Credit, 1024)
+	l.Window = cmp.Or(l.Window, 512)
+	l.Objects = cmp.Or(l.Objects, 4<<20)
+	l.Programs = cmp.Or(l.Programs, 64<<10)
+	l.Compiles = cmp.Or(l.Compiles, 64)
+	l.Program = cmp.Or(l.Program, 32<<20)
+	l.Store = cmp.Or(l.Store, 1<<30)
+	return l
+}
+
+// Config is what a State is made from.
+type Config struct {
+	Cluster   string // names this start of the controller
+	Term      uint64 // higher than those of all starts before
+	Key       []byte // makes the proofs by which processes let each other in, see wire.Prove
+	Heartbeat int64  // nanoseconds; told to clients and workers
+	Lease     int64  // nanoseconds that a session outlives its connection
+	// Sequential waits for a session's operation to end before it dispatches the
+	// next: for comparison with parallel dispatch.
+	Sequential bool
+	Cached     bool // compiled programs are also kept by whoever carries the actions out
+	Limits     Limits
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The events.
+const (
+	Join    EventKind = iota // Conn, whose Hello is Message, wants in
+	Message                  // Conn sent Message, of kind Wire; Payload are its bytes
+	Lost                     // Conn is no more, for the reason Err
+	Tick                     // time has passed; once a heartbeat or so
+	Flush                    // no more is at hand: tell clients what has ended
+	Cached                   // Key's program was read from the cache: Payload, nil where there is none
+	Closing                  // the controller stops
+)
+
+// Event is one input of Step. Now is the time in nanoseconds on a clock that does
+// not go back.
+type Event struct {
+	Kind    EventKind
+	Now     int64
+	Conn    uint64 // a connection's number, never used again
+	Wire    wire.Kind
+	Message proto.Message
+	Payload []byte // Step does not keep it
+	Peer    string // of Join: where it comes from, for people
+	Key     string
+	Err     error
+}
+
+// ActionKind says what to do.
+type ActionKind uint8
+
+// The actions.
+const (
+	Send    ActionKind = iota // Payload of kind Wire to all of To
+	Welcome                   // let To in with Message
+	Refuse                    // turn To away for the reason Err
+	Close                     // close To, when what was sent has left
+	Read                      // look Key up in the cache, then report Cached
+	Write                     // keep Payload under Key
+	Log                       // Text is for people; Err may say more
+	Stop                      // somebody who may has asked the cluster to stop
+)
+
+// Action is one output of Step. To and Payload hold until the next Step.
+type Action struct {
+	Kind    ActionKind
+	Wire    wire.Kind
+	To      []uint64
+	Payload []byte
+	Message *wire.Welcome
+	Key     string
+	Text    string
+	Err     error
+}
+
+// State is a controller's memory. The zero State is not ready; use New.
+type State struct {
+	config Config
+	limits Limits
+	now    int64
+	begun  int64
+
+	conns    map[uint64]*conn
+	process  uint64 // number given last
+	layout   placement.Map
+	workers  []*worker // by slot; nil where free
+	present  []uint64  // connections of workers, in the order of coming
+	losses   uint64    // workers lost so far
+	islands  []*island // by index
+	sessions map[uint32]*session
+	session  uint32 // number given last
+
+	gangs   map[uint64]*gang
+	gang    uint64 // number given last
+	tickets uint64
+
+	compiled map[string]*compiled // by key
+	compiles map[uint64]*compiled // by the operation under way
+	compile  uint64               // operation given last
+	idle     []*compiled          // programs nobody has, oldest first
+	kept     int64                // their bytes
+
+	out     []Action
+	buffer  []byte // of payloads of this Step
+	dirty   []*session
+	ready   []*session // may go on with their queues
+	freeOps []*gang
+	freeObj []*object
+}
+
+// conn is a connection that was let in.
+type conn struct {
+	number uint64
+	role   wire.Role
+	w      *worker
+	s      *session
+}
+
+// New makes a State with nobody in it.
+func New(c Config) *State {
+	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
+		gangs: map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{}}
+}
+
+// Step takes one event and appends what is to be done, in order.
+func (st *State) Step(ev Event, out []Action) []Action {
+	st.now = max(st.now, ev.Now)
+	if st.begun == 0 {
+		st.begun = st.now
+	}
+	st.out, st.buffer = out, st.buffer[:0]
+	if cap(st.buffer) > 1<<20 {
+		st.buffer = nil
+	}
+	switch ev.Kind {
+	case Join:
+		st.join(&ev)
+	case Message:
+		if c := st.conns[ev.Conn]; c != nil { // otherwise it was dropped
+			st.message(c, &ev)
+		}
+	case Lost:
+		if c := st.conns[ev.Conn]; c != nil {
+			st.lost(c, ev.Err)
+		}
+	case Tick:
+		st.tick()
+	case Cached:
+		st.fromCache(ev.Key, ev.Payload)
+	case Flush:
+		st.flush()
+	case Closing:
+		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
+	}
+	st.settle()
+	out, st.out = st.out, nil
+	return out
+}
+
+// settle lets sessions go on whose turn has come.
+func (st *State) settle() {
+	for i := 0; i < len(st.ready); i++ {
+		s := st.ready[i]
+		s.ready = false
+		st.pump(s)
+	}
+	clear(st.ready)
+	st.ready = st.ready[:0]
+}
+
+func (st *State) join(ev *Event) {
+	h, ok := ev.Message.(*wire.Hello)
+	if !ok || st.conns[ev.Conn] != nil {
+		st.refuse(ev.Conn, status.New(status.InvalidArgument, "a connection begins with one hello"))
+		return
+	}
+	var err error
+	switch h.Role {
+	case wire.Role_ROLE_WORKER:
+		err = st.workerJoins(ev.Conn, h)
+	case wire.Role_ROLE_CLIENT:
+		err = st.clientJoins(ev.Conn, h)
+	case wire.Role_ROLE_ADMIN:
+		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role}
+		st.out = append(st.out, Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
+	default:
+		err = status.New(status.InvalidArgument, "role %v is not for a controller; is this the address of a worker's?", h.Role)
+	}
+	if err != nil {
+		st.refuse(ev.Conn, err)
+		st.log("refused "+describe(h.Name, ev.Peer), err)
+	}
+}
+
+func (st *State) refuse(number uint64, err error) {
+	st.out = append(st.out, Action{Kind: Refuse, To: []uint64{number}, Err: err})
+}
+
+func (st *State) message(c *conn, ev *Event) {
+	if ev.Wire == wire.KindGoodbye {
+		why := status.New(status.Cancelled, "it said goodbye")
+		if m, ok := ev.Message.(*wire.Goodbye); ok && m.Status.Err() != nil {
+			why = status.New(status.Code(m.Status.Code), "it said goodbye: %s", m.Status.Message)
+		}
+		if c.s != nil {
+			st.drop(c.s, why)
+		}
+		st.lost(c, why)
+		st.hangUp(c.number)
+		return
+	}
+	var err error
+	switch {
+	case c.s != nil:
+		err = st.fromClient(c.s, ev)
+	case c.w != nil:
+		err = st.fromWorker(c.w, ev)
+	default:
+		err = st.fromAdmin(c, ev)
+	}
+	if err != nil {
+		st.expel(c, err)
+	}
+}
+
+// expel drops who does not keep to the protocol, after telling it why.
+func (st *State) expel(c *conn, err error) {
+	st.log("dropped a connection", err)
+	st.send([]uint64{c.number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(err)})
+	if c.s != nil {
+		st.drop(c.s, err)
+	}
+	st.lost(c, err)
+	st.hangUp(c.number)
+}
+
+func (st *State) hangUp(number uint64) {
+	st.out = append(st.out, Action{Kind: Close, To: []uint64{number}})
+}
+
+// lost forgets a connection.
+func (st *State) lost(c *conn, err error) {
+	if st.conns[c.number] != c {
+		return
+	}
+	delete(st.conns, c.number)
+	switch {
+	case c.w != nil:
+		st.workerLost(c.w, err)
+	case c.s != nil && st.sessions[c.s.id] == c.s:
+		c.s.conn = 0
+		c.s.deadline = st.now + st.config.Lease
+		c.s.lost = err
+		st.log("the connection of "+c.s.name+" is lost; its session stays for its lease", err)
+		if st.config.Lease <= 0 {
+			st.drop(c.s, err)
+		}
+	}
+}
+
+func (st *State) tick() {
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
+			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))
+		}
+	}
+}
+
+func (st *State) stop(why error) {
+	for _, number := range slices.Sorted(maps.Keys(st.conns)) {
+		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why)})
+		st.hangUp(number)
+	}
+}
+
+// flush tells clients what has ended.
+func (st *State) flush() {
+	for _, s := range st.dirty {
+		s.dirty = false
+		if st.sessions[s.id] != s {
+			continue
+		}
+		if s.conn != 0 {
+			from := len(st.buffer)
+			st.buffer = appendCompleted(st.buffer, s.ok, s.failed)
+			st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
+			s.underWay -= len(s.ok) + len(s.failed)
+			s.ok = s.ok[:0]
+			clear(s.failed)
+			s.failed = s.failed[:0]
+		}
+	}
+	clear(st.dirty)
+	st.dirty = st.dirty[:0]
+}
+
+// send encodes a message for some connections.
+func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
+	from := len(st.buffer)
+	b, err := proto.MarshalOptions{}.MarshalAppend(st.buffer, m)
+	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
+		st.log("a message does not encode", err)
+		return
+	}
+	st.buffer = b
+	st.deliver(to, kind, b[from:])
+}
+
+func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
+	if len(to) > 0 {
+		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload})
+	}
+}
+
+func (st *State) log(text string, err error) {
+	st.out = append(st.out, Action{Kind: Log, Text: text, Err: err})
+}
+
+func describe(name, peer string) string {
+	if name == "" {
+		return peer
+	}
+	return name
+}
+
+// appendCompleted writes a wire.Completed.
+func appendCompleted(b []byte, ok []uint64, failed []*wire.Failure) []byte {
+	if len(ok) > 0 {
+		n := 0
+		for _, op := range ok {
+			n += protowire.SizeVarint(op)
+		}
+		b = protowire.AppendTag(b, 1, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(n))
+		for _, op := range ok {
+			b = protowire.AppendVarint(b, op)
+		}
+	}
+	for _, f := range failed {
+		b = protowire.AppendTag(b, 2, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(proto.Size(f)))
+		b, _ = proto.MarshalOptions{}.MarshalAppend(b, f)
+	}
+	return b
+}
+
+// island is the order of an island's gangs.
+type island struct {
+	name     string
+	sched    *schedule.State
+	held     map[uint64]*gang // by ticket: submitted and not started
+	acts     []schedule.Action
+	draining bool
+}
+
+// feed gives an event to an island's schedule and carries out what follows.
+func (st *State) feed(is *island, ev schedule.Event) {
+	is.acts = is.sched.Step(ev, is.acts)
+	if is.draining {
+		return
+	}
+	is.draining = true
+	for i := 0; i < len(is.acts); i++ {
+		a := is.acts[i]
+		g := is.held[a.ID]
+		if g == nil {
+			continue
+		}
+		delete(is.held, a.ID)
+		if a.Kind == schedule.Start {
+			st.start(g)
+		} else {
+			st.refused(g, a.Err)
+		}
+	}
+	clear(is.acts)
+	is.acts = is.acts[:0]
+	is.draining = false
+}

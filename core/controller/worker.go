@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// worker is a worker that is there, or one that has gone and that a session's
+// devices still belong to.
+type worker struct {
+	slot    int
+	to      [1]uint64 // its connection
+	process *wire.Process
+	offer   *wire.WorkerOffer
+	island  *island
+	name    string
+	gone    error // why it is not there any more
+	views   int   // sessions that have devices of it; the slot is free when they and it have gone
+	last    *wire.Heartbeat
+	heard   int64
+	gangs   int // under way
+}
+
+const maxLocal = 4096 // devices of a worker
+
+func (st *State) workerJoins(number uint64, h *wire.Hello) error {
+	o := h.Worker
+	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 {
+		return status.New(status.InvalidArgument, "worker %s offers nothing, more than %d devices, or more than 16 addresses", h.Name, maxLocal)
+	}
+	for i, d := range o.Devices {
+		if d == nil || int(d.Local) != i {
+			return status.New(status.InvalidArgument, "worker %s numbers its devices otherwise than 0, 1, 2 …", h.Name)
+		}
+	}
+	if len(st.present) >= st.limits.Workers {
+		return status.New(status.ResourceExhausted, "the cluster has %d workers, which is its limit", len(st.present))
+	}
+	platform := o.Platform
+	if platform == nil {
+		platform = new(wire.Platform)
+		o.Platform = platform
+	}
+	st.process++
+	placed, err := st.layout.Join(placement.Offer{Worker: st.process, Name: h.Name, Island: o.Island, Platform: platform.Name,
+		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices)})
+	if err != nil {
+		return err
+	}
+	for len(st.islands) <= placed.Island.Index {
+		st.islands = append(st.islands, &island{name: placed.Island.Name, held: map[uint64]*gang{},
+			sched: schedule.New(schedule.Config{MaxQueued: st.limits.Sessions + 1, Policy: &schedule.FIFO{Window: st.limits.Window}})})
+	}
+	host := o.Host
+	if host == "" {
+		host = h.Host
+	}
+	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
+		name: h.Name, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host}}
+	if w.slot < 0 {
+		w.slot = len(st.workers)
+		st.workers = append(st.workers, nil)
+	}
+	st.out = append(st.out, Action{Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
+		Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}})
+	// It learns of the others, and they of it.
+	others := new(wire.Peers)
+	for _, o := range st.workers {
+		if o != nil && o.gone == nil {
+			others.Come = append(others.Come, o.process)
+		}
+	}
+	if len(others.Come) > 0 {
+		st.send(w.to[:], wire.KindPeers, others)
+		st.send(slices.Clone(st.present), wire.KindPeers, &wire.Peers{Come: []*wire.Process{w.process}})
+	}
+	st.workers[w.slot] = w
+	st.present = append(st.present, number)
+	st.conns[number] = &conn{number: number, role: h.Role, w: w}
+	st.log("worker "+w.name+" came to island "+quoted(o.Island), nil)
+	return nil
+}
+
+func quoted(s string) string { return `"` + s + `"` }
+
+func (st *State) workerLost(w *worker, err error) {
+	w.gone = status.New(status.Unavailable, "worker %s is gone: %w", w.name, err)
+	st.log("lost worker "+w.name, err)
+	st.losses++
+	st.layout.Leave(w.process.Number)
+	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })
+	// Peers first: what waits for its bytes ends with its name.
+	to := slices.Clone(st.present)
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s.conn != 0 {
+			to = append(to, s.conn)
+		}
+	}
+	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
+	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
+		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
+			st.through(g, w, w.gone)
+		}
+	}
+	// What waits for its place and would run there.
+	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
+		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {
+			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: w.gone})
+		}
+	}
+	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
+		if c := st.compiles[op]; c.by == w {
+			delete(st.compiles, op)
+			st.begin(c)
+		}
+	}
+	st.release(w)
+}
+
+// release frees the slot of a worker that has gone and that no session needs.
+func (st *State) release(w *worker) {
+	if w.gone != nil && w.views == 0 {
+		st.workers[w.slot] = nil
+	}
+}
+
+func (st *State) fromWorker(w *worker, ev *Event) error {
+	w.heard = st.now
+	switch m := ev.Message.(type) {
+	case *wire.Heartbeat:
+		w.last = m
+	case *wire.Completed:
+		for _, n := range m.Ok {
+			if g := st.gangs[n]; g != nil {
+				st.through(g, w, nil)
+			}
+		}
+		for _, f := range m.Failed {
+			if g := st.gangs[f.GetNumber()]; g != nil {
+				err := f.GetStatus().Err()
+				if err == nil {
+					err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
+				}
+				st.through(g, w, err)
+			}
+		}
+	case *wire.Compiled:
+		if c := st.compiles[m.Op]; c != nil && c.by == w {
+			delete(st.compiles, m.Op)
+			st.compiledBy(c, m)
+		}
+	default:
+		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send", w.name, ev.Wire)
+	}
+	return nil
+}
