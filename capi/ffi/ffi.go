@@ -28,3 +28,5 @@ package ffi
 // #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra
 // #include "ffi.h"
 import "C"
+
+import _ "github.com/openpathways/pathways/device/pjrt/ffi" // its C

@@ -6,10 +6,7 @@
 #ifndef PATHWAYS_FFI_H_
 #define PATHWAYS_FFI_H_
 
-#include "pjrt_abi.h"
-
-typedef struct XLA_FFI_Error XLA_FFI_Error;
-typedef XLA_FFI_Error* (*pw_ffi_handler)(XLA_FFI_CallFrame* frame);
+#include "../../device/pjrt/ffi/xla_ffi.h"
 
 // --- for the front door ---
 

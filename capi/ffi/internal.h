@@ -6,7 +6,7 @@
 
 #include "ffi.h"
 
-// shim.c: trampolines and errors.
+// shim.c: trampolines.
 
 // True for targets whose handler enters Python: they are refused after
 // pathways_ffi_close, and counted while they run.
@@ -26,14 +26,6 @@ typedef struct {
 } pw_ffi_version;
 extern _Thread_local pw_ffi_version pw_ffi_probed;
 
-// Makes the metadata probe's answer of a handler written here.
-bool pw_ffi_answer_probe(XLA_FFI_CallFrame* frame);
-
-XLA_FFI_Error* pw_ffi_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const char* text);
-
-// Takes an error of api apart and destroys it: returns its code and text.
-int pw_ffi_take_error(const XLA_FFI_Api* api, XLA_FFI_Error* error, char** message);
-
 // malloc'd formatted text.
 char* pw_ffi_format(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -45,8 +37,6 @@ bool pw_ffi_enter_python(void);
 void pw_ffi_leave_python(void);
 
 // register.c
-
-#define PW_FFI_STAGES 4
 
 int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
                            uint32_t traits, char** message);

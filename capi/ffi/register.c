@@ -1,8 +1,7 @@
 // The registry: which handlers and types exist, and what the plugin said.
 //
 // The plugin's own PJRT_FFI_Register_Handler drops the status of a refusal, so
-// registrations go through the Handler_Register of its XLA_FFI_Api, which a
-// probe handler learns from the frame it is probed with.
+// registrations go through the Handler_Register of its XLA_FFI_Api.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -83,32 +82,10 @@ static int no_ffi(char** message) {
   return PJRT_Error_Code_UNIMPLEMENTED;
 }
 
-// The handler bundle grew a fifth stage (record) in XLA FFI 0.5.
-typedef struct {
-  size_t struct_size;
-  void* extension_start;
-  XLA_FFI_ByteSpan name;
-  XLA_FFI_ByteSpan platform;
-  void* bundle[5];
-  uint32_t traits;
-} register_args_0_5;
-
 static int plugin_register(const XLA_FFI_Api* to, const char* name, const char* platform,
                            const pw_ffi_handler wrapped[PW_FFI_STAGES], uint32_t traits, char** message) {
-  XLA_FFI_ByteSpan name_span = {(void*)name, strlen(name)}, platform_span = {(void*)platform, strlen(platform)};
-  XLA_FFI_Handler_Register_Args args = {.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
-                                        .name = name_span,
-                                        .platform = platform_span,
-                                        .bundle = {wrapped[0], wrapped[1], wrapped[2], wrapped[3]},
-                                        .traits = traits};
-  register_args_0_5 newer = {.struct_size = offsetof(register_args_0_5, traits) + sizeof(uint32_t),
-                             .name = name_span,
-                             .platform = platform_span,
-                             .bundle = {wrapped[0], wrapped[1], wrapped[2], wrapped[3], NULL},
-                             .traits = traits};
   pw_ffi_probed = (pw_ffi_version){-1, -1};
-  XLA_FFI_Error* (*call)(void*) = to->XLA_FFI_Handler_Register;
-  XLA_FFI_Error* error = call(to->api_version.minor_version >= 5 ? (void*)&newer : (void*)&args);
+  XLA_FFI_Error* error = pw_ffi_register(to, name, platform, wrapped, traits);
   if (error == NULL) return 0;
   char* text;
   int code = pw_ffi_take_error(to, error, &text);
@@ -292,46 +269,8 @@ char* pathways_ffi_version(void) {
 
 // --- attaching ---
 
-static _Thread_local const XLA_FFI_Api* seen_api;
-
-static XLA_FFI_Error* probe(XLA_FFI_CallFrame* frame) {
-  seen_api = frame->api;
-  if (pw_ffi_answer_probe(frame)) return NULL;
-  return pw_ffi_error(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED, "pathways: this target is not to be called");
-}
-
-static const PJRT_FFI_Extension* find_extension(const PJRT_Api* of) {
-  for (PJRT_Extension_Base* e = of->extension_start; e != NULL; e = e->next)
-    if (e->type == PJRT_Extension_Type_FFI && e->struct_size >= PJRT_FFI_Extension_STRUCT_SIZE)
-      return (const PJRT_FFI_Extension*)e;
-  return NULL;
-}
-
-static void destroy_error(const PJRT_Api* of, PJRT_Error* error) {
-  PJRT_Error_Destroy_Args args = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE, .error = error};
-  of->PJRT_Error_Destroy(&args);
-}
-
-// The plugin's XLA_FFI_Api: it probes a handler, on this thread, while it
-// registers it.
-static const XLA_FFI_Api* learn_api(const PJRT_Api* of, const PJRT_FFI_Extension* ext) {
-  static const char name[] = "pathways_ffi_probe", platform[] = "Host";
-  PJRT_FFI_Register_Handler_Args args = {.struct_size = PJRT_FFI_Register_Handler_Args_STRUCT_SIZE,
-                                         .target_name = name,
-                                         .target_name_size = sizeof(name) - 1,
-                                         .handler = probe,
-                                         .platform_name = platform,
-                                         .platform_name_size = sizeof(platform) - 1};
-  PJRT_Error* (*call)(PJRT_FFI_Register_Handler_Args*) = ext->register_handler;
-  seen_api = NULL;
-  PJRT_Error* error = call(&args);
-  if (error != NULL) destroy_error(of, error);
-  return seen_api;
-}
-
 void pw_ffi_attach(const PJRT_Api* to) {
-  const PJRT_FFI_Extension* ext = find_extension(to);
-  const XLA_FFI_Api* learnt = ext ? learn_api(to, ext) : NULL;
+  const XLA_FFI_Api* learnt = pw_ffi_api(to);
   pthread_mutex_lock(&mu);
   if (plugin != to) {
     plugin = to;

@@ -29,7 +29,7 @@ _Thread_local pw_ffi_version pw_ffi_probed = {-1, -1};
 static _Thread_local int depth;
 int pw_ffi_in_callback(void) { return depth; }
 
-// --- errors ---
+// --- text ---
 
 char* pw_ffi_format(const char* format, ...) {
   va_list list;
@@ -40,47 +40,7 @@ char* pw_ffi_format(const char* format, ...) {
   return text;
 }
 
-XLA_FFI_Error* pw_ffi_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const char* text) {
-  XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-                                    .message = (void*)(text ? text : "out of memory for the error's text"),
-                                    .errc = code};
-  XLA_FFI_Error* (*create)(XLA_FFI_Error_Create_Args*) = api->XLA_FFI_Error_Create;
-  return create(&args);
-}
-
-int pw_ffi_take_error(const XLA_FFI_Api* api, XLA_FFI_Error* error, char** message) {
-  // XLA FFI 0.4 appended the code to this call; older versions leave it alone.
-  struct {
-    XLA_FFI_Error_GetMessage_Args base;
-    uint32_t errc;
-  } details = {.base = {.struct_size = sizeof(XLA_FFI_Error_GetMessage_Args) + sizeof(uint32_t), .error = error},
-               .errc = XLA_FFI_Error_Code_UNKNOWN};
-  void (*get)(void*) = api->XLA_FFI_Error_GetMessage;
-  get(&details);
-  *message = strdup(details.base.message ? details.base.message : "");
-  XLA_FFI_Error_Destroy_Args destroy_args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
-  void (*destroy)(XLA_FFI_Error_Destroy_Args*) = api->XLA_FFI_Error_Destroy;
-  destroy(&destroy_args);
-  return (int)details.errc;
-}
-
-// --- the probe ---
-
-static XLA_FFI_Metadata* probe_of(const XLA_FFI_CallFrame* frame) {
-  for (XLA_FFI_Extension_Base* e = frame->extension_start; e != NULL; e = e->next)
-    if (e->type == XLA_FFI_Extension_Metadata) return ((XLA_FFI_Metadata_Extension*)e)->metadata;
-  return NULL;
-}
-
-bool pw_ffi_answer_probe(XLA_FFI_CallFrame* frame) {
-  XLA_FFI_Metadata* metadata = probe_of(frame);
-  if (metadata == NULL) return false;
-  const XLA_FFI_Api* api = frame->api;
-  metadata->api_version = (XLA_FFI_Api_Version){.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE,
-                                                .major_version = api->api_version.major_version,
-                                                .minor_version = api->api_version.minor_version};
-  return true;
-}
+// --- probes ---
 
 static void clamp_version(const XLA_FFI_Api* api, XLA_FFI_Metadata* metadata) {
   XLA_FFI_Api_Version* version = &metadata->api_version;
@@ -144,7 +104,7 @@ static XLA_FFI_Error* run_python_handler(pw_ffi_handler handler, XLA_FFI_CallFra
 
 static XLA_FFI_Error* enter(int index, XLA_FFI_CallFrame* frame) {
   const slot s = slots[index];
-  XLA_FFI_Metadata* metadata = probe_of(frame);
+  XLA_FFI_Metadata* metadata = pw_ffi_probe_of(frame);
   if (metadata != NULL) {
     XLA_FFI_Error* error = s.handler(frame);
     if (error == NULL) clamp_version(frame->api, metadata);
