@@ -2,8 +2,13 @@
 // one that each device runs by itself, with its collectives made explicit: each
 // becomes a call of this system's collective handler, described by a Spec.
 //
-// It is pure: bytes in, bytes out. It knows the few fields of HloModuleProto that
-// it changes and keeps all others as they are.
+// Rewrite does that. ParseSpec reads what it wrote into the program. Options reads
+// and edits the options that go with a program.
+//
+// It is pure: bytes in, bytes out, no state. It knows the few fields of
+// HloModuleProto and CompileOptionsProto that it reads or changes, and keeps all
+// others as they are. Whatever the bytes are, it ends with a result or an error,
+// and takes memory in proportion to their size. Any package may import it.
 package spmd
 
 import "github.com/openpathways/pathways/core/shape"
@@ -40,11 +45,22 @@ const (
 
 // Spec describes one collective of a program, the same on all devices. Ranks
 // are rows of the program: replica*partitions + partition.
+//
+// Shapes and Dim are those of the bytes: their dimensions stand in the order in
+// which they lie in memory, the one that varies slowest first, whatever the
+// program calls them. So an operand is always dense and row-major.
+//
+// Of several operands each has its own result, and all are treated alike. An
+// AllToAll without a dimension (Dim is -1) is the exception: operand i goes to
+// member i of the group, and result i comes from it. A CollectivePermute gives
+// zeros where no source is, a CollectiveBroadcast where a rank is in no group; it
+// sends what the first of a group has. A RaggedAllToAll has six operands, as in
+// XLA: input, output, input offsets, send sizes, output offsets, receive sizes.
 type Spec struct {
 	Op        Op
-	Site      int         // numbers the collectives of a program, from 0; all forms of one call in a loop have one number
+	Site      int         // numbers the collectives of a program, from 0; all forms of one call in a loop have one number. -1 for PartitionID and ReplicaID
 	Groups    [][]int     // ranks that take part together, in group order; every rank is in at most one group
-	Pairs     [][2]int    // of CollectivePermute: source and target ranks
+	Pairs     [][2]int    // of CollectivePermute: source and target ranks; each is at most once a source and once a target
 	Reduction Reduction   // of AllReduce and ReduceScatter
 	DType     shape.DType // of the reduction
 	Dim       int         // of AllGather, ReduceScatter and AllToAll: the dimension that is gathered or split
@@ -80,12 +96,23 @@ type Program struct {
 	Collectives []Spec // by Site; none where the shards never wait for each other
 }
 
-// Names for what a user reads in errors.
+// String gives the op's name in HLO.
 func (o Op) String() string {
-	names := [...]string{"", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
-		"collective-broadcast", "ragged-all-to-all", "partition-id", "replica-id"}
-	if int(o) < len(names) && o > 0 {
-		return names[o]
+	if int(o) < len(opNames) && o > 0 {
+		return opNames[o]
 	}
 	return "collective"
 }
+
+var opNames = [...]string{"", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+	"collective-broadcast", "ragged-all-to-all", "partition-id", "replica-id"}
+
+// String gives a short name, such as "sum".
+func (r Reduction) String() string {
+	if int(r) < len(reductionNames) {
+		return reductionNames[r]
+	}
+	return "reduction"
+}
+
+var reductionNames = [...]string{"none", "sum", "product", "min", "max", "and", "or", "xor"}

@@ -1,0 +1,443 @@
+package spmd
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Field numbers of messages in XLA's xla/xla_data.proto.
+const (
+	groupIDs = 1
+
+	deviceListGroups = 1
+	deviceListIota   = 2
+
+	iotaGroups  = 1
+	iotaSize    = 2
+	iotaReshape = 3
+	iotaPerm    = 4
+
+	meshGroupsMesh = 1
+	meshGroupsAxes = 2
+
+	meshAxes      = 1
+	meshDevices   = 2
+	meshTransform = 3
+	axisSize      = 2
+
+	transformReshape = 1
+	transformPerm    = 2
+
+	axisRefIndex = 1
+	axisRefSub   = 2
+	subPre       = 1
+	subSize      = 2
+
+	pairSource = 1
+	pairTarget = 2
+)
+
+// numbering says what the numbers in a collective's groups mean (XLA's
+// CollectiveOpGroupMode).
+type numbering int
+
+const (
+	crossReplica             numbering = iota // replicas, for each partition
+	crossPartition                            // partitions, for each replica
+	crossReplicaAndPartition                  // replicas, with all their partitions
+	flattened                                 // ranks
+)
+
+// ids is how many numbers there are of the kind that groups hold.
+func (m *module) ids(n numbering) int {
+	switch n {
+	case crossPartition:
+		return m.partitions
+	case flattened:
+		return m.replicas * m.partitions
+	}
+	return m.replicas
+}
+
+// ranks resolves groups of numbers to groups of ranks. No groups are one of all.
+func (m *module) ranks(groups [][]int64, n numbering) ([][]int, error) {
+	count := m.ids(n)
+	if len(groups) == 0 {
+		all := make([]int64, count)
+		for i := range all {
+			all[i] = int64(i)
+		}
+		groups = [][]int64{all}
+	}
+	var seen rankSet
+	for _, g := range groups {
+		for _, id := range g {
+			if id < 0 || id >= int64(count) || !seen.add(int(id)) {
+				return nil, status.New(status.InvalidArgument, "a group holds %d: want each of 0 to %d at most once", id, count-1)
+			}
+		}
+	}
+	var out [][]int
+	each := func(times int, rank func(time, id int) int) {
+		for t := range times {
+			for _, g := range groups {
+				ranks := make([]int, len(g))
+				for i, id := range g {
+					ranks[i] = rank(t, int(id))
+				}
+				out = append(out, ranks)
+			}
+		}
+	}
+	switch n {
+	case crossReplica:
+		each(m.partitions, func(p, r int) int { return r*m.partitions + p })
+	case crossPartition:
+		each(m.replicas, func(r, p int) int { return r*m.partitions + p })
+	case flattened:
+		each(1, func(_, rank int) int { return rank })
+	case crossReplicaAndPartition:
+		for _, g := range groups {
+			var ranks []int
+			for _, r := range g {
+				for p := range m.partitions {
+					ranks = append(ranks, int(r)*m.partitions+p)
+				}
+			}
+			out = append(out, ranks)
+		}
+	}
+	return out, nil
+}
+
+// readGroups reads the groups of a collective from the fields that hold them.
+func (m *module) readGroups(fields []protowalk.Field) (groups [][]int64, err error) {
+	for _, f := range fields {
+		switch f.Number {
+		case instructionReplicaGroups:
+			groups, err = appendGroup(groups, f.Bytes)
+		case instructionDeviceList:
+			for f, bad := range protowalk.Fields(f.Bytes) {
+				if err = bad; err != nil {
+					break
+				}
+				switch f.Number {
+				case deviceListGroups:
+					groups, err = appendGroup(groups, f.Bytes)
+				case deviceListIota:
+					groups, err = readIota(f.Bytes)
+				}
+				if err != nil {
+					break
+				}
+			}
+		case instructionIota:
+			groups, err = readIota(f.Bytes)
+		case instructionMesh:
+			groups, err = readMeshGroups(f.Bytes)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return groups, nil
+}
+
+func appendGroup(groups [][]int64, b []byte) ([][]int64, error) {
+	var g []int64
+	for f, err := range protowalk.Fields(b) {
+		if err == nil && f.Number == groupIDs {
+			g, err = f.AppendInts(g)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return append(groups, g), nil
+}
+
+func readIota(b []byte) ([][]int64, error) {
+	var count, size int64
+	var reshape, perm []int64
+	for f, err := range protowalk.Fields(b) {
+		switch f.Number {
+		case iotaGroups:
+			count = int64(f.Value)
+		case iotaSize:
+			size = int64(f.Value)
+		case iotaReshape:
+			reshape, err = f.AppendInts(reshape)
+		case iotaPerm:
+			perm, err = f.AppendInts(perm)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	all, err := transposed(nil, reshape, perm)
+	if err != nil {
+		return nil, err
+	}
+	return split(all, count, size)
+}
+
+// split cuts a list into groups of one size.
+func split(all []int64, count, size int64) ([][]int64, error) {
+	if count < 1 || size < 1 || count > int64(len(all)) || size > int64(len(all)) || count*size != int64(len(all)) {
+		return nil, status.New(status.InvalidArgument, "%d groups of %d out of %d devices", count, size, len(all))
+	}
+	return slices.Collect(slices.Chunk(all, int(size))), nil
+}
+
+// transposed reads a list, or where it is nil the numbers from 0, as an array of
+// dims, and gives its elements in the order of the dimensions perm.
+func transposed(list, dims, perm []int64) ([]int64, error) {
+	bad := func() ([]int64, error) {
+		return nil, status.New(status.InvalidArgument, "devices arranged as %v in the order %v", dims, perm)
+	}
+	if len(dims) != len(perm) {
+		return bad()
+	}
+	total := int64(1)
+	for _, d := range dims {
+		if d < 1 || d > maxRanks || total*d > maxRanks {
+			return bad()
+		}
+		total *= d
+	}
+	if list != nil && int64(len(list)) != total {
+		return bad()
+	}
+	strides := make([]int64, len(dims))
+	stride := int64(1)
+	for i := len(dims) - 1; i >= 0; i-- {
+		strides[i] = stride
+		stride *= dims[i]
+	}
+	out := []int64{0}
+	seen := make([]bool, len(dims))
+	for _, p := range perm {
+		if p < 0 || p >= int64(len(dims)) || seen[p] {
+			return bad()
+		}
+		seen[p] = true
+		if dims[p] == 1 {
+			continue
+		}
+		next := make([]int64, 0, int64(len(out))*dims[p])
+		for _, o := range out {
+			for i := range dims[p] {
+				next = append(next, o+i*strides[p])
+			}
+		}
+		out = next
+	}
+	if list != nil {
+		for i, o := range out {
+			out[i] = list[o]
+		}
+	}
+	return out, nil
+}
+
+// axis is a part of a mesh axis: what is left of it after pre parts of the whole.
+type axis struct{ index, pre, size int64 }
+
+// readMeshGroups reads groups that are said by axes of a mesh: the devices that
+// differ in those axes alone are together.
+func readMeshGroups(b []byte) ([][]int64, error) {
+	var sizes, devices []int64
+	var axes []axis
+	for f, err := range protowalk.Fields(b) {
+		switch f.Number {
+		case meshGroupsMesh:
+			sizes, devices, err = readMesh(f.Bytes)
+		case meshGroupsAxes:
+			var a axis
+			a, err = readAxis(f.Bytes)
+			axes = append(axes, a)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	bad := func() ([][]int64, error) {
+		return nil, status.New(status.InvalidArgument, "groups over axes %v of a mesh of %v", axes, sizes)
+	}
+	const most = 64 // more axes than a mesh of maxRanks devices can have
+	if len(axes) > most || len(sizes) > most {
+		return bad()
+	}
+	// Cut each mesh axis where a reference begins or ends.
+	var dims []int64
+	var parts []axis
+	for i, size := range sizes {
+		cuts := []int64{1, size}
+		for _, a := range axes {
+			if a.index == int64(i) && a.size > 0 {
+				if a.pre < 1 || a.pre > maxRanks || a.size > maxRanks {
+					return bad()
+				}
+				cuts = append(cuts, a.pre, a.pre*a.size)
+			}
+		}
+		slices.Sort(cuts)
+		for j, cut := range cuts[1:] {
+			before := cuts[j]
+			if before < 1 || cut%before != 0 || cut > size {
+				return bad()
+			}
+			if cut > before || size == 1 {
+				dims = append(dims, cut/before)
+				parts = append(parts, axis{int64(i), before, cut / before})
+			}
+		}
+	}
+	var together, apart []int64
+	grouped := make([]bool, len(parts))
+	size := int64(1)
+	for _, a := range axes {
+		if a.index < 0 || a.index >= int64(len(sizes)) {
+			return bad()
+		}
+		for i, p := range parts {
+			whole := a.size == 0
+			if p.index != a.index || (!whole && (p.pre < a.pre || p.pre >= a.pre*a.size)) {
+				continue
+			}
+			if grouped[i] {
+				return bad()
+			}
+			grouped[i] = true
+			together = append(together, int64(i))
+			size *= p.size
+		}
+	}
+	for i := range parts {
+		if !grouped[i] {
+			apart = append(apart, int64(i))
+		}
+	}
+	all, err := transposed(devices, dims, append(apart, together...))
+	if err != nil {
+		return nil, err
+	}
+	return split(all, int64(len(all))/max(size, 1), size)
+}
+
+// readMesh gives the sizes of a mesh's axes, and its devices where they are not
+// in order.
+func readMesh(b []byte) (sizes, devices []int64, err error) {
+	var reshape, perm []int64
+	for f, err := range protowalk.Fields(b) {
+		switch f.Number {
+		case meshAxes:
+			size := int64(0)
+			for f, bad := range protowalk.Fields(f.Bytes) {
+				if err = bad; err != nil {
+					break
+				}
+				if f.Number == axisSize {
+					size = int64(f.Value)
+				}
+			}
+			sizes = append(sizes, size)
+		case meshDevices:
+			devices, err = f.AppendInts(devices)
+		case meshTransform:
+			for f, bad := range protowalk.Fields(f.Bytes) {
+				if err = bad; err != nil {
+					break
+				}
+				switch f.Number {
+				case transformReshape:
+					reshape, err = f.AppendInts(reshape)
+				case transformPerm:
+					perm, err = f.AppendInts(perm)
+				}
+				if err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if reshape != nil {
+		devices, err = transposed(nil, reshape, perm)
+	}
+	return sizes, devices, err
+}
+
+func readAxis(b []byte) (a axis, err error) {
+	for f, err := range protowalk.Fields(b) {
+		switch f.Number {
+		case axisRefIndex:
+			a.index = int64(f.Value)
+		case axisRefSub:
+			for f, bad := range protowalk.Fields(f.Bytes) {
+				if err = bad; err != nil {
+					break
+				}
+				switch f.Number {
+				case subPre:
+					a.pre = int64(f.Value)
+				case subSize:
+					a.size = int64(f.Value)
+				}
+			}
+			if err == nil && a.size < 1 {
+				err = status.New(status.InvalidArgument, "a part of an axis of size %d", a.size)
+			}
+		}
+		if err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// readPairs resolves source and target numbers to ranks.
+func (m *module) readPairs(fields []protowalk.Field, n numbering) ([][2]int, error) {
+	var pairs [][2]int
+	count := m.ids(n)
+	var sources, targets rankSet
+	for _, f := range fields {
+		if f.Number != instructionPairs {
+			continue
+		}
+		var ends [2]int64
+		for f, err := range protowalk.Fields(f.Bytes) {
+			if err != nil {
+				return nil, err
+			}
+			switch f.Number {
+			case pairSource:
+				ends[0] = int64(f.Value)
+			case pairTarget:
+				ends[1] = int64(f.Value)
+			}
+		}
+		if ends[0] < 0 || ends[0] >= int64(count) || ends[1] < 0 || ends[1] >= int64(count) ||
+			!sources.add(int(ends[0])) || !targets.add(int(ends[1])) {
+			return nil, status.New(status.InvalidArgument,
+				"the pair %d>%d: want numbers of 0 to %d, each once a source and once a target", ends[0], ends[1], count-1)
+		}
+		source, target := int(ends[0]), int(ends[1])
+		if n == crossPartition {
+			for r := range m.replicas {
+				pairs = append(pairs, [2]int{r*m.partitions + source, r*m.partitions + target})
+			}
+		} else {
+			for p := range m.partitions {
+				pairs = append(pairs, [2]int{source*m.partitions + p, target*m.partitions + p})
+			}
+		}
+	}
+	slices.SortFunc(pairs, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
+	return pairs, nil
+}

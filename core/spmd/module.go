@@ -1,0 +1,346 @@
+package spmd
+
+import (
+	"strings"
+
+	"github.com/openpathways/pathways/core/hlo"
+	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Field numbers of messages in XLA's xla/service/hlo.proto.
+const (
+	withConfigModule = 1
+	withConfigConfig = 2
+
+	configReplicas   = 4
+	configPartitions = 5
+
+	moduleComputations     = 3
+	moduleEntry            = 6
+	moduleSchedule         = 7
+	moduleOutputSharding   = 12
+	moduleShardings        = 14
+	moduleDeviceAssignment = 15
+	moduleAutoSPMD         = 16
+
+	computationInstructions = 2
+	computationID           = 5
+	computationRoot         = 6
+
+	instructionName               = 1
+	instructionOpcode             = 2
+	instructionShape              = 3
+	instructionParameter          = 9
+	instructionDimensions         = 14
+	instructionSliceSizes         = 20
+	instructionChannel            = 26
+	instructionTarget             = 28
+	instructionID                 = 35
+	instructionOperands           = 36
+	instructionControl            = 37
+	instructionCalled             = 38
+	instructionBackendConfig      = 43
+	instructionAllReduceID        = 45
+	instructionReplicaGroups      = 49
+	instructionPairs              = 52
+	instructionConstrainLayout    = 56
+	instructionOperandShapes      = 57
+	instructionSideEffect         = 65
+	instructionGlobalIDs          = 71
+	instructionSchedule           = 76
+	instructionAPIVersion         = 77
+	instructionThread             = 79
+	instructionDeviceList         = 87
+	instructionIota               = 92
+	instructionMesh               = 93
+	instructionBackendConfigAsAny = 99
+)
+
+// module is a program as far as it is read: its computations, and all other
+// fields as they stand.
+type module struct {
+	rest         []byte // fields that stay
+	entry        int64
+	computations []*computation
+	byID         map[int64]*computation
+
+	replicas, partitions int // 0 where it does not say
+}
+
+// computation is a list of instructions, operands before their users.
+type computation struct {
+	rest         []byte // fields that stay
+	id, root     int64
+	instructions []*instruction
+	byID         map[int64]*instruction
+
+	waits   bool // holds a collective, or calls what does
+	wrapper bool // its collective is written where it is awaited
+}
+
+type instruction struct {
+	raw               []byte
+	name, opcode      string
+	shape             []byte // ShapeProto
+	id                int64
+	operands, control []int64
+	called            []int64
+	parameter         int64
+	at                int // place in its computation
+
+	spec string       // what the instruction becomes a call of; "" for those that stay
+	from *instruction // whose operands a call takes
+	what *instruction // which says what the call does
+	drop bool
+}
+
+// readModule reads a HloModuleProtoWithConfig or a HloModuleProto.
+func readModule(code []byte) (*module, error) {
+	m := &module{byID: map[int64]*computation{}}
+	var inner, config []byte
+	bare := false
+	for f, err := range protowalk.Fields(code) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case withConfigModule:
+			inner = f.Bytes
+		case withConfigConfig:
+			config = f.Bytes
+		case moduleComputations:
+			bare = true
+		}
+	}
+	if bare {
+		inner, config = code, nil
+	}
+	for f, err := range protowalk.Fields(config) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case configReplicas:
+			m.replicas = int(int64(f.Value))
+		case configPartitions:
+			m.partitions = int(int64(f.Value))
+		}
+	}
+	if err := m.read(inner); err != nil {
+		return nil, err
+	}
+	m.replicas, m.partitions = max(m.replicas, 1), max(m.partitions, 1)
+	if m.replicas > maxRanks || m.partitions > maxRanks || m.replicas*m.partitions > maxRanks {
+		return nil, status.New(status.InvalidArgument, "a program of %d replicas and %d partitions, want at most %d devices",
+			m.replicas, m.partitions, maxRanks)
+	}
+	return m, nil
+}
+
+func (m *module) read(b []byte) error {
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return err
+		}
+		switch f.Number {
+		case moduleComputations:
+			c, err := readComputation(f.Bytes)
+			if err != nil {
+				return err
+			}
+			if m.byID[c.id] != nil {
+				return status.New(status.InvalidArgument, "two computations have the number %d", c.id)
+			}
+			m.byID[c.id] = c
+			m.computations = append(m.computations, c)
+			continue
+		case moduleDeviceAssignment:
+			if m.replicas == 0 && m.partitions == 0 {
+				if m.replicas, m.partitions, err = readAssignmentSize(f.Bytes); err != nil {
+					return err
+				}
+			}
+			continue
+		case moduleSchedule, moduleOutputSharding, moduleShardings, moduleAutoSPMD:
+			// Of all devices, or of instructions as they were.
+			continue
+		case moduleEntry:
+			m.entry = int64(f.Value)
+		}
+		m.rest = append(m.rest, f.Raw...)
+	}
+	if m.byID[m.entry] == nil {
+		return status.New(status.InvalidArgument, "a module without its entry computation")
+	}
+	for _, c := range m.computations {
+		for _, in := range c.instructions {
+			for _, id := range in.called {
+				if m.byID[id] == nil {
+					return status.New(status.InvalidArgument, "%s calls a computation %d that is not there", in.name, id)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func readComputation(b []byte) (*computation, error) {
+	c := &computation{byID: map[int64]*instruction{}}
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case computationInstructions:
+			in, err := readInstruction(f.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			for _, ids := range [...][]int64{in.operands, in.control} {
+				for _, id := range ids {
+					if c.byID[id] == nil {
+						return nil, status.New(status.InvalidArgument, "%s needs an instruction %d that does not stand before it", in.name, id)
+					}
+				}
+			}
+			if c.byID[in.id] != nil {
+				return nil, status.New(status.InvalidArgument, "two instructions have the number %d", in.id)
+			}
+			in.at = len(c.instructions)
+			c.byID[in.id] = in
+			c.instructions = append(c.instructions, in)
+			continue
+		case computationID:
+			c.id = int64(f.Value)
+		case computationRoot:
+			c.root = int64(f.Value)
+		}
+		c.rest = append(c.rest, f.Raw...)
+	}
+	if c.byID[c.root] == nil {
+		return nil, status.New(status.InvalidArgument, "computation %d has no root", c.id)
+	}
+	return c, nil
+}
+
+func readInstruction(b []byte) (*instruction, error) {
+	in := &instruction{raw: b}
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case instructionName:
+			in.name = strings.ToValidUTF8(string(f.Bytes), "?")
+		case instructionOpcode:
+			in.opcode = strings.ToValidUTF8(string(f.Bytes), "?")
+		case instructionShape:
+			in.shape = f.Bytes
+		case instructionParameter:
+			in.parameter = int64(f.Value)
+		case instructionID:
+			in.id = int64(f.Value)
+		case instructionOperands:
+			in.operands, err = f.AppendInts(in.operands)
+		case instructionControl:
+			in.control, err = f.AppendInts(in.control)
+		case instructionCalled:
+			in.called, err = f.AppendInts(in.called)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+// write gives the HloModuleProto of what is still reached from the entry.
+func (m *module) write() []byte {
+	reached := map[int64]bool{m.entry: true}
+	for todo := []int64{m.entry}; len(todo) > 0; {
+		c := m.byID[todo[len(todo)-1]]
+		todo = todo[:len(todo)-1]
+		for _, in := range c.instructions {
+			if in.drop || in.spec != "" {
+				continue
+			}
+			for _, id := range in.called {
+				if !reached[id] {
+					reached[id] = true
+					todo = append(todo, id)
+				}
+			}
+		}
+	}
+	out := m.rest
+	for _, c := range m.computations {
+		if reached[c.id] {
+			out = protowalk.AppendBytes(out, moduleComputations, c.write())
+		}
+	}
+	return out
+}
+
+func (c *computation) write() []byte {
+	out := c.rest
+	for _, in := range c.instructions {
+		if !in.drop {
+			out = protowalk.AppendBytes(out, computationInstructions, c.writeInstruction(in))
+		}
+	}
+	return out
+}
+
+func (c *computation) writeInstruction(in *instruction) []byte {
+	out := make([]byte, 0, len(in.raw)+len(in.spec)+64)
+	for f := range protowalk.Fields(in.raw) { // read before: no error
+		switch f.Number {
+		case instructionControl:
+			continue
+		case instructionOpcode, instructionOperands, instructionDimensions, instructionSliceSizes, instructionChannel,
+			instructionTarget, instructionCalled, instructionBackendConfig, instructionAllReduceID, instructionReplicaGroups,
+			instructionPairs, instructionConstrainLayout, instructionOperandShapes, instructionSideEffect,
+			instructionGlobalIDs, instructionSchedule, instructionAPIVersion, instructionThread, instructionDeviceList,
+			instructionIota, instructionMesh, instructionBackendConfigAsAny:
+			if in.spec != "" {
+				continue
+			}
+		}
+		out = append(out, f.Raw...)
+	}
+	if len(in.control) > 0 {
+		out = protowalk.AppendInts(out, instructionControl, in.control...)
+	}
+	if in.spec == "" {
+		return out
+	}
+	const typedFFI = 4
+	out = protowalk.AppendBytes(out, instructionOpcode, "custom-call")
+	out = protowalk.AppendBytes(out, instructionTarget, Target)
+	out = protowalk.AppendInt(out, instructionAPIVersion, typedFFI)
+	out = protowalk.AppendBytes(out, instructionBackendConfig, "{"+Attribute+` = "`+in.spec+`"}`)
+	// The spec speaks of bytes: they stay in the order in which they lie.
+	out = protowalk.AppendInt(out, instructionConstrainLayout, 1)
+	for _, id := range in.from.operands {
+		out = protowalk.AppendBytes(out, instructionOperandShapes, c.byID[id].shape)
+	}
+	if len(in.from.operands) > 0 {
+		out = protowalk.AppendInts(out, instructionOperands, in.from.operands...)
+		out = protowalk.AppendInt(out, instructionSideEffect, 1)
+	}
+	return out
+}
+
+// arrays gives the shapes of an instruction's value, the parts of a tuple one by
+// one.
+func (in *instruction) arrays() ([]hlo.Shape, error) {
+	s, err := hlo.ReadShape(in.shape)
+	if err != nil {
+		return nil, err
+	}
+	if s.Tuple != nil {
+		return s.Tuple, nil
+	}
+	return []hlo.Shape{s}, nil
+}
