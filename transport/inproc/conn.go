@@ -19,8 +19,8 @@ import (
 
 const (
 	header     = 5
-	maxPending = 4 << 20 // bytes on the way in one direction before Send waits
-	keepSize   = 1 << 20 // buffers that grew past it are not kept
+	maxPending = 1 << 20 // bytes on the way in one direction before Send waits
+	keepSize   = 2 << 20 // buffers that grew past it are not kept
 )
 
 // Conn is a transport.Conn inside a process.

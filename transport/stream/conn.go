@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -44,8 +46,7 @@ type Conn struct {
 
 // passed is a file that leaves with the byte at an offset of pending.
 type passed struct {
-	at   int
-	file *os.File
+	at, fd int
 }
 
 // watch is what the timer saw last, and when it changed.
@@ -77,19 +78,40 @@ func (c *Conn) Peer() string { return c.peer }
 func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
 
 // Send implements transport.Conn.
-func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, nil) }
+func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1) }
 
 // SendFile is Send of a message and an open file with it, over a unix socket.
-// The peer takes the file with File after it received the message. The file stays
-// open until the connection has ended or the peer has answered.
+// The peer takes the file with File after it received the message. The caller may
+// close the file when SendFile has returned.
 func (c *Conn) SendFile(kind wire.Kind, payload []byte, file *os.File) error {
 	if _, ok := c.net.(*net.UnixConn); !ok {
 		return status.New(status.FailedPrecondition, "a file cannot be passed to %s: only unix sockets pass files", c.peer)
 	}
-	return c.send(kind, payload, file)
+	fd, err := duplicate(file)
+	if err != nil {
+		return status.New(status.Internal, "a file cannot be passed to %s: %w", c.peer, err)
+	}
+	if err := c.send(kind, payload, fd); err != nil {
+		syscall.Close(fd)
+		return err
+	}
+	return nil
 }
 
-func (c *Conn) send(kind wire.Kind, payload []byte, file *os.File) error {
+// duplicate opens a file once more.
+func duplicate(file *os.File) (fd int, err error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if e := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return 0, e
+	}
+	return fd, err
+}
+
+// send queues a message, and a file with it unless fd is -1.
+func (c *Conn) send(kind wire.Kind, payload []byte, fd int) error {
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
 	}
@@ -104,8 +126,8 @@ func (c *Conn) send(kind wire.Kind, payload []byte, file *os.File) error {
 	if c.closing {
 		return c.closedHere()
 	}
-	if file != nil {
-		c.files = append(c.files, passed{len(c.pending), file})
+	if fd >= 0 {
+		c.files = append(c.files, passed{len(c.pending), fd})
 	}
 	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
 	c.pending = append(append(c.pending, byte(kind)), payload...)
@@ -141,6 +163,7 @@ func (c *Conn) write() {
 
 		c.busy.Store(true)
 		err := c.put(out, files)
+		closeAll(files)
 		c.wrote.Add(1)
 		c.busy.Store(false)
 		if err != nil {
@@ -151,8 +174,19 @@ func (c *Conn) write() {
 			c.spare = nil
 		}
 	}
+	c.mu.Lock()
+	files := c.files
+	c.files = nil
+	c.mu.Unlock()
+	closeAll(files) // Send adds none: it fails, or is closing
 	if !c.detach {
 		c.fail(c.closedHere())
+	}
+}
+
+func closeAll(files []passed) {
+	for _, f := range files {
+		syscall.Close(f.fd)
 	}
 }
 
@@ -165,7 +199,7 @@ func (c *Conn) put(out []byte, files []passed) error {
 			end = files[i].at
 		}
 		for at < end {
-			n, err := c.net.Write(out[at:min(end, at+keepSize)])
+			n, err := c.net.Write(out[at:min(end, at+pieceSize)])
 			at += n
 			c.wrote.Add(1)
 			if err != nil {
@@ -173,7 +207,7 @@ func (c *Conn) put(out []byte, files []passed) error {
 			}
 		}
 		if i < len(files) {
-			n, _, err := c.net.(*net.UnixConn).WriteMsgUnix(out[at:at+header], syscall.UnixRights(int(files[i].file.Fd())), nil)
+			n, _, err := c.net.(*net.UnixConn).WriteMsgUnix(out[at:at+header], syscall.UnixRights(files[i].fd), nil)
 			at += n
 			if err != nil {
 				return err

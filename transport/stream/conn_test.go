@@ -242,7 +242,7 @@ func TestLiveness(t *testing.T) {
 		}
 	})
 	t.Run("close does not wait for who does not read", func(t *testing.T) {
-		conn, _ := sockets(t, Config{CloseTime: bound}, true)
+		conn, _ := sockets(t, Config{CloseTime: bound, MaxPending: 4 << 20}, true)
 		for range 3 {
 			if err := conn.Send(20, make([]byte, 1<<20)); err != nil {
 				t.Fatal(err)

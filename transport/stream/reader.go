@@ -121,7 +121,7 @@ func (r *reader) payload(n int) ([]byte, error) {
 	r.inside.Store(true)
 	defer r.inside.Store(false)
 	for have < n {
-		step := min(n-have, max(have, keepSize))
+		step := min(n-have, max(have, pieceSize))
 		if cap(p) < have+step {
 			grown := make([]byte, have, have+step)
 			copy(grown, p)

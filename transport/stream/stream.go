@@ -27,13 +27,14 @@ const (
 	header       = 5
 	greetingSize = 64 << 10 // bytes of a payload before the dialler has been let in
 	readSize     = 64 << 10
-	keepSize     = 1 << 20 // buffers that grew past it are not kept
+	keepSize     = 2 << 20 // buffers that grew past it are not kept
+	pieceSize    = 1 << 20 // of a write, by which progress is counted
 )
 
 // Config bounds a connection. Zero fields take the defaults.
 type Config struct {
 	MaxFrame   int           // bytes of a payload; 64 MiB
-	MaxPending int           // bytes that wait for the writer before Send waits; 4 MiB
+	MaxPending int           // bytes that wait for the writer before Send waits; 1 MiB
 	Heartbeat  time.Duration // a connection that has sent nothing for so long sends KindHeartbeat, with no payload, which Recv passes over; 0 is never
 	Silence    time.Duration // a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
 	FrameTime  time.Duration // a frame that was begun ends within it; 30 s
@@ -51,7 +52,7 @@ func (c Config) filled() Config {
 		c.MaxFrame = 64 << 20
 	}
 	if c.MaxPending == 0 {
-		c.MaxPending = 4 << 20
+		c.MaxPending = 1 << 20
 	}
 	set(&c.FrameTime, 30*time.Second)
 	set(&c.WriteTime, 30*time.Second)
