@@ -1,0 +1,99 @@
+// What the doors of this library have in common: how they read a peer's
+// structs, make errors, describe shapes, and refuse to run in the child of a
+// fork.
+#ifndef PATHWAYS_CAPI_EDGE_H_
+#define PATHWAYS_CAPI_EDGE_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "pjrt_abi.h"
+
+enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
+
+// PW_ARGS declares a zeroed argument struct with its size set.
+#define PW_ARGS(type, name) \
+  type name;                \
+  memset(&name, 0, sizeof name); \
+  name.struct_size = type##_STRUCT_SIZE
+
+// PW_COPY copies a caller's struct as far as both sides know it.
+#define PW_COPY(type, name, from)                                                    \
+  type name;                                                                         \
+  memset(&name, 0, sizeof name);                                                     \
+  name.struct_size = (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name; \
+  do {                                                                               \
+    size_t size_ = name.struct_size;                                                 \
+    memcpy(&name, (from), size_);                                                    \
+    name.struct_size = size_;                                                        \
+  } while (0)
+
+// PW_COVERS: the caller's struct is large enough to have the field.
+#define PW_COVERS(args, field) \
+  ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
+
+// ---- errors ----
+
+// pw_error makes an error of ours; the caller of the door owns it.
+PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// pw_error_take makes an error from a malloc'd message and frees the message.
+PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
+// pw_error_context takes an error and gives one with the same code and
+// payload-free text, and context behind the text.
+PJRT_Error* pw_error_context(PJRT_Error* error, const char* context);
+void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size);
+void pw_error_free(PJRT_Error* error);
+
+// ---- shapes ----
+
+// pw_shape is what an executable's output or a host array fixed. Counted.
+typedef struct pw_shape {
+  _Atomic int32_t refs;
+  PJRT_Buffer_Type type;
+  size_t num_dims;
+  int64_t dims[];
+} pw_shape;
+
+pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
+void pw_shape_drop(pw_shape* shape);
+int64_t pw_shape_bytes(const pw_shape* shape);
+// Writes a shape as XLA does, such as f32[4,8].
+void pw_shape_text(const pw_shape* shape, char* text, size_t size);
+int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
+
+// ---- memories ----
+
+// pw_memory_base begins every memory handle: clients reach a table of functions
+// through it, by which they hang data on the memory (memory.c).
+typedef struct {
+  PJRT_Memory base;
+  struct pw_user_data* data;
+} pw_memory_base;
+
+void pw_memory_init(pw_memory_base* memory);
+void pw_memory_close(pw_memory_base* memory);  // ends the data
+
+// ---- costs ----
+
+// pwGoCost counts what a compiled program costs. The values and their names are
+// one malloc'd block. It gives 0, or a code with a malloc'd message.
+extern int pwGoCost(char* format, size_t format_size, char* program, size_t size, PJRT_NamedValue** values, size_t* num,
+                    char** message);
+
+// ---- forks ----
+
+// True in the child of a fork: Go does not run there.
+extern bool pw_forked;
+PJRT_Error* pw_forked_error(void);
+
+// ---- where the user's program is ----
+
+enum { PW_LOCATION = 512 };
+// pw_location writes where the user's program made the call that is on this
+// thread, as its options or its client say; text stays as it is where nobody does.
+int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
+
+#endif  // PATHWAYS_CAPI_EDGE_H_

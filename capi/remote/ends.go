@@ -1,0 +1,173 @@
+package remote
+
+/*
+#include "remote.h"
+*/
+import "C"
+
+import (
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// idle is how long objects that nobody holds any more may wait for company, where
+// nothing else goes to the cluster.
+const idle = 100 * time.Millisecond
+
+// ends fires futures, on a goroutine of its own: their callbacks may want
+// Python's GIL, which a thread may hold that waits for the cluster.
+type ends struct {
+	mu     sync.Mutex
+	queue  []C.pr_end // bounded by the operations under way
+	closed bool
+	wake   chan struct{} // holds one where the queue or closed has changed
+}
+
+func newEnds() *ends {
+	e := &ends{wake: make(chan struct{}, 1)}
+	go e.run()
+	return e
+}
+
+// end makes an entry of the queue.
+func end(token uint64, err error) C.pr_end {
+	out := C.pr_end{token: C.uint64_t(token)}
+	out.code = C.int32_t(fail(err, &out.message))
+	return out
+}
+
+func (e *ends) add(batch ...C.pr_end) {
+	e.mu.Lock()
+	e.queue = append(e.queue, batch...)
+	e.mu.Unlock()
+	e.stir()
+}
+
+func (e *ends) stir() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (e *ends) close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.stir()
+}
+
+func (e *ends) run() {
+	var batch []C.pr_end
+	flush := time.NewTicker(idle)
+	defer flush.Stop()
+	for {
+		select {
+		case <-e.wake:
+		case <-flush.C:
+			drain()
+			continue
+		}
+		e.mu.Lock()
+		batch, e.queue = e.queue, batch[:0]
+		closed := e.closed && len(batch) == 0
+		e.mu.Unlock()
+		if closed {
+			return
+		}
+		if len(batch) > 0 {
+			C.pr_fire(unsafe.SliceData(batch), C.size_t(len(batch)))
+			clear(batch)
+			e.stir() // what came meanwhile
+		}
+	}
+}
+
+// A token is the address of a C future, which is even; of a put it is odd, since
+// something is to be done on this side too.
+const ofPut = 1
+
+// notify is told by the cluster of operations that have ended.
+func (s *session) notify(ended []client.Ended) {
+	told := int64(0)
+	s.ends.mu.Lock()
+	for _, x := range ended {
+		if x.Token == 0 {
+			continue
+		}
+		told++
+		s.ends.queue = append(s.ends.queue, end(x.Token&^ofPut, x.Err))
+	}
+	s.ends.mu.Unlock()
+	for _, x := range ended {
+		if x.Token&ofPut != 0 {
+			s.mu.Lock()
+			p := s.puts[x.Token]
+			delete(s.puts, x.Token)
+			s.mu.Unlock()
+			if p != nil {
+				p.end()
+			}
+		}
+	}
+	s.underWay.Add(-told)
+	s.ends.stir()
+}
+
+// free gives objects back to their clusters.
+func free(names *C.pr_name, n C.size_t) {
+	list := unsafe.Slice(names, n)
+	for len(list) > 0 {
+		id, numbers := list[0].session, make([]uint64, 0, len(list))
+		rest := list[:0]
+		for _, o := range list {
+			if o.session == id {
+				numbers = append(numbers, uint64(o.number))
+			} else {
+				rest = append(rest, o)
+			}
+		}
+		if s := get(id); s != nil && !s.closed.Load() {
+			s.cluster.Free(numbers)
+		}
+		list = rest
+	}
+}
+
+// drain gives back all objects that nobody holds any more.
+func drain() {
+	var names [C.PR_FREED]C.pr_name
+	for {
+		n := C.pr_freed(&names[0], C.PR_FREED, true)
+		if n == 0 {
+			return
+		}
+		free(&names[0], n)
+	}
+}
+
+//export prGoFlush
+func prGoFlush() { drain() }
+
+// Shutdown ends submission on every session once what is under way has ended.
+// DEADLINE_EXCEEDED where that takes longer than timeout: what is left fails.
+func Shutdown(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	left := int64(0)
+	for _, s := range open() {
+		drain()
+		for s.underWay.Load() > 0 && s.cluster.Lost() == nil && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond)
+		}
+		left += s.underWay.Load()
+		s.close()
+	}
+	if left > 0 {
+		return status.New(status.DeadlineExceeded, "%d operations are still under way on the cluster after %v; they are cut off", left, timeout)
+	}
+	return nil
+}

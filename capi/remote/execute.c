@@ -1,0 +1,184 @@
+// One run: rows of shards are folded into whole objects, Go is entered once, and
+// the results are handed out before the run has begun.
+#include <alloca.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "remote.h"
+
+enum { kOnStack = 512 };  // shards; larger runs take their lists from the heap
+
+static PJRT_Error* gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* b) {
+  if (b == NULL)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "argument %zu of %s on device row %zu is a buffer that was destroyed before", arg, x->name, row);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s on device row %zu has been deleted or donated; keep a copy of an array that is "
+                  "needed after a call that donates it",
+                  arg, x->name, row);
+}
+
+// same compares a shard with what the program takes. Tokens have no shape of
+// their own; clients pass what they like.
+static bool same(const pw_shape* a, const pw_shape* b) {
+  if (a == b || b->type == PJRT_Buffer_Type_TOKEN) return true;
+  return a->type == b->type && a->num_dims == b->num_dims &&
+         memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0;
+}
+
+static PJRT_Error* mismatch(const PJRT_Executable* x, size_t row, size_t arg, const pw_shape* shape) {
+  char want[256], got[256];
+  pw_shape_text(x->params[arg].shape, want, sizeof want);
+  pw_shape_text(shape, got, sizeof got);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
+                  arg, x->name, row, got, want);
+}
+
+// results makes handles of the objects that a run makes. Each object holds a
+// reference to made.
+static void results(PJRT_Executable* x, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, uint64_t first,
+                    pr_future* made) {
+  size_t m = x->num_outputs;
+  pr_buffer* some[64];
+  pr_buffer** slots = n * m <= 64 ? some : malloc(n * m * sizeof *slots);
+  pr_buffers_new(slots, n * m);
+  for (size_t o = 0; o < m; o++) {
+    pr_array* a = &x->outputs[o];
+    pr_object* object = pr_object_new(x->session, first + o, made, (int32_t)n, (int64_t)n * a->bytes);
+    atomic_fetch_add_explicit(&a->shape->refs, (int32_t)n, memory_order_relaxed);
+    for (size_t d = 0; d < n; d++) {
+      pr_buffer* b = slots[d * m + o];
+      b->device = only ? only : x->devices[d];
+      b->memory = only ? pr_memory_kind(only, a->memory, a->memory_size) : x->memories[d * m + o];
+      b->shape = a->shape;
+      b->object = object;
+      if (!a->descending) {
+        b->minor_to_major = malloc(a->shape->num_dims * sizeof(int64_t));
+        memcpy(b->minor_to_major, a->minor_to_major, a->shape->num_dims * sizeof(int64_t));
+      }
+      atomic_fetch_add_explicit(&b->device->bytes, a->bytes, memory_order_relaxed);
+      lists[d][o] = pr_buffer_handle(b);
+    }
+  }
+  if (slots != some) free(slots);
+}
+
+PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Executable* x = args->executable->x;
+  PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  const PJRT_ExecuteOptions* options = args->options;
+  size_t n = args->num_devices, m = args->num_args, outs = x->num_outputs;
+  if (atomic_load_explicit(&args->executable->deleted, memory_order_acquire))
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);
+  if (n != (only ? 1 : x->num_devices))
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
+                    x->name, only ? 1 : x->num_devices, n);
+  if (m != x->num_params && !x->any_params)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %zu arguments, and the call has %zu", x->name,
+                    x->num_params, m);
+  if (options && PW_COVERS(options, num_recv_ops) && (options->num_send_ops || options->num_recv_ops))
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "%s sends to or receives from its host, which a cluster does not do",
+                    x->name);
+
+  bool heap = n * m > kOnStack;
+  size_t size = n * m * (sizeof(pr_buffer*) + sizeof(pr_shard)) + m * (sizeof(uint64_t) + sizeof(uint32_t));
+  char* room = heap ? malloc(size + 1) : alloca(size + 1);
+  pr_buffer** shards = (pr_buffer**)room;  // argument by argument
+  pr_shard* mixed_shards = (pr_shard*)(shards + n * m);
+  uint64_t* inputs = (uint64_t*)(mixed_shards + n * m);
+  uint32_t* mixed = (uint32_t*)(inputs + m);
+  size_t num_mixed = 0;
+  uint32_t only_row = only ? (uint32_t)only->description.id : 0;
+  PJRT_Error* err = NULL;
+
+  for (size_t i = 0; i < m; i++) {
+    bool whole = true;
+    for (size_t d = 0; d < n; d++) {
+      pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
+      if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) {
+        err = gone(x, d, i, b);
+        goto out;
+      }
+      if (!x->any_params && !same(b->shape, x->params[i].shape)) {
+        err = mismatch(x, d, i, b->shape);
+        goto out;
+      }
+      if (b->device->client != x->client) {
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                       "argument %zu of %s is a buffer of another client; copy it through the host", i, x->name);
+        goto out;
+      }
+      shards[i * n + d] = b;
+      whole = whole && b->object == shards[i * n]->object && b->device == (only ? only : x->devices[d]);
+    }
+    inputs[i] = whole && n ? shards[i * n]->object->number : 0;
+    if (!whole) {
+      for (size_t d = 0; d < n; d++)
+        mixed_shards[num_mixed * n + d] = (pr_shard){shards[i * n + d]->object->number, (uint32_t)shards[i * n + d]->device->description.id,
+                                                  shards[i * n + d]};
+      mixed[num_mixed++] = (uint32_t)i;
+    }
+  }
+
+  const int64_t* kept = NULL;
+  size_t num_kept = 0;
+  if (options && PW_COVERS(options, num_non_donatable_input_indices)) {
+    kept = options->non_donatable_input_indices;
+    num_kept = options->num_non_donatable_input_indices;
+  }
+  uint32_t some_kept[32];
+  uint32_t* not_donated = num_kept <= 32 ? some_kept : malloc(num_kept * sizeof *not_donated);
+  for (size_t i = 0; i < num_kept; i++) not_donated[i] = (uint32_t)kept[i];
+
+  // One reference an output, one for Go, and one an event.
+  pr_future* made = pr_future_new((int32_t)(outs + 1 + (args->device_complete_events ? n : 0)));
+  pr_name freed[PR_FREED];
+  const char* trace = options && PW_COVERS(options, call_location) && options->call_location ? options->call_location : "";
+  pr_run run = {.session = x->session,
+                .program = x->program,
+                .token = (uintptr_t)made,
+                .inputs = inputs,
+                .num_inputs = m,
+                .num_rows = n,
+                .mixed = mixed,
+                .num_mixed = num_mixed,
+                .shards = mixed_shards,
+                .rows = only ? &only_row : x->rows,
+                .not_donated = not_donated,
+                .num_not_donated = num_kept,
+                .only = only ? (int32_t)only_row : -1,
+                .trace = trace,
+                .trace_size = strlen(trace),
+                .freed = freed,
+                .num_freed = pr_freed(freed, PR_FREED, false),
+                .num_outputs = outs};
+  PR_COUNT(go_entries, 1);
+  PR_COUNT(executes, 1);
+  int code = prGoRun(&run);
+  if (code) {
+    for (size_t i = 0; i < outs + 1 + (args->device_complete_events ? n : 0); i++) pr_future_drop(made);
+    err = pw_error_take((PJRT_Error_Code)code, run.message);
+    char at[PW_LOCATION] = "";
+    pw_location(options, at, sizeof at);
+    if (*at) {
+      char context[PW_LOCATION + 32];
+      snprintf(context, sizeof context, " [called at %s]", at);
+      err = pw_error_context(err, context);
+    }
+  } else {
+    results(x, only, args->output_lists, n, run.first_output, made);
+    if (args->device_complete_events)
+      for (size_t d = 0; d < n; d++) args->device_complete_events[d] = (PJRT_Event*)made;
+    for (size_t i = 0; i < m; i++) {
+      bool donated = !x->any_params && x->donates[i];
+      for (size_t k = 0; donated && k < num_kept; k++) donated = not_donated[k] != i;
+      for (size_t d = 0; donated && d < n; d++) pr_buffer_release(shards[i * n + d]);
+    }
+  }
+  if (not_donated != some_kept) free(not_donated);
+out:
+  if (heap) free(room);
+  return err;
+}
