@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
@@ -40,46 +41,46 @@ func (w *Worker) compiled(m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, e
 		return nil, nil, err
 	}
 	defer done()
-	source := device.Program{Format: m.Format, Code: m.Code}
-	form, err := w.form(m)
+	o, err := spmd.ParseOptions(m.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n := o.Replicas * o.Partitions; n != len(m.Places) {
+		return nil, nil, status.New(status.InvalidArgument, "compile options for %d replicas of %d partitions, and %d devices", o.Replicas, o.Partitions, len(m.Places))
+	}
+	form, err := w.form(m, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options}
 	if form == wire.Loadable_PORTABLE {
-		return w.portable(m, source, l)
+		return w.portable(m, o, l)
 	}
 	options, err := w.assign(m.Options, form, m.Places)
 	if err != nil {
 		return nil, nil, err
 	}
-	x, err := w.driver.Compile(w.ctx, source, options)
+	x, err := w.driver.Compile(w.ctx, device.Program{Format: m.Format, Code: m.Code}, options)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer x.Close()
-	info, err := describe(x, m)
-	if err != nil {
-		return nil, nil, err
-	}
+	info := describe(x, o)
 	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
 	l.Collective = info.Collective
-	if l.Serialized, err = x.Serialize(); status.CodeOf(err) == status.Unimplemented {
-		l.Serialized = nil // it is compiled again where it is loaded
-	} else if err != nil {
-		return nil, nil, err
-	}
-	return info, l, nil
+	return info, l, serialize(x, l)
 }
 
 // form decides how the devices of a program run it.
-func (w *Worker) form(m *wire.Compile) (wire.Loadable_Form, error) {
+func (w *Worker) form(m *wire.Compile, o spmd.Options) (wire.Loadable_Form, error) {
 	alone := true
 	for _, p := range m.Places {
 		alone = alone && p.Worker == w.self
 	}
 	_, partitions := w.driver.(device.Partitioner)
 	switch {
+	case o.Portable:
+		return wire.Loadable_PORTABLE, nil
 	case alone:
 		return wire.Loadable_NATIVE, nil
 	case partitions:
@@ -92,7 +93,7 @@ func (w *Worker) form(m *wire.Compile) (wire.Loadable_Form, error) {
 
 // assign has compile options name the driver's devices in place of rows.
 func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.Place) ([]byte, error) {
-	ids := make([]int, len(places))
+	ids := make([]int64, len(places))
 	for i, p := range places {
 		switch {
 		case w.config.DeviceID != nil && form == wire.Loadable_JOINED:
@@ -100,23 +101,19 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 			if !ok {
 				return nil, status.New(status.FailedPrecondition, "device %d of process %d is no member of the island's epoch", p.Local, p.Worker)
 			}
-			ids[i] = id
+			ids[i] = int64(id)
 		case p.Worker != w.self || int(p.Local) >= len(w.queues):
 			return nil, status.New(status.InvalidArgument, "worker %s has no device %d of process %d", w.config.Name, p.Local, p.Worker)
 		default:
-			ids[i] = w.driver.Devices()[p.Local].ID
+			ids[i] = int64(w.driver.Devices()[p.Local].ID)
 		}
 	}
-	return withAssignment(options, ids)
+	return spmd.WithAssignment(options, ids)
 }
 
 // describe says what a client needs to know of an executable.
-func describe(x device.Executable, m *wire.Compile) (*wire.ProgramInfo, error) {
-	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint()}
-	var err error
-	if info.Replicas, info.Partitions, err = grid(m.Options, len(m.Places)); err != nil {
-		return nil, err
-	}
+func describe(x device.Executable, o spmd.Options) *wire.ProgramInfo {
+	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas), Partitions: uint32(o.Partitions)}
 	for _, o := range x.Outputs() {
 		info.Outputs = append(info.Outputs, array(o.Shape, o.Memory))
 	}
@@ -133,7 +130,7 @@ func describe(x device.Executable, m *wire.Compile) (*wire.ProgramInfo, error) {
 	}
 	c := x.Cost()
 	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes, TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
-	return info, nil
+	return info
 }
 
 func array(s shape.Shape, memory string) *wire.Array {
@@ -158,6 +155,43 @@ func waits(module []byte) bool {
 	return false
 }
 
-func (w *Worker) portable(m *wire.Compile, source device.Program, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
-	return nil, nil, status.New(status.Unimplemented, "programs cannot be partitioned yet")
+// portable makes a program that each device of several workers runs by itself,
+// with our collectives.
+func (w *Worker) portable(m *wire.Compile, o spmd.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+	var module []byte
+	if !o.Portable {
+		var err error
+		source := device.Program{Format: m.Format, Code: m.Code}
+		if module, err = w.driver.(device.Partitioner).Partition(w.ctx, source, m.Options, len(m.Places)); err != nil {
+			return nil, nil, err
+		}
+		p, err := spmd.Rewrite(module)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.Format, l.Code, l.Collective = "hlo", p.Module, len(p.Collectives) > 0
+		if l.Options, err = spmd.OneDevice(m.Options); err != nil {
+			return nil, nil, err
+		}
+	}
+	x, err := w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: l.Code}, l.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer x.Close()
+	info := describe(x, o)
+	info.Collective = l.Collective
+	if module != nil {
+		info.Optimized = module
+	}
+	return info, l, serialize(x, l)
+}
+
+// serialize adds the executable's bytes to a Loadable. Where the driver has none
+// the program is compiled again wherever it is loaded.
+func serialize(x device.Executable, l *wire.Loadable) (err error) {
+	if l.Serialized, err = x.Serialize(); status.CodeOf(err) == status.Unimplemented {
+		l.Serialized, err = nil, nil
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -213,12 +214,17 @@ func (w *Worker) collective(c *device.CollectiveCall) {
 	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands, Results: c.Results, Done: c.Done})
 }
 
-// specs are the collectives that programs call, read once.
-type specs struct {
-	mu   sync.RWMutex
-	read map[string]*spmd.Spec
-}
+// specs are the collectives that programs call, each read once.
+type specs struct{ read sync.Map } // by text: *spmd.Spec
 
 func (s *specs) of(text string) (*spmd.Spec, error) {
-	return nil, status.New(status.Unimplemented, "collectives cannot be read yet")
+	if spec, ok := s.read.Load(text); ok {
+		return spec.(*spmd.Spec), nil
+	}
+	spec, err := spmd.ParseSpec(text)
+	if err != nil {
+		return nil, err
+	}
+	had, _ := s.read.LoadOrStore(strings.Clone(text), spec)
+	return had.(*spmd.Spec), nil
 }

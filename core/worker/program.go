@@ -98,7 +98,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 	if l == nil {
 		return nil, status.New(status.InvalidArgument, "there is nothing to load")
 	}
-	if l.Form == wire.Loadable_PORTABLE && l.Collective && w.config.Engine == nil {
+	if l.Form == wire.Loadable_PORTABLE && len(places) > 1 && w.config.Engine == nil {
 		return nil, status.New(status.Unimplemented, "worker %s carries no collectives between processes", w.config.Name)
 	}
 	done, err := w.slot()

@@ -42,9 +42,10 @@ type part struct {
 
 // standing is what a queue that waits stands at.
 type standing struct {
-	gang  uint64
-	what  string
-	since time.Time
+	gang   uint64
+	format string
+	what   string
+	since  time.Time
 }
 
 // note is something for a queue to do: begin a part, or a call. The zero note has
@@ -177,8 +178,8 @@ func (q *queue) begin(p part) bool {
 
 // waits takes note of what the queue waits for, and is false.
 func (q *queue) waits(g *gang, format string, args ...any) bool {
-	if s := q.stands.Load(); s == nil || s.gang != g.id {
-		q.stands.Store(&standing{g.id, fmt.Sprintf(format, args...), time.Now()})
+	if s := q.stands.Load(); s == nil || s.gang != g.id || s.format != format {
+		q.stands.Store(&standing{g.id, format, fmt.Sprintf(format, args...), time.Now()})
 	}
 	return false
 }

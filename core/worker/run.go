@@ -67,7 +67,8 @@ func (w *Worker) beginRun(g *gang, operation []byte) error {
 	}
 	// A queue for each row, shared by all runs of the program.
 	g.queues, r.rows = p.queues, p.rows
-	g.collective = p.collective && p.form == wire.Loadable_PORTABLE && w.config.Engine != nil
+	// Also where no shard waits for another: a device may ask the engine who it is.
+	g.collective = p.form == wire.Loadable_PORTABLE && len(p.places) > 1 && w.config.Engine != nil
 	if p.form != wire.Loadable_PORTABLE && len(p.rows) > 1 {
 		n := len(p.rows)
 		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), donated: make([][]uint64, n)}

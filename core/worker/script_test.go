@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -154,7 +155,7 @@ func (s *script) until(what string, cond func() bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i, w := range s.workers {
-			s.t.Logf("worker %d: %+v", i, w.Waits())
+			what += fmt.Sprintf("; worker %d stands at %+v", i, w.Waits())
 		}
 		panic("waited too long for " + what)
 	})
