@@ -40,8 +40,8 @@ type session struct {
 	waiting  *gang // a run that waits for its place; the queue stays behind it
 	ready    bool  // in State.ready
 
-	programs map[uint64]*program
-	objects  map[uint64]*object
+	programs  map[uint64]*program
+	objects   map[uint64]*object
 	compiling map[uint64]*compiled // by program
 
 	ok     []uint64

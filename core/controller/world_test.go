@@ -463,3 +463,34 @@ func TestClusterComputes(t *testing.T) {
 		t.Errorf("the program was compiled %d times", n)
 	}
 }
+
+// BenchmarkRoundTrip is a run from submission to its end with two workers in this
+// process, one by one and as a stream.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, depth := range []int{1, 256} {
+		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
+			w := newWorld(b, controller.ServerConfig{})
+			w.worker("a", 1)
+			w.worker("b", 1)
+			ends := make(chan client.Ended, 2000)
+			c := w.client(ends)
+			p := compile(b, c, 1, 0, 1)
+			x := put(b, c, 0, 0, 1)
+			<-ends
+			under := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				y := run(b, c, p, 1, x)
+				c.Free([]uint64{x})
+				x = y
+				if under++; under == depth {
+					<-ends
+					under--
+				}
+			}
+			for range under {
+				<-ends
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// far is a connection to a controller that lets everybody in and then says what a
+// test tells it to.
+type far struct {
+	mu      sync.Mutex
+	welcome *wire.Welcome
+	sent    []message // what came, where keep is set
+	keep    bool
+	say     chan message
+	closed  chan struct{}
+	once    sync.Once
+}
+
+type message struct {
+	kind    wire.Kind
+	payload []byte
+}
+
+func newFar() *far {
+	return &far{say: make(chan message, 100), closed: make(chan struct{}),
+		welcome: &wire.Welcome{Session: 3, Process: 9, Credit: 1024, Devices: []*wire.Device{{Worker: 1}, {Number: 1, Worker: 2}}}}
+}
+
+func (f *far) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+	return f, f.welcome, nil
+}
+
+func (f *far) Send(kind wire.Kind, payload []byte) error {
+	select {
+	case <-f.closed:
+		return status.New(status.Cancelled, "closed")
+	default:
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.keep {
+		f.sent = append(f.sent, message{kind, append([]byte(nil), payload...)})
+	}
+	return nil
+}
+
+func (f *far) Recv() (wire.Kind, []byte, error) {
+	select {
+	case m := <-f.say:
+		return m.kind, m.payload, nil
+	case <-f.closed:
+		return 0, nil, status.New(status.Unavailable, "the controller has gone")
+	}
+}
+
+func (f *far) Buffered() bool { return len(f.say) > 0 }
+func (f *far) Peer() string   { return "far" }
+func (f *far) Close() error   { f.once.Do(func() { close(f.closed) }); return nil }
+
+// noExchange takes pushes and expectations and keeps them until told to end them.
+type noExchange struct {
+	mu     sync.Mutex
+	ends   map[transport.Key][]func(error)
+	closed bool
+}
+
+func (e *noExchange) add(k transport.Key, f func(error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ends == nil {
+		e.ends = map[transport.Key][]func(error){}
+	}
+	e.ends[k] = append(e.ends[k], f)
+}
+
+func (e *noExchange) end(which func(transport.Key) bool, err error) {
+	var ends []func(error)
+	e.mu.Lock()
+	for k, f := range e.ends {
+		if which(k) {
+			ends = append(ends, f...)
+			delete(e.ends, k)
+		}
+	}
+	e.mu.Unlock()
+	for _, f := range ends {
+		f(err)
+	}
+}
+
+func (e *noExchange) Push(_ uint64, k transport.Key, _ int64, _ func([]byte, func(error)), done func(error)) {
+	e.add(k, done)
+}
+func (e *noExchange) PushBytes(_ uint64, k transport.Key, _ []byte, done func(error)) { e.add(k, done) }
+func (e *noExchange) Expect(_ uint64, k transport.Key, _ int64, _ []byte, arrived func(transport.Block, error)) {
+	e.add(k, func(err error) { arrived(transport.Block{}, err) })
+}
+func (e *noExchange) Fail(space, id uint64, err error) {
+	e.end(func(k transport.Key) bool { return k.Space == space && k.ID == id }, err)
+}
+func (e *noExchange) Peers([]*wire.Process, []uint64, error) {}
+func (e *noExchange) Self() uint64                           { return 9 }
+func (e *noExchange) Close() error                           { e.closed = true; return nil }

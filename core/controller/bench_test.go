@@ -1,0 +1,141 @@
+package controller
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// bed is a State with workers and one client, without connections.
+type bed struct {
+	t       testing.TB
+	st      *State
+	now     int64
+	actions []Action
+	workers []uint64 // connections
+	client  uint64
+	conns   uint64
+}
+
+func newBed(t testing.TB, c Config, workers, devices int) *bed {
+	b := &bed{t: t, st: New(c)}
+	for i := range workers {
+		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
+		for d := range devices {
+			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+		}
+		b.conns++
+		b.workers = append(b.workers, b.conns)
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
+	}
+	b.conns++
+	b.client = b.conns
+	b.step(Event{Kind: Join, Conn: b.client, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"}})
+	return b
+}
+
+func (b *bed) step(ev Event) []Action {
+	b.now += 1000
+	ev.Now = b.now
+	b.actions = b.st.Step(ev, b.actions[:0])
+	return b.actions
+}
+
+// say has a connection send a message, which is decoded as the shell does.
+func (b *bed) say(conn uint64, kind wire.Kind, m proto.Message) []Action {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.frame(conn, kind, payload)
+}
+
+func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
+	m, err := decode(kind, payload)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
+}
+
+// program gives the session a program that adds to an array on all devices, and
+// the array.
+func (b *bed) program(devices int) {
+	all := make([]int, devices)
+	on := make([]uint32, devices)
+	for i := range all {
+		all[i], on[i] = i, uint32(i)
+	}
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	var op uint64
+	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}) {
+		if a.Kind == Send && a.Wire == wire.KindCompile {
+			m := new(wire.Compile)
+			if err := proto.Unmarshal(a.Payload, m); err != nil {
+				b.t.Fatal(err)
+			}
+			op = m.Op
+		}
+	}
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}})
+	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on})
+	for _, w := range b.workers {
+		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	}
+	b.step(Event{Kind: Flush})
+}
+
+// One run of a gang over all devices, from the client's frame to its end: decoding,
+// State, and encoding of all that is sent, with a report of each worker by itself.
+func BenchmarkGang(b *testing.B) {
+	for _, n := range []struct{ workers, devices int }{{1, 1}, {16, 1}, {16, 8}, {128, 4}, {512, 4}} {
+		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
+			d := newBed(b, Config{}, n.workers, n.devices)
+			d.program(n.workers * n.devices)
+			op, object, gang := uint64(1), uint64(1), d.st.gang
+			var run, completed, free []byte
+			messages := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				op++
+				object++
+				gang++
+				run = append(run[:0], mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{object - 1}})...)
+				for _, a := range d.frame(d.client, wire.KindRun, run) {
+					if a.Kind == Send {
+						messages += len(a.To)
+					}
+				}
+				gang++
+				free = append(free[:0], mustMarshal(b, &wire.Free{Objects: []uint64{object - 1}})...)
+				d.frame(d.client, wire.KindFree, free)
+				completed = append(completed[:0], mustMarshal(b, &wire.Completed{Ok: []uint64{gang - 1}})...)
+				for _, w := range d.workers {
+					d.frame(w, wire.KindCompleted, completed)
+				}
+				if got := d.step(Event{Kind: Flush}); len(got) != 1 || got[0].Wire != wire.KindCompleted {
+					b.Fatalf("got %v, want one word to the client", got)
+				}
+			}
+			b.StopTimer()
+			if len(d.st.gangs) != 0 || len(d.st.sessions[1].objects) != 1 {
+				b.Fatalf("%d gangs and %d objects are left", len(d.st.gangs), len(d.st.sessions[1].objects))
+			}
+			b.ReportMetric(float64(messages)/float64(b.N), "messages/op")
+		})
+	}
+}
+
+func mustMarshal(t testing.TB, m proto.Message) []byte {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
