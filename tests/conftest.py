@@ -45,6 +45,23 @@ def nothing_left_alive(request):
         assert not left, f"still alive after the last test: {left}"
 
 
+def goroutines() -> int:
+    return pathways.stats()["goroutines"]
+
+
+@pytest.fixture(autouse=True)
+def no_goroutine_left():
+    """Fails a test after which more goroutines run than before it, once those that are ending have ended."""
+    jax.devices()  # a session has some of its own
+    before = goroutines()
+    yield
+    for _ in range(100):
+        if goroutines() <= before:
+            return
+        time.sleep(0.05)
+    assert goroutines() <= before, "goroutines are left behind"
+
+
 @pytest.fixture
 def devices():
     """The eight devices of the process."""

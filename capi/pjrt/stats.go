@@ -20,6 +20,8 @@ static counters read_counters(void) {
 import "C"
 
 import (
+	"bytes"
+	"runtime"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
@@ -44,6 +46,9 @@ type Stats struct {
 	// BytesInUse is what the store counts, by device, over all sessions.
 	BytesInUse []int64 `json:"bytes_in_use"`
 	Sessions   int     `json:"sessions"`
+	// Goroutines are those that the library has started. Threads of C that are, or
+	// were once, in Go are not among them.
+	Goroutines int `json:"goroutines"`
 }
 
 // ReadStats gives the counters of this moment.
@@ -85,7 +90,21 @@ func ReadStats() Stats {
 	st.Live["errors"] = int64(c.errors)
 	st.Live["runs"] = int64(c.runs)
 	st.Live["objects"] = objects
+	st.Goroutines = started()
 	return st
+}
+
+// started counts the goroutines that a go statement began. To the runtime a thread
+// that has called Go is one too, for as long as the thread lives.
+func started() int {
+	stacks := make([]byte, 1<<16)
+	for {
+		n := runtime.Stack(stacks, true)
+		if n < len(stacks) {
+			return bytes.Count(stacks[:n], []byte("\ncreated by "))
+		}
+		stacks = make([]byte, 2*len(stacks))
+	}
 }
 
 // Shutdown ends submission on every session: what waits fails with CANCELLED,
