@@ -159,6 +159,12 @@ type Executable interface {
 	Fingerprint() string
 	Devices() []int // local indices, one a shard, in the order of Execute's rows
 	Outputs() []Output
+	// Parameters gives the shapes of one shard's arguments, and which of them a run
+	// consumes; known is false where the driver does not tell.
+	Parameters() (shapes []shape.Shape, donated []int, known bool)
+	// Optimized gives the program as the compiler left it, a serialized
+	// HloModuleProtoWithConfig; UNIMPLEMENTED where the driver has none.
+	Optimized() ([]byte, error)
 	Cost() Cost
 	Serialize() ([]byte, error)
 	// Execute runs the computation once on all its devices: one row of inputs a

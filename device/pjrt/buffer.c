@@ -74,11 +74,7 @@ pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT
 }
 
 pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes) {
-  PWDRV_ARGS(PJRT_Buffer_OnDeviceSizeInBytes);
-  args.buffer = buffer;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_OnDeviceSizeInBytes);
-  *bytes = args.on_device_size_in_bytes;
-  return status;
+  PWDRV_DO(PJRT_Buffer_OnDeviceSizeInBytes, args.buffer = buffer, *bytes = args.on_device_size_in_bytes);
 }
 
 pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_t* order, size_t num_dims) {
@@ -95,29 +91,17 @@ pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_
 }
 
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event) {
-  PWDRV_ARGS(PJRT_Buffer_ReadyEvent);
-  args.buffer = buffer;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_ReadyEvent);
-  *event = args.event;
-  return status;
+  PWDRV_DO(PJRT_Buffer_ReadyEvent, args.buffer = buffer, *event = args.event);
 }
 
 pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted) {
-  PWDRV_ARGS(PJRT_Buffer_IsDeleted);
-  args.buffer = buffer;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_IsDeleted);
-  *deleted = args.is_deleted;
-  return status;
+  PWDRV_DO(PJRT_Buffer_IsDeleted, args.buffer = buffer, *deleted = args.is_deleted);
 }
 
 pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer) {
-  PWDRV_ARGS(PJRT_Buffer_Delete);
-  args.buffer = buffer;
-  return PWDRV_CALL(api, PJRT_Buffer_Delete);
+  PWDRV_DO(PJRT_Buffer_Delete, args.buffer = buffer);
 }
 
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer) {
-  PWDRV_ARGS(PJRT_Buffer_Destroy);
-  args.buffer = buffer;
-  return PWDRV_CALL(api, PJRT_Buffer_Destroy);
+  PWDRV_DO(PJRT_Buffer_Destroy, args.buffer = buffer);
 }

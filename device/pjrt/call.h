@@ -13,6 +13,17 @@
 #define PWDRV_CALL(api, slot) \
   (PWDRV_HAS(api, slot) ? (pwdrv_status){(api)->slot(&args), NULL} : (pwdrv_status){NULL, #slot})
 
+// The whole body of a function that calls one slot: in sets its one argument, and
+// what follows copies the results out, also where the call fails.
+#define PWDRV_DO(slot, in, ...)                   \
+  do {                                            \
+    PWDRV_ARGS(slot);                             \
+    in;                                           \
+    pwdrv_status status = PWDRV_CALL(api, slot);  \
+    __VA_ARGS__;                                  \
+    return status;                                \
+  } while (0)
+
 #define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
 
 // C memory. An allocation that fails ends the process, as in Go. copy adds a zero

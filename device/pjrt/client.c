@@ -105,9 +105,7 @@ pwdrv_status pwdrv_client_create(const PJRT_Api* api, pwdrv_options* o, pwdrv_st
 }
 
 pwdrv_status pwdrv_client_destroy(const PJRT_Api* api, PJRT_Client* client) {
-  PWDRV_ARGS(PJRT_Client_Destroy);
-  args.client = client;
-  return PWDRV_CALL(api, PJRT_Client_Destroy);
+  PWDRV_DO(PJRT_Client_Destroy, args.client = client);
 }
 
 pwdrv_status pwdrv_client_platform(const PJRT_Api* api, PJRT_Client* client, pwdrv_bytes* name, pwdrv_bytes* version) {
@@ -127,12 +125,8 @@ pwdrv_status pwdrv_client_platform(const PJRT_Api* api, PJRT_Client* client, pwd
 }
 
 pwdrv_status pwdrv_client_devices(const PJRT_Api* api, PJRT_Client* client, PJRT_Device* const** out, size_t* count) {
-  PWDRV_ARGS(PJRT_Client_AddressableDevices);
-  args.client = client;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Client_AddressableDevices);
-  *out = args.addressable_devices;
-  *count = args.num_addressable_devices;
-  return status;
+  PWDRV_DO(PJRT_Client_AddressableDevices, args.client = client,
+           *out = args.addressable_devices; *count = args.num_addressable_devices);
 }
 
 pwdrv_status pwdrv_device_describe(const PJRT_Api* api, PJRT_Device* device, int* id, pwdrv_bytes* kind) {
@@ -195,11 +189,6 @@ pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int
 
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit) {
-  PWDRV_ARGS(PJRT_Device_MemoryStats);
-  args.device = device;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Device_MemoryStats);
-  *in_use = args.bytes_in_use;
-  *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1;
-  *limit = args.bytes_limit_is_set ? args.bytes_limit : -1;
-  return status;
+  PWDRV_DO(PJRT_Device_MemoryStats, args.device = device,
+           *in_use = args.bytes_in_use; *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1; *limit = args.bytes_limit_is_set ? args.bytes_limit : -1);
 }

@@ -47,6 +47,9 @@ type Client struct {
 	handles           []deviceHandles
 	local             map[*C.PJRT_Device]int
 	store             *store
+	options           ClientOptions
+	stages            stages
+	service           atomic.Pointer[service] // nil until ServeCollectives
 
 	// What keeps the plugin's client: the client itself until Close, each buffer,
 	// executable and context that is open, each event that has not fired, and each
@@ -76,7 +79,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	defer C.pwdrv_options_free(options)
-	c := &Client{plugin: p}
+	c := &Client{plugin: p, options: o}
 	c.quiet.L = &c.mu
 	c.refs.Store(1)
 	var callbacks C.pwdrv_store
@@ -294,6 +297,7 @@ func (c *Client) wake() {
 }
 
 func (c *Client) destroy() {
+	c.service.Load().close()
 	// No one is left who could be told of an error.
 	_ = c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
 	c.store.close()
@@ -321,6 +325,9 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed.Store(true)
+	c.mu.Unlock()
+	c.stages.close()
+	c.mu.Lock()
 	// With nothing open, whatever still holds the client lets go by itself. An open
 	// buffer may hold it, and host memory, for ever.
 	for c.work.Load() > 0 || c.open.Load() == 0 && c.refs.Load() > 1 {

@@ -158,4 +158,37 @@ pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, p
 pwdrv_status pwdrv_context_create(const PJRT_Api* api, PJRT_ExecuteContext** out);
 pwdrv_status pwdrv_context_destroy(const PJRT_Api* api, PJRT_ExecuteContext* context);
 
+// Collectives. A call of the custom call target that is registered has
+// pathwaysDriverCollective called on a thread of the plugin.
+typedef struct {
+  void* data;
+  size_t size;
+} pwdrv_part;
+
+// One call; all but what it points to is gone when pathwaysDriverCollective returns.
+typedef struct {
+  const void* api;    // the plugin's XLA_FFI_Api
+  uintptr_t client;   // of pwdrv_context_client, 0 where the execution has none
+  int32_t launch;     // of pwdrv_execute
+  int local;          // device
+  pwdrv_bytes spec;   // lives as long as the executable
+  size_t operands, results;
+  pwdrv_part* parts;  // operands, then results; what they point to lives until the call is finished
+  void* future;       // out: where it is set, pwdrv_future_finish ends the call
+} pwdrv_collective;
+
+// Registers the target for the CPU. missing is what the plugin lacks; code is 0,
+// or that of the plugin's refusal, whose message the caller frees. ffi lives for
+// ever.
+pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, const void** ffi, int* code,
+                                        char** message);
+// Has calls of executions in the context name a client.
+pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client);
+// Both give errors that pathwaysDriverCollective returns.
+void* pwdrv_future_create(const void* ffi, void** error);
+void* pwdrv_collective_error(const void* ffi, int code, const char* message);
+// Ends a call, with an error where code is not 0. The rest of the program may run
+// before it returns. It is called once a future.
+void pwdrv_future_finish(const void* ffi, void* future, int code, const char* message);
+
 #endif  // PATHWAYS_DEVICE_PJRT_DRIVER_H_

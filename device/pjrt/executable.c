@@ -33,57 +33,35 @@ pwdrv_status pwdrv_load(const PJRT_Api* api, PJRT_Client* client, const char* by
 }
 
 pwdrv_status pwdrv_loaded_destroy(const PJRT_Api* api, PJRT_LoadedExecutable* loaded) {
-  PWDRV_ARGS(PJRT_LoadedExecutable_Destroy);
-  args.executable = loaded;
-  return PWDRV_CALL(api, PJRT_LoadedExecutable_Destroy);
+  PWDRV_DO(PJRT_LoadedExecutable_Destroy, args.executable = loaded);
 }
 
 pwdrv_status pwdrv_loaded_devices(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, PJRT_Device* const** out,
                                   size_t* count) {
-  PWDRV_ARGS(PJRT_LoadedExecutable_AddressableDevices);
-  args.executable = loaded;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_LoadedExecutable_AddressableDevices);
-  *out = args.addressable_devices;
-  *count = args.num_addressable_devices;
-  return status;
+  PWDRV_DO(PJRT_LoadedExecutable_AddressableDevices, args.executable = loaded,
+           *out = args.addressable_devices; *count = args.num_addressable_devices);
 }
 
 pwdrv_status pwdrv_loaded_executable(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, PJRT_Executable** out) {
-  PWDRV_ARGS(PJRT_LoadedExecutable_GetExecutable);
-  args.loaded_executable = loaded;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_LoadedExecutable_GetExecutable);
-  *out = args.executable;
-  return status;
+  PWDRV_DO(PJRT_LoadedExecutable_GetExecutable, args.loaded_executable = loaded, *out = args.executable);
 }
 
 pwdrv_status pwdrv_executable_destroy(const PJRT_Api* api, PJRT_Executable* executable) {
-  PWDRV_ARGS(PJRT_Executable_Destroy);
-  args.executable = executable;
-  return PWDRV_CALL(api, PJRT_Executable_Destroy);
+  PWDRV_DO(PJRT_Executable_Destroy, args.executable = executable);
 }
 
 pwdrv_status pwdrv_executable_name(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* name) {
-  PWDRV_ARGS(PJRT_Executable_Name);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_Name);
-  *name = (pwdrv_bytes){args.executable_name, args.executable_name_size};
-  return status;
+  PWDRV_DO(PJRT_Executable_Name, args.executable = executable,
+           *name = (pwdrv_bytes){args.executable_name, args.executable_name_size});
 }
 
 pwdrv_status pwdrv_executable_fingerprint(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* print) {
-  PWDRV_ARGS(PJRT_Executable_Fingerprint);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_Fingerprint);
-  *print = (pwdrv_bytes){args.executable_fingerprint, args.executable_fingerprint_size};
-  return status;
+  PWDRV_DO(PJRT_Executable_Fingerprint, args.executable = executable,
+           *print = (pwdrv_bytes){args.executable_fingerprint, args.executable_fingerprint_size});
 }
 
 pwdrv_status pwdrv_executable_num_outputs(const PJRT_Api* api, PJRT_Executable* executable, size_t* count) {
-  PWDRV_ARGS(PJRT_Executable_NumOutputs);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_NumOutputs);
-  *count = args.num_outputs;
-  return status;
+  PWDRV_DO(PJRT_Executable_NumOutputs, args.executable = executable, *count = args.num_outputs);
 }
 
 pwdrv_status pwdrv_executable_outputs(const PJRT_Api* api, PJRT_Executable* executable, const PJRT_Buffer_Type** types,
@@ -106,12 +84,8 @@ pwdrv_status pwdrv_executable_outputs(const PJRT_Api* api, PJRT_Executable* exec
 
 pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable* executable, const char* const** kinds,
                                            const size_t** sizes) {
-  PWDRV_ARGS(PJRT_Executable_OutputMemoryKinds);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_OutputMemoryKinds);
-  *kinds = args.memory_kinds;
-  *sizes = args.memory_kind_sizes;
-  return status;
+  PWDRV_DO(PJRT_Executable_OutputMemoryKinds, args.executable = executable,
+           *kinds = args.memory_kinds; *sizes = args.memory_kind_sizes);
 }
 
 pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* executable, int64_t stats[5]) {
@@ -237,7 +211,5 @@ pwdrv_status pwdrv_context_create(const PJRT_Api* api, PJRT_ExecuteContext** out
 }
 
 pwdrv_status pwdrv_context_destroy(const PJRT_Api* api, PJRT_ExecuteContext* context) {
-  PWDRV_ARGS(PJRT_ExecuteContext_Destroy);
-  args.context = context;
-  return PWDRV_CALL(api, PJRT_ExecuteContext_Destroy);
+  PWDRV_DO(PJRT_ExecuteContext_Destroy, args.context = context);
 }

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/hlo"
+	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -59,6 +60,16 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 		return nil, err
 	}
 	defer c.drop()
+	loaded, err := c.compile(p, options)
+	if err != nil {
+		return nil, err
+	}
+	return c.executable(loaded)
+}
+
+// compile gives a plugin's executable, which is the caller's. The caller holds
+// the client.
+func (c *Client) compile(p device.Program, options []byte) (*C.PJRT_LoadedExecutable, error) {
 	format, formatSize := chars(p.Format)
 	var loaded *C.PJRT_LoadedExecutable
 	if err := c.plugin.check(C.pwdrv_compile(c.plugin.api, c.raw, format, formatSize, (*C.char)(dataPointer(p.Code)),
@@ -69,7 +80,7 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 		}
 		return nil, err
 	}
-	return c.executable(loaded)
+	return loaded, nil
 }
 
 // Load makes an executable of what Serialize gave.
@@ -240,6 +251,33 @@ func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 		return nil, nil, false
 	}
 	return x.params.Params, x.params.Donated, true
+}
+
+// Optimized gives the program as the compiler left it: a serialized
+// HloModuleProtoWithConfig.
+func (x *Executable) Optimized() ([]byte, error) {
+	if err := x.use(); err != nil {
+		return nil, err
+	}
+	defer x.release()
+	return x.client.plugin.optimized(x.compiled)
+}
+
+func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
+	var format, code C.pwdrv_bytes
+	if err := p.check(C.pwdrv_executable_program(p.api, compiled, &format, &code)); err != nil {
+		return nil, err
+	}
+	defer C.free(unsafe.Pointer(code.data))
+	defer C.free(unsafe.Pointer(format.data))
+	switch f := goString(format); f {
+	case "hlo_with_config":
+		return goBytes(code), nil
+	case "hlo":
+		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, with no configuration
+	default:
+		return nil, status.New(status.Unimplemented, "plugin %s gives optimized programs as %q, want hlo_with_config", p.path, f)
+	}
 }
 
 // Cost is the compiler's count of bytes, all 0 where the plugin has none.

@@ -20,7 +20,11 @@ type ExecuteContext struct {
 }
 
 // NewContext makes an execute context. The caller closes it.
-func (c *Client) NewContext() (*ExecuteContext, error) {
+func (c *Client) NewContext() (*ExecuteContext, error) { return c.newContext(c.service.Load()) }
+
+// newContext makes a context whose executions have their collectives carried by
+// s, if it is not nil.
+func (c *Client) newContext(s *service) (*ExecuteContext, error) {
 	if err := c.hold(); err != nil {
 		return nil, err
 	}
@@ -28,6 +32,12 @@ func (c *Client) NewContext() (*ExecuteContext, error) {
 	x := &ExecuteContext{client: c}
 	if err := c.plugin.check(C.pwdrv_context_create(c.plugin.api, &x.raw)); err != nil {
 		return nil, err
+	}
+	if s != nil {
+		if err := c.plugin.check(C.pwdrv_context_client(c.plugin.api, x.raw, C.uintptr_t(s.self))); err != nil {
+			_ = c.plugin.check(C.pwdrv_context_destroy(c.plugin.api, x.raw))
+			return nil, err
+		}
 	}
 	c.opened()
 	return x, nil
@@ -83,6 +93,8 @@ func (x *Executable) ExecuteIn(r device.Run, in *ExecuteContext) (*device.Result
 	var context *C.PJRT_ExecuteContext
 	if in != nil {
 		context = in.raw
+	} else if s := x.client.service.Load(); s != nil {
+		context = s.context.raw
 	}
 	var deleted C.int64_t
 	p := x.client.plugin

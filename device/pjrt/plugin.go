@@ -52,6 +52,7 @@ type Plugin struct {
 	api          *C.PJRT_Api
 	major, minor int
 	attributes   map[string]any
+	collectives  registration
 }
 
 // opened holds a plugin a file, so that one is loaded and initialized once.

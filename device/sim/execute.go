@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 )
@@ -38,6 +39,21 @@ func (x *executable) Cost() device.Cost {
 	c := x.prog.bytes()
 	c.CodeBytes = int64(len(x.code))
 	return c
+}
+
+// Parameters gives the shapes and donations that the program says.
+func (x *executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
+	for i, p := range x.prog.Params {
+		if p.Donated {
+			donated = append(donated, i)
+		}
+	}
+	return slices.Clone(x.prog.params), donated, true
+}
+
+// Optimized fails: a simulated program has no instructions.
+func (x *executable) Optimized() ([]byte, error) {
+	return nil, status.New(status.Unimplemented, "%s is a simulated program, which no compiler has seen", x.prog.Name)
 }
 
 // Serialize implements device.Executable.

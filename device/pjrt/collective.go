@@ -1,0 +1,203 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+import (
+	"runtime/cgo"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	_ "github.com/openpathways/pathways/device/pjrt/ffi" // its C
+)
+
+// service is who answers the collectives of a client's programs.
+type service struct {
+	handle  func(*device.CollectiveCall)
+	self    cgo.Handle // of the service
+	context *ExecuteContext
+
+	specs texts
+}
+
+// ServeCollectives has handle called for each call of spmd.Target that a program
+// of this client makes, on a thread of the plugin. It can be said once.
+//
+// Programs are told apart by the context of their execution, which Execute sets;
+// ExecuteIn needs one of NewContext that was made afterwards.
+func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
+	if err := c.plugin.registerCollectives(); err != nil {
+		return status.Wrap(err, "plugin %s cannot have its collectives carried", c.plugin.path)
+	}
+	s := &service{handle: handle}
+	s.self = cgo.NewHandle(s)
+	in, err := c.newContext(s)
+	if err != nil {
+		s.self.Delete()
+		return err
+	}
+	s.context = in
+	if !c.service.CompareAndSwap(nil, s) {
+		in.Close()
+		s.self.Delete()
+		return status.New(status.FailedPrecondition, "the collectives of this %s client are served already", c.platform)
+	}
+	c.closedOne() // the context goes with the client, and does not keep it
+	return nil
+}
+
+// close frees what a client's service has; nil does nothing. No program runs any
+// more.
+func (s *service) close() {
+	if s != nil {
+		p := s.context.client.plugin
+		_ = p.check(C.pwdrv_context_destroy(p.api, s.context.raw))
+		s.self.Delete()
+	}
+}
+
+// registration is the handler's, once a plugin.
+type registration struct {
+	once sync.Once
+	err  error
+}
+
+func (p *Plugin) registerCollectives() error {
+	p.collectives.once.Do(func() {
+		target := C.CString(spmd.Target)
+		defer C.free(unsafe.Pointer(target))
+		var ffi unsafe.Pointer
+		var code C.int
+		var message *C.char
+		if p.collectives.err = p.check(C.pwdrv_collectives_register(p.api, target, &ffi, &code, &message)); p.collectives.err != nil {
+			return
+		}
+		if code != 0 {
+			p.collectives.err = &status.Error{Code: status.Code(code), Message: C.GoString(message)}
+		}
+		C.free(unsafe.Pointer(message))
+	})
+	return p.collectives.err
+}
+
+// arrival is a call that is under way.
+type arrival struct {
+	device.CollectiveCall
+	api    unsafe.Pointer
+	future unsafe.Pointer // set before state is waiting
+	state  atomic.Int32
+	err    error // set before state is ended
+	parts  [4][]byte
+}
+
+// States of an arrival.
+const (
+	entering = iota // the handler has not returned
+	waiting         // it has: the program goes on from done
+	ended
+)
+
+//export pathwaysDriverCollective
+func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
+	defer func() {
+		if p := recover(); p != nil {
+			e = collectiveError(unsafe.Pointer(call.api), status.New(status.Internal, "panic in a collective: %v", p))
+		}
+	}()
+	if call.client == 0 {
+		return collectiveError(unsafe.Pointer(call.api), status.New(status.FailedPrecondition,
+			"a collective of a program whose execution names no client that carries collectives"))
+	}
+	s := cgo.Handle(call.client).Value().(*service)
+	a := &arrival{api: unsafe.Pointer(call.api)}
+	a.Launch, a.Local = int32(call.launch), int(call.local)
+	a.Spec = s.specs.get(unsafe.Slice((*byte)(unsafe.Pointer(call.spec.data)), call.spec.size))
+	parts := a.parts[:0]
+	for _, p := range unsafe.Slice(call.parts, call.operands+call.results) {
+		parts = append(parts, unsafe.Slice((*byte)(p.data), p.size))
+	}
+	n := int(call.operands)
+	a.Operands, a.Results = parts[:n:n], parts[n:]
+	a.Done = a.done
+	s.handle(&a.CollectiveCall)
+	if a.state.Load() == ended {
+		return collectiveError(a.api, a.err)
+	}
+	if a.future = C.pwdrv_future_create(a.api, &e); e != nil {
+		return e
+	}
+	call.future = a.future
+	if !a.state.CompareAndSwap(entering, waiting) {
+		a.finish(a.err)
+	}
+	return nil
+}
+
+// done ends the call. A second time does nothing.
+func (a *arrival) done(err error) {
+	switch a.state.Load() {
+	case entering:
+		a.err = err
+		if a.state.CompareAndSwap(entering, ended) {
+			return
+		}
+		fallthrough
+	case waiting:
+		if a.state.CompareAndSwap(waiting, ended) {
+			a.finish(err)
+		}
+	}
+}
+
+func (a *arrival) finish(err error) {
+	if err == nil {
+		C.pwdrv_future_finish(a.api, a.future, 0, nil)
+		return
+	}
+	message := C.CString(err.Error())
+	C.pwdrv_future_finish(a.api, a.future, codeOf(err), message)
+	C.free(unsafe.Pointer(message))
+}
+
+func codeOf(err error) C.int { return C.int(status.CodeOf(err)) }
+
+// collectiveError makes an error for the plugin; nil stays nil.
+func collectiveError(api unsafe.Pointer, err error) unsafe.Pointer {
+	if err == nil {
+		return nil
+	}
+	message := C.CString(err.Error())
+	defer C.free(unsafe.Pointer(message))
+	return C.pwdrv_collective_error(api, codeOf(err), message)
+}
+
+// texts keeps one string for bytes that come again and again.
+type texts struct {
+	mu  sync.RWMutex
+	all map[string]string
+}
+
+// Texts that are kept; where there are more, all are forgotten.
+const maxTexts = 4096
+
+func (t *texts) get(b []byte) string {
+	t.mu.RLock()
+	s, found := t.all[string(b)]
+	t.mu.RUnlock()
+	if found {
+		return s
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil || len(t.all) >= maxTexts {
+		t.all = map[string]string{}
+	}
+	s = strings.Clone(string(b))
+	t.all[s] = s
+	return s
+}
