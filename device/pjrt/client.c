@@ -190,5 +190,7 @@ pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit) {
   PWDRV_DO(PJRT_Device_MemoryStats, args.device = device,
-           *in_use = args.bytes_in_use; *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1; *limit = args.bytes_limit_is_set ? args.bytes_limit : -1);
+           *in_use = args.bytes_in_use;
+           *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1;
+           *limit = args.bytes_limit_is_set ? args.bytes_limit : -1);
 }
