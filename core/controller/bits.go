@@ -52,13 +52,6 @@ func (s *set) union(o set) {
 // copyOf makes s what o is, in s's memory where there is room.
 func (s *set) copyOf(o set) { *s = append((*s)[:0], o...) }
 
-func (s set) len() (n int) {
-	for _, w := range s {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
-
 // each calls f in ascending order.
 func (s set) each(f func(i int)) {
 	for i, w := range s {

@@ -204,6 +204,11 @@ func (st *State) create(s *session, first uint64, bytes []int64, at *place, err 
 // start is a run's turn.
 func (st *State) start(g *gang) {
 	s, p, m := g.s, g.program, g.run
+	if err := st.alive(g.place); err != nil {
+		st.feed(g.island, schedule.Event{Kind: schedule.Failed, ID: g.ticket, Err: err})
+		st.refused(g, err)
+		return
+	}
 	for _, i := range p.of.info.Donated {
 		if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 			if o := s.objects[m.Inputs[i]]; o != nil && g.place.has.covers(o.place.has) {

@@ -102,15 +102,15 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
-	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
-		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
-			st.through(g, w, w.gone)
-		}
-	}
-	// What waits for its place and would run there.
+	// What waits for its place and would run there, before the places of what ran there become free.
 	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
 		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {
 			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: w.gone})
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
+		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
+			st.through(g, w, w.gone)
 		}
 	}
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {

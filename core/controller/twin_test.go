@@ -1,0 +1,450 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// twin drives a State with peers that do what they like, and knows what must hold
+// whatever they do.
+type twin struct {
+	t       *rapid.T
+	st      *State
+	config  Config
+	now     int64
+	conns   uint64
+	workers map[uint64]*twinWorker // by connection
+	clients map[uint64]*twinClient
+	gangs   map[uint64]string // operation and session by gang
+	first   map[uint64]uint64 // session's last operation dispatched, by session
+}
+
+type twinWorker struct {
+	last     uint64
+	known    map[uint32]bool
+	loaded   map[[2]uint64]bool
+	gangs    map[uint64]uint32 // to be reported: session
+	compiles map[uint64]bool
+}
+
+type twinClient struct {
+	conn     uint64
+	session  uint32
+	devices  int
+	op       uint64
+	object   uint64
+	program  uint64
+	ended    map[uint64]error // operations; nil is success
+	programs map[uint64][]uint32
+	waiting  map[uint64][]uint32
+	failing  map[uint64]bool // operations that name what is not there
+	live     []uint64        // objects that were made and not freed
+}
+
+func (w *twin) step(ev Event) {
+	w.now += 1e6
+	ev.Now = w.now
+	for _, a := range w.st.Step(ev, nil) {
+		w.see(a)
+	}
+	running := 0
+	for _, is := range w.st.islands {
+		running += is.sched.Running()
+		if n := is.sched.Running(); n > w.st.limits.Window {
+			w.t.Fatalf("%d runs have been given to an island, the window is %d", n, w.st.limits.Window)
+		}
+	}
+	if running > len(w.st.gangs) {
+		w.t.Fatalf("the schedules know %d gangs under way, there are %d", running, len(w.st.gangs))
+	}
+}
+
+func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	got, err := decode(kind, payload)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: got, Payload: payload})
+}
+
+// see checks an action and has the peers take it in.
+func (w *twin) see(a Action) {
+	switch a.Kind {
+	case Welcome:
+		if c := w.clients[a.To[0]]; c != nil {
+			c.session, c.devices = a.Message.Session, len(a.Message.Devices)
+		}
+		return
+	case Refuse:
+		delete(w.clients, a.To[0])
+		delete(w.workers, a.To[0])
+		return
+	case Close:
+		delete(w.clients, a.To[0])
+		return
+	case Send:
+	default:
+		return
+	}
+	for _, to := range a.To {
+		worker, client := w.workers[to], w.clients[to]
+		switch {
+		case worker != nil:
+			w.workerSees(worker, a)
+		case client != nil:
+			w.clientSees(client, a)
+		}
+	}
+}
+
+func (w *twin) into(a Action, m proto.Message) {
+	if err := proto.Unmarshal(a.Payload, m); err != nil {
+		w.t.Fatalf("a message of kind %d does not decode: %v", a.Wire, err)
+	}
+}
+
+func (w *twin) workerSees(worker *twinWorker, a Action) {
+	switch a.Wire {
+	case wire.KindSession:
+		m := new(wire.Session)
+		w.into(a, m)
+		if worker.known[m.Session] {
+			w.t.Fatalf("a worker is told of session %d twice", m.Session)
+		}
+		worker.known[m.Session] = true
+	case wire.KindCompile:
+		m := new(wire.Compile)
+		w.into(a, m)
+		worker.compiles[m.Op] = true
+	case wire.KindLoad:
+		m := new(wire.Load)
+		w.into(a, m)
+		if !worker.known[m.Session] || worker.loaded[[2]uint64{uint64(m.Session), m.Program}] {
+			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
+		}
+		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+	case wire.KindDispatch:
+		m := new(wire.Dispatch)
+		w.into(a, m)
+		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
+		if seen, ok := w.gangs[m.Gang]; ok && seen != what {
+			w.t.Fatalf("gang %d is %s for one worker and %s for another", m.Gang, seen, what)
+		} else if !ok {
+			w.gangs[m.Gang] = what
+			if wire.Kind(m.Kind) != wire.KindFree {
+				op := new(wire.Fetch) // all have op as field 1
+				if err := proto.Unmarshal(m.Operation, op); err == nil && op.Op <= w.first[uint64(m.Session)] {
+					w.t.Fatalf("operation %d of session %d is dispatched after operation %d", op.Op, m.Session, w.first[uint64(m.Session)])
+				}
+				w.first[uint64(m.Session)] = op.Op
+			}
+		}
+		switch {
+		case m.Gang <= worker.last:
+			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+		case !worker.known[m.Session]:
+			w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
+		case m.Term != w.config.Term:
+			w.t.Fatalf("term %d, want %d", m.Term, w.config.Term)
+		}
+		worker.last = m.Gang
+		if wire.Kind(m.Kind) == wire.KindRun {
+			run := new(wire.Run)
+			if err := proto.Unmarshal(m.Operation, run); err != nil {
+				w.t.Fatal(err)
+			}
+			if !worker.loaded[[2]uint64{uint64(m.Session), run.Program}] {
+				w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
+			}
+		}
+		if wire.Kind(m.Kind) != wire.KindFree {
+			worker.gangs[m.Gang] = m.Session
+		}
+	case wire.KindDrop:
+		m := new(wire.Drop)
+		w.into(a, m)
+		if !worker.known[m.Session] {
+			w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
+		}
+		delete(worker.known, m.Session)
+		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
+	}
+}
+
+func (w *twin) clientSees(c *twinClient, a Action) {
+	switch a.Wire {
+	case wire.KindCompleted:
+		m := new(wire.Completed)
+		w.into(a, m)
+		for _, op := range m.Ok {
+			w.ends(c, op, nil)
+		}
+		for _, f := range m.Failed {
+			w.ends(c, f.Number, f.Status.Err())
+		}
+	case wire.KindCompiled:
+		m := new(wire.Compiled)
+		w.into(a, m)
+		rows, ok := c.waiting[m.Program]
+		if !ok {
+			w.t.Fatalf("program %d is compiled and nobody asked", m.Program)
+		}
+		delete(c.waiting, m.Program)
+		if m.Status.Err() == nil {
+			if !slices.Equal(m.Info.Devices, rows) {
+				w.t.Fatalf("program %d is for devices %v, want %v", m.Program, m.Info.Devices, rows)
+			}
+			c.programs[m.Program] = rows
+		}
+	}
+}
+
+func (w *twin) ends(c *twinClient, op uint64, err error) {
+	if _, twice := c.ended[op]; twice || op == 0 || op > c.op {
+		w.t.Fatalf("operation %d of session %d ends, which has ended or never began", op, c.session)
+	}
+	if c.failing[op] && err == nil {
+		w.t.Fatalf("operation %d ends well and names what is not there", op)
+	}
+	c.ended[op] = err
+}
+
+func (w *twin) joinWorker() {
+	w.conns++
+	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"), Platform: &wire.Platform{Name: "sim"}}
+	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+	}
+	w.workers[w.conns] = &twinWorker{known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
+}
+
+func (w *twin) joinClient() {
+	w.conns++
+	w.clients[w.conns] = &twinClient{conn: w.conns, ended: map[uint64]error{}, programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
+}
+
+func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
+	var none V
+	if len(m) == 0 {
+		return 0, none
+	}
+	k := rapid.SampledFrom(slices.Sorted(maps.Keys(m))).Draw(w.t, label)
+	return k, m[k]
+}
+
+// submits has a client do something.
+func (w *twin) submits(c *twinClient) {
+	t := w.t
+	if int(c.op)-len(c.ended) >= w.st.limits.Credit {
+		return
+	}
+	devices := func() []uint32 {
+		all := make([]uint32, c.devices)
+		for i := range all {
+			all[i] = uint32(i)
+		}
+		if rapid.IntRange(0, 9).Draw(t, "all") < 7 {
+			return all
+		}
+		return rapid.Permutation(all).Draw(t, "devices")[:rapid.IntRange(1, c.devices).Draw(t, "count")]
+	}
+	object := func() uint64 { // mostly one that is there
+		if len(c.live) > 0 && rapid.IntRange(0, 9).Draw(t, "there") < 8 {
+			return rapid.SampledFrom(c.live).Draw(t, "object")
+		}
+		return 1e6
+	}
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	next := func() uint64 { c.op++; return c.op }
+	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
+	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free", "forget", "abort"}).Draw(t, "what") {
+	case "compile":
+		rows := devices()
+		ids := make([]int, len(rows))
+		for i, d := range rows {
+			ids[i] = int(d)
+		}
+		c.program++
+		c.waiting[c.program] = rows
+		w.say(c.conn, wire.KindCompile, &wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
+			Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
+	case "put":
+		w.say(c.conn, wire.KindPut, &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()})
+	case "run":
+		id, _ := pick(w, c.programs, "program")
+		m := &wire.Run{Op: next(), Program: id, FirstOutput: fresh(), Inputs: []uint64{object()}}
+		c.failing[m.Op] = id == 0 || m.Inputs[0] == 1e6
+		w.say(c.conn, wire.KindRun, m)
+	case "fetch":
+		m := &wire.Fetch{Op: next(), Object: object(), Device: devices()[0]}
+		c.failing[m.Op] = m.Object == 1e6
+		w.say(c.conn, wire.KindFetch, m)
+	case "transfer":
+		d := devices()
+		w.say(c.conn, wire.KindTransfer, &wire.Transfer{Op: next(), Object: fresh(), Array: scalar, Moves: []*wire.Move{{Source: object(), From: d[0], To: d[len(d)-1]}}})
+	case "free":
+		m := &wire.Free{Objects: []uint64{object()}}
+		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
+		w.say(c.conn, wire.KindFree, m)
+	case "forget":
+		id, _ := pick(w, c.programs, "program")
+		delete(c.programs, id)
+		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 77}})
+	case "abort":
+		if c.op > 0 {
+			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
+		}
+	}
+}
+
+// reports has a worker report a gang or a program.
+func (w *twin) reports(number uint64, worker *twinWorker) {
+	bad := &wire.Status{Code: uint32(status.Internal), Message: "bad luck"}
+	if op, _ := pick(w, worker.compiles, "compile"); op != 0 {
+		delete(worker.compiles, op)
+		m := &wire.Compiled{Op: op, Status: bad}
+		if rapid.IntRange(0, 5).Draw(w.t, "luck") < 5 {
+			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2]}
+			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		}
+		w.say(number, wire.KindCompiled, m)
+		return
+	}
+	gang, _ := pick(w, worker.gangs, "gang")
+	m := &wire.Completed{Ok: []uint64{gang}}
+	switch rapid.IntRange(0, 9).Draw(w.t, "luck") {
+	case 9:
+		m = &wire.Completed{Failed: []*wire.Failure{{Number: gang, Status: bad}}}
+	case 8: // what is not its to report does nothing
+		other := rapid.Uint64Range(0, w.st.gang+1).Draw(w.t, "other")
+		if worker.gangs[other] == 0 {
+			m.Ok = append(m.Ok, other, gang)
+		}
+	}
+	delete(worker.gangs, gang)
+	w.say(number, wire.KindCompleted, m)
+}
+
+// TestWhateverPeersDo keeps the rules of the package's contract under random
+// events.
+func TestWhateverPeersDo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := Config{Term: 7, Lease: 5e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
+			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"), Store: 1}}
+		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{}, gangs: map[uint64]string{}, first: map[uint64]uint64{}}
+		for range rapid.IntRange(1, 3).Draw(t, "workers") {
+			w.joinWorker()
+		}
+		w.joinClient()
+		lose := func(number uint64) {
+			delete(w.workers, number)
+			delete(w.clients, number)
+			w.step(Event{Kind: Lost, Conn: number, Err: status.New(status.Unavailable, "it fell over")})
+		}
+		for range rapid.IntRange(20, 250).Draw(t, "steps") {
+			// Small numbers are drawn more often.
+			switch n := rapid.IntRange(0, 99).Draw(t, "event"); {
+			case n < 20:
+				if _, c := pick(w, w.clients, "client"); c != nil {
+					w.submits(c)
+				}
+			case n < 60:
+				if number, worker := pick(w, w.workers, "worker"); worker != nil {
+					w.reports(number, worker)
+				}
+			case n < 80:
+				w.step(Event{Kind: Flush})
+			case n < 85:
+				w.step(Event{Kind: Tick})
+			case n < 90:
+				w.joinClient()
+			case n < 95:
+				w.joinWorker()
+			case n < 97:
+				if number, c := pick(w, w.clients, "client"); c != nil {
+					if rapid.Bool().Draw(t, "politely") {
+						w.say(number, wire.KindGoodbye, &wire.Goodbye{})
+					} else {
+						lose(number)
+					}
+				}
+			default:
+				if number, _ := pick(w, w.workers, "worker"); number != 0 {
+					lose(number)
+				}
+			}
+		}
+		// When workers have reported everything, every operation has ended.
+		for busy := true; busy; {
+			busy = false
+			for _, number := range slices.Sorted(maps.Keys(w.workers)) {
+				for worker := w.workers[number]; len(worker.gangs)+len(worker.compiles) > 0; busy = true {
+					w.reports(number, worker)
+				}
+			}
+		}
+		w.step(Event{Kind: Flush})
+		for _, number := range slices.Sorted(maps.Keys(w.clients)) {
+			c := w.clients[number]
+			for op := uint64(1); op <= c.op; op++ {
+				if _, ok := c.ended[op]; !ok {
+					t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session], w.st.gangs)
+				}
+			}
+			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil || s.freeing != 0 || len(c.waiting) != 0 {
+				t.Fatalf("session %d is left with %+v", c.session, s)
+			}
+			if rapid.Bool().Draw(t, "politely") {
+				w.say(number, wire.KindGoodbye, &wire.Goodbye{})
+			} else {
+				lose(number)
+			}
+		}
+		// And when the sessions have gone, there is nothing left of them.
+		w.now += 1e9
+		w.step(Event{Kind: Tick})
+		for _, worker := range w.workers {
+			if len(worker.known) != 0 || len(worker.loaded) != 0 {
+				t.Fatalf("a worker still has sessions %v, programs %v", worker.known, worker.loaded)
+			}
+		}
+		if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles) != 0 {
+			t.Fatalf("%d gangs, %d sessions and %d compiles are left", len(w.st.gangs), len(w.st.sessions), len(w.st.compiles))
+		}
+		for _, is := range w.st.islands {
+			if is.sched.Queued()+is.sched.Running()+len(is.held) != 0 {
+				t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(), len(is.held))
+			}
+		}
+		for _, c := range w.st.compiled {
+			if !c.ready || c.users != 0 || len(c.waiting) != 0 {
+				t.Fatalf("a program is left with %d users and %d who wait, ready: %t", c.users, len(c.waiting), c.ready)
+			}
+		}
+		for _, number := range slices.Sorted(maps.Keys(w.workers)) {
+			lose(number)
+		}
+		for slot, worker := range w.st.workers {
+			if worker != nil {
+				t.Fatalf("worker %s still has slot %d, for %d sessions", worker.name, slot, worker.views)
+			}
+		}
+	})
+}
