@@ -1,0 +1,332 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
+// and below it stand the actions that follow. A number first is a connection.
+//
+//	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
+//	steps
+//	1 worker a devices=2 [island=x] | 2 client c | 3 admin
+//	2 compile 1 text [on=0,1] | 1 compiled 1 [donated=0] [error=…]
+//	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
+//	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
+//	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
+func TestTraces(t *testing.T) {
+	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
+		var tr *tracer
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "new":
+				c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"), Cached: d.HasArg("cached")}
+				d.MaybeScanArgs(t, "window", &c.Limits.Window)
+				d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
+				d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
+				tr = &tracer{st: New(c)}
+				return ""
+			case "steps":
+				tr.out.Reset()
+				for line := range strings.SplitSeq(d.Input, "\n") {
+					ev, err := tr.parse(line)
+					if err != nil {
+						d.Fatalf(t, "%q: %v", line, err)
+					}
+					fmt.Fprintln(&tr.out, line)
+					ev.Now = tr.now
+					for _, a := range tr.st.Step(ev, nil) {
+						tr.print(a)
+					}
+				}
+				return tr.out.String()
+			}
+			d.Fatalf(t, "unknown command %q", d.Cmd)
+			return ""
+		})
+	})
+}
+
+type tracer struct {
+	st  *State
+	now int64
+	key string // the program looked up last
+	out strings.Builder
+}
+
+func (tr *tracer) parse(line string) (Event, error) {
+	var words []string
+	args := map[string]string{}
+	if before, message, ok := strings.Cut(line, "error="); ok {
+		args["error"], line = message, before
+	}
+	for _, w := range strings.Fields(line) {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			args[k] = v
+		} else {
+			words = append(words, w)
+		}
+	}
+	var bad error
+	numbers := func(s string) (ns []uint64) {
+		for f := range strings.SplitSeq(s, ",") {
+			n, err := strconv.ParseUint(f, 10, 64)
+			if s != "" {
+				bad = cmp.Or(bad, err)
+				ns = append(ns, n)
+			}
+		}
+		return ns
+	}
+	number := func(s string) uint64 { return numbers(cmp.Or(s, "0"))[0] }
+	devices := func(s string) (ns []uint32) {
+		for _, n := range numbers(s) {
+			ns = append(ns, uint32(n))
+		}
+		return ns
+	}
+	why := &wire.Status{Code: uint32(status.Unavailable), Message: cmp.Or(args["error"], "it fell over")}
+	words = append(words, "", "", "")
+	switch words[0] {
+	case "flush":
+		return Event{Kind: Flush}, nil
+	case "tick":
+		tr.now += int64(number(words[1])) * 1e9
+		return Event{Kind: Tick}, bad
+	case "lost":
+		return Event{Kind: Lost, Conn: number(words[1]), Err: why.Err()}, bad
+	case "cached":
+		ev := Event{Kind: Cached, Key: tr.key}
+		if words[1] != "none" {
+			m := &wire.Compiled{Info: &wire.ProgramInfo{Name: words[1]}, Loadable: &wire.Loadable{Serialized: []byte(words[1])}}
+			ev.Payload, bad = proto.Marshal(m)
+		}
+		return ev, bad
+	}
+	ev := Event{Kind: Message, Conn: number(words[0])}
+	op, scalar := number("0"), &wire.Array{Dtype: uint32(shape.F32)}
+	switch words[1] {
+	case "run", "put", "fetch", "transfer", "abort", "compile", "compiled", "failed":
+		op = number(words[2])
+	}
+	switch words[1] {
+	case "worker":
+		offer := &wire.WorkerOffer{Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
+		for d := range number(args["devices"]) {
+			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+		}
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer}
+	case "client":
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
+	case "admin":
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_ADMIN}
+	case "compile":
+		m := &wire.Compile{Op: op, Program: op, Format: "sim", Code: []byte(words[3])}
+		var on []int
+		for _, d := range devices(args["on"]) {
+			on = append(on, int(d))
+		}
+		if m.Options = []byte{4<<3 | 0, 1}; on != nil { // portable
+			m.Options = sim.CompileOptions(on)
+		}
+		ev.Wire, ev.Message = wire.KindCompile, m
+	case "compiled":
+		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"])}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		if args["error"] != "" {
+			m = &wire.Compiled{Op: op, Status: why}
+		}
+		ev.Wire, ev.Message = wire.KindCompiled, m
+	case "run":
+		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]), Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
+		if only := args["only"]; only != "" {
+			m.Only = uint32(number(only)) + 1
+		}
+		if mixed := args["mixed"]; mixed != "" { // argument 0: object:rows,…
+			m.Inputs = append([]uint64{0}, m.Inputs...)
+			x := new(wire.Mixed)
+			for p := range strings.SplitSeq(mixed, ",") {
+				o, rows, _ := strings.Cut(p, ":")
+				x.Pieces = append(x.Pieces, &wire.Piece{Object: number(o), Rows: uint32(number(rows))})
+			}
+			m.Mixed = append(m.Mixed, x)
+		}
+		ev.Wire, ev.Message = wire.KindRun, m
+	case "put":
+		ev.Wire, ev.Message = wire.KindPut, &wire.Put{Op: op, Object: number(args["makes"]), Array: scalar, Devices: devices(args["on"])}
+	case "fetch":
+		ev.Wire, ev.Message = wire.KindFetch, &wire.Fetch{Op: op, Object: number(args["array"]), Device: uint32(number(args["device"]))}
+	case "transfer":
+		m := &wire.Transfer{Op: op, Object: number(args["makes"]), Array: scalar}
+		for move := range strings.SplitSeq(args["moves"], ",") {
+			o, rest, _ := strings.Cut(move, ":")
+			from, to, _ := strings.Cut(rest, ">")
+			m.Moves = append(m.Moves, &wire.Move{Source: number(o), From: uint32(number(from)), To: uint32(number(to))})
+		}
+		ev.Wire, ev.Message = wire.KindTransfer, m
+	case "free":
+		ev.Wire, ev.Message = wire.KindFree, &wire.Free{Objects: numbers(words[2])}
+	case "forget":
+		ev.Wire, ev.Message = wire.KindForget, &wire.Forget{Programs: numbers(words[2])}
+	case "abort":
+		ev.Wire, ev.Message = wire.KindAbort, &wire.Abort{Gang: op, Status: why}
+	case "done":
+		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Ok: numbers(words[2])}
+	case "failed":
+		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: op, Status: why}}}
+	case "goodbye":
+		ev.Wire, ev.Message = wire.KindGoodbye, &wire.Goodbye{}
+	case "ask":
+		ev.Wire, ev.Message = wire.KindAsk, &wire.Ask{Stop: words[2] == "stop"}
+	default:
+		return ev, fmt.Errorf("no such event")
+	}
+	if ev.Kind == Message {
+		payload, err := proto.Marshal(ev.Message)
+		bad = cmp.Or(bad, err)
+		ev.Payload = payload
+	}
+	return ev, bad
+}
+
+func said(s *wire.Status) string {
+	if s == nil {
+		return "ok"
+	}
+	return fmt.Sprintf("%v: %s", status.Code(s.Code), s.Message)
+}
+
+// print writes an action, but for what is said to people alone.
+func (tr *tracer) print(a Action) {
+	w := &tr.out
+	to := strings.Trim(fmt.Sprint(a.To), "[]")
+	into := func(m proto.Message) {
+		if err := proto.Unmarshal(a.Payload, m); err != nil {
+			fmt.Fprintf(w, "  does not decode: %v\n", err)
+		}
+	}
+	switch a.Kind {
+	case Welcome:
+		fmt.Fprintf(w, "  → %s: welcome, process %d", to, a.Message.Process)
+		for _, d := range a.Message.Devices {
+			fmt.Fprintf(w, ", %d is %d.%d/%d", d.Number, d.Worker, d.Local, d.Slice)
+		}
+		fmt.Fprintln(w)
+	case Refuse:
+		fmt.Fprintf(w, "  → %s: refused, %s\n", to, said(wire.Of(a.Err)))
+	case Close:
+		fmt.Fprintf(w, "  → %s: close\n", to)
+	case Read:
+		tr.key = a.Key
+		fmt.Fprintln(w, "  look the program up")
+	case Write:
+		fmt.Fprintln(w, "  keep the program")
+	case Stop:
+		fmt.Fprintln(w, "  stop")
+	case Send:
+		fmt.Fprintf(w, "  → %s: ", to)
+		switch a.Wire {
+		case wire.KindGoodbye:
+			m := new(wire.Goodbye)
+			into(m)
+			fmt.Fprintf(w, "goodbye, %s", said(m.Status))
+		case wire.KindCompile:
+			m := new(wire.Compile)
+			into(m)
+			fmt.Fprintf(w, "compile %d %s on", m.Op, m.Code)
+			for _, p := range m.Places {
+				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
+			}
+		case wire.KindCompiled:
+			m := new(wire.Compiled)
+			into(m)
+			fmt.Fprintf(w, "compiled %d, %s, on %v", m.Program, said(m.Status), m.Info.GetDevices())
+		case wire.KindLoad:
+			m := new(wire.Load)
+			into(m)
+			fmt.Fprintf(w, "load program %d of session %d on", m.Program, m.Session)
+			for _, p := range m.Places {
+				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
+			}
+		case wire.KindForget:
+			m := new(wire.Forget)
+			into(m)
+			fmt.Fprintf(w, "forget programs %v of session %d", m.Programs, m.Session)
+		case wire.KindDispatch:
+			m := new(wire.Dispatch)
+			into(m)
+			fmt.Fprintf(w, "gang %d of session %d for process %d, term %d: ", m.Gang, m.Session, m.Client, m.Term)
+			if wire.Kind(m.Kind) == wire.KindFree {
+				f := new(wire.Free)
+				if err := proto.Unmarshal(m.Operation, f); err != nil {
+					fmt.Fprint(w, err)
+				}
+				fmt.Fprintf(w, "free %v", f.Objects)
+				break
+			}
+			op := new(wire.Fetch) // all have op as field 1
+			_ = proto.Unmarshal(m.Operation, op)
+			names := map[wire.Kind]string{wire.KindRun: "run", wire.KindPut: "put", wire.KindTransfer: "transfer", wire.KindFetch: "fetch"}
+			fmt.Fprintf(w, "%s %d", names[wire.Kind(m.Kind)], op.Op)
+		case wire.KindCompleted:
+			m := new(wire.Completed)
+			into(m)
+			fmt.Fprintf(w, "ended %v", m.Ok)
+			for _, f := range m.Failed {
+				fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
+			}
+		case wire.KindAbort:
+			m := new(wire.Abort)
+			into(m)
+			fmt.Fprintf(w, "abort gang %d, %s", m.Gang, said(m.Status))
+		case wire.KindPeers:
+			m := new(wire.Peers)
+			into(m)
+			fmt.Fprint(w, "peers")
+			for _, p := range m.Come {
+				fmt.Fprintf(w, " +%d", p.Number)
+			}
+			for _, n := range m.Gone {
+				fmt.Fprintf(w, " -%d (%s)", n, said(m.Why))
+			}
+		case wire.KindDrop:
+			m := new(wire.Drop)
+			into(m)
+			fmt.Fprintf(w, "drop session %d, %s", m.Session, said(m.Status))
+		case wire.KindSession:
+			m := new(wire.Session)
+			into(m)
+			fmt.Fprintf(w, "session %d of process %d:", m.Session, m.Client.Number)
+			for _, s := range m.Devices {
+				fmt.Fprintf(w, " %d.%d+%d", s.Worker, s.Local, s.Count)
+			}
+		case wire.KindReport:
+			m := new(wire.Report)
+			into(m)
+			fmt.Fprint(w, "report")
+			for _, is := range m.Islands {
+				fmt.Fprintf(w, ", island %q", is.Name)
+				for _, x := range is.Workers {
+					fmt.Fprintf(w, " %s (%d devices, %d gangs)", x.Process.Name, len(x.Devices), x.Gangs)
+				}
+			}
+			for _, s := range m.Sessions {
+				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects, s.Programs, s.UnderWay, s.Bytes)
+			}
+		default:
+			fmt.Fprintf(w, "kind %d", a.Wire)
+		}
+		fmt.Fprintln(w)
+	}
+}
