@@ -135,6 +135,9 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 		// Nobody waits for a gang of one device that waits for nothing: nothing is
 		// kept of it.
 		alone := g.Devices.Len() == 1 && len(g.After) == 0
+		if alone && i.state.Pass(g) {
+			return Turn{Gang: g.ID, Now: true}, nil
+		}
 		var e *entry
 		if !alone {
 			i.reap()

@@ -26,6 +26,13 @@ type Policy interface {
 	Done(g *Gang, time int64)
 }
 
+// passer is a Policy that can tell beforehand.
+type passer interface {
+	// Passes says that a gang of this session which comes after no other would be
+	// popped as soon as it is pushed, and that nothing is left of it once it is done.
+	Passes(session uint32, collective bool) bool
+}
+
 // FIFO places gangs in the order of submission.
 type FIFO struct {
 	// Window bounds the gangs that are placed and have not ended; 0 is no bound.
@@ -39,6 +46,11 @@ type FIFO struct {
 
 // Push implements Policy.
 func (f *FIFO) Push(g *Gang) { f.queue = append(f.queue, g) }
+
+// Passes says that nobody is held back, and that the window has room.
+func (f *FIFO) Passes(uint32, bool) bool {
+	return f.head == len(f.queue) && (f.Window <= 0 || f.out < f.Window)
+}
 
 // Pop implements Policy.
 func (f *FIFO) Pop() *Gang {

@@ -169,6 +169,7 @@ type edge struct {
 // State is the scheduler of one island. The zero State is not ready; use New.
 type State struct {
 	policy    Policy
+	passer    passer // the policy, or nil
 	maxQueued int
 
 	gangs   map[uint64]*record // all but dead
@@ -196,7 +197,9 @@ func New(c Config) *State {
 	if c.Policy == nil {
 		c.Policy = new(FIFO)
 	}
-	return &State{policy: c.Policy, maxQueued: c.MaxQueued, gangs: make(map[uint64]*record)}
+	s := &State{policy: c.Policy, maxQueued: c.MaxQueued, gangs: make(map[uint64]*record)}
+	s.passer, _ = c.Policy.(passer)
+	return s
 }
 
 // Queued is the number of places of the queue that are taken: gangs that were
@@ -252,6 +255,20 @@ func (s *State) Step(ev Event, out []Action) []Action {
 		s.check()
 	}
 	return out
+}
+
+// Pass is Step for Submit of a gang of one device, and for Completed right after it,
+// where these come to nothing but a Start: the gang comes after no other, and its
+// policy would not hold it back. It says whether that was so, and otherwise does
+// nothing. It is for gangs that nobody waits for.
+func (s *State) Pass(g *Gang) bool {
+	if s.passer == nil || g.Devices.Len() != 1 || len(g.After) > 0 || s.queued >= s.maxQueued || s.gangs[g.ID] != nil ||
+		!s.passer.Passes(g.Session, g.Collective) {
+		return false
+	}
+	s.order++
+	s.seq++
+	return true
 }
 
 func (s *State) submit(g *Gang, out []Action) []Action {

@@ -43,6 +43,9 @@ func (t *Threads) Push(g *Gang) {
 	t.queue = append(t.queue, g)
 }
 
+// Passes says that a gang whose shards do not wait needs no threads of its own.
+func (t *Threads) Passes(_ uint32, collective bool) bool { return !collective }
+
 // Pop implements Policy.
 func (t *Threads) Pop() *Gang {
 	if n := len(t.free) - 1; n >= 0 {

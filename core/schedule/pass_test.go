@@ -1,0 +1,64 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Two States get the same events, but one passes what it can pass. Their verdicts
+// and their counts are the same for ever.
+func TestPassIsSubmitAndCompleted(t *testing.T) {
+	passed, held := 0, 0
+	policies := map[string]func(t *rapid.T) (Policy, Policy){
+		"FIFO": func(t *rapid.T) (Policy, Policy) {
+			n := rapid.IntRange(0, 3).Draw(t, "window")
+			return &FIFO{Window: n}, &FIFO{Window: n}
+		},
+		"threads": func(t *rapid.T) (Policy, Policy) {
+			n := rapid.IntRange(4, 8).Draw(t, "pool")
+			return &Threads{Pool: n}, &Threads{Pool: n}
+		},
+	}
+	for name, make := range policies {
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			p, q := make(t)
+			most := rapid.IntRange(1, 6).Draw(t, "most queued")
+			with, without := New(Config{Policy: p, MaxQueued: most}), New(Config{Policy: q, MaxQueued: most})
+			last := uint64(0)
+			for range rapid.IntRange(1, 60).Draw(t, "events") {
+				ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Launched, Completed, Failed, Cancel}).Draw(t, "kind")}
+				if ev.Kind != Submit {
+					ev.ID = rapid.Uint64Range(1, last+1).Draw(t, "gang")
+				} else {
+					last++
+					ids := rapid.SliceOfNDistinct(rapid.IntRange(0, 3), 1, 3, rapid.ID).Draw(t, "devices")
+					ev.Gang = Gang{ID: last, Devices: Devices(ids...), Collective: rapid.Bool().Draw(t, "collective")}
+					if last > 1 && rapid.Bool().Draw(t, "reads") {
+						ev.Gang.After = []uint64{rapid.Uint64Range(1, last-1).Draw(t, "after")}
+					}
+				}
+				want := without.Step(ev, nil)
+				if ev.Kind == Submit && with.Pass(&ev.Gang) {
+					passed++
+					want = without.Step(Event{Kind: Completed, ID: last}, want)
+					if len(want) != 1 || want[0].Kind != Start || want[0].ID != last || want[0].Seq != with.Seq() {
+						t.Fatalf("gang %d passed as number %d; step by step it is %v", last, with.Seq(), want)
+					}
+				} else {
+					held++
+					if got := with.Step(ev, nil); !slices.Equal(got, want) {
+						t.Fatalf("%v: got %v, want %v", ev, got, want)
+					}
+				}
+				if with.Queued() != without.Queued() || with.Running() != without.Running() || with.Seq() != without.Seq() {
+					t.Fatalf("queued %d, running %d, number %d; want %d, %d, %d", with.Queued(), with.Running(), with.Seq(), without.Queued(), without.Running(), without.Seq())
+				}
+			}
+		}))
+	}
+	if passed == 0 || held == 0 {
+		t.Errorf("%d gangs passed and %d events were stepped; the test says nothing", passed, held)
+	}
+}
