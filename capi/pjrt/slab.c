@@ -7,12 +7,59 @@
 
 enum { kSlots = 512 };  // slots a slab
 
+enum { kBatch = 32 };     // slots that move between a thread and the free lists at once
+
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the free lists
 static pw_buffer* free_buffers;
 static pw_array* free_arrays;
 static pw_array* backlog;                // taken from freed_arrays, not yet given to the core
 static _Atomic(pw_array*) freed_arrays;  // stack of arrays for the core to free
 static _Atomic int64_t num_freed;        // about as many
+
+// own is the free slots of one thread, which takes no lock for them. They go back
+// to the free lists when the thread ends.
+typedef struct {
+  pw_buffer* buffers;
+  pw_array* arrays;
+  int num_buffers;  // at most 2 * kBatch
+  bool known;       // its end is seen to
+} own;
+static __thread own mine;
+
+static pthread_key_t ending;
+static pthread_once_t ending_once = PTHREAD_ONCE_INIT;
+
+static void give_back(void* thread) {
+  own* o = thread;
+  pthread_mutex_lock(&mu);
+  while (o->buffers) {
+    pw_buffer* b = o->buffers;
+    o->buffers = b->next;
+    b->next = free_buffers;
+    free_buffers = b;
+  }
+  while (o->arrays) {
+    pw_array* a = o->arrays;
+    o->arrays = a->next;
+    a->next = free_arrays;
+    free_arrays = a;
+  }
+  pthread_mutex_unlock(&mu);
+  o->num_buffers = 0;
+  o->known = false;  // other ends of the thread may still come here
+}
+
+static void make_ending(void) { pthread_key_create(&ending, give_back); }
+
+// self gives the thread's own slots.
+static own* self(void) {
+  own* o = &mine;
+  if (!o->known) {
+    pthread_once(&ending_once, make_ending);
+    o->known = pthread_setspecific(ending, o) == 0;
+  }
+  return o;
+}
 
 static void grow_buffers(void) {
   pw_buffer* slab = aligned_alloc(64, kSlots * sizeof(pw_buffer));
@@ -24,19 +71,50 @@ static void grow_buffers(void) {
   }
 }
 
-void pw_buffers_new(pw_buffer** out, size_t n) {
+// take_buffers brings a batch from the free lists to the thread.
+static void take_buffers(own* o) {
   pthread_mutex_lock(&mu);
-  for (size_t i = 0; i < n; i++) {
+  for (int i = 0; i < kBatch; i++) {
     if (free_buffers == NULL) grow_buffers();
-    out[i] = free_buffers;
-    free_buffers = out[i]->next;
-    out[i]->refs = 1;
-    out[i]->released = false;
-    out[i]->pins = 0;
-    out[i]->promise = false;
+    pw_buffer* b = free_buffers;
+    free_buffers = b->next;
+    b->next = o->buffers;
+    o->buffers = b;
   }
   pthread_mutex_unlock(&mu);
+  o->num_buffers += kBatch;
+}
+
+void pw_buffers_new(pw_buffer** out, size_t n) {
+  own* o = self();
+  for (size_t i = 0; i < n; i++) {
+    if (o->buffers == NULL) take_buffers(o);
+    pw_buffer* b = out[i] = o->buffers;
+    o->buffers = b->next;
+    o->num_buffers--;
+    b->refs = 1;
+    b->released = false;
+    b->pins = 0;
+    b->promise = false;
+  }
   PW_COUNT(buffers, (int64_t)n);
+}
+
+// put_buffer gives a slot to the thread, and where it has too many, a batch of them
+// to the others.
+static void put_buffer(pw_buffer* b) {
+  own* o = self();
+  b->next = o->buffers;
+  o->buffers = b;
+  if (++o->num_buffers < 2 * kBatch) return;
+  pw_buffer *first = o->buffers, *last = first;
+  for (int i = 1; i < kBatch; i++) last = last->next;
+  o->buffers = last->next;
+  o->num_buffers -= kBatch;
+  pthread_mutex_lock(&mu);
+  last->next = free_buffers;
+  free_buffers = first;
+  pthread_mutex_unlock(&mu);
 }
 
 void pw_buffer_drop(pw_buffer* b) {
@@ -48,10 +126,7 @@ void pw_buffer_drop(pw_buffer* b) {
   pw_buffer_release(b);
   pw_shape_drop(b->shape);
   b->under = NULL;
-  pthread_mutex_lock(&mu);
-  b->next = free_buffers;
-  free_buffers = b;
-  pthread_mutex_unlock(&mu);
+  put_buffer(b);
   PW_COUNT(buffers, -1);
 }
 
@@ -71,20 +146,31 @@ PJRT_Error* pw_buffer_gone(const char* what) {
                   "%s: this buffer was destroyed before; keep a reference to an array for as long as it is used", what);
 }
 
-pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
+static void grow_arrays(void) {
+  pw_array* slab = calloc(kSlots, sizeof *slab);
+  for (int i = 0; i < kSlots; i++) {
+    slab[i].next = free_arrays;
+    free_arrays = &slab[i];
+  }
+}
+
+static void take_arrays(own* o) {
   pthread_mutex_lock(&mu);
-  pw_array* a = free_arrays;
-  if (a == NULL) {
-    pw_array* slab = calloc(kSlots, sizeof *slab);
-    for (int i = 1; i < kSlots; i++) {
-      slab[i].next = free_arrays;
-      free_arrays = &slab[i];
-    }
-    a = slab;
-  } else {
+  for (int i = 0; i < kBatch; i++) {
+    if (free_arrays == NULL) grow_arrays();
+    pw_array* a = free_arrays;
     free_arrays = a->next;
+    a->next = o->arrays;
+    o->arrays = a;
   }
   pthread_mutex_unlock(&mu);
+}
+
+pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
+  own* o = self();
+  if (o->arrays == NULL) take_arrays(o);
+  pw_array* a = o->arrays;
+  o->arrays = a->next;
   a->next = NULL;
   a->session = session;
   a->maker = 0;
