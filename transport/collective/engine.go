@@ -1,0 +1,342 @@
+package collective
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Engine carries the collectives of one process.
+type Engine struct {
+	exchange transport.Exchange
+	space    uint64
+	self     uint64
+
+	mu       sync.RWMutex // taken before a gang's
+	launches map[int32]*gang
+	gangs    map[uint64]*gang
+	gone     map[uint64]error // processes that are no more
+	closed   error
+
+	plansMu sync.RWMutex // taken after a gang's
+	plans   map[planKey]*plan
+}
+
+// planKey finds a plan. It holds on to what it points at, so an address is never
+// another spec's.
+type planKey struct {
+	spec  *spmd.Spec
+	ranks *Place
+	n     int
+}
+
+// plansMax bounds the plans that are kept. They are made again when needed.
+const plansMax = 4096
+
+// New makes the engine of a process for one island.
+func New(exchange transport.Exchange, island uint32) *Engine {
+	return &Engine{
+		exchange: exchange,
+		space:    transport.Collectives(island),
+		self:     exchange.Self(),
+		launches: map[int32]*gang{},
+		gangs:    map[uint64]*gang{},
+		plans:    map[planKey]*plan{},
+		gone:     map[uint64]error{},
+	}
+}
+
+// gang is a Gang that has begun here, or that was aborted before.
+type gang struct {
+	engine *Engine
+	id     uint64
+	launch int32
+
+	mu    sync.Mutex
+	ranks []Place // nil before Begin
+	sites []*site
+	err   error // why all calls end with it
+}
+
+// site is one collective of a gang's program.
+type site struct {
+	plan   *plan
+	counts []uint32   // by local device: how often it has been here
+	open   []*meeting // with members missing
+}
+
+// Begin tells of a gang before it is launched. It may be told again.
+func (e *Engine) Begin(g Gang) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	own := e.gangs[g.ID]
+	if own == nil {
+		own = &gang{engine: e, id: g.ID}
+		e.gangs[g.ID] = own
+	}
+	e.launches[g.Launch] = own
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.ranks, own.launch = g.Ranks, g.Launch
+	if own.err == nil {
+		own.err = e.closed
+	}
+	if len(e.gone) == 0 || own.err != nil {
+		return
+	}
+	for _, r := range g.Ranks {
+		if err := e.gone[r.Process]; err != nil {
+			own.err = err
+			return
+		}
+	}
+}
+
+// End forgets a gang all of whose local devices are through with it, or that was
+// aborted. Calls that are left end with CANCELLED.
+func (e *Engine) End(id uint64) {
+	e.mu.Lock()
+	g := e.gangs[id]
+	if g == nil {
+		e.mu.Unlock()
+		return
+	}
+	delete(e.gangs, id)
+	if e.launches[g.launch] == g {
+		delete(e.launches, g.launch)
+	}
+	e.mu.Unlock()
+	if g.abort(status.New(status.Cancelled, "gang %d has ended on this worker", id)) {
+		e.exchange.Fail(e.space, id, g.reason()) // what came for it since, too
+	}
+}
+
+// Abort ends every call of a gang, also those to come, with err. A gang that has
+// not begun here may be aborted; End forgets it.
+func (e *Engine) Abort(id uint64, err error) {
+	e.mu.Lock()
+	g := e.gangs[id]
+	if g == nil {
+		g = &gang{engine: e, id: id}
+		e.gangs[id] = g
+	}
+	e.mu.Unlock()
+	g.abort(err)
+	e.exchange.Fail(e.space, id, err)
+}
+
+// Lost says that a process is no more: gangs with ranks there are aborted with
+// UNAVAILABLE, also those that begin later.
+func (e *Engine) Lost(process uint64, why error) {
+	err := status.New(status.Unavailable, "worker %d is lost, and with it a part of the gang: %w", process, why)
+	e.mu.Lock()
+	e.gone[process] = err
+	var hit []uint64
+	for id, g := range e.gangs {
+		g.mu.Lock()
+		for _, r := range g.ranks {
+			if r.Process == process {
+				hit = append(hit, id)
+				break
+			}
+		}
+		g.mu.Unlock()
+	}
+	e.mu.Unlock()
+	for _, id := range hit {
+		e.Abort(id, err)
+	}
+}
+
+// Close aborts all gangs. The exchange stays.
+func (e *Engine) Close() {
+	err := status.New(status.Cancelled, "the worker is stopping")
+	e.mu.Lock()
+	e.closed = err
+	ids := make([]uint64, 0, len(e.gangs))
+	for id := range e.gangs {
+		ids = append(ids, id)
+	}
+	e.mu.Unlock()
+	for _, id := range ids {
+		e.Abort(id, err)
+		e.End(id)
+	}
+}
+
+// Enter takes a device's arrival at a collective. It does not wait. Done is
+// called before Enter returns where the answer needs nobody else: the numbers of
+// a partition or replica, a rank that meets nobody, a call that cannot be
+// answered.
+func (e *Engine) Enter(c Call) {
+	e.mu.RLock()
+	g := e.launches[c.Launch]
+	e.mu.RUnlock()
+	if g == nil {
+		c.Done(status.New(status.FailedPrecondition, "a device entered %s %d of launch %d, of which this worker knows no gang", c.Spec.Op, c.Spec.Site, c.Launch))
+		return
+	}
+	g.enter(c)
+}
+
+// enter counts the call in. The last member of a meeting starts it.
+func (g *gang) enter(c Call) {
+	g.mu.Lock()
+	if g.err != nil {
+		err := g.err
+		g.mu.Unlock()
+		c.Done(err)
+		return
+	}
+	s, err := g.site(c.Spec)
+	if err == nil {
+		err = s.admit(&c)
+	}
+	if err != nil {
+		g.mu.Unlock()
+		c.Done(err)
+		return
+	}
+	at := &s.plan.seats[c.Local]
+	if at.table == nil {
+		g.mu.Unlock()
+		alone(&c, at.rank)
+		c.Done(nil)
+		return
+	}
+	occurrence := s.counts[c.Local]
+	s.counts[c.Local]++
+	var m *meeting
+	i := 0
+	for ; i < len(s.open); i++ {
+		if o := s.open[i]; o.table == at.table && o.occurrence == occurrence {
+			m = o
+			break
+		}
+	}
+	if m == nil {
+		m = newMeeting(g, c.Spec.Site, at.table, occurrence)
+		s.open = append(s.open, m)
+	}
+	m.calls[at.index] = c
+	m.missing--
+	if m.missing > 0 {
+		g.mu.Unlock()
+		return
+	}
+	last := len(s.open) - 1
+	s.open[i], s.open[last] = s.open[last], nil
+	s.open = s.open[:last]
+	g.mu.Unlock()
+	m.start()
+}
+
+// site finds or makes the gang's state of a spec. g.mu is held.
+func (g *gang) site(spec *spmd.Spec) (*site, error) {
+	if spec.Site < 0 || spec.Site >= sites {
+		return nil, status.New(status.Unimplemented, "%s has number %d in its program: there may be %d", spec.Op, spec.Site, sites)
+	}
+	for len(g.sites) <= spec.Site {
+		g.sites = append(g.sites, nil)
+	}
+	s := g.sites[spec.Site]
+	if s == nil {
+		p := g.engine.plan(spec, g.ranks)
+		s = &site{plan: p, counts: make([]uint32, len(p.seats))}
+		g.sites[spec.Site] = s
+	}
+	return s, nil
+}
+
+// plan finds or makes a plan.
+func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
+	key := planKey{spec, &ranks[0], len(ranks)}
+	e.plansMu.RLock()
+	p := e.plans[key]
+	e.plansMu.RUnlock()
+	if p != nil {
+		return p
+	}
+	p = planOf(spec, ranks, e.self)
+	e.plansMu.Lock()
+	if len(e.plans) >= plansMax {
+		clear(e.plans)
+	}
+	e.plans[key] = p
+	e.plansMu.Unlock()
+	return p
+}
+
+// admit says whether a call fits its spec and its device has a part in it.
+func (s *site) admit(c *Call) error {
+	if c.Local < 0 || c.Local >= len(s.plan.seats) || s.plan.seats[c.Local].rank < 0 {
+		return status.New(status.FailedPrecondition, "device %d entered %s %d, but the gang has no rank there", c.Local, c.Spec.Op, c.Spec.Site)
+	}
+	if err := s.plan.seats[c.Local].err; err != nil {
+		return err
+	}
+	spec := s.plan.spec
+	if len(c.Operands) != len(spec.Operands) || len(c.Results) != len(spec.Results) {
+		return status.New(status.InvalidArgument, "%s %d has %d operands and %d results, the call %d and %d", spec.Op, spec.Site,
+			len(spec.Operands), len(spec.Results), len(c.Operands), len(c.Results))
+	}
+	for i, b := range c.Operands {
+		if want := spec.Operands[i].Bytes(); int64(len(b)) != want {
+			return status.New(status.InvalidArgument, "operand %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site, len(b), spec.Operands[i], want)
+		}
+	}
+	for i, b := range c.Results {
+		if want := spec.Results[i].Bytes(); int64(len(b)) != want {
+			return status.New(status.InvalidArgument, "result %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site, len(b), spec.Results[i], want)
+		}
+	}
+	return nil
+}
+
+// alone answers a call that needs nobody else.
+func alone(c *Call, rank int) {
+	switch c.Spec.Op {
+	case spmd.PartitionID:
+		binary.LittleEndian.PutUint32(c.Results[0], uint32(rank%c.Spec.Parts))
+	case spmd.ReplicaID:
+		binary.LittleEndian.PutUint32(c.Results[0], uint32(rank/c.Spec.Parts))
+	default: // of a permute or broadcast that brings nothing here
+		for _, r := range c.Results {
+			clear(r)
+		}
+	}
+}
+
+// abort makes err the gang's, unless it has one, and ends the calls whose
+// meetings have not started; the exchange ends those that have. It says whether
+// the gang was aborted before.
+func (g *gang) abort(err error) (before bool) {
+	g.mu.Lock()
+	if g.err != nil {
+		g.mu.Unlock()
+		return true
+	}
+	g.err = err
+	var left []*meeting
+	for _, s := range g.sites {
+		if s != nil {
+			left = append(left, s.open...)
+			s.open = nil
+		}
+	}
+	g.mu.Unlock()
+	for _, m := range left {
+		m.end(err)
+	}
+	return false
+}
+
+// reason is why the gang was aborted, or nil.
+func (g *gang) reason() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}

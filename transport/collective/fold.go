@@ -1,0 +1,213 @@
+package collective
+
+import (
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// kernel folds elements of one type by one reduction.
+type kernel struct {
+	size    int64                // bytes an element
+	neutral func(acc []byte)     // fills acc with what every fold begins with
+	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc
+}
+
+// kernelOf finds the kernel of a reduction.
+//
+// XLA begins each fold with the reduction's neutral element, which shows in a
+// sum of -0 and in a minimum of NaN: it keeps what it has where the new value is
+// not less, so that NaN never gets into a minimum or maximum. What is not folded
+// here XLA's CPU compiler does not ask for: it widens bf16 to f32, f8 to f16 and
+// the narrow integers to 8 bits first.
+//
+// Errors: UNIMPLEMENTED.
+func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
+	var k kernel
+	switch t {
+	case shape.Pred:
+		k = preds(r)
+	case shape.S8:
+		k = whole[int8](r, -1<<7, 1<<7-1)
+	case shape.S16:
+		k = whole[int16](r, -1<<15, 1<<15-1)
+	case shape.S32:
+		k = whole[int32](r, -1<<31, 1<<31-1)
+	case shape.S64:
+		k = whole[int64](r, -1<<63, 1<<63-1)
+	case shape.U8:
+		k = whole[uint8](r, 0, 1<<8-1)
+	case shape.U16:
+		k = whole[uint16](r, 0, 1<<16-1)
+	case shape.U32:
+		k = whole[uint32](r, 0, 1<<32-1)
+	case shape.U64:
+		k = whole[uint64](r, 0, 1<<64-1)
+	case shape.F32:
+		k = ordered[float32](r, -infinity32, infinity32)
+	case shape.F64:
+		k = ordered[float64](r, -infinity64, infinity64)
+	case shape.F16:
+		k = halves(r, f16, f16Bits)
+	case shape.BF16:
+		k = halves(r, bf16, bf16Bits)
+	case shape.C64:
+		k = complexes[complex64](r, func(a, b complex64) complex64 {
+			p, q := times(real(a), imag(a), real(b), imag(b))
+			return complex(p, q)
+		})
+	case shape.C128:
+		k = complexes[complex128](r, func(a, b complex128) complex128 {
+			p, q := times(real(a), imag(a), real(b), imag(b))
+			return complex(p, q)
+		})
+	}
+	if k.fold == nil {
+		return kernel{}, status.New(status.Unimplemented, "the reduction %s of %s is not implemented", reductionName(r), t)
+	}
+	return k, nil
+}
+
+func reductionName(r spmd.Reduction) string {
+	names := [...]string{"", "sum", "product", "min", "max", "and", "or", "xor"}
+	if int(r) < len(names) && r > 0 {
+		return names[r]
+	}
+	return "of an unknown number"
+}
+
+// elements sees bytes as elements; the bytes are aligned and whole elements.
+func elements[T any](b []byte) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
+}
+
+func of[T any](neutral T, fold func(acc, in []T)) kernel {
+	return kernel{
+		size: int64(unsafe.Sizeof(neutral)),
+		neutral: func(acc []byte) {
+			a := elements[T](acc)
+			for i := range a {
+				a[i] = neutral
+			}
+		},
+		fold: func(acc, in []byte) { fold(elements[T](acc), elements[T](in)) },
+	}
+}
+
+// each makes a fold of an operation that the compiler does not inline into it.
+func each[T any](op func(a, b T) T) func(acc, in []T) {
+	return func(acc, in []T) {
+		in = in[:len(acc)]
+		for i := range acc {
+			acc[i] = op(acc[i], in[i])
+		}
+	}
+}
+
+type number interface {
+	integer | ~float32 | ~float64
+}
+
+type integer interface {
+	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+// The loops do eight elements at a time: their loads and stores then stand
+// without tests of bounds between them.
+
+func sum[T number](acc, in []T) {
+	for ; len(acc) >= 8 && len(in) >= 8; acc, in = acc[8:], in[8:] {
+		a, b := (*[8]T)(acc), (*[8]T)(in)
+		a[0], a[1], a[2], a[3] = a[0]+b[0], a[1]+b[1], a[2]+b[2], a[3]+b[3]
+		a[4], a[5], a[6], a[7] = a[4]+b[4], a[5]+b[5], a[6]+b[6], a[7]+b[7]
+	}
+	for i := range acc {
+		acc[i] += in[i]
+	}
+}
+
+func product[T number](acc, in []T) {
+	for ; len(acc) >= 8 && len(in) >= 8; acc, in = acc[8:], in[8:] {
+		a, b := (*[8]T)(acc), (*[8]T)(in)
+		a[0], a[1], a[2], a[3] = a[0]*b[0], a[1]*b[1], a[2]*b[2], a[3]*b[3]
+		a[4], a[5], a[6], a[7] = a[4]*b[4], a[5]*b[5], a[6]*b[6], a[7]*b[7]
+	}
+	for i := range acc {
+		acc[i] *= in[i]
+	}
+}
+
+func least[T number](acc, in []T) {
+	in = in[:len(acc)]
+	for i, v := range in {
+		if v < acc[i] {
+			acc[i] = v
+		}
+	}
+}
+
+func greatest[T number](acc, in []T) {
+	in = in[:len(acc)]
+	for i, v := range in {
+		if acc[i] < v {
+			acc[i] = v
+		}
+	}
+}
+
+func ordered[T number](r spmd.Reduction, lowest, highest T) kernel {
+	switch r {
+	case spmd.Sum:
+		return of(0, sum[T])
+	case spmd.Product:
+		return of(1, product[T])
+	case spmd.Min:
+		return of(highest, least[T])
+	case spmd.Max:
+		return of(lowest, greatest[T])
+	}
+	return kernel{}
+}
+
+func whole[T integer](r spmd.Reduction, lowest, highest T) kernel {
+	switch r {
+	case spmd.And:
+		return of(^T(0), each(func(a, b T) T { return a & b }))
+	case spmd.Or:
+		return of(0, each(func(a, b T) T { return a | b }))
+	case spmd.Xor:
+		return of(0, each(func(a, b T) T { return a ^ b }))
+	}
+	return ordered(r, lowest, highest)
+}
+
+// preds folds truth values: a byte each, 0 or 1. A sum is an or.
+func preds(r spmd.Reduction) kernel {
+	switch r {
+	case spmd.Sum, spmd.Max, spmd.Or:
+		return of(0, each(func(a, b uint8) uint8 { return a | b }))
+	case spmd.Product, spmd.Min, spmd.And:
+		return of(1, each(func(a, b uint8) uint8 { return a & b }))
+	case spmd.Xor:
+		return of(0, each(func(a, b uint8) uint8 { return a ^ b }))
+	}
+	return kernel{}
+}
+
+func complexes[T complex64 | complex128](r spmd.Reduction, product func(a, b T) T) kernel {
+	switch r {
+	case spmd.Sum:
+		return of(0, func(acc, in []T) {
+			in = in[:len(acc)]
+			for i := range acc {
+				acc[i] += in[i]
+			}
+		})
+	case spmd.Product:
+		return of(1, each(product))
+	}
+	return kernel{}
+}

@@ -1,0 +1,208 @@
+package collective
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+)
+
+// A key's part is the site, group, occurrence and round of a block, so that two
+// processes never have two blocks under one key. Occurrences wrap: 2^32 of them
+// are never on their way at once.
+const (
+	sites     = 1 << 16
+	groupsMax = 1 << 15
+)
+
+func part(site, group int, occurrence uint32, round int) uint64 {
+	return uint64(site)<<48 | uint64(group)<<33 | uint64(occurrence)<<1 | uint64(round)
+}
+
+// inlineWork is up to how many bytes a meeting's steps are done by whoever
+// brought the last block: an exchange's goroutine, or the last device to arrive.
+const inlineWork = 256 << 10
+
+// copiedAtOnce is up to how many bytes a block is handed to the exchange without
+// waiting for it to be sent.
+const copiedAtOnce = 4 << 10
+
+// meeting is the calls of one group's members of this process at one occurrence
+// of a site.
+type meeting struct {
+	gang       *gang
+	table      *table
+	site       int
+	occurrence uint32
+
+	// While members are missing gang.mu guards these, after that whoever has
+	// brought holds to zero.
+	calls   []Call
+	missing int
+	round   int
+
+	blocks []transport.Block // by peer; each set before its hold is let go
+	holds  atomic.Int64      // what the round waits for: blocks, pushes that read our memory, and start
+	failed atomic.Pointer[error]
+}
+
+func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
+	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls}
+}
+
+// start begins a round: pushes what the peers need and expects theirs.
+func (m *meeting) start() {
+	t, g := m.table, m.gang
+	if len(t.peers) == 0 {
+		m.work()
+		return
+	}
+	ex, r := g.engine.exchange, &t.rounds[m.round]
+	if m.blocks == nil {
+		m.blocks = make([]transport.Block, len(t.peers))
+	}
+	key := transport.Key{Space: g.engine.space, ID: g.id, Part: part(m.site, t.index, m.occurrence, m.round)}
+	m.holds.Store(1)
+	for i, peer := range t.peers {
+		if size := r.gets[i].bytes; size > 0 {
+			m.holds.Add(1)
+			ex.Expect(peer, key, size, nil, func(b transport.Block, err error) {
+				m.blocks[i] = b
+				m.letGo(err)
+			})
+		}
+	}
+	var packed *[]byte // the block before, where all are the same
+	for i, peer := range t.peers {
+		s := &r.sends[i]
+		switch {
+		case s.bytes == 0:
+		case s.bytes <= copiedAtOnce:
+			if packed == nil || !s.same {
+				packed = m.pack(packed, s)
+			}
+			ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
+		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1:
+			m.holds.Add(1)
+			reg := s.pieces[0].from.reg
+			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], m.letGo)
+		default:
+			m.holds.Add(1)
+			ex.Push(peer, key, s.bytes, func(dst []byte, written func(error)) {
+				if !m.hold() { // the push was given up, and the calls have ended
+					written(status.New(status.Cancelled, "the gang has ended"))
+					return
+				}
+				m.fill(dst, s)
+				written(nil)
+				m.letGo(nil)
+			}, m.letGo)
+		}
+	}
+	if packed != nil {
+		scratch.Put(packed)
+	}
+	if err := g.reason(); err != nil { // aborted while the above was told
+		ex.Fail(g.engine.space, g.id, err)
+	}
+	if m.holds.Add(-1) == 0 {
+		m.work()
+	}
+}
+
+// hold takes a hold on the round, unless it is over.
+func (m *meeting) hold() bool {
+	for {
+		n := m.holds.Load()
+		if n == 0 {
+			return false
+		}
+		if m.holds.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// letGo ends one hold. It may be on a goroutine of the exchange, which must not
+// wait, nor work for long.
+func (m *meeting) letGo(err error) {
+	if err != nil && m.failed.CompareAndSwap(nil, &err) && m.gang.reason() == nil {
+		err = status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
+		go m.gang.engine.Abort(m.gang.id, err)
+	}
+	if m.holds.Add(-1) > 0 {
+		return
+	}
+	if m.table.rounds[m.round].work > inlineWork || m.round+1 < len(m.table.rounds) {
+		go m.work()
+		return
+	}
+	m.work()
+}
+
+// work does what the round's blocks are for, then goes on to the next or ends
+// the calls.
+func (m *meeting) work() {
+	r := &m.table.rounds[m.round]
+	err := m.gang.reason()
+	if f := m.failed.Load(); f != nil && err == nil {
+		err = *f
+	}
+	if err == nil {
+		err = m.run(r)
+	}
+	for i, b := range m.blocks {
+		if b.Release != nil {
+			b.Release()
+		}
+		m.blocks[i] = transport.Block{}
+	}
+	if err == nil && m.round+1 < len(m.table.rounds) {
+		m.round++
+		m.start()
+		return
+	}
+	m.end(err)
+}
+
+// end ends the calls that have arrived. Each goes on with its device's program
+// on a goroutine of its own, so that a chain of collectives is no recursion and
+// a device never waits for another's work.
+func (m *meeting) end(err error) {
+	for _, c := range m.calls {
+		if c.Done != nil {
+			go c.Done(err)
+		}
+	}
+}
+
+// scratch keeps buffers for small blocks.
+var scratch = sync.Pool{New: func() any { b := make([]byte, copiedAtOnce); return &b }}
+
+// pack writes a small block.
+func (m *meeting) pack(to *[]byte, s *pack) *[]byte {
+	if to == nil {
+		to = scratch.Get().(*[]byte)
+	}
+	m.fill((*to)[:s.bytes], s)
+	return to
+}
+
+func (m *meeting) fill(dst []byte, s *pack) {
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		move(dst, dense(p.at, p.from.reg.bytes()), m.memory(p.from), p.from.reg)
+	}
+}
+
+// memory gives the buffer that a ref is a region of.
+func (m *meeting) memory(r ref) []byte {
+	switch r.kind {
+	case operand:
+		return m.calls[r.call].Operands[r.buf]
+	case result:
+		return m.calls[r.call].Results[r.buf]
+	}
+	return m.blocks[r.call].Data
+}

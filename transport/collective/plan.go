@@ -1,0 +1,290 @@
+package collective
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// smallBytes is the size of a rank's operands up to which an all-reduce brings
+// everything to every process, which takes one exchange; above, each process
+// folds a part of it and sends the result round, which moves less and takes two.
+// Both sides must agree on it: a change is a new protocol.
+const smallBytes = 32 << 10
+
+// plan is what this process does at one site of a program. It depends on the
+// spec and the ranks alone, and every process plans the same blocks.
+type plan struct {
+	spec  *spmd.Spec
+	ranks []Place
+	seats []seat // by local device; a table is nil where the device has no rank
+	err   error  // why no call of this site can be answered
+}
+
+// seat is the place of a local device.
+type seat struct {
+	rank  int
+	table *table // nil where the rank meets nobody
+	index int    // in table.calls
+	err   error
+}
+
+// table is one group of ranks as this process sees it.
+type table struct {
+	index   int // numbers the groups of the site
+	peers   []uint64
+	calls   int // local members
+	rounds  []round
+	kernels []kernel // of reductions: by operand
+}
+
+// round is one exchange and what is done when its blocks are there.
+type round struct {
+	sends, gets []pack // by peer
+	steps       []step
+	work        int64 // bytes that the steps touch
+}
+
+// pack is a block: pieces one after the other, each at a multiple of 64.
+type pack struct {
+	pieces []piece
+	bytes  int64
+	same   bool // as the block of the peer before
+}
+
+type piece struct {
+	from ref // in local memory; of blocks that are received, not used
+	at   int64
+}
+
+// ref is a region of an operand or result of a local call, or of a peer's block.
+type ref struct {
+	kind  kind
+	call  int // in table.calls; of a block, the peer
+	buf   int
+	reg   region
+	place int // of the result of a ragged all-to-all: its member's place in the group
+}
+
+type kind uint8
+
+const (
+	operand kind = iota
+	result
+	block
+)
+
+// step is work on memory that is all there: a copy of from[0], a fold of all of
+// from, or zeros.
+type step struct {
+	to   ref
+	from []ref
+	op   stepOp
+}
+
+type stepOp uint8
+
+const (
+	copies stepOp = iota
+	folds
+	zeros
+	ragged // to is the result, from the six operands of each member in group order
+)
+
+func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
+	p := &plan{spec: s, ranks: ranks}
+	p.err = p.check()
+	for rank, at := range ranks {
+		if at.Process != self {
+			continue
+		}
+		for len(p.seats) <= at.Local {
+			p.seats = append(p.seats, seat{rank: -1})
+		}
+		p.seats[at.Local] = seat{rank: rank, err: p.err}
+	}
+	if p.err != nil || s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID {
+		return p
+	}
+	groups := s.Groups
+	if s.Op == spmd.CollectivePermute {
+		groups = components(s.Pairs)
+	}
+	for i, g := range groups {
+		p.seat(i, g, self)
+	}
+	for i := range p.seats {
+		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute && p.spec.Op != spmd.CollectiveBroadcast {
+			s.err = status.New(status.InvalidArgument, "rank %d is in no group of %s %d", s.rank, p.spec.Op, p.spec.Site)
+		}
+	}
+	return p
+}
+
+// check looks at what a spec says by itself.
+func (p *plan) check() error {
+	s := p.spec
+	bad := func(format string, args ...any) error {
+		return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s %d", s.Op, s.Site)
+	}
+	if s.Site < 0 || s.Site >= sites || len(s.Groups) > groupsMax {
+		return status.New(status.Unimplemented, "%s %d of a program with %d groups: sites are numbered below %d, and have %d groups at most", s.Op, s.Site, len(s.Groups), sites, groupsMax)
+	}
+	for _, x := range slices.Concat(s.Operands, s.Results) {
+		if x.Bytes() < 0 {
+			return bad("the shape %s has no size", x)
+		}
+	}
+	seen := map[int]bool{}
+	for _, g := range s.Groups {
+		for _, r := range g {
+			if r < 0 || r >= len(p.ranks) || seen[r] {
+				return bad("rank %d of %d is unknown or in two groups", r, len(p.ranks))
+			}
+			seen[r] = true
+		}
+	}
+	targets := map[int]bool{}
+	for _, t := range s.Pairs {
+		if min(t[0], t[1]) < 0 || max(t[0], t[1]) >= len(p.ranks) || targets[t[1]] {
+			return bad("the pair %v is not of ranks below %d, or a second one for its target", t, len(p.ranks))
+		}
+		targets[t[1]] = true
+	}
+	switch s.Op {
+	case spmd.PartitionID, spmd.ReplicaID:
+		if len(s.Results) != 1 || s.Results[0].Bytes() != 4 || s.Parts < 1 {
+			return bad("it gives %v of %d partitions, want one u32", s.Results, s.Parts)
+		}
+		return nil
+	case spmd.RaggedAllToAll:
+		return checkRagged(s)
+	case spmd.AllReduce, spmd.ReduceScatter:
+		for _, x := range s.Operands {
+			if s.DType != shape.Invalid && x.DType != s.DType && len(s.Operands) == 1 {
+				return bad("it folds %s, its operand is %s", s.DType, x)
+			}
+			if _, err := kernelOf(x.DType, s.Reduction); err != nil {
+				return err
+			}
+		}
+	case spmd.AllGather, spmd.AllToAll, spmd.CollectivePermute, spmd.CollectiveBroadcast:
+	default:
+		return bad("its number %d is unknown", s.Op)
+	}
+	if len(s.Operands) == 0 || len(s.Operands) != len(s.Results) {
+		return bad("it has %d operands and %d results", len(s.Operands), len(s.Results))
+	}
+	for i, x := range s.Operands {
+		n, want := int64(1), s.Results[i].Bytes()
+		if len(s.Groups) > 0 {
+			n = int64(len(s.Groups[0]))
+		}
+		got := x.Bytes()
+		switch s.Op {
+		case spmd.AllGather:
+			got *= n
+		case spmd.ReduceScatter:
+			want *= n
+		}
+		if got != want || x.DType != s.Results[i].DType {
+			return bad("operand %d is %s, result %s in groups of %d", i, x, s.Results[i], n)
+		}
+	}
+	return nil
+}
+
+// components gives the ranks that pairs join, each sorted.
+func components(pairs [][2]int) [][]int {
+	of, groups := map[int]int{}, map[int][]int{}
+	for i, p := range pairs {
+		for _, r := range p {
+			if _, ok := of[r]; !ok {
+				k := len(pairs)*2 + i*2
+				if r == p[1] {
+					k++
+				}
+				of[r], groups[k] = k, []int{r}
+			}
+		}
+		a, b := min(of[p[0]], of[p[1]]), max(of[p[0]], of[p[1]])
+		if a != b {
+			for _, r := range groups[b] {
+				of[r] = a
+			}
+			groups[a] = append(groups[a], groups[b]...)
+			delete(groups, b)
+		}
+	}
+	out := make([][]int, 0, len(groups))
+	for _, g := range groups {
+		slices.Sort(g)
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(a, b []int) int { return a[0] - b[0] })
+	return out
+}
+
+// seat plans one group, if a rank of it is here.
+func (p *plan) seat(index int, group []int, self uint64) {
+	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)), proc: make([]int, len(group))}
+	var processes []uint64
+	for place, rank := range group {
+		at := p.ranks[rank]
+		i := slices.Index(processes, at.Process)
+		if i < 0 {
+			i = len(processes)
+			processes, b.members = append(processes, at.Process), append(b.members, nil)
+		}
+		b.members[i] = append(b.members[i], place)
+		b.proc[place] = i
+	}
+	b.own = slices.Index(processes, self)
+	if b.own < 0 {
+		return
+	}
+	for i, place := range b.members[b.own] {
+		b.call[place] = i
+	}
+	b.table.calls = len(b.members[b.own])
+	err := b.build()
+	if err != nil {
+		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)
+	}
+	b.prune(processes)
+	for i, place := range b.members[b.own] {
+		s := &p.seats[p.ranks[group[place]].Local]
+		s.table, s.index, s.err = b.table, i, err
+	}
+}
+
+// checkRagged looks at the spec of a ragged all-to-all: rows of dimension 0, an
+// array to put them into, and for each member offsets, sizes, target offsets and
+// received sizes.
+func checkRagged(s *spmd.Spec) error {
+	bad := func() error {
+		return status.New(status.InvalidArgument, "%s %d takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has %v and gives %v",
+			s.Op, s.Site, s.Operands, s.Results)
+	}
+	if len(s.Operands) != 6 || len(s.Results) != 1 {
+		return bad()
+	}
+	in, out, res := s.Operands[0], s.Operands[1], s.Results[0]
+	if len(in.Dims) == 0 || len(in.Dims) != len(out.Dims) || in.DType != out.DType || in.DType.Bits()%8 != 0 ||
+		res.DType != out.DType || !slices.Equal(res.Dims, out.Dims) || !slices.Equal(in.Dims[1:], out.Dims[1:]) {
+		return bad()
+	}
+	for _, x := range s.Operands[2:] {
+		if len(x.Dims) != 1 || x.DType != s.Operands[2].DType || x.DType != shape.S32 && x.DType != shape.S64 || x.Dims[0] != s.Operands[2].Dims[0] {
+			return bad()
+		}
+		for _, g := range s.Groups {
+			if len(g) == 0 || x.Dims[0]%int64(len(g)) != 0 {
+				return bad()
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package collective
+
+import (
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// region is count runs of bytes of a buffer, stride apart. A dense region has
+// one run.
+type region struct{ off, run, stride, count int64 }
+
+func dense(off, bytes int64) region { return region{off, bytes, bytes, 1} }
+
+func (r region) bytes() int64 { return r.run * r.count }
+
+// like gives r in as many runs as o has, where r is dense.
+func (r region) like(o region) region {
+	if r.count == 1 && o.count != 1 && o.count > 0 {
+		return region{r.off, o.run, o.run, o.count}
+	}
+	return r
+}
+
+// slab is the part-th of so many equal parts of a dense row-major array along a
+// dimension.
+func slab(s shape.Shape, dim, part, parts int) (region, error) {
+	if dim < 0 || dim >= len(s.Dims) || s.Dims[dim]%int64(parts) != 0 {
+		return region{}, status.New(status.InvalidArgument, "%s does not divide into %d parts along dimension %d", s, parts, dim)
+	}
+	outer, inner := int64(1), int64(s.DType.Bits())
+	for _, d := range s.Dims[:dim] {
+		outer *= d
+	}
+	for _, d := range s.Dims[dim+1:] {
+		inner *= d
+	}
+	row, run := s.Dims[dim]*inner, s.Dims[dim]/int64(parts)*inner
+	if row%8 != 0 || run%8 != 0 {
+		if outer > 1 || run%8 != 0 {
+			return region{}, status.New(status.Unimplemented, "a part of %s along dimension %d is not of whole bytes", s, dim)
+		}
+	}
+	r := region{int64(part) * run / 8, run / 8, row / 8, outer}
+	if r.stride == r.run { // parts is 1
+		return dense(r.off, r.bytes()), nil
+	}
+	return r, nil
+}
+
+// move copies a region into another of as many bytes. They do not overlap.
+func move(dst []byte, d region, src []byte, s region) {
+	d, s = d.like(s), s.like(d)
+	switch {
+	case d.bytes() == 0 && s.bytes() == 0:
+	case d.count != s.count || d.run != s.run:
+		panic("collective: regions of different sizes")
+	case d.count == 1:
+		copy(dst[d.off:d.off+d.run], src[s.off:s.off+s.run])
+	default:
+		for i := range d.count {
+			to, from := d.off+i*d.stride, s.off+i*s.stride
+			copy(dst[to:to+d.run], src[from:from+s.run])
+		}
+	}
+}

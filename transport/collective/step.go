@@ -1,0 +1,148 @@
+package collective
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+)
+
+const (
+	// foldBlock is how much of a result is folded at a time: it stays in the
+	// first cache while the operands pass.
+	foldBlock = 8 << 10
+	// splitWork is how many bytes of work are worth a goroutine of their own.
+	splitWork = 8 << 20
+)
+
+// run does a round's steps.
+func (m *meeting) run(r *round) error {
+	for i := range r.steps {
+		s := &r.steps[i]
+		if s.op != ragged && s.to.reg.bytes() == 0 {
+			continue
+		}
+		switch s.op {
+		case copies:
+			move(m.memory(s.to), s.to.reg, m.memory(s.from[0]), s.from[0].reg)
+		case zeros:
+			clear(m.memory(s.to))
+		case folds:
+			m.fold(s)
+		case ragged:
+			if err := m.ragged(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fold folds the regions of a step into a dense region. Large ones are split over
+// the processors this process may use.
+func (m *meeting) fold(s *step) {
+	k := m.table.kernels[s.to.buf]
+	ins := make([]term, len(s.from))
+	var like region
+	for _, f := range s.from {
+		if f.reg.count > 1 {
+			like = f.reg
+		}
+	}
+	for i, f := range s.from {
+		ins[i] = term{m.memory(f), f.reg.like(like)}
+	}
+	to := s.to.reg.like(like)
+	out := m.memory(s.to)
+	if to.count > 1 {
+		for i := range to.count {
+			foldRun(k, out[to.off+i*to.stride:][:to.run], ins, i, 0)
+		}
+		return
+	}
+	acc := out[to.off : to.off+to.run]
+	parts := min(int64(runtime.GOMAXPROCS(0)), to.run*int64(len(ins))/splitWork)
+	if parts <= 1 {
+		foldRun(k, acc, ins, 0, 0)
+		return
+	}
+	var wg sync.WaitGroup
+	for i := range parts {
+		from, end := to.run/64*i/parts*64, to.run/64*(i+1)/parts*64
+		if i == parts-1 {
+			end = to.run
+		}
+		wg.Go(func() { foldRun(k, acc[from:end], ins, 0, from) })
+	}
+	wg.Wait()
+}
+
+// term is one operand of a fold.
+type term struct {
+	data []byte
+	reg  region
+}
+
+// foldRun folds the i-th run of all terms, from a place in it on, into acc.
+func foldRun(k kernel, acc []byte, ins []term, i, from int64) {
+	for at := int64(0); at < int64(len(acc)); at += foldBlock {
+		a := acc[at:min(at+foldBlock, int64(len(acc)))]
+		k.neutral(a)
+		for _, t := range ins {
+			off := t.reg.off + i*t.reg.stride + from + at
+			k.fold(a, t.data[off:off+int64(len(a))])
+		}
+	}
+}
+
+// offsets reads integers of a type that ragged sizes may have.
+func offsets(t shape.DType, b []byte) []int64 {
+	if t == shape.S64 {
+		return elements[int64](b)
+	}
+	narrow := elements[int32](b)
+	out := make([]int64, len(narrow))
+	for i, v := range narrow {
+		out[i] = int64(v)
+	}
+	return out
+}
+
+// ragged is a ragged all-to-all for one member: its result begins as its second
+// operand, and each member writes into it the rows of its first operand that it
+// has for this one. Operands 2, 3 and 4 of a member say, for each member it sends
+// to, from which row, how many, and to which row there.
+func (m *meeting) ragged(s *step) error {
+	spec := m.calls[0].Spec
+	place, n := s.to.place, len(s.from)/6
+	out := m.memory(s.to)
+	own := s.from[place*6+1]
+	copy(out, m.memory(own)[own.reg.off:own.reg.off+own.reg.run])
+	rows := func(x shape.Shape) (count, size int64) {
+		if x.Dims[0] == 0 {
+			return 0, 0
+		}
+		return x.Dims[0], x.Bytes() / x.Dims[0]
+	}
+	inRows, size := rows(spec.Operands[0])
+	outRows, _ := rows(spec.Results[0])
+	for from := range n {
+		get := func(i int) []byte {
+			r := s.from[from*6+i]
+			return m.memory(r)[r.reg.off : r.reg.off+r.reg.run]
+		}
+		in := get(0)
+		starts, sizes, targets := offsets(spec.Operands[2].DType, get(2)), offsets(spec.Operands[3].DType, get(3)), offsets(spec.Operands[4].DType, get(4))
+		each := len(starts) / n // updates for one member
+		for i := place * each; i < (place+1)*each; i++ {
+			a, c, b := starts[i], sizes[i], targets[i]
+			if a < 0 || c < 0 || b < 0 || a > inRows-c || b > outRows-c {
+				return status.New(status.InvalidArgument, "%s %d: member %d sends rows %d to %d of %d to rows from %d on of %d",
+					spec.Op, spec.Site, from, a, a+c, inRows, b, outRows)
+			}
+			copy(out[b*size:(b+c)*size], in[a*size:(a+c)*size])
+		}
+	}
+	return nil
+}
