@@ -1,0 +1,113 @@
+package controller
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// FuzzFrames has a client and a worker send whatever they like. Another session
+// does not notice, and when both have gone nothing of them is left.
+func FuzzFrames(f *testing.F) {
+	add := func(kinds ...any) {
+		var script []byte
+		for i := 0; i < len(kinds); i += 2 {
+			payload, err := proto.Marshal(kinds[i+1].(proto.Message))
+			if err != nil {
+				f.Fatal(err)
+			}
+			script = append(append(script, byte(kinds[i].(wire.Kind)), byte(len(payload))), payload...)
+		}
+		f.Add(script)
+	}
+	scalar := &wire.Array{Dtype: 11}
+	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}}, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}},
+		wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1})
+	add(wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Options: sim.CompileOptions([]int{1, 0})}, wire.KindForget, &wire.Forget{Programs: []uint64{1}}, wire.KindGoodbye, &wire.Goodbye{})
+	add(wire.KindCompiled|0x80, &wire.Compiled{Op: 2, Info: &wire.ProgramInfo{Outputs: []*wire.Array{scalar, {Dims: []int64{-1}}}}, Loadable: &wire.Loadable{}},
+		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{1, 1, 2}, Failed: []*wire.Failure{{Number: 3}}})
+	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1}}}, wire.KindAbort, &wire.Abort{Gang: 1},
+		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk, &wire.Ask{Stop: true})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		b := newBed(t, Config{Limits: Limits{Credit: 8, Window: 1}}, 2, 1)
+		b.program(2) // of the session that is to notice nothing
+		worker := b.workers[1]
+		b.conns++
+		rude := b.conns
+		b.step(Event{Kind: Join, Conn: rude, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}})
+		for len(script) >= 2 {
+			kind, n := wire.Kind(script[0]&0x7f), min(int(script[1]), len(script)-2)
+			from, payload := rude, script[2:2+n]
+			if script[0]&0x80 != 0 {
+				from = worker
+			}
+			script = script[2+n:]
+			m, err := decode(kind, payload)
+			if err != nil {
+				b.step(Event{Kind: Lost, Conn: from, Err: err})
+				continue
+			}
+			b.step(Event{Kind: Message, Conn: from, Wire: kind, Message: m, Payload: payload})
+		}
+		mine := b.st.sessions[1]
+		if mine == nil || mine.programs[1] == nil || mine.objects[1] == nil || len(mine.programs) != 1 || len(mine.objects) != 1 || mine.objects[1].err != nil {
+			t.Fatalf("the other session is %+v", mine)
+		}
+		b.step(Event{Kind: Lost, Conn: rude})
+		b.step(Event{Kind: Lost, Conn: worker})
+		b.step(Event{Kind: Tick})
+		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 || b.st.islands[0].sched.Running() != 0 {
+			// Gangs may still wait for the worker that is there.
+			for _, g := range b.st.gangs {
+				if g.s != mine {
+					t.Fatalf("a gang of the session that has gone is left: %+v", g)
+				}
+			}
+			if len(b.st.sessions) != 1 {
+				t.Fatalf("%d sessions are left, want 1", len(b.st.sessions))
+			}
+		}
+		// The other session goes on where a worker is.
+		b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}})
+		gang := b.st.gang
+		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{gang}})
+		for _, a := range b.step(Event{Kind: Flush}) {
+			if a.Kind == Send && a.Wire == wire.KindCompleted && a.To[0] == b.client {
+				m := new(wire.Completed)
+				if err := proto.Unmarshal(a.Payload, m); err != nil || len(m.Ok) != 1 || m.Ok[0] != 2 {
+					t.Fatalf("the other session's operation ended with %v, %v", m, err)
+				}
+				return
+			}
+		}
+		t.Fatal("the other session's operation did not end")
+	})
+}
+
+func FuzzOptions(f *testing.F) {
+	f.Add(sim.CompileOptions([]int{2, 0, 1}))
+	f.Add([]byte{0x1a, 0x04, 0x20, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, options []byte) {
+		a, err := parseOptions(options)
+		if err != nil || int64(len(a.rows)) > 1<<16 || a.replicas*a.partitions > 1<<16 {
+			return
+		}
+		// What workers get says the same, but for devices, and is the same again.
+		once := a.canonical()
+		b, err := parseOptions(once)
+		if err != nil || b.replicas != a.replicas || b.partitions != a.partitions || b.portable != a.portable {
+			t.Fatalf("%+v became %+v, %v", a, b, err)
+		}
+		for i, d := range b.rows {
+			if int(d) != i {
+				t.Fatalf("row %d is on device %d", i, d)
+			}
+		}
+		if twice := b.canonical(); string(twice) != string(once) {
+			t.Fatalf("%x became %x", once, twice)
+		}
+	})
+}

@@ -1,0 +1,342 @@
+package controller_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// until waits for something to come true.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came true that %s", what)
+		}
+	}
+}
+
+// A worker that is lost fails what it has a part in, with its name, and nothing
+// hangs.
+func TestWorkerIsLost(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{})
+	w.worker("steady", 1)
+	frail := w.worker("frail", 1)
+	ends := make(chan client.Ended, 100)
+	c := w.client(ends)
+	p := compile(t, c, 1, 0, 1)
+	x := put(t, c, 1, 0, 1)
+	if err := wait(t, ends, 1)[1]; err != nil {
+		t.Fatal(err)
+	}
+	frail.mu.Lock()
+	frail.hold[p.ID] = true
+	frail.mu.Unlock()
+	y := run(t, c, p, 2, x)
+	run(t, c, p, 3, y)
+	until(t, "the run is at the frail worker", func() bool { frail.mu.Lock(); defer frail.mu.Unlock(); return len(frail.order) == 3 })
+	frail.conn.Close()
+	for token, err := range wait(t, ends, 2) {
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker frail is gone") {
+			t.Errorf("operation %d ends with %v, want UNAVAILABLE and the worker's name", token, err)
+		}
+	}
+	if got, err := fetch(t, c, x, 0); err != nil || got != 0 {
+		t.Errorf("the steady worker's shard is %d, %v", got, err)
+	}
+	if _, err := fetch(t, c, x, 1); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("the frail worker's shard gives %v, want UNAVAILABLE", err)
+	}
+}
+
+// An error of a run reaches what depends on it with its code and text.
+func TestRunFails(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{})
+	w.worker("a", 1)
+	ends := make(chan client.Ended, 100)
+	c := w.client(ends)
+	x := put(t, c, 1, 0)
+	y := run(t, c, compile(t, c, 13, 0), 2, x)
+	got := wait(t, ends, 2)
+	if err := got[2]; status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
+		t.Errorf("the run ends with %v", err)
+	}
+	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
+		t.Errorf("what it made gives %v", err)
+	}
+	if _, err := c.Compile(context.Background(), "number", []byte("NaN"), nil); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("a bad program gives %v", err)
+	}
+}
+
+// A client that goes, politely or not, leaves nothing.
+func TestClientGoes(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{Lease: 20 * time.Millisecond})
+	a := w.worker("a", 1)
+	for _, politely := range []bool{true, false} {
+		ends := make(chan client.Ended, 100)
+		conn, m, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.Connect(context.Background(), client.Config{Dialer: dialled{conn, m}, Hello: &wire.Hello{},
+			Exchange: func(m *wire.Welcome) (transport.Exchange, error) { return box{w.mail, m.Process}, nil },
+			Notify: func(es []client.Ended) {
+				for _, e := range es {
+					ends <- e
+				}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := compile(t, c, 1, 0)
+		x := put(t, c, 1, 0)
+		run(t, c, p, 2, x)
+		wait(t, ends, 2)
+		a.mu.Lock()
+		if len(a.objects) != 2 {
+			t.Errorf("the worker has %d arrays, want 2", len(a.objects))
+		}
+		a.hold[p.ID] = true
+		a.mu.Unlock()
+		run(t, c, p, 3, x)
+		if politely {
+			c.Close()
+		} else {
+			conn.Close() // it is cut off
+		}
+		if err := wait(t, ends, 1)[3]; status.CodeOf(err) != status.Unavailable {
+			t.Errorf("a run under way ends with %v, want UNAVAILABLE", err)
+		}
+		if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: c.Objects(1), Inputs: []uint64{x}, Only: -1}); status.CodeOf(err) != status.Unavailable || c.Lost() == nil {
+			t.Errorf("a run after the end gives %v, and Lost %v", err, c.Lost())
+		}
+		c.Close()
+		until(t, "the worker has let go of everything", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.objects)+len(a.programs) == 0 })
+		a.mu.Lock()
+		clear(a.hold)
+		a.mu.Unlock()
+		if r := w.server.Report(); len(r.Sessions) != 0 || r.Islands[0].Workers[0].Gangs != 0 {
+			t.Errorf("the controller still has %v", r)
+		}
+	}
+}
+
+// dialled is a Dialer that has dialled.
+type dialled struct {
+	conn    transport.Conn
+	welcome *wire.Welcome
+}
+
+func (d dialled) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+	return d.conn, d.welcome, nil
+}
+
+// More operations than the credit wait at the client, and all end.
+func TestCredit(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Credit: 4, Window: 2}})
+	w.worker("a", 1)
+	w.worker("b", 1)
+	ends := make(chan client.Ended, 1000)
+	c := w.client(ends)
+	p := compile(t, c, 1, 0, 1)
+	x := put(t, c, 0, 0, 1)
+	const n = 300
+	for i := range n {
+		y := run(t, c, p, uint64(i+1), x)
+		c.Free([]uint64{x})
+		x = y
+	}
+	for token, err := range wait(t, ends, n+1) {
+		if err != nil {
+			t.Fatalf("operation %d: %v", token, err)
+		}
+	}
+	if got, err := fetch(t, c, x, 1); err != nil || got != n+1 {
+		t.Errorf("got %d, %v, want %d", got, err, n+1)
+	}
+	until(t, "all but one array is freed", func() bool { return w.server.Report().Sessions[0].Objects == 1 })
+}
+
+// A compiled program outlives the controller in its cache, and a damaged file is
+// compiled again.
+func TestCacheOnDisk(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "programs")
+	for i, want := range []int{1, 0, 1, 0} {
+		if i == 2 {
+			files, err := filepath.Glob(filepath.Join(folder, "*.program"))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("the cache has files %v, %v", files, err)
+			}
+			b, err := os.ReadFile(files[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[len(b)-1]++
+			if err := os.WriteFile(files[0], b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Run("", func(t *testing.T) {
+			w := newWorld(t, controller.ServerConfig{Cache: folder})
+			a := w.worker("a", 1)
+			ends := make(chan client.Ended, 100)
+			c := w.client(ends)
+			y := run(t, c, compile(t, c, 5, 0), 1, put(t, c, 2, 0))
+			if got, err := fetch(t, c, y, 0); err != nil || got != 5 {
+				t.Errorf("got %d, %v, want 5", got, err)
+			}
+			if a.compiles != want {
+				t.Errorf("it was compiled %d times, want %d", a.compiles, want)
+			}
+		})
+	}
+}
+
+// Compiling can be given up, and a client that waits is told when the controller
+// stops.
+func TestCompileEnds(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{})
+	conn, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",
+		Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := w.client(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := c.Compile(ctx, "number", []byte("1"), sim.CompileOptions([]int{0})); status.CodeOf(err) != status.Cancelled {
+		t.Errorf("compiling that was given up gives %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Compile(context.Background(), "number", []byte("2"), sim.CompileOptions([]int{0}))
+		done <- err
+	}()
+	until(t, "the program came to the worker", func() bool {
+		kind, _, err := conn.Recv()
+		return err == nil && kind == wire.KindCompile
+	})
+	w.server.Close()
+	if err := <-done; status.CodeOf(err) != status.Unavailable {
+		t.Errorf("compiling at the controller's end gives %v", err)
+	}
+}
+
+// A worker that does not read holds up nobody: what is for it waits, others go on.
+func TestWorkerDoesNotRead(t *testing.T) {
+	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Window: 1 << 20, Credit: 1 << 20}})
+	w.worker("good", 1)
+	stuck, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "stuck",
+		Worker: &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Fingerprint: "f", Devices: []*wire.LocalDevice{{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := make(chan client.Ended, 100)
+	c := w.client(ends)
+	p := compile(t, c, 1, 0)
+	x := put(t, c, 1, 0)
+	wait(t, ends, 1)
+	// Operations with long traces for the one that does not read, far past what a
+	// connection holds.
+	for i := range 40 {
+		if err := c.Transfer(&wire.Transfer{Object: c.Objects(1), Array: &wire.Array{Dtype: 8, Memory: strings.Repeat("m", 1<<20)},
+			Moves: []*wire.Move{{Source: x, From: 0, To: 1}}}, uint64(1000+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, c, p, 2, x)
+	for {
+		e := <-ends
+		if e.Token == 2 {
+			if e.Err != nil {
+				t.Error(e.Err)
+			}
+			break
+		}
+	}
+	stuck.Close()
+	go func() { // the rest of the ends
+		for range ends {
+		}
+	}()
+	c.Close()
+	close(ends)
+}
+
+// Over sockets the same happens.
+func TestSockets(t *testing.T) {
+	server, err := controller.NewServer(controller.ServerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	cred := transport.Credentials{Token: "secret", Software: "test"}
+	address := "unix:" + filepath.Join(t.TempDir(), "c")
+	dialer := stream.Options{Credentials: cred}
+	l, err := stream.Listen(address, dialer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		_ = server.Accept(l) // ends with the listener
+	}()
+	defer func() {
+		l.Close()
+		<-accepted
+	}()
+	admin, _, err := dialer.Dial(context.Background(), address, &wire.Hello{Role: wire.Role_ROLE_ADMIN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	b, err := proto.Marshal(&wire.Ask{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Send(wire.KindAsk, b); err != nil {
+		t.Fatal(err)
+	}
+	kind, payload, err := admin.Recv()
+	m := new(wire.Report)
+	if err != nil || kind != wire.KindReport || wire.Decode(kind, payload, m) != nil || m.Cluster == "" {
+		t.Errorf("got kind %d, %v, %v", kind, m, err)
+	}
+	// A client with no devices to have, and one that sends rubbish.
+	if _, err := client.Connect(context.Background(), client.Config{Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("a client of an empty cluster gets %v, want UNAVAILABLE", err)
+	}
+	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := raw.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Send(wire.KindRun, []byte{0xff}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, _, err := admin.Recv(); err != nil {
+			break
+		}
+	}
+}
