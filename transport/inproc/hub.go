@@ -1,0 +1,363 @@
+package inproc
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/match"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+// longCopy is from how many bytes on a copy has a goroutine of its own.
+const longCopy = 256 << 10
+
+// Hub joins the exchanges of process numbers inside one process.
+type Hub struct {
+	pool *shm.Pool
+
+	mu        sync.Mutex
+	exchanges map[uint64]*Exchange
+}
+
+// NewHub makes a hub whose blocks come from pool.
+func NewHub(pool *shm.Pool) *Hub {
+	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}}
+}
+
+// Exchange implements transport.Exchange. A block is written by its sender
+// straight into where its receiver wants it, once the receiver expects it: what
+// nobody expects takes no memory.
+type Exchange struct {
+	hub   *Hub
+	self  uint64
+	table *match.Table[*transfer] // what others offer, and this one expects
+	arena *shm.Arena
+	calls match.Calls // callbacks of this side's Push and Expect
+
+	mu     sync.Mutex
+	flying map[*transfer]struct{} // this side sends or receives them
+	names  map[uint64]string
+}
+
+// transfer is a block on its way.
+type transfer struct {
+	from, to *Exchange
+	key      transport.Key
+	size     int64
+	data     []byte // of PushBytes
+	fill     func(dst []byte, written func(error))
+	done     func(error)
+
+	mu       sync.Mutex
+	expected *match.Expected // nil until matched
+	block    *shm.Block      // nil where it goes into the receiver's own memory
+	writing  bool            // fill has the memory
+	ended    bool
+	err      error // why it fails when the memory is free again
+}
+
+// Join makes the exchange of a process number.
+func (h *Hub) Join(self uint64) (*Exchange, error) {
+	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{}, names: map[uint64]string{}}
+	x.arena = h.pool.Arena("blocks", false, nil)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.exchanges[self] != nil {
+		return nil, status.New(status.AlreadyExists, "process number %d has an exchange already", self)
+	}
+	h.exchanges[self] = x
+	return x, nil
+}
+
+func (h *Hub) find(number uint64) *Exchange {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.exchanges[number]
+}
+
+// Self implements transport.Exchange.
+func (x *Exchange) Self() uint64 { return x.self }
+
+// Push implements transport.Exchange.
+func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
+	x.push(peer, &transfer{from: x, key: key, size: size, fill: fill, done: done})
+}
+
+// PushBytes implements transport.Exchange.
+func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done func(error)) {
+	if done == nil {
+		data = append([]byte(nil), data...)
+		done = func(error) {}
+	}
+	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, done: done})
+}
+
+func (x *Exchange) push(peer uint64, t *transfer) {
+	if err := x.table.Refused(peer, t.key); err != nil {
+		done := t.done
+		x.calls.Do(func() { done(err) })
+		if to := x.hub.find(peer); to != nil { // who expects it there hears of it
+			t.to, t.err, t.ended, t.done = to, err, true, nil
+			t.offer()
+		}
+		return
+	}
+	if t.to = x.hub.find(peer); t.to == nil {
+		x.calls.Do(func() {
+			t.done(status.New(status.Unavailable, "%s is not there", x.name(peer)))
+		})
+		return
+	}
+	x.track(t)
+	t.offer()
+	// Fail may have come before the offer was in the table.
+	if err := x.table.Refused(peer, t.key); err != nil {
+		t.fail(err)
+	}
+}
+
+// offer shows a transfer to its receiver.
+func (t *transfer) offer() {
+	e, err := t.to.table.Offer(t.from.self, t.key, t)
+	switch {
+	case err != nil:
+		t.fail(err)
+	case e != nil:
+		t.begin(e)
+	}
+}
+
+// Expect implements transport.Exchange.
+func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte, arrived func(transport.Block, error)) {
+	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
+	t, found, err := x.table.Expect(e)
+	switch {
+	case err != nil:
+		x.calls.Do(func() { arrived(transport.Block{}, err) })
+	case found:
+		t.begin(e)
+	}
+}
+
+// begin gives the sender memory to write to.
+func (t *transfer) begin(e *match.Expected) {
+	t.mu.Lock()
+	if t.ended {
+		err := t.err
+		t.mu.Unlock()
+		t.to.calls.Do(func() { e.Arrived(transport.Block{}, err) })
+		return
+	}
+	t.expected = e
+	t.mu.Unlock()
+	t.to.track(t)
+	if err := t.to.table.Refused(t.from.self, t.key); err != nil {
+		t.fail(err) // Fail came between
+		return
+	}
+	switch {
+	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
+		t.fail(status.New(status.InvalidArgument, "process %d sends %d bytes where process %d expects %d", t.from.self, t.size, t.to.self, e.Size))
+	case e.Into != nil:
+		t.write(e.Into)
+	default:
+		t.to.arena.Get(int(t.size), func(b *shm.Block, err error) {
+			if err != nil {
+				t.fail(err)
+				return
+			}
+			t.mu.Lock()
+			if t.ended {
+				t.mu.Unlock()
+				b.Release()
+				return
+			}
+			t.block = b
+			t.mu.Unlock()
+			t.write(b.Data)
+		})
+	}
+}
+
+// write has the sender fill memory.
+func (t *transfer) write(dst []byte) {
+	t.mu.Lock()
+	if t.ended {
+		t.mu.Unlock()
+		return
+	}
+	t.writing = true
+	t.mu.Unlock()
+	copies := func() {
+		copy(dst, t.data)
+		t.written(nil)
+	}
+	switch {
+	case t.fill != nil:
+		t.from.calls.Do(func() {
+			var once sync.Once
+			t.fill(dst, func(err error) { once.Do(func() { t.written(err) }) })
+		})
+	case t.size < longCopy:
+		t.from.calls.Do(copies)
+	default:
+		go copies()
+	}
+}
+
+func (t *transfer) written(err error) {
+	t.mu.Lock()
+	t.writing = false
+	if t.err == nil {
+		t.err = err
+	}
+	err = t.err
+	t.mu.Unlock()
+	t.end(err)
+}
+
+// fail ends a transfer, as soon as nobody writes.
+func (t *transfer) fail(err error) {
+	t.mu.Lock()
+	if t.err == nil {
+		t.err = err
+	}
+	writing := t.writing
+	err = t.err
+	t.mu.Unlock()
+	if !writing {
+		t.end(err)
+	}
+}
+
+// end tells both sides, once.
+func (t *transfer) end(err error) {
+	t.mu.Lock()
+	if t.ended || t.writing {
+		t.mu.Unlock()
+		return
+	}
+	t.ended = true
+	e, b, done := t.expected, t.block, t.done
+	t.mu.Unlock()
+	t.from.untrack(t)
+	t.to.untrack(t)
+	if done != nil {
+		t.from.calls.Do(func() { done(err) })
+	}
+	if e == nil {
+		return // it stays in the table as a failed offer, until it is expected or dropped
+	}
+	got := transport.Block{Data: e.Into, Release: func() {}}
+	if b != nil {
+		if err != nil {
+			b.Release()
+		} else {
+			got = transport.Block{Data: b.Data, Release: b.Release}
+		}
+	}
+	if err != nil {
+		got = transport.Block{}
+	}
+	t.to.calls.Do(func() { e.Arrived(got, err) })
+}
+
+func (x *Exchange) track(t *transfer) {
+	x.mu.Lock()
+	x.flying[t] = struct{}{}
+	x.mu.Unlock()
+}
+
+func (x *Exchange) untrack(t *transfer) {
+	x.mu.Lock()
+	delete(x.flying, t)
+	x.mu.Unlock()
+}
+
+// failAll ends transfers of this side, and those who wait in its table.
+func (x *Exchange) failAll(offers []*transfer, expected []*match.Expected, err error, of func(*transfer) bool) {
+	for _, t := range offers {
+		t.fail(err)
+	}
+	for _, e := range expected {
+		x.calls.Do(func() { e.Arrived(transport.Block{}, err) })
+	}
+	var flying []*transfer
+	x.mu.Lock()
+	for t := range x.flying {
+		if of(t) {
+			flying = append(flying, t)
+		}
+	}
+	x.mu.Unlock()
+	for _, t := range flying {
+		t.fail(err)
+	}
+}
+
+// Fail implements transport.Exchange.
+func (x *Exchange) Fail(space, id uint64, err error) {
+	offers, expected := x.table.Fail(space, id, err)
+	x.failAll(offers, expected, err, func(t *transfer) bool { return t.key.Space == space && t.key.ID == id })
+}
+
+// Peers implements transport.Exchange.
+func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
+	x.mu.Lock()
+	for _, p := range come {
+		x.names[p.Number] = p.Name
+	}
+	x.mu.Unlock()
+	for _, peer := range gone {
+		err := status.New(status.Unavailable, "%s has gone", x.name(peer))
+		if why != nil {
+			err = status.New(status.Unavailable, "%s has gone: %w", x.name(peer), why)
+		}
+		x.lose(peer, err)
+	}
+}
+
+func (x *Exchange) lose(peer uint64, err error) {
+	offers, expected := x.table.Lose(peer, err)
+	x.failAll(offers, expected, err, func(t *transfer) bool { return t.from.self == peer || t.to.self == peer })
+}
+
+// name is what people call a process.
+func (x *Exchange) name(peer uint64) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := x.names[peer]; n != "" {
+		return fmt.Sprintf("process %d (%s)", peer, n)
+	}
+	return fmt.Sprintf("process %d", peer)
+}
+
+// Close implements transport.Exchange. To the others the process has gone.
+func (x *Exchange) Close() error {
+	h := x.hub
+	h.mu.Lock()
+	if h.exchanges[x.self] != x {
+		h.mu.Unlock()
+		return nil
+	}
+	delete(h.exchanges, x.self)
+	var others []*Exchange
+	for _, o := range h.exchanges {
+		others = append(others, o)
+	}
+	h.mu.Unlock()
+	err := status.New(status.Cancelled, "the exchange of process %d is closed", x.self)
+	offers, expected := x.table.Close(err)
+	for _, t := range offers {
+		t.fail(status.New(status.Unavailable, "%s has closed its exchange", t.from.name(x.self)))
+	}
+	for _, o := range others {
+		o.lose(x.self, status.New(status.Unavailable, "%s has closed its exchange", o.name(x.self)))
+	}
+	x.failAll(nil, expected, err, func(*transfer) bool { return true })
+	x.arena.Close(err)
+	return nil
+}

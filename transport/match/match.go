@@ -1,0 +1,183 @@
+// Package match brings together what is offered under a key and who expects it,
+// whichever comes first. It is the one table of an exchange.
+//
+// The table is bounded by whoever fills it: an expectation is its own process's,
+// an offer a peer's, which the exchange bounds. It may be used from any goroutine
+// and calls nobody.
+package match
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Expected is what a process wants to be done with a block. See
+// transport.Exchange.Expect.
+type Expected struct {
+	Peer    uint64
+	Key     transport.Key
+	Size    int64
+	Into    []byte
+	Arrived func(transport.Block, error)
+}
+
+// failures is how many failed operations a table remembers, so that what is
+// offered for them later does not stay.
+const failures = 4096
+
+type slot struct {
+	peer uint64
+	key  transport.Key
+}
+
+type group struct{ space, id uint64 }
+
+// Table holds offers of type O and expectations that have not met.
+type Table[O any] struct {
+	mu       sync.Mutex
+	offers   map[slot]O
+	expected map[slot]*Expected
+	failed   map[group]error
+	order    []group // of failed; a ring once it is full
+	next     int
+	lost     map[uint64]error
+	closed   error
+}
+
+// New makes an empty table.
+func New[O any]() *Table[O] {
+	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}, failed: map[group]error{}, lost: map[uint64]error{}}
+}
+
+// Offer looks for who expects a key. Where nobody does, and no error is given,
+// the offer is kept.
+//
+// Errors: that of the operation, of the peer or of the table; ALREADY_EXISTS where
+// the key was offered before.
+func (t *Table[O]) Offer(peer uint64, key transport.Key, offer O) (*Expected, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.refused(peer, key); err != nil {
+		return nil, err
+	}
+	s := slot{peer, key}
+	if e := t.expected[s]; e != nil {
+		delete(t.expected, s)
+		return e, nil
+	}
+	if _, ok := t.offers[s]; ok {
+		return nil, status.New(status.AlreadyExists, "process %d offers a block twice under the key %v", peer, key)
+	}
+	t.offers[s] = offer
+	return nil, nil
+}
+
+// Expect looks for the offer of a key. Where there is none, and no error is
+// given, the expectation is kept.
+func (t *Table[O]) Expect(e *Expected) (offer O, found bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := slot{e.Peer, e.Key}
+	if offer, found = t.offers[s]; found {
+		delete(t.offers, s)
+		return offer, true, nil
+	}
+	if err := t.refused(e.Peer, e.Key); err != nil {
+		return offer, false, err
+	}
+	if t.expected[s] != nil {
+		return offer, false, status.New(status.AlreadyExists, "a block from process %d is expected twice under the key %v", e.Peer, e.Key)
+	}
+	t.expected[s] = e
+	return offer, false, nil
+}
+
+// Refused is the error for an operation or peer that is no more, or nil.
+func (t *Table[O]) Refused(peer uint64, key transport.Key) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refused(peer, key)
+}
+
+func (t *Table[O]) refused(peer uint64, key transport.Key) error {
+	if t.closed != nil {
+		return t.closed
+	}
+	if err := t.lost[peer]; err != nil {
+		return err
+	}
+	return t.failed[group{key.Space, key.ID}]
+}
+
+// Withdraw takes an offer out, and says whether it was there.
+func (t *Table[O]) Withdraw(peer uint64, key transport.Key) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := slot{peer, key}
+	_, ok := t.offers[s]
+	delete(t.offers, s)
+	return ok
+}
+
+// Fail takes out what there is of an operation, and remembers it.
+func (t *Table[O]) Fail(space, id uint64, err error) ([]O, []*Expected) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := group{space, id}
+	if _, ok := t.failed[g]; !ok {
+		if len(t.order) < failures {
+			t.order = append(t.order, g)
+		} else {
+			delete(t.failed, t.order[t.next])
+			t.order[t.next] = g
+			t.next = (t.next + 1) % failures
+		}
+		t.failed[g] = err
+	}
+	return t.take(func(s slot) bool { return s.key.Space == space && s.key.ID == id })
+}
+
+// Lose takes out what there is from a peer, and remembers it.
+func (t *Table[O]) Lose(peer uint64, err error) ([]O, []*Expected) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lost[peer] == nil {
+		t.lost[peer] = err
+	}
+	return t.take(func(s slot) bool { return s.peer == peer })
+}
+
+// Close takes out all. Nothing is kept any more.
+func (t *Table[O]) Close(err error) ([]O, []*Expected) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed == nil {
+		t.closed = err
+	}
+	return t.take(func(slot) bool { return true })
+}
+
+func (t *Table[O]) take(of func(slot) bool) (offers []O, expected []*Expected) {
+	for s, o := range t.offers {
+		if of(s) {
+			offers = append(offers, o)
+			delete(t.offers, s)
+		}
+	}
+	for s, e := range t.expected {
+		if of(s) {
+			expected = append(expected, e)
+			delete(t.expected, s)
+		}
+	}
+	return offers, expected
+}
+
+// Len is how many offers and expectations wait.
+func (t *Table[O]) Len() (offers, expected int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.offers), len(t.expected)
+}

@@ -1,0 +1,502 @@
+// Package shm is the memory that bytes travel through: pooled, pre-faulted,
+// 64-byte aligned, outside the Go heap, and, where a peer on the same machine is
+// to write into it, shared with that peer.
+//
+// A Pool bounds and counts it all. An Arena is the part of it that serves one
+// purpose and, if it is shared, one peer: no peer can write where another's bytes
+// are, and when a peer is lost its arena is closed, so that what it may still
+// write goes nowhere. Memory comes in segments; a shared one is a memfd, sealed
+// against shrinking, whose file is passed to the peer and mapped there once.
+// Nothing is in the file system.
+//
+// Blocks of up to 32 KiB are cells of slabs, longer ones are runs of pages. A
+// segment without blocks stays for a while, then goes back to the system; at once
+// where others wait for room.
+//
+// # Concurrency
+//
+// Everything may be called from any goroutine. No callback is made under a lock.
+package shm
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+const (
+	align       = 64
+	page        = 4096
+	huge        = 2 << 20
+	largestCell = 32 << 10
+	slabSize    = 64 << 10
+	grownAtMost = 64 << 20 // a segment made for a shorter block is no longer than this
+)
+
+// Config bounds a Pool. Zero fields take the defaults.
+type Config struct {
+	Limit int64         // bytes of all segments; half of the machine's memory
+	Idle  time.Duration // how long a segment without blocks stays; 10 s
+}
+
+// Pool is the memory of a process's exchange.
+type Pool struct {
+	config Config
+
+	mu      sync.Mutex
+	mapped  int64            // bytes of segments, with those being made
+	count   int              // segments
+	used    map[string]int64 // bytes of blocks by purpose, as they were asked for
+	waiting []*want          // in the order of asking
+	round   uint64           // of serve
+	idle    []*Segment       // without blocks, the longest idle first
+	timer   *time.Timer      // returns idle segments
+}
+
+// want is somebody who waits for a block.
+type want struct {
+	arena *Arena
+	size  int
+	grows bool // a segment is being made for it
+	then  func(*Block, error)
+}
+
+// Arena gives blocks for one purpose.
+type Arena struct {
+	pool     *Pool
+	purpose  string
+	shared   bool
+	dropped  func(*Segment)
+	segments []*Segment                     // guarded by pool.mu, as all below
+	slabs    [largestCell/align + 1][]*slab // with room, by cell
+	mapped   int64
+	numbers  uint32
+	grows    bool   // a segment is being made
+	round    uint64 // of serve, in which there was
+	dry      int    // no block of this size
+	closed   error
+}
+
+// Block is a piece of memory. Data is 64-byte aligned.
+type Block struct {
+	Data    []byte
+	Segment *Segment // nil for a block of no bytes
+	Offset  int64    // in the segment
+
+	length   int64 // of the run; 0 for a cell
+	slab     *slab
+	released atomic.Bool
+}
+
+// slab is a run of equal cells.
+type slab struct {
+	segment *Segment
+	offset  int64
+	cell    int64
+	cells   int32
+	fresh   int32   // cells from here on were never given out
+	free    []int32 // cells that came back
+	live    int32
+}
+
+// NewPool makes a pool.
+func NewPool(config Config) *Pool {
+	if config.Limit == 0 {
+		config.Limit = machineMemory() / 2
+	}
+	if config.Idle == 0 {
+		config.Idle = 10 * time.Second
+	}
+	return &Pool{config: config, used: map[string]int64{}}
+}
+
+// Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose.
+type Stats struct {
+	Mapped   int64
+	Segments int
+	Used     map[string]int64
+}
+
+// Stats counts.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stats{Mapped: p.mapped, Used: map[string]int64{}}
+	for purpose, n := range p.used {
+		if n != 0 {
+			s.Used[purpose] = n
+		}
+	}
+	s.Segments = p.count
+	return s
+}
+
+// Arena makes an arena. Dropped, where it is not nil, is told of each shared
+// segment that has gone back to the system while the arena is open, so that the
+// peer unmaps it.
+func (p *Pool) Arena(purpose string, shared bool, dropped func(*Segment)) *Arena {
+	return &Arena{pool: p, purpose: purpose, shared: shared, dropped: dropped}
+}
+
+// Get gives a block of size bytes to then: before it returns where there is
+// memory at hand, and from another goroutine where memory has to be made or waited
+// for. The bytes are not zero.
+//
+// Errors: RESOURCE_EXHAUSTED where the pool can never hold it or the system
+// refuses; the arena's error when it is closed.
+func (a *Arena) Get(size int, then func(*Block, error)) {
+	if size == 0 {
+		then(&Block{Data: []byte{}}, nil)
+		return
+	}
+	p := a.pool
+	p.mu.Lock()
+	if a.closed != nil {
+		err := a.closed
+		p.mu.Unlock()
+		then(nil, err)
+		return
+	}
+	if need := segmentFor(size, 0); need > p.config.Limit {
+		p.mu.Unlock()
+		then(nil, status.New(status.ResourceExhausted, "%d bytes for %s are more than the %d that this process's transfers may use; raise the limit or send smaller pieces", size, a.purpose, p.config.Limit))
+		return
+	}
+	if b := a.take(size); b != nil {
+		p.mu.Unlock()
+		then(b, nil)
+		return
+	}
+	p.waiting = append(p.waiting, &want{arena: a, size: size, then: then})
+	gone := p.serve()
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// Close ends an arena: who waits gets err, and its segments go as soon as their
+// blocks are released.
+func (a *Arena) Close(err error) {
+	p := a.pool
+	p.mu.Lock()
+	if a.closed != nil {
+		p.mu.Unlock()
+		return
+	}
+	a.closed = err
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *want) bool {
+		if w.arena == a && !w.grows {
+			go w.then(nil, err)
+			return true
+		}
+		return false
+	})
+	var gone []*Segment
+	for _, s := range slices.Clone(a.segments) {
+		if s.live == 0 {
+			p.remove(s)
+			gone = append(gone, s)
+		}
+	}
+	gone = append(gone, p.serve()...)
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// Release gives a block back, once.
+func (b *Block) Release() {
+	if b.Segment == nil {
+		return
+	}
+	if b.released.Swap(true) {
+		panic("shm: a block was released twice")
+	}
+	s := b.Segment
+	a := s.arena
+	p := a.pool
+	var gone []*Segment
+	p.mu.Lock()
+	p.used[a.purpose] -= int64(len(b.Data))
+	s.live--
+	if b.slab != nil {
+		if l := b.slab; len(l.free) == 0 && l.fresh == l.cells {
+			a.slabs[l.cell/align] = append(a.slabs[l.cell/align], l) // it has room again
+		}
+		b.slab.live--
+		b.slab.free = append(b.slab.free, int32((b.Offset-b.slab.offset)/b.slab.cell))
+	} else {
+		s.give(b.Offset, b.length)
+	}
+	if s.live == 0 {
+		if a.closed != nil {
+			p.remove(s)
+			gone = append(gone, s)
+		} else {
+			p.rest(s)
+		}
+	}
+	if len(p.waiting) > 0 {
+		gone = append(gone, p.serve()...)
+	}
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// rest keeps a segment without blocks for a while.
+func (p *Pool) rest(s *Segment) {
+	s.since = time.Now()
+	p.idle = append(p.idle, s)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.config.Idle, p.trim)
+	}
+}
+
+// Trim returns all segments without blocks to the system.
+func (p *Pool) Trim() {
+	p.mu.Lock()
+	gone := slices.Clone(p.idle)
+	for _, s := range gone {
+		p.remove(s)
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// trim is the timer's.
+func (p *Pool) trim() {
+	var gone []*Segment
+	now := time.Now()
+	p.mu.Lock()
+	for len(p.idle) > 0 && now.Sub(p.idle[0].since) >= p.config.Idle {
+		gone = append(gone, p.idle[0])
+		p.remove(p.idle[0])
+	}
+	p.timer = nil
+	if len(p.idle) > 0 {
+		p.timer = time.AfterFunc(p.config.Idle-now.Sub(p.idle[0].since), p.trim)
+	}
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// serve gives waiting ones what there is, and begins to make segments for the
+// others in their order. It gives the segments that had to go for it.
+func (p *Pool) serve() (gone []*Segment) {
+	full := false
+	p.round++
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *want) bool {
+		if w.grows {
+			return false
+		}
+		if a := w.arena; a.round != p.round || w.size < a.dry {
+			if b := a.take(w.size); b != nil {
+				go w.then(b, nil)
+				return true
+			}
+			a.round, a.dry = p.round, w.size
+		}
+		if full || w.arena.grows {
+			return false // memory goes to the longest waiting first
+		}
+		need := segmentFor(w.size, w.arena.mapped)
+		if p.mapped+need > p.config.Limit {
+			need = segmentFor(w.size, 0)
+		}
+		for p.mapped+need > p.config.Limit && len(p.idle) > 0 {
+			gone = append(gone, p.idle[0])
+			p.remove(p.idle[0])
+		}
+		if p.mapped+need > p.config.Limit {
+			full = true
+			return false
+		}
+		p.mapped += need
+		w.arena.mapped += need
+		w.arena.numbers++
+		w.grows, w.arena.grows = true, true
+		go p.grow(w, need, w.arena.numbers)
+		return false
+	})
+	return gone
+}
+
+// grow makes a segment for somebody who waits.
+func (p *Pool) grow(w *want, size int64, number uint32) {
+	a := w.arena
+	s, err := newSegment(a, number, size)
+	var b *Block
+	p.mu.Lock()
+	p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
+	a.grows = false
+	if err == nil && a.closed != nil {
+		err = a.closed
+	}
+	if err == nil {
+		a.segments = append(a.segments, s)
+		p.count++
+		if b = a.take(w.size); s.live == 0 {
+			p.rest(s) // other memory came back meanwhile
+		}
+	} else {
+		p.mapped -= size
+		a.mapped -= size
+	}
+	gone := p.serve()
+	p.mu.Unlock()
+	if err != nil && s != nil {
+		s.unmap()
+	}
+	unmap(gone)
+	w.then(b, err)
+}
+
+// take finds a block in the segments there are.
+func (a *Arena) take(size int) *Block {
+	b := a.find(size)
+	if b == nil {
+		return nil
+	}
+	s := b.Segment
+	b.Data = s.data[b.Offset : b.Offset+int64(size) : b.Offset+int64(size)]
+	if s.live == 0 {
+		if i := slices.Index(a.pool.idle, s); i >= 0 {
+			a.pool.idle = slices.Delete(a.pool.idle, i, i+1)
+		}
+	}
+	s.live++
+	a.pool.used[a.purpose] += int64(size)
+	return b
+}
+
+func (a *Arena) find(size int) *Block {
+	if size <= largestCell {
+		cell := cellFor(size)
+		slabs := &a.slabs[cell/align]
+		if len(*slabs) == 0 {
+			s, offset := a.run(slabFor(cell))
+			if s == nil {
+				return nil
+			}
+			*slabs = append(*slabs, &slab{segment: s, offset: offset, cell: cell, cells: int32(slabFor(cell) / cell)})
+		}
+		l := (*slabs)[len(*slabs)-1]
+		b := l.take()
+		if len(l.free) == 0 && l.fresh == l.cells {
+			*slabs = (*slabs)[:len(*slabs)-1]
+		}
+		return b
+	}
+	length := roundUp(int64(size), page)
+	s, offset := a.run(length)
+	if s == nil {
+		return nil
+	}
+	return &Block{Segment: s, Offset: offset, length: length}
+}
+
+// run takes pages out of a segment.
+func (a *Arena) run(length int64) (*Segment, int64) {
+	for range 2 {
+		for _, s := range a.segments {
+			if offset := s.take(length); offset >= 0 {
+				return s, offset
+			}
+		}
+		if !a.sweep() {
+			break
+		}
+	}
+	return nil, 0
+}
+
+// sweep dissolves slabs without blocks.
+func (a *Arena) sweep() (any bool) {
+	for i, slabs := range a.slabs {
+		a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool {
+			if l.live > 0 {
+				return false
+			}
+			l.segment.give(l.offset, slabFor(l.cell))
+			any = true
+			return true
+		})
+	}
+	return any
+}
+
+func (l *slab) take() *Block {
+	var i int32
+	if n := len(l.free); n > 0 {
+		i = l.free[n-1]
+		l.free = l.free[:n-1]
+	} else if l.fresh < l.cells {
+		i = l.fresh
+		l.fresh++
+	} else {
+		panic("shm: a slab without room is kept as one with room")
+	}
+	l.live++
+	return &Block{Segment: l.segment, Offset: l.offset + int64(i)*l.cell, slab: l}
+}
+
+// remove takes a segment without blocks out of the books.
+func (p *Pool) remove(s *Segment) {
+	a := s.arena
+	if i := slices.Index(p.idle, s); i >= 0 {
+		p.idle = slices.Delete(p.idle, i, i+1)
+	}
+	a.segments = slices.DeleteFunc(a.segments, func(other *Segment) bool { return other == s })
+	for i, slabs := range a.slabs {
+		if len(slabs) > 0 {
+			a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool { return l.segment == s })
+		}
+	}
+	p.count--
+	p.mapped -= s.Size
+	a.mapped -= s.Size
+	s.told = a.closed == nil && a.dropped != nil && a.shared
+}
+
+func unmap(gone []*Segment) {
+	for _, s := range gone {
+		if s.told {
+			s.arena.dropped(s)
+		}
+		s.unmap()
+	}
+}
+
+// cellFor rounds to the cells there are: multiples of 64 bytes, eight to a
+// doubling.
+func cellFor(size int) int64 {
+	units := (int64(size) + align - 1) / align
+	step := int64(1)
+	for units > 8*step*2 {
+		step *= 2
+	}
+	return roundUp(units, step) * align
+}
+
+// slabFor is the length of a slab.
+func slabFor(cell int64) int64 { return roundUp(max(slabSize, 8*cell), page) }
+
+// segmentFor is the size of a segment made for a block in an arena of so many
+// bytes: as much as it has, within bounds.
+func segmentFor(size int, has int64) int64 {
+	need := roundUp(int64(size), page)
+	if size <= largestCell {
+		need = slabFor(cellFor(size))
+	}
+	return roundUp(max(need, min(has, grownAtMost)), huge)
+}
+
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
+
+func (b *Block) String() string { return fmt.Sprintf("%d bytes at %d", len(b.Data), b.Offset) }

@@ -1,0 +1,191 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Segment is memory that was made at once. A shared one has a file.
+type Segment struct {
+	Number uint32 // 1, 2, 3 … in its arena, never used again
+	Size   int64
+	File   *os.File // nil where it is not shared; the segment's own
+
+	arena *Arena
+	data  []byte
+	free  []extent // by offset, never adjacent; guarded by the pool's mu, as all below
+	live  int      // blocks
+	since time.Time
+	told  bool
+}
+
+// extent is a run of free pages.
+type extent struct{ offset, length int64 }
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
+	s := &Segment{Number: number, Size: size, arena: a, free: []extent{{0, size}}}
+	failed := func(what string, err error) error {
+		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be had (%s): %w", size, a.purpose, what, err)
+	}
+	flags, fd := unix.MAP_PRIVATE|unix.MAP_ANON, -1
+	if a.shared {
+		flags = unix.MAP_SHARED
+		fd, err = unix.MemfdCreate("pathways", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			return nil, failed("memfd_create", err)
+		}
+		s.File = os.NewFile(uintptr(fd), fmt.Sprintf("segment %d for %s", number, a.purpose))
+		if err := unix.Ftruncate(fd, size); err != nil {
+			s.File.Close()
+			return nil, failed("ftruncate", err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			s.File.Close()
+			return nil, failed("sealing", err)
+		}
+	}
+	s.data, err = mapped(fd, size, flags)
+	if err != nil {
+		if s.File != nil {
+			s.File.Close()
+		}
+		return nil, failed("mmap", err)
+	}
+	return s, nil
+}
+
+// mapped maps memory and touches it, so that no later write faults.
+func mapped(fd int, size int64, flags int) ([]byte, error) {
+	data, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // a hint
+	if err := unix.Madvise(data, unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL {
+		_ = unix.Munmap(data)
+		return nil, err
+	} // EINVAL: a kernel before 5.14; pages come when they are touched
+	return data, nil
+}
+
+func (s *Segment) unmap() {
+	_ = unix.Munmap(s.data)
+	s.data = nil
+	if s.File != nil {
+		s.File.Close()
+	}
+}
+
+// take finds a run of free pages, the shortest that is long enough. It gives its
+// offset, or -1.
+func (s *Segment) take(length int64) int64 {
+	best := -1
+	for i, e := range s.free {
+		if e.length >= length && (best < 0 || e.length < s.free[best].length) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return -1
+	}
+	e := &s.free[best]
+	offset := e.offset
+	e.offset += length
+	e.length -= length
+	if e.length == 0 {
+		s.free = slices.Delete(s.free, best, best+1)
+	}
+	return offset
+}
+
+// give puts a run back.
+func (s *Segment) give(offset, length int64) {
+	i, _ := slices.BinarySearchFunc(s.free, offset, func(e extent, at int64) int { return int(e.offset - at) })
+	s.free = slices.Insert(s.free, i, extent{offset, length})
+	if i+1 < len(s.free) && offset+length == s.free[i+1].offset {
+		s.free[i].length += s.free[i+1].length
+		s.free = slices.Delete(s.free, i+1, i+2)
+	}
+	if i > 0 && s.free[i-1].offset+s.free[i-1].length == offset {
+		s.free[i-1].length += s.free[i].length
+		s.free = slices.Delete(s.free, i, i+1)
+	}
+}
+
+// Mapping is a peer's segment in this process.
+type Mapping struct {
+	mu    sync.Mutex
+	data  []byte
+	users int  // writes under way
+	gone  bool // unmap when there are none
+}
+
+// Map maps the file of a peer's segment, which it closes. A file that the peer
+// could cut short, so that writing would crash this process, is refused.
+func Map(file *os.File, size int64) (*Mapping, error) {
+	defer file.Close()
+	fd := int(file.Fd())
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
+		return nil, status.New(status.InvalidArgument, "the peer passed a file that is no sealed memory")
+	}
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {
+		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and said it were %d", info.Size, size)
+	}
+	data, err := mapped(fd, size, unix.MAP_SHARED)
+	if err != nil {
+		return nil, status.New(status.ResourceExhausted, "%d bytes of a peer's memory could not be mapped: %w", size, err)
+	}
+	return &Mapping{data: data}, nil
+}
+
+// Use gives a piece of the segment to write to until done is called.
+func (m *Mapping) Use(offset, size int64) (_ []byte, done func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gone || offset < 0 || size < 0 || offset > int64(len(m.data)) || size > int64(len(m.data))-offset {
+		return nil, nil, status.New(status.InvalidArgument, "the peer named %d bytes at %d of shared memory that is not there", size, offset)
+	}
+	m.users++
+	return m.data[offset : offset+size : offset+size], m.done, nil
+}
+
+func (m *Mapping) done() {
+	m.mu.Lock()
+	m.users--
+	last := m.gone && m.users == 0
+	m.mu.Unlock()
+	if last {
+		_ = unix.Munmap(m.data)
+	}
+}
+
+// Close unmaps the segment when nothing writes to it any more.
+func (m *Mapping) Close() {
+	m.mu.Lock()
+	last := !m.gone && m.users == 0
+	m.gone = true
+	m.mu.Unlock()
+	if last {
+		_ = unix.Munmap(m.data)
+	}
+}
+
+// machineMemory is the bytes of memory that the machine has.
+func machineMemory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 8 << 30
+	}
+	return int64(info.Totalram) * int64(info.Unit)
+}
