@@ -13,16 +13,21 @@ const (
 	withConfigModule = 1
 	withConfigConfig = 2
 
+	configLayout     = 1
 	configReplicas   = 4
 	configPartitions = 5
 
 	moduleComputations     = 3
+	moduleProgramShape     = 4
 	moduleEntry            = 6
 	moduleSchedule         = 7
 	moduleOutputSharding   = 12
 	moduleShardings        = 14
 	moduleDeviceAssignment = 15
 	moduleAutoSPMD         = 16
+
+	programParameters = 1
+	programResult     = 2
 
 	computationInstructions = 2
 	computationID           = 5
@@ -61,6 +66,7 @@ const (
 // fields as they stand.
 type module struct {
 	rest         []byte // fields that stay
+	shape        []byte // ProgramShapeProto with layouts
 	entry        int64
 	computations []*computation
 	byID         map[int64]*computation
@@ -121,6 +127,8 @@ func readModule(code []byte) (*module, error) {
 			return nil, err
 		}
 		switch f.Number {
+		case configLayout:
+			m.shape = f.Bytes
 		case configReplicas:
 			m.replicas = int(int64(f.Value))
 		case configPartitions:
@@ -165,6 +173,10 @@ func (m *module) read(b []byte) error {
 		case moduleSchedule, moduleOutputSharding, moduleShardings, moduleAutoSPMD:
 			// Of all devices, or of instructions as they were.
 			continue
+		case moduleProgramShape:
+			if m.shape == nil {
+				m.shape = f.Bytes
+			}
 		case moduleEntry:
 			m.entry = int64(f.Value)
 		}

@@ -10,10 +10,12 @@ import (
 // Field numbers of messages in XLA's xla/pjrt/proto/compile_options.proto and
 // xla/xla_data.proto.
 const (
-	compileBuildOptions = 3
-	compilePortable     = 4
+	compileArgumentLayouts = 1
+	compileBuildOptions    = 3
+	compilePortable        = 4
 
 	buildDeviceOrdinal    = 1
+	buildResultLayout     = 2
 	buildReplicas         = 4
 	buildPartitions       = 5
 	buildSPMD             = 6
@@ -139,7 +141,8 @@ func readAssignmentSize(b []byte) (replicas, partitions int, err error) {
 	return replicas, partitions, nil
 }
 
-// WithAssignment gives the options with other devices, by rank. All else stays.
+// WithAssignment gives the options with other devices, by rank; so they are not
+// portable. All else stays.
 func WithAssignment(options []byte, ids []int64) ([]byte, error) {
 	o, err := ParseOptions(options)
 	if err != nil {
@@ -165,20 +168,28 @@ func WithAssignment(options []byte, ids []int64) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
-// OneDevice gives the options with which a Program is compiled: for one replica
-// and one partition on any device, by the compiler's last part alone, since the
-// rest is done. All else stays.
-func OneDevice(options []byte) ([]byte, error) {
+// OneDevice gives the options with which a program that Rewrite made is compiled
+// out of the options it was partitioned with: for one replica and one partition
+// on any device, by the compiler's last part alone, since the rest is done.
+// Arguments and results lie in memory as the partitioned program has them. All
+// else stays.
+func (p *Program) OneDevice(options []byte) ([]byte, error) {
 	if _, err := ParseOptions(options); err != nil {
 		return nil, err
 	}
-	outer, build := takeBuild(options, compilePortable)
-	build = without(build, buildDeviceOrdinal, buildReplicas, buildPartitions, buildSPMD, buildAutoSPMD,
+	outer, build := takeBuild(options, compileArgumentLayouts, compilePortable)
+	build = without(build, buildDeviceOrdinal, buildResultLayout, buildReplicas, buildPartitions, buildSPMD, buildAutoSPMD,
 		buildDeviceAssignment, buildBackendOnly, buildShardy)
 	build = protowalk.AppendInt(build, buildDeviceOrdinal, -1)
 	build = protowalk.AppendInt(build, buildReplicas, 1)
 	build = protowalk.AppendInt(build, buildPartitions, 1)
 	build = protowalk.AppendInt(build, buildBackendOnly, 1)
+	if p.result != nil {
+		build = protowalk.AppendBytes(build, buildResultLayout, p.result)
+		for _, shape := range p.parameters {
+			outer = protowalk.AppendBytes(outer, compileArgumentLayouts, shape)
+		}
+	}
 	outer = protowalk.AppendBytes(outer, compileBuildOptions, build)
 	return protowalk.AppendInt(outer, compilePortable, 1), nil
 }

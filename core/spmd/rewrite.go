@@ -45,7 +45,19 @@ func Rewrite(code []byte) (*Program, error) {
 	if err := w.order(); err != nil {
 		return nil, err
 	}
-	return &Program{Module: m.write(), Collectives: w.specs}, nil
+	p := &Program{Module: m.write(), Collectives: w.specs}
+	for f, err := range protowalk.Fields(m.shape) {
+		if err != nil {
+			return nil, err
+		}
+		switch f.Number {
+		case programParameters:
+			p.parameters = append(p.parameters, f.Bytes)
+		case programResult:
+			p.result = f.Bytes
+		}
+	}
+	return p, nil
 }
 
 type rewriter struct {
@@ -276,7 +288,10 @@ func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups 
 	if err := s.checkFields(); err != nil {
 		return s, "", err
 	}
-	return s, groups, s.checkShapes()
+	if s.Site >= 0 {
+		err = s.checkShapes()
+	}
+	return s, groups, err
 }
 
 // group resolves a collective's groups.

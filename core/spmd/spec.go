@@ -94,6 +94,9 @@ func (s *Spec) GroupOf(rank int) (group []int, place int) {
 type Program struct {
 	Module      []byte // HloModuleProto for one replica and one partition
 	Collectives []Spec // by Site; none where the shards never wait for each other
+
+	parameters [][]byte // ShapeProto of each, as it lies in memory
+	result     []byte
 }
 
 // String gives the op's name in HLO.

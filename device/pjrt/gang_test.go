@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -226,6 +227,9 @@ func fold(t shape.DType, r spmd.Reduction, to, from []byte) error {
 			if err := fold(shape.F32, r, a, b); err != nil || r != spmd.Sum {
 				return cmp.Or(err, status.New(status.Unimplemented, "%s of %s", r, t))
 			}
+		case shape.F16:
+			x, y := halfToFloat(binary.NativeEndian.Uint16(a)), halfToFloat(binary.NativeEndian.Uint16(b))
+			binary.NativeEndian.PutUint16(a, floatToHalf(combine(r, x, y)))
 		case shape.S32:
 			x, y := int32(binary.NativeEndian.Uint32(a)), int32(binary.NativeEndian.Uint32(b))
 			binary.NativeEndian.PutUint32(a, uint32(combine(r, x, y)))
@@ -245,6 +249,28 @@ func fold(t shape.DType, r spmd.Reduction, to, from []byte) error {
 		}
 	}
 	return nil
+}
+
+// halfToFloat widens a normal number of f16 or zero.
+func halfToFloat(h uint16) float32 {
+	sign, rest := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+	if rest == 0 {
+		return math.Float32frombits(sign)
+	}
+	return math.Float32frombits(sign | rest<<13 + (127-15)<<23)
+}
+
+// floatToHalf rounds to the nearest f16, ties to even; the result is normal or
+// zero.
+func floatToHalf(f float32) uint16 {
+	bits := math.Float32bits(f)
+	sign, rest := uint16(bits>>16&0x8000), bits&0x7fffffff
+	if rest == 0 {
+		return sign
+	}
+	rest -= (127 - 15) << 23
+	rest += 0xfff + rest>>13&1
+	return sign | uint16(rest>>13)
 }
 
 func combine[T cmp.Ordered](r spmd.Reduction, a, b T) T {
@@ -278,25 +304,140 @@ func apply[T float32 | float64 | int32 | uint8](r spmd.Reduction, a, b T) T {
 	return a + b
 }
 
-// manual is a program for 4 partitions whose body each runs by itself: the
-// argument and result of main are sharded along their first dimension.
-func manual(name, in, shardIn, out, shardOut, body string) device.Program {
-	return mlir(name+" attributes {mhlo.num_replicas = 1 : i32, mhlo.num_partitions = 4 : i32}", fmt.Sprintf(`
-  func.func public @main(%%arg: tensor<%[1]s> {mhlo.sharding = "{devices=[4]<=[4]}"}) -> (tensor<%[3]s> {mhlo.sharding = "{devices=[4]<=[4]}"}) {
-    %%0 = stablehlo.custom_call @Sharding(%%arg) {mhlo.sharding = "{devices=[4]<=[4]}"} : (tensor<%[1]s>) -> tensor<%[1]s>
-    %%x = stablehlo.custom_call @SPMDFullToShardShape(%%0) {mhlo.sharding = "{manual}"} : (tensor<%[1]s>) -> tensor<%[2]s>
-    %[5]s
-    %%1 = stablehlo.custom_call @Sharding(%%y) {mhlo.sharding = "{manual}"} : (tensor<%[4]s>) -> tensor<%[4]s>
-    %%2 = stablehlo.custom_call @SPMDShardToFullShape(%%1) {mhlo.sharding = "{devices=[4]<=[4]}"} : (tensor<%[4]s>) -> tensor<%[3]s>
-    return %%2 : tensor<%[3]s>
-  }`, strings.ReplaceAll(in, " ", ""), shardIn, out, shardOut, body))
+// program is a program for 4 devices that each run its body by themselves: %x is
+// one shard of the argument, %y one of the result, both split along their first
+// dimension by partitions.
+type program struct {
+	name                 string
+	replicas, partitions int
+	in, out              string // of one shard: "4x2xf32"
+	body                 string
+	specs                []string // of the collectives, after their sites
 }
 
-const psum = `%y = "stablehlo.all_reduce"(%x) ({
-      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-        %s = stablehlo.add %a, %b : tensor<f32>
-        stablehlo.return %s : tensor<f32>
-    }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<4xf32>`
+func (p program) source() device.Program {
+	whole := func(shard string) string {
+		first, rest, _ := strings.Cut(shard, "x")
+		var n int
+		fmt.Sscan(first, &n)
+		return fmt.Sprintf("%dx%s", n*p.partitions, rest)
+	}
+	rank := func(shard string) string {
+		return strings.Repeat(",1", strings.Count(strings.Replace(shard, "complex", "", 1), "x")-1)
+	}
+	return mlir(fmt.Sprintf("%s attributes {mhlo.num_replicas = %d : i32, mhlo.num_partitions = %d : i32}", p.name, p.replicas, p.partitions),
+		strings.NewReplacer("IN", "tensor<"+whole(p.in)+">", "OUT", "tensor<"+whole(p.out)+">", "SHARD", "tensor<"+p.in+">",
+			"RESULT", "tensor<"+p.out+">", "SPLITIN", fmt.Sprintf(`mhlo.sharding = "{devices=[%d%s]<=[%d]}"`, p.partitions, rank(p.in), p.partitions),
+			"SPLITOUT", fmt.Sprintf(`mhlo.sharding = "{devices=[%d%s]<=[%d]}"`, p.partitions, rank(p.out), p.partitions), "BODY", p.body).Replace(`
+  func.func public @main(%arg: IN {SPLITIN}) -> (OUT {SPLITOUT}) {
+    %0 = stablehlo.custom_call @Sharding(%arg) {SPLITIN} : (IN) -> IN
+    %x = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (IN) -> SHARD
+    BODY
+    %1 = stablehlo.custom_call @Sharding(%y) {mhlo.sharding = "{manual}"} : (RESULT) -> RESULT
+    %2 = stablehlo.custom_call @SPMDShardToFullShape(%1) {SPLITOUT} : (RESULT) -> OUT
+    return %2 : OUT
+  }`))
+}
+
+func (p program) options() []byte {
+	return CompileOptions(p.replicas, p.partitions, []int{0, 1, 2, 3}, false)
+}
+
+const (
+	channel = `channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>`
+	all     = `replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>`
+	global  = channel + `, use_global_device_ids`
+)
+
+// reduce is a collective that folds by an operation.
+func reduce(to, op, from, operation, element, attributes, in, out string) string {
+	return fmt.Sprintf(`%[1]s = "stablehlo.%[2]s"(%[3]s) ({
+      ^bb0(%%a: tensor<%[5]s>, %%b: tensor<%[5]s>):
+        %%s = stablehlo.%[4]s %%a, %%b : tensor<%[5]s>
+        stablehlo.return %%s : tensor<%[5]s>
+    }) {%[6]s} : (tensor<%[7]s>) -> tensor<%[8]s>
+    `, to, op, from, operation, element, attributes, in, out)
+}
+
+func psum(attributes string) string {
+	return reduce("%y", "all_reduce", "%x", "add", "f32", attributes, "4xf32", "4xf32")
+}
+
+// programs have every collective, in every form of groups.
+var programs = []program{
+	{"all_reduce", 1, 4, "4xf32", "4xf32", psum(all + ", " + global), []string{
+		"all-reduce groups=0:4 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"all_reduce_order", 1, 4, "4xf32", "4xf32", psum(`replica_groups = dense<[[3, 1, 0, 2]]> : tensor<1x4xi64>, ` + global), []string{
+		"all-reduce groups=3,1,0,2 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"all_reduce_pairs", 1, 4, "4xf32", "4xf32", psum(`replica_groups = dense<[[0, 2], [3, 1]]> : tensor<2x2xi64>, ` + global), []string{
+		"all-reduce groups=0,2/3,1 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"all_reduce_replicas", 4, 1, "4xf32", "4xf32", psum(`replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`), []string{
+		"all-reduce groups=0:2/2:2 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"cross_replica", 2, 2, "4xf32", "4xf32", psum(`replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>`), []string{
+		"all-reduce groups=0,2/1,3 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"cross_replica_and_partition", 2, 2, "4xf32", "4xf32", psum(`replica_groups = dense<[[1, 0]]> : tensor<1x2xi64>, ` + channel), []string{
+		"all-reduce groups=2:2,0:2 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"flattened", 2, 2, "4xf32", "4xf32", psum(`replica_groups = dense<[[0, 3], [1, 2]]> : tensor<2x2xi64>, ` + global), []string{
+		"all-reduce groups=0,3/1:2 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"all_gather", 1, 4, "2x3xf32", "2x12xf32", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 1 : i64, ` + all + ", " + global +
+		`} : (tensor<2x3xf32>) -> tensor<2x12xf32>`, nil},
+	{"all_gather_first", 1, 4, "2x3xf32", "8x3xf32", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, ` + all + ", " + global +
+		`} : (tensor<2x3xf32>) -> tensor<8x3xf32>`, []string{
+		"all-gather groups=0:4 in=f32[2,3] out=f32[8,3]"}},
+	{"reduce_scatter", 1, 4, "3x8xf32", "3x2xf32", reduce("%y", "reduce_scatter", "%x", "add", "f32",
+		"scatter_dimension = 1 : i64, "+all+", "+global, "3x8xf32", "3x2xf32"), nil},
+	{"all_to_all", 1, 4, "3x8xf32", "12x2xf32", `%y = "stablehlo.all_to_all"(%x) {split_dimension = 1 : i64, concat_dimension = 0 : i64, split_count = 4 : i64, ` +
+		all + ", " + channel + `} : (tensor<3x8xf32>) -> tensor<12x2xf32>`, nil},
+	{"collective_permute", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1], [1, 2], [3, 0]]> : tensor<3x2xi64>, ` +
+		channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, []string{
+		"collective-permute pairs=0>1:2,3>0 in=f32[4] out=f32[4]"}},
+	{"collective_permute_replicas", 2, 2, "4xf32", "4xf32", `%y = "stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>`, []string{
+		"collective-permute pairs=0>2:2,2>0:2 in=f32[4] out=f32[4]"}},
+	{"partition_id", 2, 2, "4xui32", "4xui32", `%p = stablehlo.partition_id : tensor<ui32>
+    %r = stablehlo.replica_id : tensor<ui32>
+    %t = stablehlo.constant dense<10> : tensor<ui32>
+    %rt = stablehlo.multiply %r, %t : tensor<ui32>
+    %s = stablehlo.add %p, %rt : tensor<ui32>
+    %b = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<ui32>) -> tensor<4xui32>
+    %y = stablehlo.add %x, %b : tensor<4xui32>`, []string{}},
+	{"maximum", 1, 4, "4xi32", "4xi32", reduce("%y", "all_reduce", "%x", "maximum", "i32", all+", "+global, "4xi32", "4xi32"), []string{
+		"all-reduce groups=0:4 reduction=max type=s32 in=s32[4] out=s32[4]"}},
+	{"minimum", 1, 4, "4xf64", "4xf64", reduce("%y", "all_reduce", "%x", "minimum", "f64", all+", "+global, "4xf64", "4xf64"), []string{
+		"all-reduce groups=0:4 reduction=min type=f64 in=f64[4] out=f64[4]"}},
+	{"multiply", 1, 4, "4xui8", "4xui8", reduce("%y", "all_reduce", "%x", "multiply", "ui8", all+", "+global, "4xui8", "4xui8"), []string{
+		"all-reduce groups=0:4 reduction=product type=u8 in=u8[4] out=u8[4]"}},
+	{"or", 1, 4, "4xi1", "4xi1", reduce("%y", "all_reduce", "%x", "or", "i1", all+", "+global, "4xi1", "4xi1"), []string{
+		"all-reduce groups=0:4 reduction=or type=pred in=pred[4] out=pred[4]"}},
+	{"and", 1, 4, "4xi1", "4xi1", reduce("%y", "all_reduce", "%x", "and", "i1", all+", "+global, "4xi1", "4xi1"), []string{
+		"all-reduce groups=0:4 reduction=and type=pred in=pred[4] out=pred[4]"}},
+	{"complex", 1, 4, "4xcomplex<f32>", "4xcomplex<f32>", reduce("%y", "all_reduce", "%x", "add", "complex<f32>", all+", "+global, "4xcomplex<f32>", "4xcomplex<f32>"), []string{
+		"all-reduce groups=0:4 reduction=sum type=c64 in=c64[4] out=c64[4]"}},
+	{"bf16", 1, 4, "4xbf16", "4xbf16", reduce("%y", "all_reduce", "%x", "add", "bf16", all+", "+global, "4xbf16", "4xbf16"), nil},
+	{"f16", 1, 4, "4xf16", "4xf16", reduce("%y", "all_reduce", "%x", "add", "f16", all+", "+global, "4xf16", "4xf16"), nil},
+	{"narrow", 1, 4, "2x3xi4", "8x3xi4", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, ` + all + ", " + global +
+		`} : (tensor<2x3xi4>) -> tensor<8x3xi4>`, nil},
+	{"variadic", 1, 4, "4xf32", "4xf32", `%e = stablehlo.exponential %x : tensor<4xf32>
+    ` + reduce("%u", "all_reduce", "%x", "add", "f32", all+", "+global, "4xf32", "4xf32") +
+		reduce("%v", "all_reduce", "%e", "add", "f32", all+", "+global, "4xf32", "4xf32") + `
+    %y = stablehlo.multiply %u, %v : tensor<4xf32>`, nil},
+	{"loop", 1, 4, "4xf32", "4xf32", `%n = stablehlo.constant dense<0> : tensor<i32>
+    %r:2 = stablehlo.while(%i = %n, %z = %x) : tensor<i32>, tensor<4xf32>
+      cond {
+        %c = stablehlo.constant dense<5> : tensor<i32>
+        %lt = stablehlo.compare LT, %i, %c : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %lt : tensor<i1>
+      } do {
+        ` + reduce("%w", "all_reduce", "%z", "add", "f32", all+", "+global, "4xf32", "4xf32") + `
+        %q = stablehlo.constant dense<0.3> : tensor<4xf32>
+        %d = stablehlo.multiply %w, %q : tensor<4xf32>
+        %sh = "stablehlo.collective_permute"(%d) {source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>, ` + channel + `} : (tensor<4xf32>) -> tensor<4xf32>
+        %k = stablehlo.add %sh, %x : tensor<4xf32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %j = stablehlo.add %i, %one : tensor<i32>
+        stablehlo.return %j, %k : tensor<i32>, tensor<4xf32>
+      }
+    %y = stablehlo.add %r#1, %x : tensor<4xf32>`, nil},
+}
 
 // gang runs a program for 4 devices on 2 clients, each device by itself.
 type gang struct {
@@ -323,7 +464,7 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := spmd.OneDevice(options)
+	one, err := program.OneDevice(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,28 +505,94 @@ func (g *gang) run(t testing.TB, inputs [][]device.Host) (out [4][][]byte) {
 	return out
 }
 
-func TestGang(t *testing.T) {
-	each(t, func(t *testing.T, p *Plugin) {
-		options := CompileOptions(1, 4, []int{0, 1, 2, 3}, false)
-		source := manual("psum", "16xf32", "4xf32", "16xf32", "4xf32", psum)
-		g, program := makeGang(t, p, source, options)
-		for i := range program.Collectives {
-			t.Log(program.Collectives[i].String())
-		}
-		native := client(t, p, 4)
-		x := compile(t, native, source, options)
-		for round := range 50 {
-			inputs, rows := make([][]device.Host, 4), make([][]device.Buffer, 4)
-			for r := range 4 {
-				h := device.Host{Shape: f32(4), Data: floats(float32(round)/3, float32(r)/7, 1e8, float32(r*round)), Device: r}
-				inputs[r], rows[r] = []device.Host{h}, []device.Buffer{put(t, native, h)}
+// inputs makes rows of arguments for 4 ranks that no two rounds have in common.
+func gangInputs(shapes []shape.Shape, seed uint64) [][]device.Host {
+	random := rand.New(rand.NewPCG(seed, 1))
+	rows := make([][]device.Host, 4)
+	for r := range rows {
+		for _, s := range shapes {
+			data := make([]byte, s.HostBytes())
+			for i := range data {
+				data[i] = byte(random.Uint32())
 			}
-			want := run(t, x, rows...)
-			for r, out := range g.run(t, inputs) {
-				if w := get(t, want.Outputs[r][0]); len(out) != 1 || !bytes.Equal(out[0], w) {
-					t.Fatalf("round %d, rank %d: got %v, want %v", round, r, out, w)
+			size := max(1, s.DType.Bits()/8)
+			for i := 0; i < len(data); i += size {
+				v := random.Float64()*2 - 1
+				switch s.DType {
+				case shape.Pred:
+					data[i] &= 1
+				case shape.S4:
+					data[i] &= 7
+				case shape.F64:
+					binary.NativeEndian.PutUint64(data[i:], math.Float64bits(v))
+				case shape.F32, shape.C64:
+					for j := i; j < i+size; j += 4 {
+						binary.NativeEndian.PutUint32(data[j:], math.Float32bits(float32(random.Float64()-0.5)))
+					}
+				case shape.BF16:
+					binary.NativeEndian.PutUint16(data[i:], uint16(math.Float32bits(float32(v))>>16))
+				case shape.F16:
+					binary.NativeEndian.PutUint16(data[i:], uint16(random.Uint32())&0xbbff|0x2000)
 				}
 			}
+			rows[r] = append(rows[r], device.Host{Shape: s, Data: data})
+		}
+	}
+	return rows
+}
+
+// compare runs a gang and the plugin's own executable for 4 devices with the same
+// inputs.
+func (g *gang) compare(t *testing.T, x *Executable, native *Client, rounds int) {
+	t.Helper()
+	shapes, _, known := x.Parameters()
+	if !known {
+		t.Fatal("no parameters")
+	}
+	for round := range rounds {
+		inputs, rows := gangInputs(shapes, uint64(round)), make([][]device.Buffer, 4)
+		for r, row := range inputs {
+			for _, h := range row {
+				h.Device = x.Devices()[r]
+				rows[r] = append(rows[r], put(t, native, h))
+			}
+		}
+		want := run(t, x, rows...)
+		got := g.run(t, inputs)
+		for r := range 4 {
+			if len(got[r]) != len(want.Outputs[r]) {
+				t.Fatalf("rank %d: %d results, want %d", r, len(got[r]), len(want.Outputs[r]))
+			}
+			for i, b := range want.Outputs[r] {
+				if w := get(t, b); !bytes.Equal(got[r][i], w) {
+					t.Fatalf("round %d, rank %d, result %d:\ngot  %v\nwant %v", round, r, i, got[r][i], w)
+				}
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func TestCollectives(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		for _, one := range programs {
+			t.Run(one.name, func(t *testing.T) {
+				g, program := makeGang(t, p, one.source(), one.options())
+				var specs []string
+				for i := range program.Collectives {
+					text := program.Collectives[i].String()
+					specs = append(specs, strings.Replace(text, fmt.Sprintf(" site=%d", i), "", 1))
+				}
+				if one.specs == nil {
+					t.Log(strings.Join(specs, "\n"))
+				} else if !slices.Equal(specs, one.specs) {
+					t.Errorf("got %q, want %q", specs, one.specs)
+				}
+				native := client(t, p, 4)
+				g.compare(t, compile(t, native, one.source(), one.options()), native, 3)
+			})
 		}
 	})
 }
