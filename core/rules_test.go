@@ -26,6 +26,9 @@ var (
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
 	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/shape", "core/status", "core/protowalk", "core/hlo"}
+	// Files of other packages that decide and never act, beside a shell that does.
+	// They may import what holds no more than values.
+	decidingFiles = map[string][]string{"core/controller": {"bits.go", "operation.go", "options.go", "program.go", "report.go", "session.go", "state.go", "worker.go"}}
 	// What a decider may not import, with all below it.
 	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log", "math/rand",
 		"net", "os", "runtime", "sync", "syscall", "time"}
@@ -67,7 +70,12 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 		tell := func(at token.Pos, format string, args ...any) {
 			broken = append(broken, fmt.Sprintf("%s:%d: ", name, files.Position(at).Line)+fmt.Sprintf(format, args...))
 		}
-		decides := !test && slices.Contains(deciders, dir)
+		pure := !test && slices.Contains(deciders, dir)
+		decides := pure || slices.Contains(decidingFiles[dir], base)
+		who := dir
+		if !pure {
+			who = name
+		}
 		for _, spec := range f.Imports {
 			p, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
@@ -79,16 +87,16 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 				tell(spec.Pos(), "cgo is for %s alone", strings.Join(cgoTrees, " and "))
 			case ours && under(own, cgoTrees) && under(dir, pureTrees) && !under(dir, cgoTrees):
 				tell(spec.Pos(), "%s imports %s, which needs cgo", dir, own)
-			case decides && ours && !slices.Contains(deciders, own):
+			case pure && ours && !slices.Contains(deciders, own):
 				tell(spec.Pos(), "%s decides and never acts: it may not import %s", dir, own)
 			case decides && under(p, acting):
-				tell(spec.Pos(), "%s decides and never acts: it may not import %q", dir, p)
+				tell(spec.Pos(), "%s decides and never acts: it may not import %q", who, p)
 			}
 		}
 		if decides {
 			ast.Inspect(f, func(n ast.Node) bool {
 				if g, ok := n.(*ast.GoStmt); ok {
-					tell(g.Pos(), "%s decides and never acts: it may not have goroutines", dir)
+					tell(g.Pos(), "%s decides and never acts: it may not have goroutines", who)
 				}
 				return true
 			})
@@ -116,9 +124,16 @@ func TestRules(t *testing.T) {
 	for _, b := range broken {
 		t.Error(b)
 	}
-	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "device", "device/pjrt", "capi/pjrt"} {
+	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "core/placement", "core/controller", "device", "device/pjrt", "capi/pjrt"} {
 		if _, ok := packages[dir]; !ok {
 			t.Errorf("package %s was not found; a rule that is about it keeps nothing", dir)
+		}
+	}
+	for dir, files := range decidingFiles {
+		for _, name := range files {
+			if _, err := os.Stat(path.Join("..", dir, name)); err != nil {
+				t.Errorf("%s/%s was not found; a rule that is about it keeps nothing", dir, name)
+			}
 		}
 	}
 }
@@ -150,6 +165,10 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"chance in a test", "core/schedule/x_test.go", imports("math/rand/v2"), ""},
 		{"arithmetic", "core/schedule/x.go", imports("math/bits"), ""},
 		{"a lock elsewhere", "core/store/x.go", imports("sync"), ""},
+		{"a lock beside a shell", "core/controller/state.go", imports("sync"), `core/controller/state.go decides and never acts: it may not import "sync"`},
+		{"a goroutine beside a shell", "core/controller/session.go", doc + "func f() { go f() }\n", "core/controller/session.go:3: core/controller/session.go decides and never acts: it may not have goroutines"},
+		{"a lock in a shell", "core/controller/server.go", imports("sync"), ""},
+		{"messages beside a shell", "core/controller/state.go", imports(module + "/core/wire"), ""},
 		{"what acts", "core/schedule/x.go", imports(module + "/core/store"), "may not import core/store"},
 		{"what decides", "core/schedule/x.go", imports(module + "/core/status"), ""},
 		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n", "core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},

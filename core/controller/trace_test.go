@@ -138,7 +138,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 		for _, d := range devices(args["on"]) {
 			on = append(on, int(d))
 		}
-		if m.Options = []byte{4<<3 | 0, 1}; on != nil { // portable
+		if m.Options = []byte{4 << 3, 1}; on != nil { // portable
 			m.Options = sim.CompileOptions(on)
 		}
 		ev.Wire, ev.Message = wire.KindCompile, m

@@ -23,7 +23,6 @@ type worker struct {
 	views   int   // sessions that have devices of it; the slot is free when they and it have gone
 	last    *wire.Heartbeat
 	heard   int64
-	gangs   int // under way
 }
 
 const maxLocal = 4096 // devices of a worker
