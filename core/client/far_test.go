@@ -67,6 +67,7 @@ type noExchange struct {
 	mu     sync.Mutex
 	ends   map[transport.Key][]func(error)
 	closed bool
+	stay   bool // Fail ends nothing
 }
 
 func (e *noExchange) add(k transport.Key, f func(error)) {
@@ -101,8 +102,15 @@ func (e *noExchange) Expect(_ uint64, k transport.Key, _ int64, _ []byte, arrive
 	e.add(k, func(err error) { arrived(transport.Block{}, err) })
 }
 func (e *noExchange) Fail(space, id uint64, err error) {
+	if e.stay {
+		return
+	}
 	e.end(func(k transport.Key) bool { return k.Space == space && k.ID == id }, err)
 }
 func (e *noExchange) Peers([]*wire.Process, []uint64, error) {}
 func (e *noExchange) Self() uint64                           { return 9 }
-func (e *noExchange) Close() error                           { e.closed = true; return nil }
+func (e *noExchange) Close() error {
+	e.closed = true
+	e.end(func(transport.Key) bool { return true }, status.New(status.Unavailable, "closed"))
+	return nil
+}

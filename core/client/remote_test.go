@@ -1,0 +1,293 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// near is a session on a far controller.
+type near struct {
+	t        *testing.T
+	far      *far
+	exchange *noExchange
+	cluster  Cluster
+	ends     chan Ended
+}
+
+func connect(t *testing.T) *near {
+	t.Helper()
+	n := &near{t: t, far: newFar(), exchange: new(noExchange), ends: make(chan Ended, 100)}
+	n.far.keep = true
+	var err error
+	n.cluster, err = Connect(context.Background(), Config{Dialer: n.far, Hello: &wire.Hello{},
+		Exchange: func(*wire.Welcome) (transport.Exchange, error) { return n.exchange, nil },
+		Notify: func(es []Ended) {
+			for _, e := range es {
+				n.ends <- e
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.cluster.Close()
+		if !n.exchange.closed {
+			t.Error("the exchange was not closed")
+		}
+	})
+	return n
+}
+
+// says has the controller send a message.
+func (n *near) says(kind wire.Kind, m proto.Message) {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.far.say <- message{kind, payload}
+}
+
+// came gives the messages of a kind that the controller got.
+func (n *near) came(kind wire.Kind) (all [][]byte) {
+	n.far.mu.Lock()
+	defer n.far.mu.Unlock()
+	for _, m := range n.far.sent {
+		if m.kind == kind {
+			all = append(all, m.payload)
+		}
+	}
+	return all
+}
+
+func (n *near) end() Ended {
+	n.t.Helper()
+	select {
+	case e := <-n.ends:
+		return e
+	case <-time.After(30 * time.Second):
+		n.t.Fatal("nothing ends")
+		return Ended{}
+	}
+}
+
+func (n *near) quiet() {
+	n.t.Helper()
+	// What the controller says is read in order: when a compile is answered, all
+	// before it has been heard.
+	done := make(chan error, 1)
+	before := len(n.came(wire.KindCompile))
+	go func() {
+		_, err := n.cluster.Compile(context.Background(), "", nil, nil)
+		done <- err
+	}()
+	for len(n.came(wire.KindCompile)) == before {
+		time.Sleep(time.Millisecond)
+	}
+	n.says(wire.KindCompiled, &wire.Compiled{Op: uint64(before + 1), Info: &wire.ProgramInfo{}})
+	if err := <-done; err != nil {
+		n.t.Fatal(err)
+	}
+	if len(n.ends) > 0 {
+		n.t.Fatalf("%v ends too early", <-n.ends)
+	}
+}
+
+var errLost = status.New(status.Unavailable, "worker w is gone")
+
+// A Put ends when the operation has and nobody reads the user's bytes any more.
+func TestPutEnds(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		n := connect(t)
+		n.exchange.stay = true // Fail does not end a push that is being filled
+		if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1}, Token: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if failed {
+			n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
+		} else {
+			n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+		}
+		n.quiet()
+		n.exchange.end(func(k transport.Key) bool { return k.Part == 0 }, nil)
+		n.quiet()
+		n.exchange.end(func(k transport.Key) bool { return k.Part == 1 }, nil)
+		if e := n.end(); e.Token != 5 || (e.Err != nil) != failed {
+			t.Errorf("the put ends with %v", e)
+		}
+		if len(n.came(wire.KindAbort)) != 0 {
+			t.Error("the controller is told of an end that it knows")
+		}
+	}
+}
+
+// Bytes that do not get through end the operation at the controller too.
+func TestPushFails(t *testing.T) {
+	n := connect(t)
+	if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0}, Token: 5}); err != nil {
+		t.Fatal(err)
+	}
+	n.exchange.end(func(transport.Key) bool { return true }, errLost)
+	abort := new(wire.Abort)
+	if got := n.came(wire.KindAbort); len(got) != 1 || proto.Unmarshal(got[0], abort) != nil || abort.Gang != 1 || status.Code(abort.Status.Code) != status.Unavailable {
+		t.Errorf("the controller is told %v", got)
+	}
+	n.quiet()
+	n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
+	if e := n.end(); e.Token != 5 || status.CodeOf(e.Err) != status.Unavailable {
+		t.Errorf("the put ends with %v", e)
+	}
+}
+
+// A Fetch ends with its bytes, or with the operation's error, once.
+func TestFetchEnds(t *testing.T) {
+	n := connect(t)
+	done := make(chan error, 2)
+	fetch := func() {
+		t.Helper()
+		if err := n.cluster.Fetch(1, 1, make([]byte, 4), func(err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch()
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	n.quiet()
+	if len(done) != 0 {
+		t.Error("a fetch ends before its bytes are there")
+	}
+	n.exchange.end(func(transport.Key) bool { return true }, nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	fetch()
+	n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 2, Status: &wire.Status{Code: uint32(status.DataLoss), Message: "scratched"}}}})
+	if err := <-done; status.CodeOf(err) != status.DataLoss {
+		t.Errorf("a fetch that failed ends with %v", err)
+	}
+	if err := n.cluster.Fetch(1, 2, nil, nil); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("device 2 of 2 gives %v", err)
+	}
+}
+
+// The loss of the controller ends everything under way, and all that comes after.
+func TestSessionIsLost(t *testing.T) {
+	for name, lose := range map[string]func(n *near){
+		"connection": func(n *near) { n.far.Close() },
+		"goodbye":    func(n *near) { n.says(wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(errors.New("the end"))}) },
+		"rubbish":    func(n *near) { n.far.say <- message{wire.KindCompleted, []byte{0xff}} },
+		"close":      func(n *near) { n.cluster.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := connect(t)
+			if err := n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Token: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0}, Token: 2}); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			if err := n.cluster.Fetch(1, 0, make([]byte, 4), func(err error) { done <- err }); err != nil {
+				t.Fatal(err)
+			}
+			lose(n)
+			ended := map[uint64]error{}
+			for range 2 {
+				e := n.end()
+				ended[e.Token] = e.Err
+			}
+			for _, err := range []error{ended[1], ended[2], <-done, n.cluster.Lost(), n.cluster.Run(&RunSpec{Program: 1, Only: -1})} {
+				if status.CodeOf(err) != status.Unavailable {
+					t.Errorf("got %v, want UNAVAILABLE", err)
+				}
+			}
+			if _, err := n.cluster.Compile(context.Background(), "", nil, nil); status.CodeOf(err) != status.Unavailable {
+				t.Errorf("a compile gives %v", err)
+			}
+			n.cluster.Free([]uint64{1})
+		})
+	}
+}
+
+// Without credit a submission waits until operations have ended, and no number is
+// lost.
+func TestCreditIsWaitedFor(t *testing.T) {
+	n := connect(t)
+	n.says(wire.KindCompleted, &wire.Completed{Credit: 2})
+	n.quiet()
+	submitted := make(chan error, 3)
+	go func() {
+		for range 3 {
+			submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
+		}
+	}()
+	<-submitted
+	<-submitted
+	n.waits()
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{2}})
+	if err := <-submitted; err != nil {
+		t.Fatal(err)
+	}
+	for i, payload := range n.came(wire.KindRun) {
+		m := new(wire.Run)
+		if err := proto.Unmarshal(payload, m); err != nil || m.Op != uint64(i+1) {
+			t.Errorf("operation %d has number %d, %v", i+1, m.Op, err)
+		}
+	}
+}
+
+// waits checks that a third run is not sent while two are under way.
+func (n *near) waits() {
+	n.t.Helper()
+	time.Sleep(5 * time.Millisecond) // a third would have come
+	if got := len(n.came(wire.KindRun)); got != 2 {
+		n.t.Errorf("%d runs were sent, want 2", got)
+	}
+}
+
+// What is let go of goes with the next submission, or by itself.
+func TestFree(t *testing.T) {
+	n := connect(t)
+	n.cluster.Free([]uint64{1, 2})
+	n.cluster.Free([]uint64{3})
+	if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
+		t.Fatal(err)
+	}
+	freed := func() (ids []uint64) {
+		for _, payload := range n.came(wire.KindFree) {
+			m := new(wire.Free)
+			if err := proto.Unmarshal(payload, m); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, m.Objects...)
+		}
+		return ids
+	}
+	if got := freed(); len(got) != 3 {
+		t.Errorf("freed %v before the run, want 1 to 3", got)
+	}
+	n.cluster.Free([]uint64{4})
+	for end := time.Now().Add(30 * time.Second); len(freed()) != 4; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("freed %v, want 1 to 4", freed())
+		}
+	}
+}
+
+// The encoding by hand is that of the generated code.
+func TestRunEncodes(t *testing.T) {
+	s := &RunSpec{Program: 300, FirstOutput: 1 << 40, Inputs: []uint64{0, 1, 1 << 50}, NotDonated: []uint32{2, 200}, Only: 0, Trace: []byte("x.py:1"),
+		Mixed: []*wire.Mixed{{Argument: 1, Pieces: []*wire.Piece{{Object: 5, Rows: 2}, {Object: 6, Rows: 1}}}, {Argument: 2}}}
+	want := &wire.Run{Op: 9, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed, NotDonated: s.NotDonated, Only: 1, Trace: s.Trace}
+	got := new(wire.Run)
+	if err := proto.Unmarshal(appendRun(nil, 9, s), got); err != nil || !proto.Equal(got, want) {
+		t.Errorf("got %v, %v\nwant %v", got, err, want)
+	}
+}
