@@ -916,6 +916,7 @@ type Heartbeat struct {
 	MemoryInUse   []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
 	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`
 	Objects       uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"` // what devices have stood at for long, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -969,6 +970,13 @@ func (x *Heartbeat) GetObjects() uint64 {
 		return x.Objects
 	}
 	return 0
+}
+
+func (x *Heartbeat) GetWaits() []string {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
 }
 
 type Compile struct {
@@ -3207,12 +3215,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05slice\x18\x04 \x01(\rR\x05slice\x12\x12\n" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bmemories\x18\x06 \x03(\tR\bmemories\x12%\n" +
-	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"h\n" +
+	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"~\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
-	"\aobjects\x18\x03 \x01(\x04R\aobjects\"\xa7\x01\n" +
+	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
+	"\x05waits\x18\x04 \x03(\tR\x05waits\"\xa7\x01\n" +
 	"\aCompile\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x16\n" +
