@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/shm"
 )
 
 // instant is a driver whose computations are done at once, so that what is
@@ -42,7 +43,12 @@ func (executable) Execute(device.Run) (*device.Results, error) { return &results
 // the end of the gang, with the Free of what it made. Under way at once: 64.
 func BenchmarkRun(b *testing.B) {
 	near, remote := inproc.Pair("controller", "worker")
-	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: newHub().join(firstWorker)})
+	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer x.Close()
+	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: x})
 	if err != nil {
 		b.Fatal(err)
 	}

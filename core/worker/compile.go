@@ -117,16 +117,15 @@ func describe(x device.Executable, o spmd.Options) *wire.ProgramInfo {
 	for _, o := range x.Outputs() {
 		info.Outputs = append(info.Outputs, array(o.Shape, o.Memory))
 	}
-	if s, ok := x.(interface {
-		Parameters() ([]shape.Shape, []int, bool)
-	}); ok {
-		params, donated, _ := s.Parameters()
-		for _, p := range params {
-			info.Parameters = append(info.Parameters, array(p, ""))
-		}
-		for _, d := range donated {
-			info.Donated = append(info.Donated, uint32(d))
-		}
+	params, donated, _ := x.Parameters()
+	for _, p := range params {
+		info.Parameters = append(info.Parameters, array(p, ""))
+	}
+	for _, d := range donated {
+		info.Donated = append(info.Donated, uint32(d))
+	}
+	if code, err := x.Optimized(); err == nil {
+		info.Optimized = code
 	}
 	c := x.Cost()
 	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes, TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
@@ -170,7 +169,7 @@ func (w *Worker) portable(m *wire.Compile, o spmd.Options, l *wire.Loadable) (*w
 			return nil, nil, err
 		}
 		l.Format, l.Code, l.Collective = "hlo", p.Module, len(p.Collectives) > 0
-		if l.Options, err = spmd.OneDevice(m.Options); err != nil {
+		if l.Options, err = p.OneDevice(m.Options); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -23,26 +23,33 @@ type dispatch struct {
 func (d *dispatch) decode(b []byte) error {
 	*d = dispatch{}
 	for f, err := range protowalk.Fields(b) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		switch f.Number {
-		case 1:
-			d.gang = f.Value
-		case 2:
-			d.session = uint32(f.Value)
-		case 3:
-			d.kind = uint32(f.Value)
-		case 4:
-			d.operation = f.Bytes
-		case 5:
-			d.client = f.Value
-		case 6:
-			d.term = f.Value
+		case f.Bytes != nil:
+			if f.Number == 4 {
+				d.operation = f.Bytes
+			}
+		case varint(f):
+			switch f.Number {
+			case 1:
+				d.gang = f.Value
+			case 2:
+				d.session = uint32(f.Value)
+			case 3:
+				d.kind = uint32(f.Value)
+			case 5:
+				d.client = f.Value
+			case 6:
+				d.term = f.Value
+			}
 		}
 	}
 	return nil
 }
+
+// varint tells numbers from kinds of field that no message of ours has.
+func varint(f protowalk.Field) bool { return f.Raw[0]&7 == byte(protowire.VarintType) }
 
 // decode reads a wire.Run. What it keeps is its own.
 func (r *run) decode(g *gang, b []byte) error {
@@ -50,31 +57,38 @@ func (r *run) decode(g *gang, b []byte) error {
 		if err != nil {
 			return err
 		}
-		switch f.Number {
-		case 1:
-			g.op = f.Value
-		case 2:
-			r.name = f.Value
-		case 3:
-			r.first = f.Value
-		case 4:
+		switch {
+		case f.Bytes == nil && !varint(f):
+		case f.Number == 4:
 			if r.inputs, err = numbers(r.inputs, f); err != nil {
 				return err
 			}
-		case 5:
-			m := new(wire.Mixed)
-			if err := wire.Decode(wire.KindRun, f.Bytes, m); err != nil {
-				return err
-			}
-			r.mixed = append(r.mixed, m)
-		case 6:
+		case f.Number == 6:
 			if r.kept, err = numbers(r.kept, f); err != nil {
 				return err
 			}
-		case 7:
-			r.only = uint32(f.Value)
-		case 8:
-			r.trace = bytes.Clone(f.Bytes)
+		case f.Bytes != nil:
+			switch f.Number {
+			case 5:
+				m := new(wire.Mixed)
+				if err := wire.Decode(wire.KindRun, f.Bytes, m); err != nil {
+					return err
+				}
+				r.mixed = append(r.mixed, m)
+			case 8:
+				r.trace = bytes.Clone(f.Bytes)
+			}
+		default:
+			switch f.Number {
+			case 1:
+				g.op = f.Value
+			case 2:
+				r.name = f.Value
+			case 3:
+				r.first = f.Value
+			case 7:
+				r.only = uint32(f.Value)
+			}
 		}
 	}
 	return nil

@@ -215,16 +215,33 @@ func (w *Worker) collective(c *device.CollectiveCall) {
 }
 
 // specs are the collectives that programs call, each read once.
-type specs struct{ read sync.Map } // by text: *spmd.Spec
+type specs struct {
+	mu   sync.RWMutex // guards read
+	read map[string]*spmd.Spec
+}
+
+// Specs that are kept; where there are more, all are read again.
+const maxSpecs = 4096
 
 func (s *specs) of(text string) (*spmd.Spec, error) {
-	if spec, ok := s.read.Load(text); ok {
-		return spec.(*spmd.Spec), nil
+	s.mu.RLock()
+	spec := s.read[text]
+	s.mu.RUnlock()
+	if spec != nil {
+		return spec, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if spec := s.read[text]; spec != nil {
+		return spec, nil
 	}
 	spec, err := spmd.ParseSpec(text)
 	if err != nil {
 		return nil, err
 	}
-	had, _ := s.read.LoadOrStore(strings.Clone(text), spec)
-	return had.(*spmd.Spec), nil
+	if s.read == nil || len(s.read) >= maxSpecs {
+		s.read = map[string]*spmd.Spec{}
+	}
+	s.read[strings.Clone(text)] = spec
+	return spec, nil
 }

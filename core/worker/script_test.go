@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/shm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,14 +34,16 @@ const far = 20 * time.Second
 
 // script is a controller and a client that say what a test says.
 type script struct {
-	t       testing.TB
-	conns   []transport.Conn
-	workers []*worker.Worker
-	drivers []device.Driver
-	client  transport.Exchange
-	served  sync.WaitGroup
-	each    int // devices of a worker
-	gang    uint64
+	t         testing.TB
+	conns     []transport.Conn
+	workers   []*worker.Worker
+	drivers   []device.Driver
+	client    transport.Exchange
+	pool      *shm.Pool
+	exchanges []transport.Exchange
+	served    sync.WaitGroup
+	each      int // devices of a worker
+	gang      uint64
 
 	mu       sync.Mutex // guards the rest
 	changed  *sync.Cond
@@ -51,13 +54,22 @@ type script struct {
 // start makes workers, each with its devices, and session 1 on all of them.
 func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *script {
 	t.Helper()
-	h := newHub()
-	s := &script{t: t, drivers: drivers, client: h.join(clientProcess), each: len(drivers[0].Devices())}
+	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: shm.NewPool(shm.Config{})}
+	h := inproc.NewHub(s.pool)
+	join := func(number uint64) transport.Exchange {
+		x, err := h.Join(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.exchanges = append(s.exchanges, x)
+		return x
+	}
+	s.client = join(clientProcess)
 	s.changed = sync.NewCond(&s.mu)
 	var spans []*wire.Span
 	for i, d := range drivers {
 		near, remote := inproc.Pair("controller", "worker")
-		c := worker.Config{Name: "w" + string(rune('0'+i)), Conn: remote, Driver: d, Exchange: h.join(uint64(firstWorker + i)),
+		c := worker.Config{Name: "w" + string(rune('0'+i)), Conn: remote, Driver: d, Exchange: join(uint64(firstWorker + i)),
 			DeviceID: func(w uint64, local int) (int, bool) { return int(w-firstWorker)*s.each + local, true }}
 		if change != nil {
 			change(&c)
@@ -91,6 +103,13 @@ func (s *script) close() {
 		if err := d.Close(); err != nil {
 			s.t.Errorf("closing a driver: %v", err)
 		}
+	}
+	for _, x := range s.exchanges {
+		x.Close()
+	}
+	s.pool.Trim()
+	if b := s.pool.Stats(); b.Segments != 0 {
+		s.t.Errorf("host memory stays in use: %+v", b)
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,9 @@ type Engine interface {
 	Abort(gang uint64, err error)
 	// End forgets a gang.
 	End(gang uint64)
+	// Lost ends the calls of all gangs that have a rank on a process which has
+	// gone.
+	Lost(process uint64, why error)
 }
 
 // Config is what a worker is made from.
@@ -219,7 +223,7 @@ func (w *Worker) close() {
 	late := time.AfterFunc(closeWait, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", w.waits())
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(w.Waits()))
 		clear(w.gangs)
 		w.idle.Broadcast()
 	})
@@ -330,6 +334,11 @@ func (w *Worker) peers(m *wire.Peers) {
 		why = status.New(status.Unavailable, "the process was lost, as the controller says")
 	}
 	w.config.Exchange.Peers(m.Come, m.Gone, why)
+	if w.config.Engine != nil {
+		for _, n := range m.Gone {
+			w.config.Engine.Lost(n, why)
+		}
+	}
 }
 
 // session is what this worker knows of a session.
@@ -419,6 +428,7 @@ func (w *Worker) heartbeats() {
 		}
 		for _, s := range w.Waits() {
 			if s.Since > stuck {
+				m.Waits = append(m.Waits, s.String())
 				w.log.Warn("a device waits", "worker", w.config.Name, "device", s.Device, "gang", s.Gang, "for", s.For, "since", s.Since)
 			}
 		}
@@ -454,17 +464,18 @@ func (w *Worker) Waits() []Wait {
 	return all
 }
 
-func (w *Worker) waits() string {
-	var text []string
-	for _, s := range w.Waits() {
-		text = append(text, fmt.Sprintf("device %d at gang %d for %s", s.Device, s.Gang, s.For))
-	}
-	return fmt.Sprint(text)
+// String is for people.
+func (s Wait) String() string {
+	return fmt.Sprintf("device %d has stood for %v at operation %d, which waits for %s", s.Device, s.Since.Round(time.Second), s.Gang, s.For)
 }
 
-// Offer says what a driver brings to a cluster.
+// Offer says what a driver brings to a cluster. Who knows more of the plugin's
+// file and of the processor adds it to the fingerprint.
 func Offer(d device.Driver) *wire.WorkerOffer {
-	o := &wire.WorkerOffer{Platform: &wire.Platform{Name: d.Platform(), Version: d.PlatformVersion()}}
+	o := &wire.WorkerOffer{
+		Platform:    &wire.Platform{Name: d.Platform(), Version: d.PlatformVersion()},
+		Fingerprint: fmt.Sprintf("%s on %s with %d processors", d.PlatformVersion(), runtime.GOARCH, runtime.NumCPU()),
+	}
 	for i, v := range d.Devices() {
 		l := &wire.LocalDevice{Local: uint32(i), Kind: v.Kind, DefaultMemory: uint32(v.Default)}
 		for _, m := range v.Memories {

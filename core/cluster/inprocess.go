@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+// InProcess is a whole cluster in one process: a controller, workers and their
+// clients, joined by queues instead of sockets. It is for tests and simulation;
+// nothing but the wires differs from a cluster of processes.
+type InProcess struct {
+	// Drivers are the workers' devices, a worker each. They stay the caller's, who
+	// closes them after the cluster. Those with an interconnect of their own are
+	// members of one epoch, in this order.
+	Drivers []device.Driver
+	// Islands names each worker's island; nil puts all of them into one.
+	Islands    []string
+	Window     int           // see worker.Config
+	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
+	Lease      time.Duration
+	Sequential bool
+	Limits     controller.Limits
+	Log        *slog.Logger
+}
+
+// Local is a running InProcess.
+type Local struct {
+	network   *inproc.Network
+	listener  *inproc.Listener
+	server    *controller.Server
+	hub       *inproc.Hub
+	pool      *shm.Pool
+	workers   []*member
+	accepting sync.WaitGroup
+}
+
+// member is a worker of a Local.
+type member struct {
+	worker   *worker.Worker
+	number   uint64
+	exchange transport.Exchange
+	engine   *collective.Engine
+	served   chan struct{}
+	err      error // of Serve; written before served closes
+}
+
+const inProcessName = "controller"
+
+// Start makes the cluster. Workers are there when it returns.
+//
+// Errors: INVALID_ARGUMENT for fields that make no sense, and why a worker was
+// refused.
+func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
+	if len(c.Drivers) == 0 || c.Islands != nil && len(c.Islands) != len(c.Drivers) {
+		return nil, status.New(status.InvalidArgument, "a cluster needs a driver for each worker, and an island for each or for none: got %d drivers and %d islands", len(c.Drivers), len(c.Islands))
+	}
+	server, err := controller.NewServer(controller.ServerConfig{Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Limits: c.Limits, Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	pool := shm.NewPool(shm.Config{})
+	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool}
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if l.listener, err = l.network.Listen(inProcessName); err != nil {
+		return nil, err
+	}
+	l.accepting.Go(func() { _ = server.Accept(l.listener) }) // it ends with the listener
+	var places sync.Map                                      // process number to driver
+	for i, d := range c.Drivers {
+		island := ""
+		if c.Islands != nil {
+			island = c.Islands[i]
+		}
+		if err := l.join(ctx, c, i, d, island, &places); err != nil {
+			return nil, status.Wrap(err, "worker %d of %d", i, len(c.Drivers))
+		}
+	}
+	return l, nil
+}
+
+// join adds a worker.
+func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Driver, island string, places *sync.Map) error {
+	offer := worker.Offer(d)
+	offer.Island, offer.Host = island, "here"
+	name := fmt.Sprintf("w%d", index)
+	conn, welcome, err := l.network.Dial(ctx, "inproc:"+inProcessName, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
+	if err != nil {
+		return err
+	}
+	places.Store(welcome.Process, d)
+	m := &member{number: welcome.Process, served: make(chan struct{})}
+	if m.exchange, err = l.hub.Join(welcome.Process); err != nil {
+		conn.Close()
+		return err
+	}
+	config := worker.Config{
+		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
+		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
+		Threads:   Threads(d),
+	}
+	if _, ok := d.(device.Partitioner); ok {
+		m.engine = collective.New(m.exchange, 0)
+		config.Engine = m.engine
+	} else {
+		config.DeviceID = func(process uint64, local int) (int, bool) {
+			d, ok := places.Load(process)
+			if !ok {
+				return 0, false
+			}
+			devices := d.(device.Driver).Devices()
+			if local < 0 || local >= len(devices) {
+				return 0, false
+			}
+			return devices[local].ID, true
+		}
+	}
+	if m.worker, err = worker.New(config); err != nil {
+		conn.Close()
+		m.exchange.Close()
+		return err
+	}
+	l.workers = append(l.workers, m)
+	go func() {
+		defer close(m.served)
+		m.err = m.worker.Serve()
+	}()
+	return nil
+}
+
+// Threads is the pool of threads that a driver's devices share, as the CPU client
+// of XLA sizes it; 0 where devices are queues.
+func Threads(d device.Driver) int {
+	if d.Platform() != "cpu" {
+		return 0
+	}
+	return max(runtime.NumCPU(), len(d.Devices()))
+}
+
+// Connect begins a session.
+func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) (client.Cluster, error) {
+	return client.Connect(ctx, client.Config{
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name}, Notify: notify,
+		Exchange: func(w *wire.Welcome) (transport.Exchange, error) { return l.hub.Join(w.Process) },
+	})
+}
+
+// Report tells who is there and what they have.
+func (l *Local) Report() *wire.Report { return l.server.Report() }
+
+// Lose ends a worker as if its process had died.
+func (l *Local) Lose(index int) {
+	m := l.workers[index]
+	m.worker.Close()
+	<-m.served
+	m.end()
+}
+
+func (m *member) end() {
+	if m.engine != nil {
+		m.engine.Close()
+	}
+	m.exchange.Close()
+}
+
+// Close ends the cluster and all its sessions.
+func (l *Local) Close() {
+	if l.listener != nil {
+		l.listener.Close()
+	}
+	l.accepting.Wait()
+	l.server.Close()
+	for _, m := range l.workers {
+		<-m.served
+		m.end()
+	}
+	l.pool.Trim()
+}

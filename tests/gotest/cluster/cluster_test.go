@@ -1,0 +1,526 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/pjrt"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// plugin is the CPU plugin that the environment names, or that python3 has.
+var plugin = sync.OnceValues(func() (*pjrt.Plugin, error) {
+	o := pjrt.FindOptions{Platform: "cpu"}
+	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+		o.Dirs = append(o.Dirs, filepath.Clean(strings.TrimSpace(string(out))))
+	}
+	found, err := pjrt.Find(o)
+	if err != nil {
+		return nil, err
+	}
+	return pjrt.Open(found.Path)
+})
+
+// driver makes a client of the CPU plugin.
+func driver(t testing.TB, devices int) *pjrt.Client {
+	t.Helper()
+	p, err := plugin()
+	if err != nil {
+		t.Fatalf("this test needs a CPU plugin: %v", err)
+	}
+	c, err := p.Create(pjrt.ClientOptions{Devices: devices})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// rig is a cluster with its drivers.
+type rig struct {
+	*cluster.Local
+	t       testing.TB
+	drivers []device.Driver
+}
+
+func open(t testing.TB, workers, each int) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	for range workers {
+		r.drivers = append(r.drivers, driver(t, each))
+	}
+	l, err := cluster.InProcess{Drivers: r.drivers, Lease: -1}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	r.Local = l
+	return r
+}
+
+// free waits until the devices hold nothing.
+func (r *rig) free() {
+	r.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for i, d := range r.drivers {
+		for k := range d.Devices() {
+			for {
+				m, err := d.MemoryStats(k)
+				if err != nil {
+					r.t.Fatal(err)
+				}
+				if m.InUse == 0 {
+					break
+				}
+				if time.Now().After(deadline) {
+					r.t.Fatalf("worker %d device %d keeps %d bytes", i, k, m.InUse)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+}
+
+// session is a client of a cluster.
+type session struct {
+	client.Cluster
+	t testing.TB
+
+	mu      sync.Mutex // guards the rest
+	changed *sync.Cond
+	ended   map[uint64]error
+	token   uint64
+}
+
+func (r *rig) connect(t testing.TB, name string) *session {
+	t.Helper()
+	s := &session{t: t, ended: map[uint64]error{}}
+	s.changed = sync.NewCond(&s.mu)
+	c, err := r.Connect(t.Context(), name, func(batch []client.Ended) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, e := range batch {
+			s.ended[e.Token] = e.Err
+		}
+		s.changed.Broadcast()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Cluster = c
+	t.Cleanup(func() { c.Close() })
+	return s
+}
+
+func (s *session) next() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token++
+	return s.token
+}
+
+func (s *session) wait(token uint64) error {
+	late := time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("operation %d has not ended", token)) })
+	defer late.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		if err, ok := s.ended[token]; ok {
+			delete(s.ended, token)
+			return err
+		}
+		s.changed.Wait()
+	}
+}
+
+// program is StableHLO with its place on all devices.
+type program struct {
+	name, text string
+	replicas   int
+}
+
+func (p program) options() []byte { return pjrt.CompileOptions(p.replicas, 1, upTo(p.replicas), false) }
+
+func (s *session) compile(p program) *client.Remote {
+	s.t.Helper()
+	r, err := s.Compile(s.t.Context(), "mlir", []byte(p.text), p.options())
+	if err != nil {
+		s.t.Fatalf("%s: %v", p.name, err)
+	}
+	return r
+}
+
+// put makes an object of the shape with these bytes on each device.
+func (s *session) put(sh shape.Shape, devices []int, data func(d int) []byte) uint64 {
+	s.t.Helper()
+	p := &client.PutSpec{Object: s.Objects(1), Shape: sh, Token: s.next()}
+	for _, d := range devices {
+		p.Devices = append(p.Devices, uint32(d))
+	}
+	p.Fill = func(d uint32, dst []byte, written func(error)) {
+		copy(dst, data(int(d)))
+		written(nil)
+	}
+	if err := s.Put(p); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.wait(p.Token); err != nil {
+		s.t.Fatal(err)
+	}
+	return p.Object
+}
+
+// start submits a run and gives its token and its first output.
+func (s *session) start(r *client.Remote, inputs ...uint64) (token, output uint64) {
+	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.next()}
+	if err := s.Run(spec); err != nil {
+		s.t.Error(err)
+	}
+	return spec.Token, spec.FirstOutput
+}
+
+func (s *session) read(object uint64, d int, size int64) ([]byte, error) {
+	dst := make([]byte, size)
+	var pin runtime.Pinner
+	if size > 0 {
+		pin.Pin(&dst[0])
+		defer pin.Unpin()
+	}
+	done := make(chan error, 1)
+	if err := s.Fetch(object, uint32(d), dst, func(err error) { done <- err }); err != nil {
+		return nil, err
+	}
+	return dst, <-done
+}
+
+func upTo(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// values are floats of many magnitudes, whose sums depend on the order.
+func values(n int) func(d int) []byte {
+	return func(d int) []byte {
+		var b []byte
+		for i := range n {
+			x := math.Sin(float64(1+i)*1.7+float64(d)*0.3) * math.Pow(10, float64((i*7+d*5)%9-4))
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+		}
+		return b
+	}
+}
+
+const length = 96
+
+var input = shape.Shape{DType: shape.F32, Dims: []int64{length}}
+
+// everyone is one group of n ranks as text.
+func everyone(n int) string {
+	return fmt.Sprintf("dense<[%s]> : tensor<1x%dxi64>", strings.ReplaceAll(fmt.Sprint(upTo(n)), " ", ", "), n)
+}
+
+const adder = `({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %c = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %c : tensor<f32>
+    })`
+
+// programs use the collectives, alone, one after another, in pairs and in a loop.
+func programs(n int) []program {
+	in := fmt.Sprintf("tensor<%dxf32>", length)
+	sum := func(of, groups string) string {
+		return fmt.Sprintf(`"stablehlo.all_reduce"(%s) %s {replica_groups = %s} : (%s) -> %s`, of, adder, groups, in, in)
+	}
+	var circle, pairs []string
+	for i := range n {
+		circle = append(circle, fmt.Sprintf("[%d, %d]", i, (i+1)%n))
+		if i%2 == 0 {
+			pairs = append(pairs, fmt.Sprintf("[%d, %d]", i, i+1))
+		}
+	}
+	module := func(name, result, body string) program {
+		return program{name, fmt.Sprintf("module @%s {\n  func.func public @main(%%x: %s) -> %s {\n%s\n  }\n}\n", name, in, result, body), n}
+	}
+	return []program{
+		module("alone", in, fmt.Sprintf("%%y = stablehlo.sine %%x : %s\n return %%y : %s", in, in)),
+		module("sum", in, fmt.Sprintf("%%y = %s\n return %%y : %s", sum("%x", everyone(n)), in)),
+		module("pairs", in, fmt.Sprintf("%%y = %s\n return %%y : %s", sum("%x", fmt.Sprintf("dense<[%s]> : tensor<%dx2xi64>", strings.Join(pairs, ", "), len(pairs))), in)),
+		module("gather", fmt.Sprintf("tensor<%dxf32>", n*length), fmt.Sprintf(
+			"%%y = \"stablehlo.all_gather\"(%%x) {all_gather_dim = 0 : i64, replica_groups = %s} : (%s) -> tensor<%dxf32>\n return %%y : tensor<%dxf32>",
+			everyone(n), in, n*length, n*length)),
+		module("scatter", fmt.Sprintf("tensor<%dxf32>", length/n), fmt.Sprintf(
+			"%%y = \"stablehlo.reduce_scatter\"(%%x) %s {scatter_dimension = 0 : i64, replica_groups = %s} : (%s) -> tensor<%dxf32>\n return %%y : tensor<%dxf32>",
+			adder, everyone(n), in, length/n, length/n)),
+		module("around", in, fmt.Sprintf(
+			"%%s = stablehlo.cosine %%x : %s\n %%y = \"stablehlo.collective_permute\"(%%s) {source_target_pairs = dense<[%s]> : tensor<%dx2xi64>} : (%s) -> %s\n return %%y : %s",
+			in, strings.Join(circle, ", "), n, in, in, in)),
+		module("turned", in, fmt.Sprintf(
+			"%%y = \"stablehlo.all_to_all\"(%%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = %d : i64, replica_groups = %s} : (%s) -> %s\n return %%y : %s",
+			n, everyone(n), in, in, in)),
+		module("loop", in, fmt.Sprintf(`
+    %%zero = stablehlo.constant dense<0> : tensor<i32>
+    %%one = stablehlo.constant dense<1> : tensor<i32>
+    %%five = stablehlo.constant dense<5> : tensor<i32>
+    %%half = stablehlo.constant dense<0.3> : %s
+    %%r:2 = stablehlo.while(%%i = %%zero, %%v = %%x) : tensor<i32>, %s
+      cond {
+        %%c = stablehlo.compare LT, %%i, %%five : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %%c : tensor<i1>
+      } do {
+        %%s = %s
+        %%m = stablehlo.multiply %%s, %%half : %s
+        %%w = stablehlo.add %%m, %%v : %s
+        %%k = stablehlo.add %%i, %%one : tensor<i32>
+        stablehlo.return %%k, %%w : tensor<i32>, %s
+      }
+    return %%r#1 : %s`, in, in, sum("%v", everyone(n)), in, in, in, in)),
+	}
+}
+
+// natively gives what one driver with all devices makes of a program, by device.
+func natively(t *testing.T, p program) [][]byte {
+	t.Helper()
+	d := driver(t, p.replicas)
+	x, err := d.Compile(t.Context(), device.Program{Format: "mlir", Code: []byte(p.text)}, p.options())
+	if err != nil {
+		t.Fatalf("%s: %v", p.name, err)
+	}
+	defer x.Close()
+	rows := make([][]device.Buffer, p.replicas)
+	for i := range rows {
+		b, err := d.FromHost(device.Host{Shape: input, Data: values(length)(i), Device: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		rows[i] = []device.Buffer{b}
+	}
+	r, err := x.Execute(device.Run{LaunchID: 1, Inputs: rows, Only: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([][]byte, p.replicas)
+	for i, row := range r.Outputs {
+		out[i] = make([]byte, row[0].Shape().HostBytes())
+		var pin runtime.Pinner
+		pin.Pin(&out[i][0])
+		e, err := row[0].ToHost(out[i])
+		if err == nil {
+			err = e.Wait(context.Background())
+		}
+		if err == nil {
+			err = r.Done[i].Wait(context.Background())
+		}
+		pin.Unpin()
+		row[0].Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// Programs with every collective give, on any number of workers, bit for bit what
+// one driver with all devices gives.
+func TestBits(t *testing.T) {
+	const devices = 4
+	want := map[string][][]byte{}
+	for _, p := range programs(devices) {
+		want[p.name] = natively(t, p)
+	}
+	for _, workers := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			r := open(t, workers, devices/workers)
+			s := r.connect(t, "client")
+			x := s.put(input, upTo(devices), values(length))
+			for _, p := range programs(devices) {
+				remote := s.compile(p)
+				if form := remote.Info.Collective; form != (p.name != "alone") {
+					t.Errorf("%s: the program says of its devices waiting for each other: %v", p.name, form)
+				}
+				for round := range 3 {
+					token, y := s.start(remote, x)
+					if err := s.wait(token); err != nil {
+						t.Fatalf("%s, round %d: %v", p.name, round, err)
+					}
+					for d := range devices {
+						got, err := s.read(y, d, int64(len(want[p.name][d])))
+						if err != nil || !bytes.Equal(got, want[p.name][d]) {
+							t.Errorf("%s, round %d, device %d: %v, other bits than in one driver: %v", p.name, round, d, err, !bytes.Equal(got, want[p.name][d]))
+						}
+					}
+					s.Free([]uint64{y})
+				}
+			}
+			s.Free([]uint64{x})
+			r.free()
+		})
+	}
+}
+
+// Two sessions that submit programs with collectives in opposite order finish.
+func TestOppositeOrder(t *testing.T) {
+	for _, workers := range []int{1, 2} {
+		r := open(t, workers, 4/workers)
+		all := programs(4)
+		var clients sync.WaitGroup
+		for k := range 2 {
+			s := r.connect(t, fmt.Sprint("client ", k))
+			remotes := []*client.Remote{s.compile(all[1]), s.compile(all[7])}
+			x := s.put(input, upTo(4), values(length))
+			clients.Go(func() {
+				var tokens []uint64
+				for i := range 60 {
+					token, y := s.start(remotes[(i+k)%2], x)
+					s.Free([]uint64{y})
+					tokens = append(tokens, token)
+				}
+				for _, token := range tokens {
+					if err := s.wait(token); err != nil {
+						t.Error(err)
+					}
+				}
+				s.Free([]uint64{x})
+			})
+		}
+		clients.Wait()
+		r.free()
+	}
+}
+
+// A chain of runs, each reading the one before, is under way as a whole.
+func TestChain(t *testing.T) {
+	for _, workers := range []int{1, 2} {
+		r := open(t, workers, 2/workers)
+		s := r.connect(t, "client")
+		step := s.compile(programs(2)[5])
+		x := s.put(input, upTo(2), values(length))
+		var last uint64
+		for range 200 {
+			token, y := s.start(step, x)
+			s.Free([]uint64{x})
+			x, last = y, token
+		}
+		if err := s.wait(last); err != nil {
+			t.Fatal(err)
+		}
+		s.Free([]uint64{x})
+		r.free()
+	}
+}
+
+// A worker that is lost in the middle of collectives ends them with its name, and
+// what is beside goes on.
+func TestWorkerLost(t *testing.T) {
+	r := open(t, 2, 2)
+	s := r.connect(t, "client")
+	all := s.compile(programs(4)[7])
+	x := s.put(input, upTo(4), values(length))
+	var tokens []uint64
+	for range 40 {
+		token, y := s.start(all, x)
+		s.Free([]uint64{y})
+		tokens = append(tokens, token)
+	}
+	for _, token := range tokens[:10] {
+		if err := s.wait(token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Lose(1)
+	lost := 0
+	for _, token := range tokens[10:] {
+		if err := s.wait(token); err != nil {
+			lost++
+			if status.CodeOf(err) != status.Unavailable {
+				t.Errorf("a run with a part on a worker that was lost: %v", err)
+			}
+		}
+	}
+	token, _ := s.start(all, x)
+	if err := s.wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
+		t.Errorf("a run after the loss: %v", err)
+	}
+	t.Logf("%d of %d runs were lost", lost, len(tokens))
+	a := s.put(input, []int{0, 1}, values(length))
+	beside := s.compile(programs(2)[1])
+	token, y := s.start(beside, a)
+	if err := s.wait(token); err != nil {
+		t.Errorf("a run on the other worker: %v", err)
+	}
+	if _, err := s.read(y, 1, 4*length); err != nil {
+		t.Errorf("a run on the other worker: %v", err)
+	}
+}
+
+// Shards move whole and in boxes between workers.
+func TestReshard(t *testing.T) {
+	r := open(t, 2, 2)
+	s := r.connect(t, "client")
+	x := s.put(input, upTo(4), values(length))
+	array := &wire.Array{Dtype: uint32(shape.F32), Dims: input.Dims}
+	const quarter = length / 4
+	m := &wire.Transfer{Object: s.Objects(1), Array: array}
+	for from := range uint32(4) {
+		for to := range uint32(4) {
+			m.Moves = append(m.Moves, &wire.Move{Source: x, From: from, To: to, Start: []int64{int64(to) * quarter}, Size: []int64{quarter}, At: []int64{int64(from) * quarter}, Shard: array})
+		}
+	}
+	y := m.Object
+	token := s.next()
+	if err := s.Transfer(m, token); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(token); err != nil {
+		t.Fatal(err)
+	}
+	around := &wire.Transfer{Object: s.Objects(1), Array: array}
+	for d := range uint32(4) {
+		around.Moves = append(around.Moves, &wire.Move{Source: y, From: d, To: (d + 1) % 4})
+	}
+	z := around.Object
+	token = s.next()
+	if err := s.Transfer(around, token); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(token); err != nil {
+		t.Fatal(err)
+	}
+	for d := range 4 {
+		var want []byte
+		from := (d + 3) % 4
+		for k := range 4 {
+			want = append(want, values(length)(k)[4*quarter*from:4*quarter*(from+1)]...)
+		}
+		if got, err := s.read(z, d, 4*length); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("device %d: %v, the bytes are right: %v", d, err, bytes.Equal(got, want))
+		}
+	}
+	s.Free([]uint64{x, y, z})
+	r.free()
+}
