@@ -2,6 +2,7 @@ package collective
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/openpathways/pathways/core/spmd"
@@ -49,14 +50,14 @@ func New(exchange transport.Exchange, island uint32) *Engine {
 	}
 }
 
-// gang is a Gang that has begun here, or that was aborted before.
+// gang is a Gang that has begun here.
 type gang struct {
 	engine *Engine
 	id     uint64
 	launch int32
+	ranks  []Place
 
 	mu    sync.Mutex
-	ranks []Place // nil before Begin
 	sites []*site
 	err   error // why all calls end with it
 }
@@ -72,18 +73,11 @@ type site struct {
 func (e *Engine) Begin(g Gang) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	own := e.gangs[g.ID]
-	if own == nil {
-		own = &gang{engine: e, id: g.ID}
-		e.gangs[g.ID] = own
+	if e.gangs[g.ID] != nil {
+		return
 	}
-	e.launches[g.Launch] = own
-	own.mu.Lock()
-	defer own.mu.Unlock()
-	own.ranks, own.launch = g.Ranks, g.Launch
-	if own.err == nil {
-		own.err = e.closed
-	}
+	own := &gang{engine: e, id: g.ID, launch: g.Launch, ranks: g.Ranks, err: e.closed}
+	e.gangs[g.ID], e.launches[g.Launch] = own, own
 	if len(e.gone) == 0 || own.err != nil {
 		return
 	}
@@ -114,18 +108,21 @@ func (e *Engine) End(id uint64) {
 	}
 }
 
-// Abort ends every call of a gang, also those to come, with err. A gang that has
-// not begun here may be aborted; End forgets it.
+// Abort ends every call of a gang, also those to come, with err. Of a gang that
+// has not begun here, or has ended, there are no calls, and nothing is kept.
 func (e *Engine) Abort(id uint64, err error) {
-	e.mu.Lock()
+	e.mu.RLock()
 	g := e.gangs[id]
-	if g == nil {
-		g = &gang{engine: e, id: id}
-		e.gangs[id] = g
+	e.mu.RUnlock()
+	if g != nil {
+		g.fail(err)
 	}
-	e.mu.Unlock()
+}
+
+// fail aborts the gang and what it has under way in the exchange.
+func (g *gang) fail(err error) {
 	g.abort(err)
-	e.exchange.Fail(e.space, id, err)
+	g.engine.exchange.Fail(g.engine.space, g.id, err)
 }
 
 // Lost says that a process is no more: gangs with ranks there are aborted with
@@ -134,20 +131,15 @@ func (e *Engine) Lost(process uint64, why error) {
 	err := status.New(status.Unavailable, "worker %d is lost, and with it a part of the gang: %w", process, why)
 	e.mu.Lock()
 	e.gone[process] = err
-	var hit []uint64
-	for id, g := range e.gangs {
-		g.mu.Lock()
-		for _, r := range g.ranks {
-			if r.Process == process {
-				hit = append(hit, id)
-				break
-			}
+	var hit []*gang
+	for _, g := range e.gangs {
+		if slices.ContainsFunc(g.ranks, func(r Place) bool { return r.Process == process }) {
+			hit = append(hit, g)
 		}
-		g.mu.Unlock()
 	}
 	e.mu.Unlock()
-	for _, id := range hit {
-		e.Abort(id, err)
+	for _, g := range hit {
+		g.fail(err)
 	}
 }
 

@@ -209,8 +209,11 @@ func (n *node) Peers(_ []*wire.Process, gone []uint64, why error) {
 // clean says what is left.
 func (h *hub) clean() {
 	h.t.Helper()
-	if b, p := h.blocks.Load(), h.pushes.Load(); b != 0 || p != 0 {
-		h.t.Errorf("%d blocks are not released, %d pushes are on their way", b, p)
+	for h.pushes.Load() > 0 { // the callback that ends a call is within a push
+		spin()
+	}
+	if b := h.blocks.Load(); b != 0 {
+		h.t.Errorf("%d blocks are not released", b)
 	}
 	for _, n := range h.nodes {
 		n.mu.Lock()

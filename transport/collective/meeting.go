@@ -127,9 +127,11 @@ func (m *meeting) hold() bool {
 // letGo ends one hold. It may be on a goroutine of the exchange, which must not
 // wait, nor work for long.
 func (m *meeting) letGo(err error) {
-	if err != nil && m.failed.CompareAndSwap(nil, &err) && m.gang.reason() == nil {
-		err = status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
-		go m.gang.engine.Abort(m.gang.id, err)
+	if err != nil {
+		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
+		if m.failed.CompareAndSwap(nil, &why) && m.gang.reason() == nil {
+			go m.gang.fail(why)
+		}
 	}
 	if m.holds.Add(-1) > 0 {
 		return
