@@ -23,7 +23,8 @@ type compiled struct {
 	ready         bool
 	info          *wire.ProgramInfo // without devices
 	loadable      *wire.Loadable
-	outputs       []int64 // bytes of a shard
+	madeFor       []*wire.Place // the devices that it was compiled for
+	outputs       []int64       // bytes of a shard
 	collective    bool
 	users         int // programs of sessions
 	bytes         int64
@@ -155,9 +156,10 @@ func (st *State) begin(c *compiled) {
 		err := st.alive(w.place)
 		if err == nil {
 			c.by = st.workers[w.s.slots[w.place.rows[0]]]
+			c.madeFor = places(w.s, w.place.rows)
 			st.compile++
 			st.compiles[st.compile] = c
-			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: st.compile, Format: c.format, Code: c.code, Options: c.options, Places: places(w.s, w.place.rows)})
+			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: st.compile, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor})
 			return
 		}
 		c.waiting = c.waiting[1:]
@@ -180,6 +182,8 @@ func places(s *session, rows []uint32) []*wire.Place {
 	return ps
 }
 
+func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
+
 // compiledBy takes what a worker made of a program.
 func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	name := c.by.name
@@ -197,7 +201,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 		}
 		return
 	}
-	if st.config.Cached && len(c.loadable.Serialized) > 0 {
+	if st.config.Cached && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
 		from := len(st.buffer)
 		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer, &wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
 			st.buffer = b
@@ -283,7 +287,12 @@ func (st *State) load(s *session, p *program, at *place) {
 	}
 	st.tell(s, at.workers)
 	p.loaded.union(at.workers)
-	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: p.of.loadable, Places: places(s, at.rows),
+	loadable, where := p.of.loadable, places(s, at.rows)
+	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
+		// Its serialized form names devices of the epoch; others compile it.
+		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code, Options: loadable.Options, Collective: loadable.Collective}
+	}
+	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
 		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
 }
 

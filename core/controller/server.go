@@ -123,6 +123,10 @@ func (s *Server) Take(in *transport.Incoming) {
 	go s.read(c)
 }
 
+// maxBurst is how many messages of a connection may come before clients hear what
+// has ended.
+const maxBurst = 64
+
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
@@ -130,7 +134,7 @@ func (s *Server) read(c *link) {
 	if !c.let {
 		return // it was refused
 	}
-	for {
+	for n := 1; ; n++ {
 		kind, payload, err := c.in.Recv()
 		var m proto.Message
 		if err == nil {
@@ -142,7 +146,7 @@ func (s *Server) read(c *link) {
 			return
 		}
 		// One lock a message, and one Completed a burst.
-		s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, !c.in.Buffered())
+		s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, n%maxBurst == 0 || !c.in.Buffered())
 	}
 }
 

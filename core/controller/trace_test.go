@@ -22,7 +22,7 @@ import (
 //	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
 //	steps
 //	1 worker a devices=2 [island=x] | 2 client c | 3 admin
-//	2 compile 1 text [on=0,1] | 1 compiled 1 [donated=0] [error=…]
+//	2 compile 1 text [on=0,1] | 1 compiled 1 [donated=0] [form=joined] [error=…]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
@@ -144,6 +144,9 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindCompile, m
 	case "compiled":
 		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"])}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		if args["form"] == "joined" {
+			m.Loadable.Form = wire.Loadable_JOINED
+		}
 		if args["error"] != "" {
 			m = &wire.Compiled{Op: op, Status: why}
 		}
@@ -255,7 +258,11 @@ func (tr *tracer) print(a Action) {
 		case wire.KindLoad:
 			m := new(wire.Load)
 			into(m)
-			fmt.Fprintf(w, "load program %d of session %d on", m.Program, m.Session)
+			fmt.Fprintf(w, "load program %d of session %d", m.Program, m.Session)
+			if len(m.Loadable.Serialized) == 0 {
+				fmt.Fprint(w, " from its text")
+			}
+			fmt.Fprint(w, " on")
 			for _, p := range m.Places {
 				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
 			}
