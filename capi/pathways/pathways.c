@@ -6,6 +6,7 @@
 
 #include "_cgo_export.h"
 #include "door.h"
+#include "table.h"
 
 // Nothing of Go runs in the child of a fork.
 static char* refused(void) {
@@ -17,6 +18,10 @@ int pathways_plugin_dirs(const char* directories) {
   if (pw_forked) return 1;
   pwGoDirs((char*)directories);
   return 0;
+}
+
+char* pathways_set_cluster(const char* address) {
+  return pw_forked ? refused() : pw_choose(address ? address : "");
 }
 
 char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }

@@ -5,18 +5,21 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -std=gnu11 -O2 -Wall -Wextra
+#include <stdbool.h>
 #include <stdint.h>
 */
 import "C"
 
 import (
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"strings"
 	"time"
 
 	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/pjrt/abi"
 )
@@ -34,7 +37,40 @@ func text(v any) *C.char {
 func pwGoDirs(list *C.char) { pjrt.SetPluginDirs(strings.Split(C.GoString(list), ":")) }
 
 //export pwGoStats
-func pwGoStats() *C.char { return text(pjrt.ReadStats()) }
+func pwGoStats() *C.char {
+	st, r := pjrt.ReadStats(), remote.ReadStats()
+	st.GoEntries += r.GoEntries
+	st.Executes += r.Executes
+	st.Puts += r.Puts
+	st.Moved += r.Moved
+	st.Sessions += int(r.Sessions)
+	for kind, n := range r.Live {
+		st.Live[kind] += n
+	}
+	return text(struct {
+		pjrt.Stats
+		Fetches  int64 `json:"fetches"`
+		UnderWay int64 `json:"under_way"`
+	}{st, r.Fetches, r.UnderWay})
+}
+
+// pwGoCluster says which cluster clients are of from now on, for table.c. A change
+// of the table has to wait until nothing of the other one is alive.
+//
+//export pwGoCluster
+func pwGoCluster(address *C.char, change C.bool) *C.char {
+	if change {
+		live := 0
+		for _, counts := range []map[string]int64{pjrt.ReadStats().Live, remote.ReadStats().Live} {
+			live += int(counts["clients"] + counts["executables"] + counts["buffers"])
+		}
+		if live > 0 {
+			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
+		}
+	}
+	remote.Use(C.GoString(address), remote.Connect)
+	return nil
+}
 
 type version struct {
 	Major int `json:"major"`
@@ -83,7 +119,12 @@ func pwGoInfo() *C.char {
 
 //export pwGoShutdown
 func pwGoShutdown(timeoutMS C.int64_t) *C.char {
-	if err := pjrt.Shutdown(time.Duration(timeoutMS) * time.Millisecond); err != nil {
+	timeout := time.Duration(timeoutMS) * time.Millisecond
+	err := remote.Shutdown(timeout)
+	if other := pjrt.Shutdown(timeout); err == nil {
+		err = other
+	}
+	if err != nil {
 		return C.CString(status.CodeOf(err).String() + ": " + err.Error())
 	}
 	return nil

@@ -17,6 +17,16 @@ extern "C" {
 // colons. Has effect until the plugin is looked for. Returns 0.
 int pathways_plugin_dirs(const char* directories);
 
+// Says whose devices the PJRT clients made from now on have: those of the cluster
+// that address names, or, for NULL or "", those of this process. Before it is
+// called, the environment's PATHWAYS_ADDRESS says so. FAILED_PRECONDITION as long
+// as clients of the other kind live: their handles go through the same table.
+//
+// An address is tcp:host:port or unix:/path of a controller; local:WxD, a cluster
+// in this process with W workers of D devices each; or sim:WxD, the same with
+// simulated devices.
+char* pathways_set_cluster(const char* address);
+
 // What this library is and which plugin it uses, as a JSON object: version, go,
 // pjrt {major, minor}, plugin {path, kind, why, pjrt_version, attributes},
 // candidates [{path, kind, chosen, note}], error.

@@ -1,4 +1,4 @@
-// GetPjrtApi: the table, made once from the plugin that the core found.
+// The table, made once from the plugin that the core found.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void load(void) {
   pw_table_fill(&table);
 }
 
-__attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi(void) {
+const PJRT_Api* pw_embedded_api(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, load);
   return &table;
@@ -110,5 +110,5 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
 
 const char* pw_library(void) {
   Dl_info info;
-  return dladdr((void*)GetPjrtApi, &info) && info.dli_fname ? info.dli_fname : "";
+  return dladdr((void*)pw_embedded_api, &info) && info.dli_fname ? info.dli_fname : "";
 }

@@ -279,6 +279,7 @@ void pw_context_drop(PJRT_ExecuteContext* context);
 PJRT_ExecuteContext* pw_context_empty(void);
 
 // ---- the table and its extensions (table_gen.c, extension.c) ----
+const PJRT_Api* pw_embedded_api(void);  // the table; the same for ever
 void pw_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pw_extensions(void);
 // Whether all results have the default layout, as far as the plugin can tell.

@@ -347,6 +347,16 @@ PJRT_Error* pr_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   return NULL;
 }
 
+static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
+
+PJRT_Error* pr_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
+  PJRT_DeviceDescription* d = &((PJRT_Device*)args->device)->description;
+  args->attributes = args->device_attributes = d->attributes;
+  args->num_attributes = d->num_attributes;
+  args->attributes_deleter = (void*)keep_attributes;
+  return NULL;
+}
+
 // ---- memories ----
 
 static pr_memory* memory_of(PJRT_Memory* m) { return (pr_memory*)m; }

@@ -35,6 +35,23 @@ static PJRT_Error* mismatch(const PJRT_Executable* x, size_t row, size_t arg, co
                   arg, x->name, row, got, want);
 }
 
+// twice finds a shard that is donated and given as another argument too.
+static PJRT_Error* twice(const PJRT_Executable* x, pr_buffer** shards, size_t n, size_t m, const bool* donated) {
+  static _Atomic uint64_t calls;
+  uint64_t call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
+  size_t at = 0;
+  bool bad = false;
+  for (size_t i = 0; !bad && i < n * m; i++)
+    if (donated[i / n] && atomic_exchange_explicit(&shards[i]->donor, call, memory_order_relaxed) == call) bad = true, at = i;
+  for (size_t i = 0; !bad && i < n * m; i++)
+    if (!donated[i / n] && atomic_load_explicit(&shards[i]->donor, memory_order_relaxed) == call) bad = true, at = i;
+  if (!bad) return NULL;
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s on device row %zu is an array that the same call donates as another argument; give "
+                  "a copy of it, or do not donate it",
+                  at / n, x->name, at % n);
+}
+
 // results makes handles of the objects that a run makes. Each object holds a
 // reference to made.
 static void results(PJRT_Executable* x, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, uint64_t first,
@@ -130,7 +147,16 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   }
   uint32_t some_kept[32];
   uint32_t* not_donated = num_kept <= 32 ? some_kept : malloc(num_kept * sizeof *not_donated);
-  for (size_t i = 0; i < num_kept; i++) not_donated[i] = (uint32_t)kept[i];
+  bool some_donated[64];
+  bool* donated = m <= 64 ? some_donated : malloc(m * sizeof *donated);
+  bool donates = false;
+  for (size_t i = 0; i < m; i++) donated[i] = !x->any_params && x->donates[i];
+  for (size_t i = 0; i < num_kept; i++) {
+    not_donated[i] = (uint32_t)kept[i];
+    if (kept[i] >= 0 && (size_t)kept[i] < m) donated[kept[i]] = false;
+  }
+  for (size_t i = 0; i < m; i++) donates = donates || donated[i];
+  if (donates && (err = twice(x, shards, n, m, donated))) goto lists;
 
   // One reference an output, one for Go, and one an event.
   pr_future* made = pr_future_new((int32_t)(outs + 1 + (args->device_complete_events ? n : 0)));
@@ -171,12 +197,11 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     results(x, only, args->output_lists, n, run.first_output, made);
     if (args->device_complete_events)
       for (size_t d = 0; d < n; d++) args->device_complete_events[d] = (PJRT_Event*)made;
-    for (size_t i = 0; i < m; i++) {
-      bool donated = !x->any_params && x->donates[i];
-      for (size_t k = 0; donated && k < num_kept; k++) donated = not_donated[k] != i;
-      for (size_t d = 0; donated && d < n; d++) pr_buffer_release(shards[i * n + d]);
-    }
+    for (size_t i = 0; donates && i < m * n; i++)
+      if (donated[i / n]) pr_buffer_release(shards[i]);
   }
+lists:
+  if (donated != some_donated) free(donated);
   if (not_donated != some_kept) free(not_donated);
 out:
   if (heap) free(room);

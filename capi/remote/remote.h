@@ -68,6 +68,7 @@ typedef struct pr_buffer {
   struct pr_buffer* next;       // free list
   _Atomic uint16_t generation;  // handles carry it in their upper 16 bits
   _Atomic bool gone;            // deleted, donated or destroyed
+  _Atomic uint64_t donor;       // number of the latest call that wants to donate it
   PJRT_Device* device;
   pr_memory* memory;
   pw_shape* shape;

@@ -356,10 +356,7 @@ PJRT_Error* pr_PJRT_Event_Create(PJRT_Event_Create_Args* args);
 
 PJRT_Error* pr_PJRT_Event_Set(PJRT_Event_Set_Args* args);
 
-static PJRT_Error* missing_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
-  (void)args;
-  return pr_unimplemented("PJRT_Device_GetAttributes");
-}
+PJRT_Error* pr_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args);
 
 static PJRT_Error* missing_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
   (void)args;
@@ -523,7 +520,7 @@ void pr_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_DonateWithControlDependency = missing_PJRT_Buffer_DonateWithControlDependency;
   table->PJRT_Event_Create = pr_PJRT_Event_Create;
   table->PJRT_Event_Set = pr_PJRT_Event_Set;
-  table->PJRT_Device_GetAttributes = missing_PJRT_Device_GetAttributes;
+  table->PJRT_Device_GetAttributes = pr_PJRT_Device_GetAttributes;
   table->PJRT_Client_Load = missing_PJRT_Client_Load;
   table->PJRT_LoadedExecutable_AddressableDeviceLogicalIds = pr_PJRT_LoadedExecutable_AddressableDeviceLogicalIds;
   table->PJRT_Buffer_Bitcast = missing_PJRT_Buffer_Bitcast;

@@ -12,8 +12,8 @@ first use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_de
 ``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says
 more; of accelerators, all there are.
 
-Variables: PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin · PATHWAYS_PLUGIN_DIRS, where
-else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so.
+Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin ·
+PATHWAYS_PLUGIN_DIRS, where else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so.
 
 A child made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with the
 ``spawn`` method instead. ``pathways.doctor()`` says what was found and what is missing.
@@ -46,14 +46,15 @@ def init(
     Calling it again with the same settings does nothing.
 
     Args:
-      address: a controller of a cluster; None, the devices of this machine. This version has no clusters.
+      address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4", two
+        workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
       devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
       memory_limit: bytes of each device that arrays may take, more is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT
         or no limit but the device's own.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, UNIMPLEMENTED for an address,
-        FAILED_PRECONDITION where JAX already runs with other settings, NOT_FOUND where the library is missing.
+      PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, FAILED_PRECONDITION where JAX
+        already runs with other settings, NOT_FOUND where the library is missing.
     """
     _backend.init(address, devices, memory_limit, unknown)
 

@@ -209,6 +209,9 @@ def _client_options() -> dict[str, Any]:
             "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
         )
     asked = said.with_environment()
+    _native.set_cluster(asked.address)
+    if asked.address is not None:
+        return {}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:
         return options | {"devices": asked.devices}
@@ -233,6 +236,12 @@ def init(address: str | None, devices: Any, memory_limit: Any, unknown: dict[str
                 _settings = asked
             _closed = False
             return
+        if asked.address is not None and asked.address != _settings.with_environment().address:
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                f"pathways.init({asked.address!r}) comes too late: JAX already runs on other devices; call it before "
+                "the first use of JAX, or call pathways.shutdown() first",
+            )
         have = sys.modules["jax._src.xla_bridge"]._backends[NAME].device_count()
         if asked.devices is not None and asked.devices != have:
             raise PathwaysError(

@@ -60,6 +60,7 @@ def _open(path: Path) -> ctypes.CDLL:
         # Declared by hand: pointers to text are void pointers, since each is freed after it is read.
         for name, result, arguments in (
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
+            ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p]),
             ("pathways_info", ctypes.c_void_p, []),
             ("pathways_stats", ctypes.c_void_p, []),
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
@@ -101,6 +102,16 @@ def set_plugin_dirs(directories: list[str]) -> None:
     joined = ":".join(directory for directory in directories if ":" not in directory)
     if load().pathways_plugin_dirs(os.fsencode(joined)) != 0:
         raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
+
+
+def set_cluster(address: str | None) -> None:
+    """Says whose devices the next PJRT client has: the cluster's at address, or, for None, this process's.
+
+    Raises:
+      PathwaysError: FAILED_PRECONDITION as long as arrays or clients of the other kind live.
+    """
+    library = load()
+    _raise(_text(library, library.pathways_set_cluster((address or "").encode())))
 
 
 def info() -> dict[str, Any]:

@@ -52,11 +52,14 @@ class Settings:
         if memory_limit is None and (text := os.environ.get("PATHWAYS_MEMORY_LIMIT", "").strip()):
             memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
         if address is not None:
-            raise PathwaysError(
-                "UNIMPLEMENTED",
-                f"the address {address!r} names a cluster, and this version drives the devices of one machine only; "
-                "leave address and PATHWAYS_ADDRESS out",
-            )
+            # What PATHWAYS_DEVICES and _MEMORY_LIMIT say is of this machine; a cluster's workers say what theirs have.
+            devices, memory_limit = self.devices, self.memory_limit
+            if devices is not None or memory_limit is not None:
+                raise PathwaysError(
+                    "INVALID_ARGUMENT",
+                    f"devices and memory_limit are for the devices of this machine, and the address {address!r} names "
+                    "a cluster, whose workers say what there is; leave them out",
+                )
         return Settings(address, devices, memory_limit)
 
 
