@@ -50,6 +50,7 @@ type Client struct {
 	options           ClientOptions
 	stages            stages
 	service           atomic.Pointer[service] // nil until ServeCollectives
+	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
 
 	// What keeps the plugin's client: the client itself until Close, each buffer,
 	// executable and context that is open, each event that has not fired, and each
@@ -298,6 +299,7 @@ func (c *Client) wake() {
 
 func (c *Client) destroy() {
 	c.service.Load().close()
+	c.refusing.Load().close()
 	// No one is left who could be told of an error.
 	_ = c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
 	c.store.close()

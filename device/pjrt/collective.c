@@ -73,8 +73,42 @@ static bool read_text(const XLA_FFI_Attrs* attrs, pwdrv_bytes* text) {
   return true;
 }
 
-// What the client of an execution is found by, in the execution's context: "pwclient".
-static const int64_t CLIENT_TYPE = 0x7077636c69656e74;
+// What a client is found by in an execution's context: a type of ours, whose id
+// each plugin gives. Plugins are never unloaded, so neither is an entry.
+typedef struct plugin_type {
+  struct plugin_type* next;
+  const PJRT_Api* plugin;
+  const XLA_FFI_Api* api;
+  int64_t id;
+} plugin_type;
+
+static plugin_type* types;  // read and added to atomically
+
+static const plugin_type* first_type(void) { return __atomic_load_n(&types, __ATOMIC_ACQUIRE); }
+
+static int64_t type_of(const XLA_FFI_Api* api) {
+  const plugin_type* t = first_type();
+  while (t->api != api) t = t->next;  // it is there: the handler is registered after it
+  return t->id;
+}
+
+static PJRT_Error* register_type(const PJRT_Api* plugin, const XLA_FFI_Api* api) {
+  static const char name[] = "pathways_client";
+  static PJRT_FFI_Type_Info info;
+  PWDRV_ARGS(PJRT_FFI_Type_Register);
+  args.type_name = name;
+  args.type_name_size = sizeof(name) - 1;
+  args.type_info = &info;
+  PJRT_Error* (*call)(PJRT_FFI_Type_Register_Args*) = pw_ffi_extension(plugin)->type_register;
+  PJRT_Error* error = call(&args);
+  if (error != NULL) return error;
+  plugin_type* t = pwdrv_must(malloc(sizeof *t));
+  *t = (plugin_type){.plugin = plugin, .api = api, .id = args.type_id};
+  t->next = __atomic_load_n(&types, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(&types, &t->next, t, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  }
+  return NULL;
+}
 
 static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   char* text;
@@ -84,7 +118,7 @@ static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 
 // 0 where the execution has no context, or one that is not ours.
 static uintptr_t client_of(const XLA_FFI_Api* api, void* ctx) {
-  XLA_FFI_TypeId type_id = {CLIENT_TYPE};
+  XLA_FFI_TypeId type_id = {type_of(api)};
   XLA_FFI_ExecutionContext_Get_Args args = {
       .struct_size = XLA_FFI_ExecutionContext_Get_Args_STRUCT_SIZE, .ctx = ctx, .type_id = &type_id};
   XLA_FFI_Error* (*get)(XLA_FFI_ExecutionContext_Get_Args*) = api->XLA_FFI_ExecutionContext_Get;
@@ -137,6 +171,10 @@ pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target,
   if (!PW_FFI_HAS(of, XLA_FFI_Future_SetError)) return (pwdrv_status){NULL, "XLA_FFI_Future_SetError"};
   if (!PW_FFI_HAS(of, XLA_FFI_RunId_Get)) return (pwdrv_status){NULL, "XLA_FFI_RunId_Get"};
   if (!PW_FFI_HAS(of, XLA_FFI_DeviceOrdinal_Get)) return (pwdrv_status){NULL, "XLA_FFI_DeviceOrdinal_Get"};
+  if (pw_ffi_extension(api)->type_register == NULL) return (pwdrv_status){NULL, "PJRT_FFI_Type_Register"};
+  if (pw_ffi_extension(api)->user_data_add == NULL) return (pwdrv_status){NULL, "PJRT_FFI_UserData_Add"};
+  PJRT_Error* refusal = register_type(api, of);
+  if (refusal != NULL) return (pwdrv_status){refusal, NULL};
   const pw_ffi_handler bundle[PW_FFI_STAGES] = {NULL, NULL, NULL, collective};
   XLA_FFI_Error* error = pw_ffi_register(of, target, "Host", bundle, 0);
   if (error != NULL) *code = pw_ffi_take_error(of, error, message);
@@ -144,12 +182,12 @@ pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target,
 }
 
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client) {
-  const PJRT_FFI_Extension* extension = pw_ffi_extension(api);
-  if (extension == NULL || extension->user_data_add == NULL) return (pwdrv_status){NULL, "PJRT_FFI_UserData_Add"};
+  const plugin_type* t = first_type();
+  while (t->plugin != api) t = t->next;
   PWDRV_ARGS(PJRT_FFI_UserData_Add);
   args.context = context;
-  args.user_data = (PJRT_FFI_UserData){.type_id = CLIENT_TYPE, .data = (void*)client};
-  PJRT_Error* (*add)(PJRT_FFI_UserData_Add_Args*) = extension->user_data_add;
+  args.user_data = (PJRT_FFI_UserData){.type_id = t->id, .data = (void*)client};
+  PJRT_Error* (*add)(PJRT_FFI_UserData_Add_Args*) = pw_ffi_extension(api)->user_data_add;
   return (pwdrv_status){add(&args), NULL};
 }
 

@@ -34,21 +34,52 @@ func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	if err := c.plugin.registerCollectives(); err != nil {
 		return status.Wrap(err, "plugin %s cannot have its collectives carried", c.plugin.path)
 	}
+	served, err := c.serve(&c.service, handle)
+	if err == nil && !served {
+		err = status.New(status.FailedPrecondition, "the collectives of this %s client are served already", c.platform)
+	}
+	return err
+}
+
+// serve makes a service where there is none yet.
+func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.CollectiveCall)) (bool, error) {
 	s := &service{handle: handle}
 	s.self = cgo.NewHandle(s)
 	in, err := c.newContext(s)
 	if err != nil {
 		s.self.Delete()
-		return err
+		return false, err
 	}
 	s.context = in
-	if !c.service.CompareAndSwap(nil, s) {
+	if !at.CompareAndSwap(nil, s) {
 		in.Close()
 		s.self.Delete()
-		return status.New(status.FailedPrecondition, "the collectives of this %s client are served already", c.platform)
+		return false, nil
 	}
 	c.closedOne() // the context goes with the client, and does not keep it
-	return nil
+	return true, nil
+}
+
+// serving gives the service of an execution that has no context of its own. A
+// program with collectives must have one, or some plugins crash: so where no one
+// serves this client, but the plugin knows the target, one that refuses.
+func (c *Client) serving() (*service, error) {
+	if s := c.service.Load(); s != nil || !c.plugin.collectives.made.Load() {
+		return s, nil
+	}
+	if c.refusing.Load() == nil {
+		if _, err := c.serve(&c.refusing, refuse); err != nil {
+			return nil, err
+		}
+	}
+	return c.refusing.Load(), nil
+}
+
+func refuse(call *device.CollectiveCall) { call.Done(notServed()) }
+
+func notServed() error {
+	return status.New(status.FailedPrecondition,
+		"the execution of a program with collectives names no client that carries them: run it by a client that serves collectives")
 }
 
 // close frees what a client's service has; nil does nothing. No program runs any
@@ -65,6 +96,7 @@ func (s *service) close() {
 type registration struct {
 	once sync.Once
 	err  error
+	made atomic.Bool
 }
 
 func (p *Plugin) registerCollectives() error {
@@ -81,6 +113,7 @@ func (p *Plugin) registerCollectives() error {
 			p.collectives.err = &status.Error{Code: status.Code(code), Message: C.GoString(message)}
 		}
 		C.free(unsafe.Pointer(message))
+		p.collectives.made.Store(p.collectives.err == nil)
 	})
 	return p.collectives.err
 }
@@ -110,8 +143,7 @@ func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
 		}
 	}()
 	if call.client == 0 {
-		return collectiveError(unsafe.Pointer(call.api), status.New(status.FailedPrecondition,
-			"a collective of a program whose execution names no client that carries collectives"))
+		return collectiveError(unsafe.Pointer(call.api), notServed())
 	}
 	s := cgo.Handle(call.client).Value().(*service)
 	a := &arrival{api: unsafe.Pointer(call.api)}

@@ -182,7 +182,7 @@ typedef struct {
 // ever.
 pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, const void** ffi, int* code,
                                         char** message);
-// Has calls of executions in the context name a client.
+// Has calls of executions in the context name a client. The target is registered.
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client);
 // Both give errors that pathwaysDriverCollective returns.
 void* pwdrv_future_create(const void* ffi, void** error);

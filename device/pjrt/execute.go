@@ -93,7 +93,9 @@ func (x *Executable) ExecuteIn(r device.Run, in *ExecuteContext) (*device.Result
 	var context *C.PJRT_ExecuteContext
 	if in != nil {
 		context = in.raw
-	} else if s := x.client.service.Load(); s != nil {
+	} else if s, err := x.client.serving(); err != nil {
+		return nil, err
+	} else if s != nil {
 		context = s.context.raw
 	}
 	var deleted C.int64_t

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
 )
 
 // exchange carries the collectives of gangs whose devices are of several clients
@@ -380,14 +381,17 @@ var programs = []program{
 	{"flattened", 2, 2, "4xf32", "4xf32", psum(`replica_groups = dense<[[0, 3], [1, 2]]> : tensor<2x2xi64>, ` + global), []string{
 		"all-reduce groups=0,3/1:2 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
 	{"all_gather", 1, 4, "2x3xf32", "2x12xf32", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 1 : i64, ` + all + ", " + global +
-		`} : (tensor<2x3xf32>) -> tensor<2x12xf32>`, nil},
+		`} : (tensor<2x3xf32>) -> tensor<2x12xf32>`, []string{
+		"all-gather groups=0:4 in=f32[3,2] out=f32[12,2]"}},
 	{"all_gather_first", 1, 4, "2x3xf32", "8x3xf32", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, ` + all + ", " + global +
 		`} : (tensor<2x3xf32>) -> tensor<8x3xf32>`, []string{
 		"all-gather groups=0:4 in=f32[2,3] out=f32[8,3]"}},
 	{"reduce_scatter", 1, 4, "3x8xf32", "3x2xf32", reduce("%y", "reduce_scatter", "%x", "add", "f32",
-		"scatter_dimension = 1 : i64, "+all+", "+global, "3x8xf32", "3x2xf32"), nil},
+		"scatter_dimension = 1 : i64, "+all+", "+global, "3x8xf32", "3x2xf32"), []string{
+		"reduce-scatter groups=0:4 reduction=sum type=f32 in=f32[8,3] out=f32[2,3]"}},
 	{"all_to_all", 1, 4, "3x8xf32", "12x2xf32", `%y = "stablehlo.all_to_all"(%x) {split_dimension = 1 : i64, concat_dimension = 0 : i64, split_count = 4 : i64, ` +
-		all + ", " + channel + `} : (tensor<3x8xf32>) -> tensor<12x2xf32>`, nil},
+		all + ", " + channel + `} : (tensor<3x8xf32>) -> tensor<12x2xf32>`, []string{
+		"all-to-all groups=0:4 dim=-1 in=f32[3,2]/f32[3,2]/f32[3,2]/f32[3,2] out=f32[3,2]/f32[3,2]/f32[3,2]/f32[3,2]"}},
 	{"collective_permute", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1], [1, 2], [3, 0]]> : tensor<3x2xi64>, ` +
 		channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, []string{
 		"collective-permute pairs=0>1:2,3>0 in=f32[4] out=f32[4]"}},
@@ -412,14 +416,18 @@ var programs = []program{
 		"all-reduce groups=0:4 reduction=and type=pred in=pred[4] out=pred[4]"}},
 	{"complex", 1, 4, "4xcomplex<f32>", "4xcomplex<f32>", reduce("%y", "all_reduce", "%x", "add", "complex<f32>", all+", "+global, "4xcomplex<f32>", "4xcomplex<f32>"), []string{
 		"all-reduce groups=0:4 reduction=sum type=c64 in=c64[4] out=c64[4]"}},
-	{"bf16", 1, 4, "4xbf16", "4xbf16", reduce("%y", "all_reduce", "%x", "add", "bf16", all+", "+global, "4xbf16", "4xbf16"), nil},
-	{"f16", 1, 4, "4xf16", "4xf16", reduce("%y", "all_reduce", "%x", "add", "f16", all+", "+global, "4xf16", "4xf16"), nil},
+	{"bf16", 1, 4, "4xbf16", "4xbf16", reduce("%y", "all_reduce", "%x", "add", "bf16", all+", "+global, "4xbf16", "4xbf16"), []string{
+		"all-reduce groups=0:4 reduction=sum type=f32 in=f32[4] out=f32[4]"}},
+	{"f16", 1, 4, "4xf16", "4xf16", reduce("%y", "all_reduce", "%x", "add", "f16", all+", "+global, "4xf16", "4xf16"), []string{
+		"all-reduce groups=0:4 reduction=sum type=f16 in=f16[4] out=f16[4]"}},
 	{"narrow", 1, 4, "2x3xi4", "8x3xi4", `%y = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, ` + all + ", " + global +
-		`} : (tensor<2x3xi4>) -> tensor<8x3xi4>`, nil},
+		`} : (tensor<2x3xi4>) -> tensor<8x3xi4>`, []string{
+		"all-gather groups=0:4 in=s8[2,3] out=s8[8,3]"}},
 	{"variadic", 1, 4, "4xf32", "4xf32", `%e = stablehlo.exponential %x : tensor<4xf32>
     ` + reduce("%u", "all_reduce", "%x", "add", "f32", all+", "+global, "4xf32", "4xf32") +
 		reduce("%v", "all_reduce", "%e", "add", "f32", all+", "+global, "4xf32", "4xf32") + `
-    %y = stablehlo.multiply %u, %v : tensor<4xf32>`, nil},
+    %y = stablehlo.multiply %u, %v : tensor<4xf32>`, []string{
+		"all-reduce groups=0:4 reduction=sum type=f32 in=f32[4]/f32[4] out=f32[4]/f32[4]"}},
 	{"loop", 1, 4, "4xf32", "4xf32", `%n = stablehlo.constant dense<0> : tensor<i32>
     %r:2 = stablehlo.while(%i = %n, %z = %x) : tensor<i32>, tensor<4xf32>
       cond {
@@ -436,7 +444,11 @@ var programs = []program{
         %j = stablehlo.add %i, %one : tensor<i32>
         stablehlo.return %j, %k : tensor<i32>, tensor<4xf32>
       }
-    %y = stablehlo.add %r#1, %x : tensor<4xf32>`, nil},
+    %y = stablehlo.add %r#1, %x : tensor<4xf32>`, []string{
+		"all-reduce groups=0:4 reduction=sum type=f32 in=f32[4] out=f32[4]", "collective-permute pairs=0>1:3,3>0 in=f32[4] out=f32[4]"}},
+	{"collective_broadcast", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` + channel +
+		`} : (tensor<4xf32>) -> tensor<4xf32>`, []string{
+		"collective-broadcast groups=2,0:2 in=f32[4] out=f32[4]"}},
 }
 
 // gang runs a program for 4 devices on 2 clients, each device by itself.
@@ -585,14 +597,253 @@ func TestCollectives(t *testing.T) {
 					text := program.Collectives[i].String()
 					specs = append(specs, strings.Replace(text, fmt.Sprintf(" site=%d", i), "", 1))
 				}
-				if one.specs == nil {
-					t.Log(strings.Join(specs, "\n"))
-				} else if !slices.Equal(specs, one.specs) {
+				if !slices.Equal(specs, one.specs) {
 					t.Errorf("got %q, want %q", specs, one.specs)
 				}
 				native := client(t, p, 4)
 				g.compare(t, compile(t, native, one.source(), one.options()), native, 3)
 			})
+		}
+	})
+}
+
+// everything has each kind of collective, products of matrices that the
+// partitioner splits, a loop and a branch. Its first argument is donated.
+func everything() (source device.Program, options []byte) {
+	collectives := `%g = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, ` + all + ", " + global + `} : (tensor<2x16xf32>) -> tensor<8x16xf32>
+        ` + reduce("%r", "all_reduce", "%g", "add", "f32", all+", "+global, "8x16xf32", "8x16xf32") +
+		reduce("%sc", "reduce_scatter", "%r", "add", "f32", "scatter_dimension = 0 : i64, "+all+", "+global, "8x16xf32", "2x16xf32") + `
+        %tt = "stablehlo.all_to_all"(%sc) {split_dimension = 1 : i64, concat_dimension = 1 : i64, split_count = 4 : i64, ` + all + ", " + channel + `} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+        %y = "stablehlo.collective_permute"(%tt) {source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>, ` + channel + `} : (tensor<2x16xf32>) -> tensor<2x16xf32>`
+	const split = `mhlo.sharding = "{devices=[4,1]<=[4]}"`
+	return mlir("everything attributes {mhlo.num_replicas = 1 : i32, mhlo.num_partitions = 4 : i32}", strings.NewReplacer("SPLIT", split, "COLLECTIVES", collectives).Replace(`
+  func.func public @main(%in: tensor<8x16xf32> {SPLIT, tf.aliasing_output = 0 : i32}, %m: tensor<16x16xf32> {SPLIT})
+      -> (tensor<8x16xf32> {SPLIT}, tensor<f32> {mhlo.sharding = "{replicated}"}) {
+    %p = stablehlo.dot_general %in, %m, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+    %n = stablehlo.constant dense<0> : tensor<i32>
+    %w:2 = stablehlo.while(%i = %n, %z = %p) : tensor<i32>, tensor<8x16xf32>
+      cond {
+        %c = stablehlo.constant dense<3> : tensor<i32>
+        %lt = stablehlo.compare LT, %i, %c : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %lt : tensor<i1>
+      } do {
+        %0 = stablehlo.custom_call @Sharding(%z) {SPLIT} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+        %x = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8x16xf32>) -> tensor<2x16xf32>
+        COLLECTIVES
+        %1 = stablehlo.custom_call @Sharding(%y) {mhlo.sharding = "{manual}"} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+        %2 = stablehlo.custom_call @SPMDShardToFullShape(%1) {SPLIT} : (tensor<2x16xf32>) -> tensor<8x16xf32>
+        %d = stablehlo.dot_general %2, %m, contracting_dims = [1] x [1] : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+        %q = stablehlo.constant dense<0.01> : tensor<8x16xf32>
+        %h = stablehlo.multiply %d, %q : tensor<8x16xf32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %j = stablehlo.add %i, %one : tensor<i32>
+        stablehlo.return %j, %h : tensor<i32>, tensor<8x16xf32>
+      }
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %l = stablehlo.reduce(%w#1 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<f32>
+    %pos = stablehlo.compare GT, %l, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %br = "stablehlo.if"(%pos) ({
+        %t = stablehlo.dot_general %w#1, %m, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+        stablehlo.return %t : tensor<8x16xf32>
+      }, {
+        stablehlo.return %in : tensor<8x16xf32>
+      }) : (tensor<i1>) -> tensor<8x16xf32>
+    return %br, %l : tensor<8x16xf32>, tensor<f32>
+  }`)), CompileOptions(1, 4, []int{0, 1, 2, 3}, false)
+}
+
+func TestGang(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		source, options := everything()
+		g, program := makeGang(t, p, source, options)
+		has := map[spmd.Op]bool{}
+		for _, s := range program.Collectives {
+			has[s.Op] = true
+		}
+		for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute} {
+			if !has[op] {
+				t.Errorf("the program has no %s", op)
+			}
+		}
+		if _, donated, _ := g.executables[0].Parameters(); !slices.Equal(donated, []int{0}) {
+			t.Errorf("donated %v, want [0]", donated)
+		}
+		native := client(t, p, 4)
+		x := compile(t, native, source, options)
+		g.compare(t, x, native, 50)
+
+		// What was compiled for one device serves another client.
+		serialized, err := g.executables[0].Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range g.clients {
+			loaded, err := c.Load(t.Context(), serialized)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(loaded.Close)
+			g.executables[i] = loaded
+		}
+		g.compare(t, x, native, 3)
+	})
+}
+
+// TestGangOrder checks that devices come to collectives that do not need each
+// other in one order.
+func TestGangOrder(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		var body strings.Builder
+		sum := "%x"
+		for i := range 12 {
+			// Different amounts of work before each, and results that meet at the end.
+			fmt.Fprintf(&body, "%%e%d = stablehlo.exponential %%x : tensor<4xf32>\n", i)
+			pairs := fmt.Sprintf("dense<[[0, %d], [%d, 0]]> : tensor<2x2xi64>", i%3+1, i%3+1)
+			fmt.Fprintf(&body, "%%c%d = \"stablehlo.collective_permute\"(%%e%d) {source_target_pairs = %s, %s} : (tensor<4xf32>) -> tensor<4xf32>\n", i, i, pairs, channel)
+			fmt.Fprintf(&body, "%%s%d = stablehlo.add %s, %%c%d : tensor<4xf32>\n", i, sum, i)
+			sum = fmt.Sprintf("%%s%d", i)
+		}
+		fmt.Fprintf(&body, "%%y = stablehlo.add %s, %s : tensor<4xf32>", sum, sum)
+		one := program{name: "order", replicas: 1, partitions: 4, in: "4xf32", out: "4xf32", body: body.String()}
+		g, program := makeGang(t, p, one.source(), one.options())
+		g.exchange.order = map[visit][]int{}
+		want := make([]int, len(program.Collectives))
+		for i := range want {
+			want[i] = i
+		}
+		for round := range 20 {
+			g.run(t, gangInputs([]shape.Shape{f32(4)}, uint64(round)))
+		}
+		for v, sites := range g.exchange.order {
+			if !slices.Equal(sites, want) {
+				t.Fatalf("launch %d, rank %d: sites %v, want %v", v.launch, v.rank, sites, want)
+			}
+		}
+		if len(g.exchange.order) != 80 {
+			t.Errorf("%d visits, want 80", len(g.exchange.order))
+		}
+	})
+}
+
+// TestLayouts checks that arguments and results of an unusual layout stay so.
+func TestLayouts(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		source := mlir("layouts attributes {mhlo.num_replicas = 1 : i32, mhlo.num_partitions = 4 : i32}", `
+  func.func public @main(%a: tensor<8x6xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}", mhlo.layout_mode = "{0,1}"})
+      -> (tensor<8x6xf32> {mhlo.sharding = "{replicated}", mhlo.layout_mode = "{0,1}"}) {
+    %e = stablehlo.exponential %a : tensor<8x6xf32>
+    return %e : tensor<8x6xf32>
+  }`)
+		g, _ := makeGang(t, p, source, CompileOptions(1, 4, []int{0, 1, 2, 3}, false))
+		native := client(t, p, 4)
+		g.compare(t, compile(t, native, source, CompileOptions(1, 4, []int{0, 1, 2, 3}, false)), native, 3)
+	})
+}
+
+// TestCollectiveFails checks that an error of one collective is that of the runs
+// of its devices, and harms no later one.
+func TestCollectiveFails(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		for _, late := range []bool{false, true} {
+			c := client(t, p, 1)
+			fail := true
+			if err := c.ServeCollectives(func(call *device.CollectiveCall) {
+				err := status.New(status.Unavailable, "worker 3 is gone")
+				if !fail {
+					copy(call.Results[0], call.Operands[0])
+					err = nil
+				}
+				end := func() {
+					call.Done(err)
+					call.Done(nil) // has no effect
+				}
+				if late {
+					go end()
+				} else {
+					end()
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			refused(t, c.ServeCollectives(func(*device.CollectiveCall) {}), status.FailedPrecondition, "served already")
+			one := programs[0]
+			module, err := c.Partition(t.Context(), one.source(), one.options(), 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			program, err := spmd.Rewrite(module)
+			if err != nil {
+				t.Fatal(err)
+			}
+			options, err := program.OneDevice(one.options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := compile(t, c, device.Program{Format: "hlo", Code: program.Module}, options)
+			b := put(t, c, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
+			r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0})
+			if err == nil {
+				t.Cleanup(r.Outputs[0][0].Close)
+				err = r.Outputs[0][0].Ready().Wait(t.Context())
+			}
+			refused(t, err, status.Unavailable, "worker 3 is gone")
+			fail = false
+			if got := get(t, run(t, x, []device.Buffer{b}).Outputs[0][0]); !bytes.Equal(got, floats(1, 2, 3, 4)) {
+				t.Errorf("got %v", got)
+			}
+		}
+	})
+}
+
+// TestNotServed checks what a program gets whose client carries no collectives.
+func TestNotServed(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		_, program := makeGang(t, p, programs[0].source(), programs[0].options())
+		other := client(t, p, 1)
+		options, err := program.OneDevice(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := compile(t, other, device.Program{Format: "hlo", Code: program.Module}, options)
+		in, err := other.NewContext()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		b := put(t, other, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
+		for _, in := range []*ExecuteContext{nil, in} {
+			r, err := x.ExecuteIn(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0}, in)
+			if err == nil {
+				t.Cleanup(r.Outputs[0][0].Close)
+				err = r.Done[0].Wait(t.Context())
+			}
+			refused(t, err, status.FailedPrecondition, "names no client")
+		}
+	})
+}
+
+func TestPartitionRefused(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		one := programs[0]
+		_, err := c.Partition(t.Context(), one.source(), one.options(), 0)
+		refused(t, err, status.InvalidArgument, "0 devices")
+		_, err = c.Partition(t.Context(), device.Program{Format: "mlir", Code: []byte("module {")}, one.options(), 4)
+		refused(t, err, status.InvalidArgument)
+		reducer := program{"mean", 1, 4, "4xf32", "4xf32", strings.Replace(psum(all+", "+global), "stablehlo.add", "stablehlo.subtract", 1), nil}
+		if module, err := c.Partition(t.Context(), reducer.source(), reducer.options(), 4); err == nil {
+			_, err = spmd.Rewrite(module)
+			refused(t, err, status.Unimplemented, "all-reduce", "subtract")
+		} else {
+			refused(t, err, status.Unimplemented)
+		}
+		for n := range 4 { // more sizes than are kept
+			one.partitions = n + 1
+			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
+			devices := []int{0, 1, 2, 3}[:n+1]
+			if _, err := c.Partition(t.Context(), source, CompileOptions(n+1, 1, devices, false), n+1); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
