@@ -53,7 +53,13 @@ func BenchmarkScalar(b *testing.B) {
 	for _, processes := range []int{1, 2, 8} {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			b.ReportAllocs()
-			chain(b, newWorld(b, processes), Gang{ID: 1, Launch: 1, Ranks: blocked(8, processes)}, allReduce(8, shape.Shape{DType: shape.F32}), b.N)
+			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(8, processes)}, allReduce(8, shape.Shape{DType: shape.F32}), b.N)
+		})
+		b.Run(fmt.Sprintf("board/processes=%d", processes), func(b *testing.B) {
+			b.ReportAllocs()
+			w := newWorld(b, processes, processes)
+			defer w.close()
+			chain(b, w, Gang{ID: 1, Launch: 1, Ranks: blocked(8, processes)}, allReduce(8, shape.Shape{DType: shape.F32}), b.N)
 		})
 	}
 }
@@ -65,7 +71,7 @@ func BenchmarkLarge(b *testing.B) {
 	for _, processes := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			b.SetBytes(4 * bytes)
-			chain(b, newWorld(b, processes), Gang{ID: 1, Launch: 1, Ranks: blocked(4, processes)}, allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{bytes / 4}}), b.N)
+			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(4, processes)}, allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{bytes / 4}}), b.N)
 		})
 	}
 	b.Run("copy", func(b *testing.B) { // what this machine can move

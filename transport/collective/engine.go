@@ -15,6 +15,7 @@ type Engine struct {
 	exchange transport.Exchange
 	space    uint64
 	self     uint64
+	board    *Board // nil where there is none
 
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
@@ -37,12 +38,16 @@ type planKey struct {
 // plansMax bounds the plans that are kept. They are made again when needed.
 const plansMax = 4096
 
-// New makes the engine of a process for one island.
-func New(exchange transport.Exchange, island uint32) *Engine {
+// New makes the engine of a process for one island. The board, which may be nil,
+// carries small blocks between its members; it is the engine's alone, and all its
+// members have it from the first gang on that they share. Gangs then begin in the
+// order of their numbers.
+func New(exchange transport.Exchange, island uint32, board *Board) *Engine {
 	return &Engine{
 		exchange: exchange,
 		space:    transport.Collectives(island),
 		self:     exchange.Self(),
+		board:    board,
 		launches: map[int32]*gang{},
 		gangs:    map[uint64]*gang{},
 		plans:    map[planKey]*plan{},
@@ -78,6 +83,9 @@ func (e *Engine) Begin(g Gang) {
 	}
 	own := &gang{engine: e, id: g.ID, launch: g.Launch, ranks: g.Ranks, err: e.closed}
 	e.gangs[g.ID], e.launches[g.Launch] = own, own
+	if e.board != nil {
+		e.board.begin(g.ID)
+	}
 	if len(e.gone) == 0 || own.err != nil {
 		return
 	}
@@ -106,6 +114,9 @@ func (e *Engine) End(id uint64) {
 	if g.abort(status.New(status.Cancelled, "gang %d has ended on this worker", id)) {
 		e.exchange.Fail(e.space, id, g.reason()) // what came for it since, too
 	}
+	if e.board != nil {
+		e.board.end(id)
+	}
 }
 
 // Abort ends every call of a gang, also those to come, with err. Of a gang that
@@ -123,6 +134,11 @@ func (e *Engine) Abort(id uint64, err error) {
 func (g *gang) fail(err error) {
 	g.abort(err)
 	g.engine.exchange.Fail(g.engine.space, g.id, err)
+	if b := g.engine.board; b != nil {
+		for _, m := range b.fail(g.id) {
+			m.letGo(g.reason())
+		}
+	}
 }
 
 // Lost says that a process is no more: gangs with ranks there are aborted with
@@ -253,6 +269,7 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 		return p
 	}
 	p = planOf(spec, ranks, e.self)
+	p.meet(e.board)
 	e.plansMu.Lock()
 	if len(e.plans) >= plansMax {
 		clear(e.plans)

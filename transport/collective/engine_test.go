@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -25,14 +26,55 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	hub     *hub
 	engines map[uint64]*Engine
+	boards  []*Board
 }
 
-func newWorld(t testing.TB, processes int) *world {
+// newWorld makes engines for processes 1, 2, 3 …, of which the first so many
+// share a board.
+func newWorld(t testing.TB, processes, near int) *world {
 	w := &world{hub: newHub(t, processes), engines: map[uint64]*Engine{}}
+	var f *os.File
+	if near > 0 {
+		members := make([]uint64, near)
+		for i := range members {
+			members[i] = uint64(i + 1)
+		}
+		var err error
+		if f, err = CreateBoard(members); err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
 	for id, n := range w.hub.nodes {
-		w.engines[id] = New(n, 7)
+		var b *Board
+		if id <= uint64(near) {
+			var err error
+			if b, err = OpenBoard(f, id); err != nil {
+				t.Fatal(err)
+			}
+			w.boards = append(w.boards, b)
+		}
+		w.engines[id] = New(n, 7, b)
 	}
 	return w
+}
+
+// close checks that nothing is left.
+func (w *world) close() {
+	w.hub.t.Helper()
+	for _, e := range w.engines {
+		if len(e.gangs) != 0 || len(e.launches) != 0 {
+			w.hub.t.Errorf("an engine still knows %v, %v", e.gangs, e.launches)
+		}
+	}
+	for _, b := range w.boards {
+		b.mu.Lock()
+		if len(b.waits) != 0 || len(b.open) != 0 || len(b.early) != 0 || len(b.live) != 0 {
+			w.hub.t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
+		}
+		b.mu.Unlock()
+		b.Close()
+	}
 }
 
 func (w *world) begin(g Gang) {
@@ -290,7 +332,8 @@ func TestTwin(t *testing.T) {
 		s := drawSpec(rt, ranks)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
-		w := newWorld(t, processes)
+		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
+		defer w.close()
 		w.begin(g)
 		got, errs := w.enter(g, s, in, rapid.IntRange(1, 3).Draw(rt, "times"), rng)
 		for r, err := range errs {
@@ -301,11 +344,6 @@ func TestTwin(t *testing.T) {
 		same(t, s, got, twin(s, ranks, in))
 		w.end(g.ID)
 		w.hub.clean()
-		for _, e := range w.engines {
-			if len(e.gangs) != 0 || len(e.launches) != 0 {
-				rt.Fatalf("an engine still knows %v, %v", e.gangs, e.launches)
-			}
-		}
 		if t.Failed() {
 			rt.FailNow()
 		}
@@ -314,7 +352,7 @@ func TestTwin(t *testing.T) {
 
 // One block goes from a process to another, however many ranks they have.
 func TestOneBlockForAllRanks(t *testing.T) {
-	w := newWorld(t, 2)
+	w := newWorld(t, 2, 0)
 	g := Gang{ID: 1, Launch: 1, Ranks: blocked(8, 2)}
 	x := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	s := &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}, Reduction: spmd.Sum, DType: shape.F32, Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
@@ -331,8 +369,15 @@ func TestOneBlockForAllRanks(t *testing.T) {
 // A device that goes on from one collective to the next in Done is no recursion,
 // and devices that run far ahead of others meet the right ones.
 func TestChain(t *testing.T) {
+	for _, near := range []int{0, 2} {
+		t.Run(fmt.Sprintf("near=%d", near), func(t *testing.T) { testChain(t, near) })
+	}
+}
+
+func testChain(t *testing.T, near int) {
 	const length = 10_000
-	w := newWorld(t, 2)
+	w := newWorld(t, 2, near)
+	defer w.close()
 	g := Gang{ID: 3, Launch: 3, Ranks: blocked(4, 2)}
 	w.begin(g)
 	x := shape.Shape{DType: shape.S64}
@@ -387,7 +432,8 @@ func TestAbortAndLoss(t *testing.T) {
 		s := drawSpec(rt, ranks)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
-		w := newWorld(t, processes)
+		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
+		defer w.close()
 		loss := rapid.Bool().Draw(rt, "loss")
 		dead := uint64(rapid.IntRange(1, processes).Draw(rt, "dead"))
 		hit := slices.ContainsFunc(g.Ranks, func(p Place) bool { return p.Process == dead })
@@ -446,11 +492,6 @@ func TestAbortAndLoss(t *testing.T) {
 			spin()
 		}
 		w.end(g.ID)
-		for _, e := range w.engines {
-			if len(e.gangs) != 0 || len(e.launches) != 0 {
-				rt.Fatalf("an engine still knows %v, %v", e.gangs, e.launches)
-			}
-		}
 		if n := w.hub.blocks.Load(); n != 0 {
 			rt.Errorf("%d blocks are not released", n)
 		}
@@ -470,7 +511,7 @@ func TestRefusals(t *testing.T) {
 	good := func() *spmd.Spec {
 		return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0}}, Reduction: spmd.Sum, DType: shape.F32, Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
 	}
-	w := newWorld(t, 1)
+	w := newWorld(t, 1, 0)
 	g := Gang{ID: 1, Launch: 1, Ranks: []Place{{1, 0}}}
 	for _, c := range []struct {
 		name string

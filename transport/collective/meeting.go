@@ -64,8 +64,18 @@ func (m *meeting) start() {
 	}
 	key := transport.Key{Space: g.engine.space, ID: g.id, Part: part(m.site, t.index, m.occurrence, m.round)}
 	m.holds.Store(1)
+	board := g.engine.board
+	if board != nil && t.near == nil {
+		board = nil
+	}
+	if board != nil && len(r.mail) > 0 {
+		m.holds.Add(1)
+		if board.expect(m, g.id, key.Part, r.mail) {
+			m.holds.Add(-1)
+		}
+	}
 	for i, peer := range t.peers {
-		if size := r.gets[i].bytes; size > 0 {
+		if size := r.gets[i].bytes; size > 0 && !(board != nil && t.near[i] && size <= mailMax) {
 			m.holds.Add(1)
 			ex.Expect(peer, key, size, nil, func(b transport.Block, err error) {
 				m.blocks[i] = b
@@ -82,7 +92,11 @@ func (m *meeting) start() {
 			if packed == nil || !s.same {
 				packed = m.pack(packed, s)
 			}
-			ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
+			if board != nil && t.near[i] && s.bytes <= mailMax {
+				board.post(peer, g.id, key.Part, (*packed)[:s.bytes])
+			} else {
+				ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
+			}
 		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1:
 			m.holds.Add(1)
 			reg := s.pieces[0].from.reg
@@ -104,7 +118,10 @@ func (m *meeting) start() {
 		scratch.Put(packed)
 	}
 	if err := g.reason(); err != nil { // aborted while the above was told
-		ex.Fail(g.engine.space, g.id, err)
+		g.fail(err)
+	}
+	if board != nil {
+		board.arrive()
 	}
 	if m.holds.Add(-1) == 0 {
 		m.work()
@@ -196,6 +213,14 @@ func (m *meeting) fill(dst []byte, s *pack) {
 		p := &s.pieces[i]
 		move(dst, dense(p.at, p.from.reg.bytes()), m.memory(p.from), p.from.reg)
 	}
+}
+
+// deliver puts a block that came by the board where the round's steps look for
+// it. The board's mu is held.
+func (m *meeting) deliver(peer int, data []byte) {
+	own := make([]byte, len(data)) // at least at a multiple of its elements' size
+	copy(own, data)
+	m.blocks[peer].Data = own
 }
 
 // memory gives the buffer that a ref is a region of.

@@ -35,7 +35,8 @@ type seat struct {
 type table struct {
 	index   int // numbers the groups of the site
 	peers   []uint64
-	calls   int // local members
+	near    []bool // by peer: small blocks go by the board; nil where none do
+	calls   int    // local members
 	rounds  []round
 	kernels []kernel // of reductions: by operand
 }
@@ -43,6 +44,7 @@ type table struct {
 // round is one exchange and what is done when its blocks are there.
 type round struct {
 	sends, gets []pack // by peer
+	mail        []int  // peers whose blocks come by the board
 	steps       []step
 	work        int64 // bytes that the steps touch
 }
@@ -121,6 +123,30 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
 		}
 	}
 	return p
+}
+
+// meet says which blocks go by a board.
+func (p *plan) meet(b *Board) {
+	if b == nil {
+		return
+	}
+	for _, s := range p.seats {
+		t := s.table
+		if t == nil || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
+			continue
+		}
+		t.near = make([]bool, len(t.peers))
+		for i, peer := range t.peers {
+			t.near[i] = b.reaches(peer)
+		}
+		for k := range t.rounds {
+			for i, g := range t.rounds[k].gets {
+				if t.near[i] && g.bytes > 0 && g.bytes <= mailMax {
+					t.rounds[k].mail = append(t.rounds[k].mail, i)
+				}
+			}
+		}
+	}
 }
 
 // check looks at what a spec says by itself.
