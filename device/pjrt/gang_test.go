@@ -446,9 +446,6 @@ var programs = []program{
       }
     %y = stablehlo.add %r#1, %x : tensor<4xf32>`, []string{
 		"all-reduce groups=0:4 reduction=sum type=f32 in=f32[4] out=f32[4]", "collective-permute pairs=0>1:3,3>0 in=f32[4] out=f32[4]"}},
-	{"collective_broadcast", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` + channel +
-		`} : (tensor<4xf32>) -> tensor<4xf32>`, []string{
-		"collective-broadcast groups=2,0:2 in=f32[4] out=f32[4]"}},
 }
 
 // gang runs a program for 4 devices on 2 clients, each device by itself.
@@ -837,6 +834,11 @@ func TestPartitionRefused(t *testing.T) {
 		} else {
 			refused(t, err, status.Unimplemented)
 		}
+		// What the plugin's compiler has no code for cannot be partitioned by it.
+		broadcast := program{"broadcast", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` +
+			channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, nil}
+		_, err = c.Partition(t.Context(), broadcast.source(), broadcast.options(), 4)
+		refused(t, err, status.Unimplemented, "collective-broadcast")
 		for n := range 4 { // more sizes than are kept
 			one.partitions = n + 1
 			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
