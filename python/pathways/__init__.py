@@ -46,8 +46,8 @@ def init(
     Calling it again with the same settings does nothing.
 
     Args:
-      address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4", two
-        workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
+      address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4",
+        two workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
       devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
       memory_limit: bytes of each device that arrays may take, more is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT
         or no limit but the device's own.
