@@ -524,3 +524,43 @@ func TestReshard(t *testing.T) {
 	s.Free([]uint64{x, y, z})
 	r.free()
 }
+
+// A run whose part on one worker cannot begin ends the parts of the others, which
+// wait for it in a collective, with the same error; and the devices go on.
+func TestPartFails(t *testing.T) {
+	r := open(t, 2, 1)
+	s := r.connect(t, "client")
+	sum := s.compile(programs(2)[1])
+	x := s.put(input, upTo(2), values(length))
+	token, warm := s.start(sum, x)
+	if err := s.wait(token); err != nil {
+		t.Fatal(err)
+	}
+	fail := make(chan func(error), 1)
+	p := &client.PutSpec{Object: s.Objects(1), Shape: input, Devices: []uint32{0, 1}, Token: s.next()}
+	p.Fill = func(d uint32, dst []byte, written func(error)) {
+		if d == 1 {
+			fail <- written
+			return
+		}
+		copy(dst, values(length)(0))
+		written(nil)
+	}
+	if err := s.Put(p); err != nil {
+		t.Fatal(err)
+	}
+	token, y := s.start(sum, p.Object)
+	beside, z := s.start(sum, x)
+	time.Sleep(20 * time.Millisecond) // the other worker is likely to be in the collective; it must not matter
+	(<-fail)(status.New(status.DataLoss, "the file of the array was cut short"))
+	for _, of := range []uint64{p.Token, token} {
+		if err := s.wait(of); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "cut short") {
+			t.Errorf("operation %d: %v", of, err)
+		}
+	}
+	if err := s.wait(beside); err != nil {
+		t.Errorf("a run behind: %v", err)
+	}
+	s.Free([]uint64{x, y, z, warm, p.Object})
+	r.free()
+}
