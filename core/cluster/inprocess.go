@@ -118,7 +118,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 		Threads:   Threads(d),
 	}
 	if _, ok := d.(device.Partitioner); ok {
-		m.engine = collective.New(m.exchange, 0)
+		m.engine = collective.New(m.exchange, 0, nil)
 		config.Engine = m.engine
 	} else {
 		config.DeviceID = func(process uint64, local int) (int, bool) {
