@@ -244,6 +244,9 @@ func (g *gang) enter(c Call) {
 
 // site finds or makes the gang's state of a spec. g.mu is held.
 func (g *gang) site(spec *spmd.Spec) (*site, error) {
+	if spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID { // which have no number
+		return &site{plan: g.engine.plan(spec, g.ranks)}, nil
+	}
 	if spec.Site < 0 || spec.Site >= sites {
 		return nil, status.New(status.Unimplemented, "%s has number %d in its program: there may be %d", spec.Op, spec.Site, sites)
 	}

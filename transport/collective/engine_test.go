@@ -125,7 +125,9 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 		}
 	}
 	n := rapid.SampledFrom(divisors).Draw(t, "group size")
-	if s.Op != spmd.CollectivePermute {
+	if s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID {
+		s.Site = -1
+	} else if s.Op != spmd.CollectivePermute {
 		for g := range slices.Chunk(order, n) {
 			s.Groups = append(s.Groups, slices.Clone(g))
 		}
