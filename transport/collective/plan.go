@@ -155,7 +155,8 @@ func (p *plan) check() error {
 	bad := func(format string, args ...any) error {
 		return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s %d", s.Op, s.Site)
 	}
-	if s.Site < 0 || s.Site >= sites || len(s.Groups) > groupsMax {
+	numberless := s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID
+	if !numberless && (s.Site < 0 || s.Site >= sites) || len(s.Groups) > groupsMax {
 		return status.New(status.Unimplemented, "%s %d of a program with %d groups: sites are numbered below %d, and have %d groups at most", s.Op, s.Site, len(s.Groups), sites, groupsMax)
 	}
 	for _, x := range slices.Concat(s.Operands, s.Results) {
