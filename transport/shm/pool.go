@@ -177,6 +177,19 @@ func (a *Arena) Get(size int, then func(*Block, error)) {
 	unmap(gone)
 }
 
+// Try gives a block if there is memory at hand for it, else nil.
+func (a *Arena) Try(size int) *Block {
+	if size == 0 {
+		return &Block{Data: []byte{}}
+	}
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	if a.closed != nil {
+		return nil
+	}
+	return a.take(size)
+}
+
 // Close ends an arena: who waits gets err, and its segments go as soon as their
 // blocks are released.
 func (a *Arena) Close(err error) {

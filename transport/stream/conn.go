@@ -78,20 +78,30 @@ func (c *Conn) Peer() string { return c.peer }
 func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
 
 // Send implements transport.Conn.
-func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1) }
+func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1, true) }
 
-// SendFile is Send of a message and an open file with it, over a unix socket.
+// Post is Send that never waits for room: for those who read from the peer and
+// must not wait for it, and whose protocol bounds what they send.
+func (c *Conn) Post(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1, false) }
+
+// PassesFiles says whether files can be passed.
+func (c *Conn) PassesFiles() bool {
+	_, ok := c.net.(*net.UnixConn)
+	return ok
+}
+
+// PostFile is Post of a message and an open file with it, over a unix socket.
 // The peer takes the file with File after it received the message. The caller may
-// close the file when SendFile has returned.
-func (c *Conn) SendFile(kind wire.Kind, payload []byte, file *os.File) error {
-	if _, ok := c.net.(*net.UnixConn); !ok {
+// close the file when PostFile has returned.
+func (c *Conn) PostFile(kind wire.Kind, payload []byte, file *os.File) error {
+	if !c.PassesFiles() {
 		return status.New(status.FailedPrecondition, "a file cannot be passed to %s: only unix sockets pass files", c.peer)
 	}
 	fd, err := duplicate(file)
 	if err != nil {
 		return status.New(status.Internal, "a file cannot be passed to %s: %w", c.peer, err)
 	}
-	if err := c.send(kind, payload, fd); err != nil {
+	if err := c.send(kind, payload, fd, false); err != nil {
 		syscall.Close(fd)
 		return err
 	}
@@ -111,13 +121,13 @@ func duplicate(file *os.File) (fd int, err error) {
 }
 
 // send queues a message, and a file with it unless fd is -1.
-func (c *Conn) send(kind wire.Kind, payload []byte, fd int) error {
+func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait bool) error {
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
+	for wait && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
 		c.room.Wait()
 	}
 	if c.err != nil {

@@ -274,7 +274,7 @@ func TestFiles(t *testing.T) {
 		if err := a.Send(20, make([]byte, i*1000)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.SendFile(21, []byte{byte(i)}, f); err != nil {
+		if err := a.PostFile(21, []byte{byte(i)}, f); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +305,7 @@ func TestFiles(t *testing.T) {
 	}
 	defer f.Close()
 	for range maxFiles + 10 {
-		if a.SendFile(22, nil, f) != nil {
+		if a.PostFile(22, nil, f) != nil {
 			break
 		}
 	}

@@ -1,0 +1,272 @@
+// Package bulk is transport.Exchange between processes: by shared memory on one
+// host, by TCP between hosts.
+//
+// A link is a connection of ROLE_PEER between two processes, made by whoever needs
+// it first, and used in both directions. What is short travels inside the message
+// that announces it, within a credit of bytes. What is longer is offered, and sent
+// when the receiver expects it and has granted memory for it, so that a block which
+// waits takes no memory and holds up no other.
+//
+// Over a unix socket the grant names a block in shared memory of the receiver,
+// kept for this link, and the sender writes straight into it: one copy. Where
+// Expect names its own memory, there is a second one, out of the block. Over TCP
+// the bytes come in chunks over several streams, straight into their destination.
+//
+// Each block ends with two messages: the sender's, that the bytes are there or
+// never will be, and the receiver's, that they were taken or will not be. Until the
+// first, the sender may write; until the second, it waits. Each side says its own
+// once and forgets the block when it has both.
+//
+// # Liveness
+//
+// A process whose link breaks, which sends what no process of Open Pathways sends,
+// or which Peers says has gone, is lost: everything from it and to it fails with
+// UNAVAILABLE that names it, now and later, since process numbers are not used
+// again. Memory that a lost peer may still write to is not used again either.
+//
+// Nothing here waits for a peer while it reads from one; what is queued for a peer
+// is bounded by the credit and the number of offers, and a peer that exceeds
+// either is lost.
+//
+// # Locks
+//
+// A peer's mu guards the peer, its links and their blocks. Under it are those of
+// the table, the connections, the memory and the calls, which call nobody. Callbacks
+// are made by Exchange.calls alone.
+package bulk
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/match"
+	"github.com/openpathways/pathways/transport/shm"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+const (
+	eagerSize  = 16 << 10  // longer blocks are offered
+	eagerBytes = 1 << 20   // of eager blocks on a link that were not taken
+	eagerCost  = 64        // what a block costs besides its bytes
+	maxOffers  = 1 << 17   // blocks of a side of a link that have not ended
+	maxFailed  = 4096      // failed offers of a link that are kept until somebody expects them
+	maxUnread  = 256 << 20 // bytes that wait for a peer to read them; what the other bounds allow is less
+	maxShared  = 4096      // segments that a peer may share
+	maxStreams = 64        // of a link
+	longCopy   = 256 << 10 // from here on a copy has a goroutine of its own
+)
+
+// Config is what an Exchange needs to know. Zero fields take the defaults.
+type Config struct {
+	Self uint64 // the process number that the controller gave
+	Host string // as in wire.Hello: unix addresses are for peers with the same
+	// Hello is what is said to peers: Name, Cluster and Proof; the rest is filled in.
+	Hello *wire.Hello
+	// Options is how links are dialled. A heartbeat and a bound of silence belong
+	// here, and in the listeners' options.
+	Options stream.Options
+	// Listeners are where peers come; the exchange owns them. Without any, this
+	// side dials whoever it expects something from.
+	Listeners []transport.Listener
+	Pool      *shm.Pool     // memory of blocks; one of its own
+	Streams   int           // TCP connections of a link for long blocks; 4
+	Chunk     int           // bytes of a piece on a stream; 512 KiB
+	DialTime  time.Duration // how long a peer is tried to be reached; 10 s
+	Log       *slog.Logger  // of links that were refused or lost; none
+}
+
+// Exchange implements transport.Exchange.
+type Exchange struct {
+	config Config
+	table  *match.Table[*incoming]
+	pool   *shm.Pool
+	arena  *shm.Arena // memory of this process alone
+	calls  match.Calls
+	log    *slog.Logger
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // goroutines of listeners, links, dialling
+
+	mu     sync.Mutex
+	peers  map[uint64]*peer
+	links  map[[tokenSize]byte]*link // that may get streams
+	closed error
+}
+
+// New makes an exchange and begins to accept links.
+func New(config Config) (*Exchange, error) {
+	if config.Self == 0 {
+		return nil, status.New(status.InvalidArgument, "an exchange needs the process number that the controller gave")
+	}
+	if config.Hello == nil {
+		config.Hello = new(wire.Hello)
+	}
+	if config.Pool == nil {
+		config.Pool = shm.NewPool(shm.Config{})
+	}
+	if config.Streams == 0 {
+		config.Streams = 4
+	}
+	if config.Chunk == 0 {
+		config.Chunk = 512 << 10
+	}
+	if config.DialTime == 0 {
+		config.DialTime = 10 * time.Second
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
+		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
+	x.arena = x.pool.Arena("blocks", false, nil)
+	x.ctx, x.cancel = context.WithCancel(context.Background())
+	for _, l := range config.Listeners {
+		x.running.Go(func() {
+			for {
+				in, err := l.Accept()
+				if err != nil {
+					return
+				}
+				x.Take(in)
+			}
+		})
+	}
+	return x, nil
+}
+
+// Self implements transport.Exchange.
+func (x *Exchange) Self() uint64 { return x.config.Self }
+
+// Push implements transport.Exchange.
+func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
+	x.push(&outgoing{to: peer, key: key, size: size, fill: fill, done: done})
+}
+
+// PushBytes implements transport.Exchange.
+func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done func(error)) {
+	x.push(&outgoing{to: peer, key: key, size: int64(len(data)), data: data, done: done})
+}
+
+func (x *Exchange) push(t *outgoing) {
+	p, err := x.find(t.to, false)
+	if err == nil {
+		p.submit(t)
+	} else if t.done != nil {
+		x.calls.Do(func() { t.done(err) })
+	}
+}
+
+// Expect implements transport.Exchange.
+func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte, arrived func(transport.Block, error)) {
+	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
+	t, found, err := x.table.Expect(e)
+	switch {
+	case err != nil:
+		x.calls.Do(func() { arrived(transport.Block{}, err) })
+	case found:
+		t.expect(e)
+	case len(x.config.Listeners) == 0:
+		if p, err := x.find(peer, true); err == nil {
+			p.want()
+		}
+	}
+}
+
+// Fail implements transport.Exchange.
+func (x *Exchange) Fail(space, id uint64, err error) {
+	_, expected := x.table.Fail(space, id, err)
+	x.end(expected, err)
+	for _, p := range x.all() {
+		p.failAll(func(k transport.Key) bool { return k.Space == space && k.ID == id }, err)
+	}
+}
+
+// end fails expectations. The offers of a table are blocks of links, which end
+// there.
+func (x *Exchange) end(expected []*match.Expected, err error) {
+	for _, e := range expected {
+		x.calls.Do(func() { e.Arrived(transport.Block{}, err) })
+	}
+}
+
+// Peers implements transport.Exchange.
+func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
+	for _, process := range come {
+		if process.Number == x.config.Self {
+			continue
+		}
+		if p, err := x.find(process.Number, true); err == nil {
+			p.known(process)
+		}
+	}
+	for _, number := range gone {
+		p, err := x.find(number, true)
+		if err != nil {
+			continue
+		}
+		if why != nil {
+			err = status.New(status.Unavailable, "%s has gone: %w", p.name(), why)
+		} else {
+			err = status.New(status.Unavailable, "%s has gone", p.name())
+		}
+		p.lose(err)
+	}
+}
+
+func (x *Exchange) all() []*peer {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Values(x.peers))
+}
+
+// find gives the peer of a number. Make says whether one is made that was not
+// heard of.
+func (x *Exchange) find(number uint64, make bool) (*peer, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed != nil {
+		return nil, x.closed
+	}
+	if p := x.peers[number]; p != nil {
+		return p, nil
+	}
+	if !make {
+		return nil, status.New(status.Unavailable, "process %d is not known here; the controller has not spoken of it", number)
+	}
+	p := &peer{x: x, number: number, links: map[*link]struct{}{}}
+	x.peers[number] = p
+	return p, nil
+}
+
+// Close implements transport.Exchange. It is not called from a callback. What Push
+// has given to be written stays until it is.
+func (x *Exchange) Close() error {
+	x.mu.Lock()
+	if x.closed != nil {
+		x.mu.Unlock()
+		x.running.Wait()
+		return nil
+	}
+	x.closed = status.New(status.Cancelled, "the exchange of process %d is closed", x.config.Self)
+	x.mu.Unlock()
+	x.cancel()
+	_, expected := x.table.Close(x.closed)
+	x.end(expected, x.closed)
+	for _, p := range x.all() {
+		p.lose(x.closed)
+	}
+	for _, l := range x.config.Listeners {
+		l.Close()
+	}
+	x.running.Wait()
+	x.arena.Close(x.closed)
+	return nil
+}

@@ -1,0 +1,105 @@
+package bulk
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/shm"
+	"github.com/openpathways/pathways/transport/stream"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// options are those of a cluster on one machine.
+func options() stream.Options {
+	return stream.Options{
+		Credentials: transport.Credentials{Token: "secret", Software: "test"},
+		Config:      stream.Config{Heartbeat: 500 * time.Millisecond, Silence: 20 * time.Second},
+	}
+}
+
+// address is where process number i listens.
+func address(kind, dir string, i int) string {
+	if kind == "unix" {
+		return "unix:" + filepath.Join(dir, fmt.Sprint(i))
+	}
+	return "tcp:127.0.0.1:0"
+}
+
+// world makes n processes' exchanges. Those for which deaf says so do not listen.
+func world(t testing.TB, kind string, n int, deaf func(i int) bool) transporttest.World {
+	t.Helper()
+	dir := t.TempDir()
+	var w transporttest.World
+	var pools []*shm.Pool
+	addresses := make([][]string, n+1)
+	for i := 1; i <= n; i++ {
+		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
+		if !deaf(i) {
+			l, err := stream.Listen(address(kind, dir, i), options(), func(peer string, err error) { t.Logf("%s was not let in: %v", peer, err) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Listeners = []transport.Listener{l}
+			addresses[i] = []string{l.Address()}
+		}
+		x, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Exchanges = append(w.Exchanges, x)
+		pools = append(pools, c.Pool)
+	}
+	for _, x := range w.Exchanges {
+		x.Peers(transporttest.Processes(n, func(i int) []string { return addresses[i] }, func(int) string { return "here" }), nil, nil)
+	}
+	w.Used = func() (all int64) {
+		for _, p := range pools {
+			for _, used := range p.Stats().Used {
+				all += used
+			}
+		}
+		return all
+	}
+	t.Cleanup(func() {
+		for _, p := range pools {
+			p.Trim()
+		}
+	})
+	return w
+}
+
+func none(int) bool { return false }
+
+func TestExchange(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp"} {
+		t.Run(kind, func(t *testing.T) {
+			transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World { return world(t, kind, n, none) })
+		})
+	}
+}
+
+// A process that does not listen, such as a client, makes the links itself.
+func TestExchangeWithDeaf(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp"} {
+		for deaf := 1; deaf <= 2; deaf++ {
+			t.Run(fmt.Sprint(kind, deaf), func(t *testing.T) {
+				transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World {
+					return world(t, kind, n, func(i int) bool { return i == deaf && n < 4 })
+				})
+			})
+		}
+	}
+}
+
+func BenchmarkExchange(b *testing.B) {
+	for _, kind := range []string{"unix", "tcp"} {
+		b.Run(kind, func(b *testing.B) {
+			transporttest.ExchangeBench(b, func(b *testing.B, n int) transporttest.World { return world(b, kind, n, none) })
+		})
+	}
+}

@@ -1,0 +1,281 @@
+package bulk
+
+import (
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/match"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+// incoming is a block that the peer pushes. The peer's mu guards all that changes.
+type incoming struct {
+	link  *link
+	n     uint64
+	key   transport.Key
+	size  int64
+	eager bool
+	data  []byte // of an eager block that waits to be expected
+
+	expected *match.Expected
+	told     bool       // Arrived was, or will be, called
+	block    *shm.Block // memory of the bytes
+	into     []byte     // where strands write
+	granted  bool
+	writing  int   // strands and copies that have the memory
+	begun    int64 // bytes that strands have begun to write
+	got      int64 // bytes that they have written
+	copied   bool  // the bytes are where they are expected
+	final    bool  // the peer has said its last
+	taken    bool  // this side has
+	err      error
+}
+
+// add takes note of a block that the peer pushes.
+func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
+	switch {
+	case l.incoming[n] != nil:
+		return nil, wrong("block %d twice", n)
+	case len(l.incoming) >= maxOffers:
+		return nil, wrong("more than %d blocks", maxOffers)
+	}
+	t := &incoming{link: l, n: n, key: key, size: size}
+	l.incoming[n] = t
+	return t, nil
+}
+
+// onEager is told of a block with its bytes, which are data until it returns.
+func (l *link) onEager(n uint64, key transport.Key, data []byte) (then func(), err error) {
+	size := int64(len(data))
+	if l.held += eagerUse(size); l.held > eagerBytes {
+		return nil, wrong("%d bytes of blocks unasked, %d are allowed", l.held, eagerBytes)
+	}
+	t, err := l.add(n, key, size)
+	if err != nil {
+		return nil, err
+	}
+	t.eager, t.final = true, true
+	e, err := l.x.table.Offer(l.peer.number, key, t)
+	switch {
+	case err != nil:
+		t.fail(err)
+		return nil, nil
+	case e == nil:
+		t.data = append([]byte(nil), data...)
+		return nil, nil
+	}
+	t.data = data
+	if !t.meet(e) {
+		return nil, nil
+	}
+	t.data = append([]byte(nil), data...)
+	return t.memory, nil
+}
+
+// onOffer is told of a block.
+func (l *link) onOffer(n uint64, key transport.Key, size int64) (then func(), err error) {
+	t, err := l.add(n, key, size)
+	if err != nil {
+		return nil, err
+	}
+	l.reach()
+	e, err := l.x.table.Offer(l.peer.number, key, t)
+	switch {
+	case err != nil:
+		t.fail(err)
+	case e != nil && t.meet(e):
+		return t.memory, nil
+	}
+	return nil, nil
+}
+
+// expect is told who expects a block that was in the table.
+func (t *incoming) expect(e *match.Expected) {
+	t.link.peer.mu.Lock()
+	more := t.meet(e)
+	t.link.peer.mu.Unlock()
+	if more {
+		t.memory()
+	}
+}
+
+// meet brings a block and who expects it together. True asks the caller to call
+// memory when the lock is free.
+func (t *incoming) meet(e *match.Expected) (more bool) {
+	t.expected = e
+	switch {
+	case t.err != nil:
+		t.settle()
+	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
+		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(), t.size, t.link.x.config.Self, e.Size))
+	case t.eager && e.Into != nil:
+		copy(e.Into, t.data)
+		t.data, t.copied = nil, true
+		t.settle()
+	case t.eager:
+		b := t.link.x.arena.Try(int(t.size))
+		if b == nil {
+			return true
+		}
+		t.have(b)
+	case !t.link.shared && e.Into != nil:
+		t.into = e.Into
+		t.grant(0, 0)
+	default:
+		return true
+	}
+	return false
+}
+
+// memory gets memory for a block. It is called without the lock.
+func (t *incoming) memory() {
+	p := t.link.peer
+	arena := t.link.x.arena
+	if t.link.shared && !t.eager {
+		arena = t.link.arena
+	}
+	arena.Get(int(t.size), func(b *shm.Block, err error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch {
+		case err != nil:
+			t.fail(err)
+		case t.err != nil:
+			b.Release()
+		default:
+			t.have(b)
+		}
+	})
+}
+
+// have is given the memory.
+func (t *incoming) have(b *shm.Block) {
+	t.block = b
+	l := t.link
+	switch s := b.Segment; {
+	case t.eager:
+		copy(b.Data, t.data)
+		t.data, t.copied = nil, true
+		t.settle()
+	case !l.shared:
+		t.into = b.Data
+		t.grant(0, 0)
+	case s == nil:
+		t.grant(0, 0) // no bytes
+	default:
+		if !l.announced[s.Number] {
+			if err := l.conn.PostFile(kindSegment, segmentFrame(s.Number, s.Size), s.File); err != nil {
+				t.fail(err)
+				return
+			}
+			l.announced[s.Number] = true
+		}
+		t.grant(s.Number, b.Offset)
+	}
+}
+
+func (t *incoming) grant(segment uint32, offset int64) {
+	t.granted = true
+	t.link.post(kindGrant, grantFrame(nil, t.n, segment, offset))
+}
+
+// onFinal is told that the bytes of a block were sent, or never will be.
+func (l *link) onFinal(n uint64, why error) (then func(), err error) {
+	t := l.incoming[n]
+	if t == nil || t.final || why == nil && !t.granted {
+		return nil, wrong("the end of block %d, which had not begun", n)
+	}
+	t.final = true
+	if t.err == nil && why != nil {
+		t.err = why
+		if t.expected == nil {
+			l.lay(t)
+		}
+	}
+	if t.err == nil && l.shared {
+		return t.arrived(), nil
+	}
+	t.settle()
+	return nil, nil
+}
+
+// lay keeps a failed block for who will expect it, for a while.
+func (l *link) lay(t *incoming) {
+	if len(l.failed) < maxFailed {
+		l.failed = append(l.failed, t)
+		return
+	}
+	if old := l.failed[l.oldest]; old.expected == nil {
+		l.x.table.Withdraw(l.peer.number, old.key)
+	}
+	l.failed[l.oldest] = t
+	l.oldest = (l.oldest + 1) % maxFailed
+}
+
+// arrived takes the bytes out of shared memory, where that is asked for.
+func (t *incoming) arrived() (then func()) {
+	into := t.expected.Into
+	if into == nil {
+		t.copied = true
+		t.settle()
+		return nil
+	}
+	t.writing++
+	copies := func() {
+		copy(into, t.block.Data)
+		t.link.peer.mu.Lock()
+		defer t.link.peer.mu.Unlock()
+		t.writing--
+		t.copied = true
+		t.settle()
+	}
+	if t.size < longCopy {
+		return copies
+	}
+	return func() { t.link.x.running.Go(copies) } // called from run: there is one at least
+}
+
+func (t *incoming) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+	t.settle()
+}
+
+// settle says what there is to say, to the peer and to who expects the block, and
+// forgets it when both sides have said their last.
+func (t *incoming) settle() {
+	l := t.link
+	if t.final && t.granted && !l.shared && t.got == t.size {
+		t.copied = true
+	}
+	if t.writing > 0 || t.err == nil && !t.copied {
+		return
+	}
+	if !t.taken {
+		t.taken = true
+		l.post(kindTaken, withStatus(numbers(nil, t.n), t.err))
+		if t.eager {
+			l.held -= eagerUse(t.size)
+		}
+	}
+	if e := t.expected; e != nil && !t.told {
+		t.told = true
+		var got transport.Block
+		err := t.err
+		if err == nil {
+			got = transport.Block{Data: e.Into, Release: func() {}}
+			if e.Into == nil {
+				got = transport.Block{Data: t.block.Data, Release: t.block.Release}
+				t.block = nil
+			}
+		}
+		l.x.calls.Do(func() { e.Arrived(got, err) })
+	}
+	if t.final {
+		if t.block != nil { // nobody writes there any more
+			t.block.Release()
+			t.block = nil
+		}
+		delete(l.incoming, t.n)
+	}
+}

@@ -1,0 +1,127 @@
+package bulk
+
+import (
+	"encoding/binary"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// The kinds of frames of a link. Numbers are little-endian. Each side numbers
+// what it pushes over a link 1, 2, 3 …; a number is n below.
+const (
+	kindLink   wire.Kind = wire.KindBulk + iota // dialler: this is a link; its token, 16 bytes
+	kindStream                                  // dialler: this is a stream of the link with that token; and back, when it is taken
+	// From who pushes.
+	kindEager   // n, key, the bytes
+	kindOffer   // n, key, size
+	kindWritten // n: the bytes are in the block that was granted
+	kindFailed  // n, status: they never will be
+	// From who receives.
+	kindSegment // number, size; a file comes with it
+	kindUnmap   // number
+	kindGrant   // n, segment's number (0: send them by stream), offset
+	kindTaken   // n, status: the bytes are there, or will not be taken
+)
+
+// chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.
+const chunkHeader = 8 + 8 + 4
+
+const (
+	tokenSize  = 16
+	keySize    = 24
+	maxMessage = 1 << 10 // bytes of a status's text
+)
+
+// reader takes a payload apart. Bad is set where it is too short.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) u32() uint32 {
+	if len(r.b) < 4 {
+		r.bad = true
+		return 0
+	}
+	v := binary.LittleEndian.Uint32(r.b)
+	r.b = r.b[4:]
+	return v
+}
+
+func (r *reader) u64() uint64 {
+	if len(r.b) < 8 {
+		r.bad = true
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	return v
+}
+
+// size is a count of bytes, which fits an int64.
+func (r *reader) size() int64 {
+	v := r.u64()
+	if v > 1<<62 {
+		r.bad = true
+		return 0
+	}
+	return int64(v)
+}
+
+// end says that the payload held what was asked and no more.
+func (r *reader) end() bool {
+	r.bad = r.bad || len(r.b) > 0
+	return !r.bad
+}
+
+func (r *reader) key() transport.Key {
+	return transport.Key{Space: r.u64(), ID: r.u64(), Part: r.u64()}
+}
+
+// status is the rest of the payload: a code and a text.
+func (r *reader) status() error {
+	code := r.u32()
+	if code == 0 {
+		return nil
+	}
+	if code > uint32(status.Unauthenticated) || len(r.b) > maxMessage {
+		r.bad = true
+		return nil
+	}
+	return status.New(status.Code(code), "%s", r.b)
+}
+
+func numbers(b []byte, vs ...uint64) []byte {
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func withStatus(b []byte, err error) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(status.CodeOf(err)))
+	if err != nil {
+		text := err.Error()
+		b = append(b, text[:min(len(text), maxMessage)]...)
+	}
+	return b
+}
+
+func eagerFrame(b []byte, n uint64, key transport.Key, data []byte) []byte {
+	return append(numbers(b, n, key.Space, key.ID, key.Part), data...)
+}
+
+func offerFrame(b []byte, n uint64, key transport.Key, size int64) []byte {
+	return numbers(b, n, key.Space, key.ID, key.Part, uint64(size))
+}
+
+func grantFrame(b []byte, n uint64, segment uint32, offset int64) []byte {
+	b = numbers(b, n)
+	return numbers(binary.LittleEndian.AppendUint32(b, segment), uint64(offset))
+}
+
+func segmentFrame(number uint32, size int64) []byte {
+	return numbers(binary.LittleEndian.AppendUint32(nil, number), uint64(size))
+}

@@ -1,0 +1,265 @@
+package bulk
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+// outgoing is a block that this side pushes. The peer's mu guards all that changes.
+type outgoing struct {
+	to   uint64
+	key  transport.Key
+	size int64
+	data []byte // of PushBytes
+	fill func(dst []byte, written func(error))
+	done func(error) // nil once it was called
+	kept bool        // data is a copy
+
+	peer    *peer
+	link    *link // nil until there is one, as all below
+	n       uint64
+	offered bool // the peer knows of it
+	eager   bool // goes without being asked for
+	granted bool
+	writing bool // fill, a copy or a strand has the bytes; nothing is told till then
+	final   bool // this side has said its last
+	taken   bool // the peer has
+	err     error
+
+	block  *shm.Block // what fill writes, where that is not the peer's memory
+	unmap  func()     // lets go of the peer's memory
+	bytes  []byte     // for the strands
+	given  int64      // bytes that strands have begun
+	pieces int        // that they have not ended
+}
+
+// keep copies bytes that the caller does not keep.
+func (t *outgoing) keep() {
+	if t.done == nil && t.data != nil && !t.kept {
+		t.data, t.kept = append([]byte(nil), t.data...), true
+	}
+}
+
+// tell calls done, once.
+func (t *outgoing) tell() {
+	if done := t.done; done != nil {
+		err := t.err
+		t.done = nil
+		t.peer.x.calls.Do(func() { done(err) })
+	}
+}
+
+func eagerUse(size int64) int64 { return size + eagerCost }
+
+// submit announces a block. True asks the caller to have it filled when the lock
+// is free.
+func (l *link) submit(t *outgoing) (fill bool) {
+	if len(l.outgoing) >= maxOffers {
+		if t.err == nil {
+			t.err = status.New(status.ResourceExhausted, "%d blocks are under way to %s; push fewer at a time", maxOffers, l.peer.title())
+			t.tell()
+		}
+		return false
+	}
+	l.number++
+	t.link, t.n = l, l.number
+	l.outgoing[t.n] = t
+	switch {
+	case t.err != nil:
+		t.settle()
+	case t.size <= eagerSize && l.credit >= eagerUse(t.size):
+		l.credit -= eagerUse(t.size)
+		t.eager = true
+		if t.fill != nil {
+			t.writing = true
+			return true
+		}
+		t.send(t.data)
+	default:
+		t.offer()
+	}
+	return false
+}
+
+func (t *outgoing) offer() {
+	t.keep()
+	t.offered = true
+	t.link.post(kindOffer, offerFrame(nil, t.n, t.key, t.size))
+	t.link.reach()
+}
+
+// send sends the bytes of an eager block.
+func (t *outgoing) send(data []byte) {
+	t.offered, t.final = true, true
+	frame := make([]byte, 0, 8+keySize+len(data))
+	t.link.post(kindEager, eagerFrame(frame, t.n, t.key, data))
+}
+
+// fillHere has a block filled in memory of this process. It is called without the
+// lock, and writing is set.
+func (t *outgoing) fillHere() {
+	t.peer.x.arena.Get(int(t.size), func(b *shm.Block, err error) {
+		if err != nil {
+			t.written(err)
+			return
+		}
+		t.block = b // writing is set: nobody else looks
+		t.write(b.Data)
+	})
+}
+
+// write has the bytes put into memory. It is called without the lock.
+func (t *outgoing) write(dst []byte) {
+	x := t.peer.x
+	switch {
+	case t.fill != nil:
+		x.calls.Do(func() {
+			var once sync.Once
+			t.fill(dst, func(err error) { once.Do(func() { t.written(err) }) })
+		})
+	case t.size < longCopy:
+		copy(dst, t.data)
+		t.written(nil)
+	default:
+		x.running.Go(func() { // run waits for it: there is one at least
+			copy(dst, t.data)
+			t.written(nil)
+		})
+	}
+}
+
+// written is told that the bytes are in the memory that write gave, or why not.
+func (t *outgoing) written(err error) {
+	t.peer.mu.Lock()
+	defer t.peer.mu.Unlock()
+	if t.unmap != nil {
+		t.unmap()
+		t.unmap = nil
+	}
+	if t.err == nil {
+		t.err = err
+	}
+	switch {
+	case t.err != nil:
+	case t.eager:
+		t.send(t.block.Data)
+	case t.link.shared:
+		t.end()
+	default:
+		t.bytes = t.block.Data
+		t.spread()
+		return
+	}
+	t.writing = false
+	t.settle()
+}
+
+// end says that all bytes were sent.
+func (t *outgoing) end() {
+	t.final = true
+	t.link.post(kindWritten, numbers(nil, t.n))
+}
+
+func (t *outgoing) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+	if t.bytes != nil && t.given < t.size {
+		t.skip()
+	}
+	t.settle()
+}
+
+// settle says what there is to say, to the peer and to the caller, and forgets the
+// block when both sides have said their last.
+func (t *outgoing) settle() {
+	if t.writing {
+		return
+	}
+	if t.err != nil && !t.final {
+		if t.eager {
+			t.eager = false
+			t.link.credit += eagerUse(t.size)
+		}
+		if !t.offered {
+			t.offer()
+		}
+		t.final = true
+		t.link.post(kindFailed, withStatus(numbers(nil, t.n), t.err))
+	}
+	if t.final && t.block != nil {
+		t.block.Release()
+		t.block, t.bytes = nil, nil
+	}
+	if t.err != nil || t.taken {
+		t.tell()
+	}
+	if t.final && t.taken {
+		delete(t.link.outgoing, t.n)
+	}
+}
+
+// onGrant is told of memory for a block.
+func (l *link) onGrant(n uint64, segment uint32, offset int64) (then func(), err error) {
+	t := l.outgoing[n]
+	if t == nil || t.eager || t.granted || t.taken {
+		return nil, wrong("memory for block %d, which does not wait for it", n)
+	}
+	t.granted = true
+	var dst []byte
+	switch {
+	case l.shared && t.size == 0:
+		dst = []byte{}
+	case l.shared:
+		m := l.segments[segment]
+		if m == nil {
+			return nil, wrong("a block of shared memory %d, which it did not share", segment)
+		}
+		var unmap func()
+		if dst, unmap, err = m.Use(offset, t.size); err != nil {
+			return nil, err
+		}
+		if t.final {
+			unmap()
+		} else {
+			t.unmap = unmap
+		}
+	}
+	switch {
+	case t.final: // it failed meanwhile
+	case l.shared:
+		t.writing = true
+		return func() { t.write(dst) }, nil
+	case t.fill != nil:
+		t.writing = true
+		return t.fillHere, nil
+	default:
+		t.writing = true
+		t.bytes = t.data
+		t.spread()
+	}
+	return nil, nil
+}
+
+// onTaken is told that the peer has a block, or will not take it.
+func (l *link) onTaken(n uint64, why error) error {
+	t := l.outgoing[n]
+	switch {
+	case t == nil || t.taken || !t.offered:
+		return wrong("an answer to block %d, which was not asked", n)
+	case why == nil && !t.final:
+		return wrong("thanks for block %d, which it does not have", n)
+	}
+	t.taken = true
+	if t.eager {
+		l.credit += eagerUse(t.size)
+	}
+	if t.err == nil {
+		t.err = why
+	}
+	t.settle()
+	return nil
+}

@@ -1,0 +1,342 @@
+package bulk
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// peer is another process.
+type peer struct {
+	x      *Exchange
+	number uint64
+
+	mu      sync.Mutex
+	process *wire.Process // nil until the controller has spoken of it
+	links   map[*link]struct{}
+	out     *link       // what is pushed goes this way
+	waiting []*outgoing // for a link
+	wanted  bool        // a link is wanted
+	dialing bool
+	lost    error
+}
+
+// name is what people call it.
+func (p *peer) name() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.title()
+}
+
+// title is name where mu is held.
+func (p *peer) title() string {
+	if p.process != nil && p.process.Name != "" {
+		return fmt.Sprintf("process %d (%s)", p.number, p.process.Name)
+	}
+	return fmt.Sprintf("process %d", p.number)
+}
+
+// known is told where the process is.
+func (p *peer) known(process *wire.Process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process = process
+	if p.wanted || len(p.waiting) > 0 {
+		p.dial()
+	}
+}
+
+// want has a link made.
+func (p *peer) want() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = true
+	p.dial()
+}
+
+// submit sends a block on its way.
+func (p *peer) submit(t *outgoing) {
+	p.mu.Lock()
+	t.peer = p
+	if t.err = p.lost; t.err == nil {
+		t.err = p.x.table.Refused(p.number, t.key) // the receiver hears of it
+	}
+	if t.err != nil {
+		t.tell()
+	}
+	var fill bool
+	switch {
+	case p.lost != nil:
+	case p.out != nil:
+		fill = p.out.submit(t)
+	case len(p.waiting) >= maxOffers:
+		t.err = status.New(status.ResourceExhausted, "%d blocks wait for a link to %s; push fewer at a time", len(p.waiting), p.title())
+		t.tell()
+	default:
+		t.keep()
+		p.waiting = append(p.waiting, t)
+		p.dial()
+	}
+	p.mu.Unlock()
+	if fill {
+		t.fillHere()
+	}
+}
+
+// failAll ends what is under way under some keys.
+func (p *peer) failAll(of func(transport.Key) bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.waiting {
+		if of(t.key) && t.err == nil {
+			t.err = err // the receiver hears of it when there is a link
+			t.tell()
+		}
+	}
+	for l := range p.links {
+		for _, t := range l.outgoing {
+			if of(t.key) {
+				t.fail(err)
+			}
+		}
+		for _, t := range l.incoming {
+			if of(t.key) {
+				t.fail(err)
+			}
+		}
+	}
+}
+
+// dial makes a link if there is none and the process can be reached. Mu is held.
+func (p *peer) dial() {
+	if p.dialing || p.out != nil || p.lost != nil || p.process == nil || len(p.process.Addresses) == 0 || p.x.ctx.Err() != nil {
+		return
+	}
+	p.dialing = true
+	process := p.process
+	p.x.running.Go(func() {
+		err := p.reach(process)
+		p.mu.Lock()
+		p.dialing = false
+		p.mu.Unlock()
+		if err != nil {
+			p.lose(err)
+		}
+	})
+}
+
+// reach tries the addresses of a process for a while.
+func (p *peer) reach(process *wire.Process) error {
+	ctx, cancel := context.WithTimeout(p.x.ctx, p.x.config.DialTime)
+	defer cancel()
+	var failed error
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		for _, address := range process.Addresses {
+			if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
+				continue
+			}
+			conn, _, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
+			if err != nil {
+				if failed == nil || ctx.Err() == nil {
+					failed = err
+				}
+				continue
+			}
+			l := newLink(p, conn)
+			l.address = address
+			rand.Read(l.token[:])
+			if err := conn.Post(kindLink, l.token[:]); err != nil {
+				failed = err
+				conn.Close()
+				continue
+			}
+			conn.TakeFiles()
+			return p.joined(l)
+		}
+		if failed == nil {
+			failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine", process.Addresses)
+		}
+		if c := status.CodeOf(failed); c != status.Unavailable && c != status.DeadlineExceeded {
+			return status.Wrap(failed, "%s refused a link", p.name())
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return status.New(status.Unavailable, "%s cannot be reached: %w", p.name(), failed)
+		}
+	}
+}
+
+func (x *Exchange) hello() *wire.Hello {
+	h := proto.CloneOf(x.config.Hello)
+	h.Role, h.Process, h.Host = wire.Role_ROLE_PEER, x.config.Self, x.config.Host
+	return h
+}
+
+// joined puts a new link to use, and runs it.
+func (p *peer) joined(l *link) error {
+	p.mu.Lock()
+	if p.lost != nil {
+		defer p.mu.Unlock()
+		go l.conn.Close()
+		return p.lost
+	}
+	p.links[l] = struct{}{}
+	var fill []*outgoing
+	if p.out == nil {
+		p.out = l
+		for _, t := range p.waiting {
+			if l.submit(t) {
+				fill = append(fill, t)
+			}
+		}
+		p.waiting = nil
+	}
+	p.x.running.Go(l.run)
+	p.mu.Unlock()
+	for _, t := range fill {
+		t.fillHere()
+	}
+	return nil
+}
+
+// lose ends everything from and to the process.
+func (p *peer) lose(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost != nil {
+		return
+	}
+	p.lost = err
+	_, expected := p.x.table.Lose(p.number, err)
+	p.x.end(expected, err)
+	for _, t := range p.waiting {
+		if t.err == nil {
+			t.err = err
+			t.tell()
+		}
+	}
+	p.waiting = nil
+	for l := range p.links {
+		l.lose(err)
+	}
+	p.links, p.out = nil, nil
+}
+
+// Take makes a link, or a stream of one, of a connection that has come. It does
+// not wait.
+func (x *Exchange) Take(in *transport.Incoming) {
+	refuse := func(err error) {
+		x.log.Warn("a link was refused", "peer", in.Peer(), "why", err)
+		in.Refuse(err)
+	}
+	h := in.Hello
+	conn, ok := in.Conn.(*stream.Conn)
+	switch {
+	case !ok:
+		refuse(status.New(status.Unimplemented, "links are made by unix or tcp addresses"))
+		return
+	case h.Role != wire.Role_ROLE_PEER:
+		refuse(status.New(status.InvalidArgument, "this is a process's address for the bytes of its peers; clients and workers connect to the controller"))
+		return
+	case h.Process == 0 || h.Process == x.config.Self:
+		refuse(status.New(status.InvalidArgument, "a link from process %d to process %d cannot be", h.Process, x.config.Self))
+		return
+	case h.Cluster != x.config.Hello.Cluster:
+		refuse(status.New(status.FailedPrecondition, "the link is of cluster %q, this process of %q; the controller was started anew, or the address is another cluster's", h.Cluster, x.config.Hello.Cluster))
+		return
+	}
+	p, err := x.find(h.Process, true)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed != nil { // no goroutine begins after Close waits
+		go refuse(x.closed)
+		return
+	}
+	x.running.Go(func() {
+		if err := x.take(p, in, conn); err != nil {
+			x.log.Warn("a link was dropped", "peer", in.Peer(), "why", err)
+			conn.Close()
+			conn.DropFiles()
+		}
+	})
+}
+
+func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) error {
+	// A file may come right behind the first message.
+	conn.TakeFiles()
+	if err := in.Welcome(&wire.Welcome{Process: x.config.Self}); err != nil {
+		return err
+	}
+	kind, payload, err := x.first(conn)
+	switch {
+	case err != nil:
+		return err
+	case len(payload) != tokenSize || kind != kindLink && kind != kindStream:
+		return status.New(status.InvalidArgument, "a link began with a message of kind %d and %d bytes", kind, len(payload))
+	case kind == kindLink:
+		l := newLink(p, conn)
+		copy(l.token[:], payload)
+		x.mu.Lock()
+		taken := x.links[l.token] != nil
+		if !taken {
+			x.links[l.token] = l
+		}
+		x.mu.Unlock()
+		if taken {
+			return status.New(status.InvalidArgument, "a link was announced twice")
+		}
+		if err := p.joined(l); err != nil {
+			x.forget(l)
+			return err
+		}
+		return nil
+	}
+	x.mu.Lock()
+	l := x.links[[tokenSize]byte(payload)]
+	x.mu.Unlock()
+	if l == nil || l.peer != p {
+		return status.New(status.InvalidArgument, "a stream came of a link that is not there")
+	}
+	if err := conn.Post(kindStream, payload); err != nil {
+		return err
+	}
+	return l.addStrand(conn)
+}
+
+// first waits a bounded time for the first message behind the greeting.
+func (x *Exchange) first(conn *stream.Conn) (wire.Kind, []byte, error) {
+	ctx, cancel := context.WithTimeout(x.ctx, transport.HelloTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	kind, payload, err := conn.Recv()
+	if !stop() {
+		return 0, nil, status.New(status.DeadlineExceeded, "%s did not say in time what the connection is for, or this side closes", conn.Peer())
+	}
+	return kind, payload, err
+}
+
+// forget lets no more streams join a link.
+func (x *Exchange) forget(l *link) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.links[l.token] == l {
+		delete(x.links, l.token)
+	}
+}

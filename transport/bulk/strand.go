@@ -1,0 +1,243 @@
+package bulk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// pieceTime bounds a piece on its way where the options name no bound.
+const pieceTime = 30 * time.Second
+
+// A strand is a TCP connection of a link that long blocks go over, in pieces, in
+// both directions. The pieces of a block go over whichever strand is free. The side
+// that dialled the link makes the strands, when the first long block is spoken of.
+//
+// A strand is silent where there is nothing to send: whether the peer lives shows
+// on the link. A piece that was begun ends within a bounded time.
+
+// reach begins to make strands, where this is the side that does. The peer's mu is
+// held.
+func (l *link) reach() {
+	if l.shared || l.address == "" || l.dialing || l.peer.lost != nil {
+		return
+	}
+	l.dialing = true
+	l.x.running.Go(func() {
+		for range l.x.config.Streams {
+			if err := l.dial(); err != nil {
+				l.lost(err)
+				return
+			}
+		}
+	})
+}
+
+func (l *link) dial() error {
+	ctx, cancel := context.WithTimeout(l.x.ctx, l.x.config.DialTime)
+	defer cancel()
+	conn, _, err := stream.Dial(ctx, l.address, l.x.hello(), l.x.config.Options)
+	if err != nil {
+		return err
+	}
+	if err := conn.Post(kindStream, l.token[:]); err != nil {
+		conn.Close()
+		return err
+	}
+	kind, payload, err := l.x.first(conn)
+	if err == nil && (kind != kindStream || !bytes.Equal(payload, l.token[:])) {
+		err = wrong("a message of kind %d with %d bytes in answer to a stream", kind, len(payload))
+	}
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	return l.addStrand(conn)
+}
+
+// addStrand makes a strand of a connection, which it owns unless it fails.
+func (l *link) addStrand(conn *stream.Conn) error {
+	if l.shared {
+		return wrong("a stream for a link with shared memory")
+	}
+	socket, rest, err := conn.Detach()
+	if err != nil {
+		return err
+	}
+	l.peer.mu.Lock()
+	defer l.peer.mu.Unlock()
+	if l.peer.lost != nil || len(l.strands) >= maxStreams {
+		socket.Close()
+		return cmp.Or(l.peer.lost, wrong("more than %d streams", maxStreams))
+	}
+	l.strands = append(l.strands, socket)
+	rest = bytes.Clone(rest)
+	l.x.running.Go(func() {
+		if err := l.readStrand(socket, rest); err != nil {
+			l.lost(status.New(status.Unavailable, "a stream from it broke: %w", err))
+		}
+	})
+	l.x.running.Go(func() {
+		if err := l.writeStrand(socket); err != nil {
+			l.lost(status.New(status.Unavailable, "a stream to it broke: %w", err))
+		}
+	})
+	return nil
+}
+
+// spread sends the bytes of a block over the strands. The peer's mu is held, and
+// writing is set.
+func (t *outgoing) spread() {
+	if t.size == 0 {
+		t.writing = false
+		t.end()
+		t.settle()
+		return
+	}
+	t.link.sending = append(t.link.sending, t)
+	t.link.more.Broadcast()
+}
+
+// piece takes the next piece to send. It waits until there is one, or the link has
+// ended.
+func (l *link) piece() (t *outgoing, offset, size int64) {
+	l.peer.mu.Lock()
+	defer l.peer.mu.Unlock()
+	for len(l.sending) == 0 && l.peer.lost == nil {
+		l.more.Wait()
+	}
+	if len(l.sending) == 0 {
+		return nil, 0, 0
+	}
+	t = l.sending[0]
+	l.sending[0] = nil
+	l.sending = l.sending[1:]
+	offset = t.given
+	size = min(int64(l.x.config.Chunk), t.size-offset)
+	t.pieces++
+	if t.given += size; t.given < t.size {
+		l.sending = append(l.sending, t)
+	}
+	return t, offset, size
+}
+
+// skip leaves out the pieces that were not begun.
+func (t *outgoing) skip() {
+	t.given = t.size
+	t.link.sending = slices.DeleteFunc(t.link.sending, func(other *outgoing) bool { return other == t })
+	t.sent()
+}
+
+// sent looks whether all pieces have ended. The peer's mu is held.
+func (t *outgoing) sent() {
+	if t.given < t.size || t.pieces > 0 {
+		return
+	}
+	t.writing = false
+	if t.err == nil {
+		t.end()
+	}
+	t.settle()
+}
+
+func (l *link) pieceTime(configured time.Duration) time.Time {
+	return time.Now().Add(cmp.Or(configured, pieceTime))
+}
+
+func (l *link) writeStrand(socket net.Conn) error {
+	header := make([]byte, chunkHeader)
+	for {
+		t, offset, size := l.piece()
+		if t == nil {
+			return nil
+		}
+		binary.LittleEndian.PutUint64(header, t.n)
+		binary.LittleEndian.PutUint64(header[8:], uint64(offset))
+		binary.LittleEndian.PutUint32(header[16:], uint32(size))
+		socket.SetWriteDeadline(l.pieceTime(l.x.config.Options.WriteTime))
+		both := net.Buffers{header, t.bytes[offset : offset+size]}
+		_, err := both.WriteTo(socket)
+		l.peer.mu.Lock()
+		t.pieces--
+		if err != nil {
+			t.fail(status.New(status.Unavailable, "%s is lost: %w", l.peer.title(), err))
+		}
+		t.sent()
+		l.peer.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (l *link) readStrand(socket net.Conn, rest []byte) error {
+	from := io.MultiReader(bytes.NewReader(rest), socket)
+	if len(rest) == 0 {
+		from = socket
+	}
+	header := make([]byte, chunkHeader)
+	var nowhere []byte
+	for {
+		// The first byte may be long in coming, what is behind it not.
+		socket.SetReadDeadline(time.Time{})
+		got, err := from.Read(header)
+		if err != nil {
+			return err
+		}
+		socket.SetReadDeadline(l.pieceTime(l.x.config.Options.FrameTime))
+		if _, err := io.ReadFull(from, header[got:]); err != nil {
+			return err
+		}
+		n, offset, size := binary.LittleEndian.Uint64(header), binary.LittleEndian.Uint64(header[8:]), int64(binary.LittleEndian.Uint32(header[16:]))
+		t, into, err := l.begin(n, offset, size)
+		if err != nil {
+			return err
+		}
+		if t != nil {
+			_, err = io.ReadFull(from, into)
+			l.peer.mu.Lock()
+			t.writing--
+			if err == nil {
+				t.got += size
+			}
+			t.settle()
+			l.peer.mu.Unlock()
+		} else { // it failed here
+			if nowhere == nil {
+				nowhere = make([]byte, 64<<10)
+			}
+			for size > 0 && err == nil {
+				var n int
+				n, err = from.Read(nowhere[:min(size, int64(len(nowhere)))])
+				size -= int64(n)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin gives the memory of a piece. Without a block it is to be passed over.
+func (l *link) begin(n, offset uint64, size int64) (*incoming, []byte, error) {
+	l.peer.mu.Lock()
+	defer l.peer.mu.Unlock()
+	t := l.incoming[n]
+	switch {
+	case t == nil || t.err != nil:
+		return nil, nil, nil
+	case !t.granted || offset > uint64(t.size) || size > t.size-int64(offset) || size > t.size-t.begun:
+		return nil, nil, wrong("%d bytes at %d of block %d, which has %d", size, offset, n, t.size)
+	}
+	t.writing++
+	t.begun += size
+	return t, t.into[offset : int64(offset)+size], nil
+}
