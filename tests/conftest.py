@@ -1,5 +1,9 @@
 """One process for all tests: Pathways is JAX's default backend, with eight devices.
 
+They are this process's own, or those of the cluster that PATHWAYS_TEST_ADDRESS names: local:2x4 (two workers with four
+devices each, inside this process), local:1x8, local:4x2, or the address of a controller. Tests marked `embedded` need
+the devices to be in this process; the mark says why.
+
 A test that needs another interpreter starts one with `fresh.run`. What the tests made must be gone at the end: the
 library counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
 """
@@ -12,10 +16,28 @@ import time
 os.environ["PATHWAYS_DEVICES"] = "8"
 for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRESS"):
     os.environ.pop(_name, None)
+ADDRESS = os.environ.get("PATHWAYS_TEST_ADDRESS", "").strip()
+if ADDRESS:
+    os.environ["PATHWAYS_ADDRESS"] = ADDRESS
 
 import pathways  # isort: skip
 import jax  # isort: skip
 import pytest  # isort: skip
+
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "embedded(why): needs the devices in this process; why says what for")
+
+
+def pytest_collection_modifyitems(items):
+    if not ADDRESS:
+        return
+    for item in items:
+        if mark := item.get_closest_marker("embedded"):
+            (why,) = mark.args
+            item.add_marker(pytest.mark.skip(reason=f"embedded only: {why}"))
+
 
 # What lives as long as the client or as JAX's own caches.
 KEPT = {"clients", "devices", "executables", "memories", "programs", "topologies"}
