@@ -1,6 +1,7 @@
 #include "pathways.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,8 @@ int pathways_plugin_dirs(const char* directories) {
   return 0;
 }
 
-char* pathways_set_cluster(const char* address) {
-  return pw_forked ? refused() : pw_choose(address ? address : "");
+char* pathways_set_cluster(const char* address, const char* versions) {
+  return pw_forked ? refused() : pw_choose(address ? address : "", versions ? versions : "");
 }
 
 char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }
@@ -35,5 +36,13 @@ char* pathways_trace_stop(void) { return pw_forked ? refused() : pw_trace_stop()
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
 
 void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(locate); }
+
+int pathways_main(int argc, char** argv, const char* environment) {
+  if (!pw_forked) return pwGoMain(argc, argv, (char*)environment);
+  char* why = refused();
+  fprintf(stderr, "pathways: %s\n", why);
+  free(why);
+  return 1;
+}
 
 void pathways_free(char* text) { free(text); }

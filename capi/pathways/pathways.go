@@ -12,6 +12,7 @@ package pathways
 import "C"
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/remote"
+	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/pjrt/abi"
 )
@@ -58,7 +60,13 @@ func pwGoStats() *C.char {
 // of the table has to wait until nothing of the other one is alive.
 //
 //export pwGoCluster
-func pwGoCluster(address *C.char, change C.bool) *C.char {
+func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
+	same := map[string]string{}
+	if text := C.GoString(versions); text != "" {
+		if err := json.Unmarshal([]byte(text), &same); err != nil {
+			return C.CString(fmt.Sprintf("%v: the versions are no JSON object of texts: %v", status.InvalidArgument, err))
+		}
+	}
 	if change {
 		live := 0
 		for _, counts := range []map[string]int64{pjrt.ReadStats().Live, remote.ReadStats().Live} {
@@ -68,7 +76,9 @@ func pwGoCluster(address *C.char, change C.bool) *C.char {
 			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
 		}
 	}
-	remote.Use(C.GoString(address), remote.Connect)
+	remote.Use(C.GoString(address), func(ctx context.Context, address string, notify client.Notify) (client.Cluster, error) {
+		return remote.Connect(ctx, address, same, notify)
+	})
 	return nil
 }
 

@@ -25,7 +25,10 @@ int pathways_plugin_dirs(const char* directories);
 // An address is tcp:host:port or unix:/path of a controller; local:WxD, a cluster
 // in this process with W workers of D devices each; or sim:WxD, the same with
 // simulated devices.
-char* pathways_set_cluster(const char* address);
+//
+// Versions is a JSON object of what the processes of a cluster must agree in, such
+// as {"jax": "0.12.0"}; NULL where there is nothing to compare.
+char* pathways_set_cluster(const char* address, const char* versions);
 
 // What this library is and which plugin it uses, as a JSON object: version, go,
 // pjrt {major, minor}, plugin {path, kind, why, pjrt_version, attributes},
@@ -51,6 +54,14 @@ char* pathways_shutdown(int64_t timeout_ms);
 // gives the length, or 0. It is asked for errors and for computations that have to
 // wait. NULL unsets it; that is due before what it calls into goes away.
 void pathways_set_locate(int (*locate)(char* text, int size));
+
+// Runs the command line of Open Pathways and gives its exit code; argv is without
+// the program's name. Environment is a JSON object on the program around it: self,
+// the command that starts another process like this one, as a list; versions, an
+// object of what the processes of a cluster must agree in; elsewhere, an object of
+// commands that the program runs itself, with a line on each for --help. Blocks
+// until the command ends, which may be at SIGTERM or SIGINT: it takes them over.
+int pathways_main(int argc, char** argv, const char* environment);
 
 void pathways_free(char* text);
 

@@ -17,9 +17,9 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the choice
 static const PJRT_Api* chosen;                          // what is shown; NULL before the first choice
 
 // choose shows a table, under mu.
-static char* choose(const char* address) {
+static char* choose(const char* address, const char* versions) {
   const PJRT_Api* now = *address ? pr_api() : NULL;
-  char* refusal = pwGoCluster((char*)address, chosen != NULL && (now == NULL) != (chosen != pr_api()));
+  char* refusal = pwGoCluster((char*)address, (char*)versions, chosen != NULL && (now == NULL) != (chosen != pr_api()));
   if (refusal) return refusal;
   if (now == NULL) now = pw_embedded_api();
   if (now != chosen) shown = *now;
@@ -27,9 +27,9 @@ static char* choose(const char* address) {
   return NULL;
 }
 
-char* pw_choose(const char* address) {
+char* pw_choose(const char* address, const char* versions) {
   pthread_mutex_lock(&mu);
-  char* refusal = choose(address);
+  char* refusal = choose(address, versions);
   pthread_mutex_unlock(&mu);
   return refusal;
 }
@@ -38,7 +38,7 @@ __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi(void) {
   pthread_mutex_lock(&mu);
   if (chosen == NULL) {
     const char* address = getenv("PATHWAYS_ADDRESS");
-    free(choose(address ? address : ""));
+    free(choose(address ? address : "", ""));
   }
   pthread_mutex_unlock(&mu);
   return &shown;

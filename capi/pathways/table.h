@@ -2,6 +2,6 @@
 #define PATHWAYS_CAPI_PATHWAYS_TABLE_H_
 
 // pw_choose is pathways_set_cluster.
-char* pw_choose(const char* address);
+char* pw_choose(const char* address, const char* versions);
 
 #endif  // PATHWAYS_CAPI_PATHWAYS_TABLE_H_

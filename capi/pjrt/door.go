@@ -452,3 +452,10 @@ func pwGoClientDestroy(id C.uint64_t) {
 		fmt.Fprintln(os.Stderr, "pathways:", err)
 	}
 }
+
+// PluginDirs is where packages are installed, and so plugins may be.
+func PluginDirs() []string {
+	mu.Lock()
+	defer mu.Unlock()
+	return append(slices.Clip(dirs), beside()...)
+}

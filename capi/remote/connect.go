@@ -7,9 +7,12 @@ import "C"
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/pjrt"
@@ -27,9 +30,11 @@ import (
 //	sim:WxD, sim:D       the same with simulated devices
 //	tcp:… and unix:…     a controller
 //
+// Versions is what must agree with a controller's.
+//
 // Errors: INVALID_ARGUMENT for another address, and why the cluster cannot be
 // reached.
-func Connect(ctx context.Context, address string, notify client.Notify) (client.Cluster, error) {
+func Connect(ctx context.Context, address string, versions map[string]string, notify client.Notify) (client.Cluster, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch scheme {
 	case "local":
@@ -54,10 +59,24 @@ func Connect(ctx context.Context, address string, notify client.Notify) (client.
 			return sim.Kind{Options: options}.Join(ctx, device.Membership{Epoch: 1, Node: i, Nodes: workers, Store: epoch})
 		})
 	case "tcp", "unix":
-		return nil, status.New(status.Unimplemented, "this version drives clusters inside this process only (local:WxD, sim:WxD)")
+		secret, err := cluster.SecretOf(address, os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
+		host, _ := os.Hostname()
+		return cluster.Connect(ctx, cluster.ClientConfig{
+			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()),
+			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version,
+		}, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)
 }
+
+// How often a client says that it lives, and how long the others may be silent.
+const (
+	heartbeat = time.Second
+	silence   = 10 * time.Second
+)
 
 // maxDevices bounds a cluster in this process.
 const maxDevices = 4096

@@ -2,6 +2,6 @@
 
 import sys
 
-from pathways.cli import main
+from pathways_command import main
 
 sys.exit(main())

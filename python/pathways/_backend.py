@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.metadata
 import os
 import site
 import sys
@@ -25,6 +26,7 @@ from pathways._errors import PathwaysError
 from pathways._settings import Settings, stock_cpu_devices
 
 NAME = "pathways"
+AGREE = ("jax", "jaxlib")  # packages whose versions are the same in all processes of a cluster
 OLDEST_JAX = (0, 10)
 # JAX's own number for plugins, above its CPU client (0) and below CUDA's (500). It decides only where jax_platforms
 # says nothing, which _take_platforms sees to.
@@ -209,7 +211,7 @@ def _client_options() -> dict[str, Any]:
             "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
         )
     asked = said.with_environment()
-    _native.set_cluster(asked.address)
+    _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
         return {}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}

@@ -60,7 +60,7 @@ def _open(path: Path) -> ctypes.CDLL:
         # Declared by hand: pointers to text are void pointers, since each is freed after it is read.
         for name, result, arguments in (
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
-            ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p]),
+            ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
             ("pathways_info", ctypes.c_void_p, []),
             ("pathways_stats", ctypes.c_void_p, []),
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
@@ -104,14 +104,16 @@ def set_plugin_dirs(directories: list[str]) -> None:
         raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
 
 
-def set_cluster(address: str | None) -> None:
+def set_cluster(address: str | None, versions: dict[str, str]) -> None:
     """Says whose devices the next PJRT client has: the cluster's at address, or, for None, this process's.
+
+    Versions is what the processes of a cluster must agree in, such as {"jax": "0.12.0"}.
 
     Raises:
       PathwaysError: FAILED_PRECONDITION as long as arrays or clients of the other kind live.
     """
     library = load()
-    _raise(_text(library, library.pathways_set_cluster((address or "").encode())))
+    _raise(_text(library, library.pathways_set_cluster((address or "").encode(), json.dumps(versions).encode())))
 
 
 def info() -> dict[str, Any]:

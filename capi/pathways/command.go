@@ -1,0 +1,52 @@
+package pathways
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../ffi
+#include <stdlib.h>
+#include "ffi.h"
+*/
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/drivers"
+	_ "github.com/openpathways/pathways/capi/ffi" // what C calls here
+	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/core/command"
+	"github.com/openpathways/pathways/device"
+	driver "github.com/openpathways/pathways/device/pjrt"
+)
+
+// around is what the caller of pathways_main says of itself.
+type around struct {
+	Self      []string          `json:"self"`      // the command that starts another process like it
+	Versions  map[string]string `json:"versions"`  // what the processes of a cluster must agree in
+	Elsewhere map[string]string `json:"elsewhere"` // commands that the caller runs itself
+}
+
+//export pwGoMain
+func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
+	var a around
+	if err := json.Unmarshal([]byte(C.GoString(environment)), &a); err != nil {
+		fmt.Fprintln(os.Stderr, "pathways_main: the environment is not the JSON object that pathways.h describes:", err)
+		return command.ExitUsage
+	}
+	var args []string
+	for _, s := range unsafe.Slice(argv, argc) {
+		args = append(args, C.GoString(s))
+	}
+	return C.int(command.Main(context.Background(), args, command.Env{
+		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
+		Drivers: func(ctx context.Context, name string, count int) (device.Driver, error) {
+			// The FFI handlers of this process, LAPACK among them, go to the plugin.
+			return drivers.Open(ctx, name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {
+				C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
+			})
+		},
+	}))
+}

@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// ControllerConfig is what a controller's process is made from.
+type ControllerConfig struct {
+	Listen     []string // addresses; at least one
+	Secret     Secret
+	Cache      string // directory of compiled programs; "" is none
+	Heartbeat  time.Duration
+	Silence    time.Duration
+	Lease      time.Duration
+	Sequential bool
+	Versions   map[string]string
+	Software   string
+	Log        *slog.Logger
+}
+
+// ServeController runs a controller until ctx ends or somebody asks it to stop,
+// and then ends all that is connected to it.
+//
+// Errors: those of listening.
+func ServeController(ctx context.Context, c ControllerConfig) error {
+	secure, err := c.Secret.tls()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server, err := controller.NewServer(controller.ServerConfig{
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log, Stopped: cancel,
+	})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	var accepting sync.WaitGroup
+	defer accepting.Wait()
+	o := stream.Options{
+		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
+		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+	}
+	for _, address := range c.Listen {
+		l, err := stream.Listen(address, o, func(peer string, err error) {
+			c.Log.Warn("a connection was refused", "from", peer, "reason", err)
+		})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		c.Log.Info("the controller listens", "address", l.Address())
+		accepting.Go(func() { _ = server.Accept(l) }) // it ends with the listener
+	}
+	<-ctx.Done()
+	c.Log.Info("the controller stops")
+	return nil
+}
+
+// Ask asks a controller how its cluster is, and, where stop is set, to end it.
+func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
+	secure, err := s.tls()
+	if err != nil {
+		return nil, err
+	}
+	conn, _, err := stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_ADMIN}, stream.Options{
+		Credentials: transport.Credentials{Token: s.Token}, TLS: secure,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	payload, err := proto.Marshal(&wire.Ask{Stop: stop})
+	if err != nil {
+		return nil, status.New(status.Internal, "a question does not encode: %w", err)
+	}
+	if err := conn.Send(wire.KindAsk, payload); err != nil {
+		return nil, err
+	}
+	for {
+		kind, payload, err := conn.Recv()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, status.New(status.DeadlineExceeded, "the controller at %s did not answer in time", address)
+		case err != nil:
+			return nil, err
+		case kind == wire.KindReport:
+			var r wire.Report
+			return &r, wire.Decode(kind, payload, &r)
+		}
+	}
+}

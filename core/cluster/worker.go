@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/bulk"
+	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// WorkerConfig is what a worker's process is made from.
+type WorkerConfig struct {
+	Address   string   // of the controller
+	Listen    []string // addresses at which other processes reach this one's bytes; at least one
+	Secret    Secret
+	Name      string
+	Island    string
+	Driver    device.Driver // stays the caller's
+	Heartbeat time.Duration
+	Silence   time.Duration
+	Wait      time.Duration // for the controller to be there
+	Versions  map[string]string
+	Software  string
+	Log       *slog.Logger
+}
+
+// How long ServeWorker waits between attempts to reach the controller.
+const redial = 100 * time.Millisecond
+
+// ServeWorker runs a worker until ctx ends or its controller goes. The end of ctx
+// is no error.
+//
+// Errors: those of listening, the controller's refusal, UNAVAILABLE where it
+// cannot be reached within Wait or has gone without a word.
+func ServeWorker(ctx context.Context, c WorkerConfig) error {
+	secure, err := c.Secret.tls()
+	if err != nil {
+		return err
+	}
+	o := stream.Options{
+		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
+		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+	}
+	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Worker: worker.Offer(c.Driver)}
+	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
+
+	// Peers may come as soon as the controller has told them, which is before this
+	// side has its answer; they are let in when the key is there to check them.
+	var let atomic.Pointer[wire.Welcome]
+	from := o
+	from.Proof = func(h *wire.Hello) error {
+		w := let.Load()
+		if w == nil {
+			return status.New(status.Unavailable, "this worker is not in a cluster yet")
+		}
+		return wire.CheckProof(w.Proof, w.Cluster, h)
+	}
+	var listeners []transport.Listener
+	closeAll := func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}
+	for _, address := range c.Listen {
+		l, err := stream.Listen(address, from, func(peer string, err error) {
+			c.Log.Warn("a connection was refused", "from", peer, "reason", err)
+		})
+		if err != nil {
+			closeAll()
+			return err
+		}
+		listeners = append(listeners, l)
+		hello.Worker.Addresses = append(hello.Worker.Addresses, l.Address())
+	}
+	conn, welcome, err := dialUntil(ctx, c, hello, o)
+	if err != nil {
+		closeAll()
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	let.Store(welcome)
+	exchange, err := bulk.New(bulk.Config{
+		Self: welcome.Process, Host: hello.Host, Options: o, Listeners: listeners, Log: c.Log,
+		Hello: &wire.Hello{Name: c.Name, Cluster: welcome.Cluster, Proof: wire.Prove(welcome.Proof, welcome.Process)},
+	})
+	if err != nil {
+		closeAll()
+		conn.Close()
+		return err
+	}
+	defer exchange.Close()
+	config := worker.Config{
+		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
+		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, Log: c.Log,
+	}
+	if _, ok := c.Driver.(device.Partitioner); ok {
+		engine := collective.New(exchange, 0, nil)
+		defer engine.Close()
+		config.Engine = engine
+	}
+	w, err := worker.New(config)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	c.Log.Info("the worker is in the cluster", "process", welcome.Process, "devices", len(c.Driver.Devices()), "listens", hello.Worker.Addresses)
+	defer context.AfterFunc(ctx, func() { w.Close() })()
+	err = w.Serve()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// dialUntil says hello to the controller, and again while it is not there.
+func dialUntil(ctx context.Context, c WorkerConfig, hello *wire.Hello, o stream.Options) (*stream.Conn, *wire.Welcome, error) {
+	end := time.Now().Add(c.Wait)
+	for {
+		conn, welcome, err := stream.Dial(ctx, c.Address, hello, o)
+		if err == nil {
+			return conn, welcome, nil
+		}
+		if code := status.CodeOf(err); code != status.Unavailable && code != status.DeadlineExceeded {
+			return nil, nil, err
+		}
+		if time.Now().After(end) {
+			return nil, nil, status.Wrap(err, "the controller at %s was not reached within %v", c.Address, c.Wait)
+		}
+		timer := time.NewTimer(redial)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, nil, status.New(status.Cancelled, "told to stop before the controller was reached")
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package command
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// lifetime of test certificates.
+const lifetime = 365 * 24 * time.Hour
+
+func (p *program) certs() *cobra.Command {
+	var hosts []string
+	cmd := &cobra.Command{
+		Use:   "certs DIRECTORY",
+		Short: "make a set of TLS certificates to try a cluster over several machines with",
+		Long: `Makes a certificate authority and one certificate, good for a year, that every process of a cluster can use:
+
+  ca.pem     the authority                  --tls-ca
+  cert.pem   the processes' certificate     --tls-cert
+  key.pem    its key, to be kept secret     --tls-key
+
+The authority's own key is not kept, so no further certificate can be made. For longer than a try, use
+certificates of your own authority, one a machine.`,
+		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := makeCerts(args[0], append([]string{"localhost", "127.0.0.1", "::1"}, hosts...)); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "%s has ca.pem, cert.pem and key.pem\n", args[0])
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "a name or address under which processes are reached; again for more")
+	return cmd
+}
+
+// makeCerts writes ca.pem, cert.pem and key.pem for the hosts.
+func makeCerts(dir string, hosts []string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return status.New(status.PermissionDenied, "cannot make %s: %w", dir, err)
+	}
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return status.New(status.AlreadyExists, "%s has a %s already; name another directory or remove it", dir, name)
+		}
+	}
+	now := time.Now()
+	sign := func(subject string, serial int64, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, []byte, *ecdsa.PrivateKey, error) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: subject},
+			NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
+		}
+		if parent == nil {
+			parent, parentKey = c, key
+			c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign
+		} else {
+			c.KeyUsage = x509.KeyUsageDigitalSignature
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+			for _, h := range hosts {
+				if ip := net.ParseIP(h); ip != nil {
+					c.IPAddresses = append(c.IPAddresses, ip)
+				} else {
+					c.DNSNames = append(c.DNSNames, h)
+				}
+			}
+		}
+		der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		c, err = x509.ParseCertificate(der)
+		return c, der, key, err
+	}
+	ca, caDER, caKey, err := sign("Pathways test authority", 1, nil, nil)
+	if err != nil {
+		return err
+	}
+	_, der, key, err := sign("pathways", 2, ca, caKey)
+	if err != nil {
+		return err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name, kind string
+		der        []byte
+		mode       os.FileMode
+	}{{"ca.pem", "CERTIFICATE", caDER, 0o644}, {"cert.pem", "CERTIFICATE", der, 0o644}, {"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
+		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
+		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
+			return status.New(status.PermissionDenied, "cannot write %s: %w", f.name, err)
+		}
+	}
+	return nil
+}

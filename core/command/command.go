@@ -1,0 +1,161 @@
+// Package command is the command line of Open Pathways: controllers, workers,
+// whole clusters on one machine, and what people ask of them.
+//
+// The same commands are a plain Go program (core/cmd/pathways) and part of
+// libpathways.so, where the Python package calls them; what differs is which
+// drivers are linked in, and how a process starts another like itself.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+)
+
+// The exit codes.
+const (
+	ExitWell    = 0
+	ExitFailed  = 1 // something went wrong, and the error says what
+	ExitUsage   = 2 // the command line was not understood
+	ExitStopped = 130
+)
+
+// Env is what the program around the command line gives it.
+type Env struct {
+	// Self is the command that starts another process like this one, such as the
+	// path of this program.
+	Self []string
+	// Drivers opens devices: name is the option --driver, count the option
+	// --devices (0 is not said). The default has simulated devices alone.
+	Drivers func(ctx context.Context, name string, count int) (device.Driver, error)
+	// Versions are what the processes of a cluster must agree in, such as "jax".
+	Versions map[string]string
+	Version  string // of Pathways
+	// Elsewhere are commands that the program around runs itself, with a line on
+	// each, so that help lists them.
+	Elsewhere map[string]string
+	Out, Err  io.Writer
+	Lookup    func(variable string) (string, bool)
+}
+
+// program is one call of the command line.
+type program struct {
+	Env
+	out, err io.Writer
+}
+
+// usage marks an error of the command line itself.
+type usage struct{ error }
+
+// Main runs a command line, without the program's name, and gives the exit code.
+func Main(ctx context.Context, args []string, env Env) int {
+	if env.Lookup == nil {
+		env.Lookup = os.LookupEnv
+	}
+	p := &program{Env: env, out: env.Out, err: env.Err}
+	root := p.root()
+	root.SetArgs(args)
+	root.SetOut(p.out)
+	root.SetErr(p.err)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := root.ExecuteContext(ctx)
+	var wrong usage
+	var child childExit
+	switch {
+	case err == nil:
+		return ExitWell
+	case errors.As(err, &child):
+		return int(child)
+	case errors.As(err, &wrong):
+		fmt.Fprintf(p.err, "pathways: %v\n", err)
+		return ExitUsage
+	case status.CodeOf(err) == status.Unknown && strings.HasPrefix(err.Error(), "unknown "): // of cobra
+		fmt.Fprintf(p.err, "pathways: %v\n`pathways --help` lists the commands\n", err)
+		return ExitUsage
+	}
+	fmt.Fprintf(p.err, "pathways: %s: %v\n", status.CodeOf(err), err)
+	return ExitFailed
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pathways",
+		Short: "one Python process drives the accelerators of many machines, with ordinary JAX",
+		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster through one process.
+
+On this machine, to try it:
+
+  pathways up --workers 4 --devices 2        # eight devices in four worker processes
+  export PATHWAYS_ADDRESS=$(pathways address)
+  python train.py                            # import pathways, and JAX shows all eight
+  pathways down
+
+On several machines: pathways controller on one of them, pathways worker on each.`,
+		SilenceUsage: true, SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if err := settle(cmd.Flags(), p.Lookup); err != nil {
+				return usage{err}
+			}
+			return nil
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage{fmt.Errorf("%w\n`%s --help` says what it takes", err, cmd.CommandPath())}
+	})
+	for name, short := range p.Elsewhere {
+		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
+	}
+	root.AddCommand(p.controller(), p.worker(), p.up(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version())
+	return root
+}
+
+func (p *program) options() *cobra.Command {
+	return &cobra.Command{
+		Use:   "options",
+		Short: "list all options, their variables and what they mean",
+		Long: `Every option is a flag, a variable, and a line of the file that --config names. What a flag says wins over the
+variable, and the variable over the file.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "FLAG\tVARIABLE\tDEFAULT\tMEANING")
+			for _, o := range options {
+				fmt.Fprintf(w, "--%s\t%s\t%v\t%s\n", o.name, variable(o.name), o.value, o.usage)
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func (p *program) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprintln(p.out, p.Version)
+			return nil
+		},
+	}
+}
+
+// logger writes to standard error what the option asks for.
+func (p *program) logger(s settings) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.text("log"))); err != nil {
+		return nil, usage{status.New(status.InvalidArgument, "--log is %q; expected debug, info, warn or error", s.text("log"))}
+	}
+	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: level})), nil
+}

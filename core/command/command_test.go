@@ -1,0 +1,267 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// A process with this variable is a command line, not a test: what `up` starts.
+const asCommand = "PATHWAYS_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, nil)))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func environment(out, err interface{ Write([]byte) (int, error) }, variables map[string]string) Env {
+	self, _ := os.Executable()
+	return Env{
+		Self: []string{self}, Version: "1.2.3", Out: out, Err: err, Elsewhere: map[string]string{"doctor": "look"},
+		Lookup: func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
+		Drivers: func(_ context.Context, _ string, count int) (device.Driver, error) {
+			return sim.Open(sim.Options{Devices: max(count, 1)})
+		},
+	}
+}
+
+// call runs a command line in this process.
+func call(t *testing.T, variables map[string]string, args ...string) (code int, out, err string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = Main(t.Context(), args, environment(&o, &e, variables))
+	return code, o.String(), e.String()
+}
+
+func TestUsage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pathways.toml")
+	if err := os.WriteFile(file, []byte("colour = \"red\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short := map[string]string{"HOME": "/tmp"}
+	for _, c := range []struct {
+		name      string
+		variables map[string]string
+		args      []string
+		want      string
+	}{
+		{"command", short, []string{"fly"}, "unknown command"},
+		{"flag", short, []string{"up", "--wings", "2"}, "unknown flag"},
+		{"number", short, []string{"up", "--workers", "many"}, "--help"},
+		{"no workers", short, []string{"up", "--workers", "0"}, "at least 1"},
+		{"devices", short, []string{"up", "--devices", "-1"}, "at least 1"},
+		{"argument", short, []string{"up", "train.py"}, "behind --"},
+		{"variable", map[string]string{"HOME": "/tmp", "PATHWAYS_WORKERS": "some"}, []string{"up"}, "PATHWAYS_WORKERS"},
+		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},
+		{"dir", short, []string{"up", "--dir", "/" + strings.Repeat("d", 100)}, "too long"},
+		{"home", nil, []string{"up"}, "--dir"},
+		{"line", short, []string{"up", "--config", file}, "colour"},
+		{"file", short, []string{"up", "--config", file + "x"}, "not there"},
+		{"dispatch", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
+		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"}, "debug, info"},
+		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"}, "--listen"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if code, _, err := call(t, c.variables, c.args...); code != ExitUsage || !strings.Contains(err, c.want) {
+				t.Errorf("exit code %d, want %d, with %q in:\n%s", code, ExitUsage, c.want, err)
+			}
+		})
+	}
+}
+
+// What a flag says wins over the variable, and the variable over the file.
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pathways.toml")
+	if err := os.WriteFile(file, []byte("dir = \"/f\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		variables map[string]string
+		args      []string
+		want      string
+	}{
+		{nil, nil, "unix:/f/of-file/controller.sock"},
+		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, nil, "unix:/f/of-variable/controller.sock"},
+		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "unix:/f/of-flag/controller.sock"},
+	} {
+		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
+		if code != ExitWell || strings.TrimSpace(out) != c.want {
+			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
+		}
+	}
+}
+
+func TestHelpNamesEverything(t *testing.T) {
+	_, out, _ := call(t, nil, "--help")
+	for _, name := range []string{"controller", "worker", "up", "down", "status", "certs", "options", "doctor"} {
+		if !strings.Contains(out, "\n  "+name) {
+			t.Errorf("help does not list %s:\n%s", name, out)
+		}
+	}
+	code, out, err := call(t, nil, "options")
+	if code != ExitWell {
+		t.Fatal(err)
+	}
+	for _, o := range options {
+		if !strings.Contains(out, "--"+o.name+" ") || !strings.Contains(out, variable(o.name)+" ") {
+			t.Errorf("the list of options lacks %s", o.name)
+		}
+	}
+}
+
+func TestCerts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitWell {
+		t.Fatal(err)
+	}
+	if code, _, err := call(t, nil, "certs", dir); code != ExitFailed || !strings.Contains(err, "ALREADY_EXISTS") {
+		t.Errorf("a second set in one directory: exit code %d, %s", code, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "key.pem")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key's file: %v, %v", info.Mode(), err)
+	}
+	if _, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")); err != nil {
+		t.Error(err)
+	}
+}
+
+// waitFor asks until the answer is yes. The bound is there for a hang alone.
+func waitFor(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !yes(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// A whole cluster of processes: up, status, a worker that is killed, one that is
+// frozen, down.
+func TestUpAndDown(t *testing.T) {
+	t.Setenv(asCommand, "1") // for what up starts
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	place := []string{"--dir", dir}
+	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
+	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "1s")
+	if code != ExitWell || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
+		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
+	}
+	defer run("down") // where the test fails
+	all, err := (at(dir)).running()
+	if err != nil || len(all) != 4 {
+		t.Fatalf("%d processes run, want 4: %v", len(all), err)
+	}
+	if code, _, errs := run("up"); code != ExitFailed || !strings.Contains(errs, "is up already") {
+		t.Errorf("up again: exit code %d\n%s", code, errs)
+	}
+	workers := func() (names []string) {
+		code, out, errs := run("status", "--json")
+		if code != ExitWell {
+			t.Fatalf("status: exit code %d\n%s", code, errs)
+		}
+		var report struct {
+			Islands []struct {
+				Workers []struct {
+					Process struct {
+						Name string `json:"name"`
+					} `json:"process"`
+				} `json:"workers"`
+			} `json:"islands"`
+		}
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range report.Islands {
+			for _, w := range i.Workers {
+				names = append(names, w.Process.Name)
+			}
+		}
+		return names
+	}
+	if got := workers(); len(got) != 3 {
+		t.Errorf("status has workers %v", got)
+	}
+	if _, out, _ := run("status"); !strings.Contains(out, "worker-1") || !strings.Contains(out, "no sessions") {
+		t.Errorf("status says:\n%s", out)
+	}
+	if code, _, errs := call(t, map[string]string{"PATHWAYS_TOKEN": "another"}, append([]string{"status"}, place...)...); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") {
+		t.Errorf("with another token: exit code %d\n%s", code, errs)
+	}
+	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		all[i+1].signal(signal)
+		waitFor(t, "a worker's loss to be seen", func() bool { return len(workers()) == 2-i })
+	}
+	if code, _, errs := run("down"); code != ExitWell {
+		t.Errorf("down: exit code %d\n%s", code, errs)
+	}
+	for _, p := range all {
+		if p.alive() {
+			t.Errorf("%s is still there", p.Name)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("down leaves %v %v", left, err)
+	}
+	if code, _, errs := run("down"); code != ExitFailed || !strings.Contains(errs, "NOT_FOUND") {
+		t.Errorf("down again: exit code %d\n%s", code, errs)
+	}
+}
+
+func at(dir string) place { return place{filepath.Join(dir, "default"), "default"} }
+
+// A command in a cluster has its address and its exit code; the cluster ends with
+// it.
+func TestUpRunsACommand(t *testing.T) {
+	t.Setenv(asCommand, "1")
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "address")
+	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+file+"; exit 7")
+	if code != 7 {
+		t.Errorf("exit code %d, want the command's 7\n%s", code, errs)
+	}
+	if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != at(dir).address() {
+		t.Errorf("the command saw %q, %v", b, err)
+	}
+	if all, err := at(dir).running(); err != nil || len(all) > 0 {
+		t.Errorf("the cluster runs on: %v, %v", all, err)
+	}
+	code, _, errs = call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/no/such/program")
+	if code != ExitFailed || !strings.Contains(errs, "cannot run /no/such/program") {
+		t.Errorf("a command that is not there: exit code %d\n%s", code, errs)
+	}
+	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
+		t.Errorf("the cluster's directory is left: %v", err)
+	}
+}
+
+// Ask ends with its context, whoever answers or not.
+func TestAskNobody(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := cluster.Ask(ctx, "unix:"+filepath.Join(t.TempDir(), "s"), cluster.Secret{}, false); err == nil {
+		t.Error("an answer came from nowhere")
+	}
+}

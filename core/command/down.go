@@ -1,0 +1,96 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+)
+
+func (p *program) down() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "end a cluster that `pathways up` started",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			c, err := p.placeOf(s)
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(c.dir); os.IsNotExist(err) {
+				return status.New(status.NotFound, "there is no cluster %q here (%s)", c.cluster, c.dir)
+			}
+			return p.stop(c, s.time("wait"))
+		},
+	}
+	take(cmd, "cluster", "dir", "wait")
+	return cmd
+}
+
+// How long processes have after each way of asking them to end.
+const (
+	afterStop = 10 * time.Second
+	afterTerm = 5 * time.Second
+	afterKill = 5 * time.Second
+)
+
+// stop ends all processes of a cluster, the friendlier ways first, and removes its
+// directory.
+func (p *program) stop(c place, wait time.Duration) error {
+	all, err := c.running()
+	if err != nil {
+		return err
+	}
+	for _, q := range all {
+		q.signal(syscall.SIGCONT) // one that is frozen hears nothing
+	}
+	if token, err := cluster.ReadToken(c.path(cluster.TokenFile)); err == nil && len(all) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), min(wait, afterStop))
+		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, true)
+		cancel()
+		if err == nil {
+			all = gone(all, min(wait, afterStop))
+		}
+	}
+	for _, way := range []struct {
+		signal syscall.Signal
+		wait   time.Duration
+	}{{syscall.SIGTERM, afterTerm}, {syscall.SIGKILL, afterKill}} {
+		for _, q := range all {
+			q.signal(way.signal)
+		}
+		all = gone(all, way.wait)
+	}
+	if len(all) > 0 {
+		var names []string
+		for _, q := range all {
+			names = append(names, fmt.Sprintf("%s (%d)", q.Name, q.PID))
+		}
+		return status.New(status.DeadlineExceeded, "these processes do not end: %s", strings.Join(names, ", "))
+	}
+	return c.remove()
+}
+
+// gone waits until the processes have ended, and gives those that have not in time.
+func gone(all []process, wait time.Duration) []process {
+	for end := time.Now().Add(wait); len(all) > 0; time.Sleep(10 * time.Millisecond) {
+		var left []process
+		for _, q := range all {
+			if q.alive() {
+				left = append(left, q)
+			}
+		}
+		if all = left; time.Now().After(end) {
+			break
+		}
+	}
+	return all
+}

@@ -1,0 +1,158 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// option is one setting of a process: a flag, a variable and a line of the
+// configuration file have one name and one meaning.
+type option struct {
+	name  string // of the flag and of the file's line; the variable is PATHWAYS_ and the name in capitals
+	value any    // the default, of the option's type: string, int, bool or time.Duration
+	usage string
+}
+
+// options is the one place where settings are described. A command takes some of
+// them by name.
+var options = []option{
+	{"address", "", "where the controller is: unix:/path or tcp:host:port; default: the cluster `pathways up` started"},
+	{"cluster", "default", "name of a cluster on this machine, for those that `pathways up` starts"},
+	{"dir", "", "where clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
+	{"listen", "", "addresses to listen on, separated by commas; default: a unix socket in the cluster's directory"},
+	{"token-file", "", "file with the secret that all processes of a cluster share; PATHWAYS_TOKEN holds the secret itself"},
+	{"tls-cert", "", "PEM file with this process's certificate; needed on every address but loopback and unix"},
+	{"tls-key", "", "PEM file with the certificate's key"},
+	{"tls-ca", "", "PEM file with the authority that signed the other processes' certificates"},
+	{"workers", 2, "how many workers to start"},
+	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
+	{"driver", "auto", "what drives the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
+	{"island", "", "name of the island a worker's devices belong to"},
+	{"name", "", "what to call this process in reports; default: host and process number"},
+	{"cache", "", "directory that keeps compiled programs over restarts; empty: none are kept"},
+	{"heartbeat", time.Second, "how often processes say that they live"},
+	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
+	{"lease", 10 * time.Second, "how long a session outlives its connection"},
+	{"dispatch", "parallel", "parallel: gangs are sent before those they read from have ended; sequential: after"},
+	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
+	{"log", "warn", "least level of what is logged: debug, info, warn, error"},
+	{"json", false, "print the answer as JSON"},
+	{"config", "", "file with lines of the form `name = value`, for options given neither as flags nor as variables"},
+}
+
+// variable is the environment's name for an option.
+func variable(name string) string {
+	return "PATHWAYS_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// take gives a command the options it names, and log and config.
+func take(cmd *cobra.Command, names ...string) {
+	for _, o := range options {
+		if !slices.Contains(names, o.name) && o.name != "log" && o.name != "config" {
+			continue
+		}
+		usage := o.usage + " [" + variable(o.name) + "]"
+		switch v := o.value.(type) {
+		case string:
+			cmd.Flags().String(o.name, v, usage)
+		case int:
+			cmd.Flags().Int(o.name, v, usage)
+		case bool:
+			cmd.Flags().Bool(o.name, v, usage)
+		case time.Duration:
+			cmd.Flags().Duration(o.name, v, usage)
+		}
+	}
+}
+
+// settle fills what was not said by flags from variables and the file, in this
+// order.
+//
+// Errors: INVALID_ARGUMENT for a value that does not fit its option or a line of
+// the file that names none, NOT_FOUND for a file that is not there.
+func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	path, _ := flags.GetString("config")
+	if path == "" {
+		path, _ = lookup(variable("config"))
+	}
+	file := map[string]any{}
+	if path != "" {
+		if _, err := toml.DecodeFile(path, &file); os.IsNotExist(err) {
+			return status.New(status.NotFound, "the configuration file %s is not there", path)
+		} else if err != nil {
+			return status.New(status.InvalidArgument, "the configuration file %s cannot be read: %v", path, err)
+		}
+		for name := range file {
+			if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
+				return status.New(status.InvalidArgument, "%s has a line %q, and there is no such option; `pathways options` lists them", path, name)
+			}
+		}
+	}
+	var broken error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || broken != nil || f.Name == "config" {
+			return
+		}
+		text, from := "", ""
+		if v, ok := lookup(variable(f.Name)); ok && v != "" {
+			text, from = v, variable(f.Name)
+		} else if v, ok := file[f.Name]; ok {
+			text, from = fmt.Sprint(v), path
+		} else {
+			return
+		}
+		if err := flags.Set(f.Name, text); err != nil {
+			broken = status.New(status.InvalidArgument, "%s says %s is %q: %v", from, f.Name, text, err)
+		}
+	})
+	return broken
+}
+
+// settings are the options of a command that was called.
+type settings struct{ *pflag.FlagSet }
+
+func (s settings) text(name string) string {
+	v, err := s.GetString(name)
+	if err != nil {
+		panic(err) // the command did not take the option
+	}
+	return v
+}
+
+func (s settings) number(name string) int {
+	v, err := s.GetInt(name)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (s settings) flag(name string) bool {
+	v, err := s.GetBool(name)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (s settings) time(name string) time.Duration {
+	v, err := s.GetDuration(name)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// list splits a text at its commas.
+func (s settings) list(name string) []string {
+	return strings.FieldsFunc(s.text(name), func(r rune) bool { return r == ',' || r == ' ' })
+}

@@ -1,0 +1,122 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+)
+
+func (p *program) controller() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "run a cluster's controller until it is told to stop",
+		Long: `Runs the controller of a cluster: workers bring it devices, clients run programs on them. It never sees the bytes of
+arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the sessions and the workers.`,
+		Example: `  pathways controller --listen tcp:127.0.0.1:8476
+  pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			c, err := p.placeOf(s)
+			if err != nil {
+				return err
+			}
+			_, secret, err := p.reach(s)
+			if err != nil {
+				return err
+			}
+			listen := s.list("listen")
+			if len(listen) == 0 {
+				if err := os.MkdirAll(c.dir, 0o700); err != nil {
+					return status.New(status.PermissionDenied, "cannot make %s: %w", c.dir, err)
+				}
+				listen = []string{c.address()}
+			}
+			var sequential bool
+			switch s.text("dispatch") {
+			case "parallel":
+			case "sequential":
+				sequential = true
+			default:
+				return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", s.text("dispatch"))}
+			}
+			log, err := p.logger(s)
+			if err != nil {
+				return err
+			}
+			return cluster.ServeController(cmd.Context(), cluster.ControllerConfig{
+				Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
+				Lease: s.time("lease"), Sequential: sequential, Versions: p.Versions, Software: p.software(), Log: log,
+			})
+		},
+	}
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "cache", "heartbeat", "silence", "lease", "dispatch")
+	return cmd
+}
+
+func (p *program) worker() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "bring this machine's devices to a cluster until told to stop",
+		Long: `Runs a worker: it finds the devices of this machine and brings them to the controller at --address. It ends with the
+controller, at SIGTERM, or at Ctrl-C.`,
+		Example: `  pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
+  pathways worker --address tcp:10.0.0.5:8476 --listen tcp:10.0.0.6:8477 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			c, err := p.placeOf(s)
+			if err != nil {
+				return err
+			}
+			address, secret, err := p.reach(s)
+			if err != nil {
+				return err
+			}
+			name := s.text("name")
+			if name == "" {
+				host, _ := os.Hostname()
+				name = fmt.Sprintf("%s:%d", host, os.Getpid())
+			}
+			listen := s.list("listen")
+			if len(listen) == 0 {
+				if !strings.HasPrefix(address, "unix:") {
+					return usage{status.New(status.InvalidArgument, "a worker of a controller at %s needs --listen: an address of this machine at which the others reach it, such as tcp:10.0.0.6:8477", address)}
+				}
+				if err := os.MkdirAll(c.dir, 0o700); err != nil {
+					return status.New(status.PermissionDenied, "cannot make %s: %w", c.dir, err)
+				}
+				listen = []string{fmt.Sprintf("unix:%s", c.path(fmt.Sprintf("worker-%d.sock", os.Getpid())))}
+			}
+			if s.number("devices") < 0 {
+				return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
+			}
+			log, err := p.logger(s)
+			if err != nil {
+				return err
+			}
+			if p.Drivers == nil {
+				return status.New(status.Unimplemented, "this program has no drivers of devices")
+			}
+			driver, err := p.Drivers(cmd.Context(), s.text("driver"), s.number("devices"))
+			if err != nil {
+				return err
+			}
+			defer driver.Close()
+			return cluster.ServeWorker(cmd.Context(), cluster.WorkerConfig{
+				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Driver: driver,
+				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
+				Versions: p.Versions, Software: p.software(), Log: log,
+			})
+		},
+	}
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "driver", "island", "name", "heartbeat", "silence", "wait")
+	return cmd
+}
+
+func (p *program) software() string { return "pathways " + p.Version }

@@ -1,0 +1,136 @@
+package command
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func (p *program) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "show the islands, workers, devices and sessions of a cluster",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			address, secret, err := p.reach(s)
+			if err != nil {
+				return err
+			}
+			report, err := cluster.Ask(cmd.Context(), address, secret, false)
+			if err != nil {
+				return err
+			}
+			if s.flag("json") {
+				b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(report)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(p.out, string(b))
+				return nil
+			}
+			return p.show(report, address)
+		},
+	}
+	take(cmd, "address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca", "json")
+	return cmd
+}
+
+func (p *program) address() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "address",
+		Short: "print the address of a cluster that `pathways up` started, for PATHWAYS_ADDRESS",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.placeOf(settings{cmd.Flags()})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(p.out, c.address())
+			return nil
+		},
+	}
+	take(cmd, "cluster", "dir")
+	return cmd
+}
+
+// reach gives the controller's address and what to show it.
+func (p *program) reach(s settings) (string, cluster.Secret, error) {
+	c, err := p.placeOf(s)
+	if err != nil {
+		return "", cluster.Secret{}, err
+	}
+	address := s.text("address")
+	if address == "" {
+		address = c.address()
+	}
+	token, err := p.token(s, c)
+	return address, cluster.Secret{Token: token, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}, err
+}
+
+func (p *program) show(r *wire.Report, address string) error {
+	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %d gangs so far\n\n", r.Cluster, address, age(r.UptimeMs), r.Gangs)
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			name := i.Name
+			if name == "" {
+				name = "default"
+			}
+			kind := ""
+			if len(k.Devices) > 0 {
+				kind = k.Devices[0].Kind
+			}
+			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", name, i.Platform, k.Process.GetName(), len(k.Devices), kind,
+				size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
+		}
+	}
+	if len(r.Islands) == 0 {
+		fmt.Fprintln(w, "no workers yet")
+	}
+	fmt.Fprintln(w)
+	if len(r.Sessions) == 0 {
+		fmt.Fprintln(w, "no sessions")
+		return w.Flush()
+	}
+	fmt.Fprintln(w, "SESSION\tCLIENT\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
+	for _, s := range r.Sessions {
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
+	}
+	return w.Flush()
+}
+
+func age(ms int64) time.Duration {
+	d := time.Duration(ms) * time.Millisecond
+	if d > time.Minute {
+		return d.Round(time.Second)
+	}
+	return d.Round(100 * time.Millisecond)
+}
+
+func sum(all []int64) (total int64) {
+	for _, b := range all {
+		total += max(b, 0)
+	}
+	return total
+}
+
+// size writes bytes for people.
+func size(bytes int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, u := float64(bytes), 0
+	for ; v >= 1024 && u < len(units)-1; u++ {
+		v /= 1024
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}

@@ -1,0 +1,226 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// childExit is the exit code of a command that was run in a cluster.
+type childExit int
+
+func (c childExit) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+func (p *program) up() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up [-- COMMAND [ARGUMENT…]]",
+		Short: "start a cluster on this machine",
+		Long: `Starts a controller and some workers on this machine, waits until they are ready, and returns. With a command behind
+--, runs the command in the cluster (PATHWAYS_ADDRESS is set) and takes the cluster down when it ends.`,
+		Example: `  pathways up --workers 4 --devices 2
+  pathways up --workers 2 -- python train.py`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+				return usage{fmt.Errorf("%q is not an argument of up; a command to run goes behind --", args[0])}
+			}
+			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
+		},
+	}
+	take(cmd, "cluster", "dir", "workers", "devices", "driver", "island", "cache", "heartbeat", "silence", "lease", "dispatch", "wait")
+	return cmd
+}
+
+func (p *program) runUp(ctx context.Context, s settings, command []string) error {
+	c, err := p.placeOf(s)
+	if err != nil {
+		return err
+	}
+	workers := s.number("workers")
+	if workers < 1 {
+		return usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", workers)}
+	}
+	if s.number("devices") < 0 {
+		return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
+	}
+	switch alive, err := c.running(); {
+	case err != nil:
+		return err
+	case len(alive) > 0:
+		return status.New(status.AlreadyExists, "cluster %q is up already (%d processes); `pathways down` ends it, or name another with --cluster", c.cluster, len(alive))
+	}
+	if err := c.make(); err != nil {
+		return err
+	}
+	report, err := p.start(ctx, s, c, workers)
+	if err != nil {
+		return errors.Join(err, p.stop(c, s.time("wait")))
+	}
+	if len(command) == 0 {
+		devices := 0
+		for _, i := range report.Islands {
+			for _, w := range i.Workers {
+				devices += len(w.Devices)
+			}
+		}
+		fmt.Fprintf(p.out, "%d devices in %d workers. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", devices, workers, c.address())
+		return nil
+	}
+	err = run(ctx, command, c)
+	return errors.Join(err, p.stop(c, s.time("wait")))
+}
+
+// run runs a user's command with the address of the cluster.
+func run(ctx context.Context, command []string, c place) error {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "PATHWAYS_ADDRESS="+c.address(), "PATHWAYS_TOKEN_FILE="+c.path(cluster.TokenFile))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return status.New(status.NotFound, "cannot run %s: %w", command[0], err)
+	}
+	// Ctrl-C reaches it too, as one of the terminal's group; SIGTERM is passed on.
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); errors.As(err, &exit) {
+		if code := exit.ExitCode(); code >= 0 {
+			return childExit(code)
+		}
+		return childExit(128 + int(exit.Sys().(syscall.WaitStatus).Signal()))
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// start starts the processes and waits until the controller counts all workers.
+func (p *program) start(ctx context.Context, s settings, c place, workers int) (*wire.Report, error) {
+	var all []process
+	launch := func(name string, args ...string) error {
+		q, err := p.launch(c, name, append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")))
+		if err != nil {
+			return err
+		}
+		all = append(all, q)
+		return c.keep(all)
+	}
+	common := []string{"--heartbeat", s.time("heartbeat").String(), "--silence", s.time("silence").String()}
+	err := launch("controller", append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
+		"--lease", s.time("lease").String(), "--cache", s.text("cache"), "--dispatch", s.text("dispatch")}, common...)...)
+	if err != nil {
+		return nil, err
+	}
+	for i := range workers {
+		name := fmt.Sprintf("worker-%d", i)
+		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
+			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")),
+			"--driver", s.text("driver"), "--island", s.text("island"), "--wait", s.time("wait").String()}, common...)...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	token, err := cluster.ReadToken(c.path(cluster.TokenFile))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.time("wait"))
+	defer cancel()
+	show := newProgress(p.err, workers)
+	defer show.end()
+	for tick := time.NewTicker(50 * time.Millisecond); ; {
+		for _, q := range all {
+			if !q.alive() {
+				tick.Stop()
+				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name, c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
+			}
+		}
+		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, false)
+		have := 0
+		if err == nil {
+			for _, i := range report.Islands {
+				have += len(i.Workers)
+			}
+		}
+		show.at(have)
+		if have >= workers {
+			tick.Stop()
+			return report, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tick.Stop()
+			return nil, status.New(status.DeadlineExceeded, "%d of %d workers were ready after %v; their logs are in %s", have, workers, s.time("wait"), c.dir)
+		}
+	}
+}
+
+// launch starts a process like this one that outlives it.
+func (p *program) launch(c place, name string, args []string) (process, error) {
+	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return process{}, status.New(status.PermissionDenied, "cannot write the log of %s: %w", name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(p.Self[0], append(p.Self[1:len(p.Self):len(p.Self)], args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return process{}, status.New(status.Unavailable, "cannot start %s: %w", name, err)
+	}
+	q := process{name, cmd.Process.Pid, started(cmd.Process.Pid)}
+	go func() { _ = cmd.Wait() }() // as long as this process lives, so that an end is seen
+	return q, nil
+}
+
+// progress shows on a terminal how many workers are ready.
+type progress struct {
+	to   io.Writer
+	all  int
+	last int
+}
+
+func newProgress(w io.Writer, all int) *progress {
+	f, ok := w.(*os.File)
+	if !ok {
+		return &progress{all: all}
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return &progress{all: all}
+	}
+	return &progress{to: w, all: all, last: -1}
+}
+
+const width = 30
+
+func (p *progress) at(n int) {
+	if p.to == nil || n == p.last {
+		return
+	}
+	p.last = n
+	bar := make([]rune, width)
+	for i := range bar {
+		if bar[i] = '░'; i < width*n/p.all {
+			bar[i] = '█'
+		}
+	}
+	fmt.Fprintf(p.to, "\rstarting workers %s %d of %d ", string(bar), n, p.all)
+}
+
+func (p *progress) end() {
+	if p.to != nil {
+		fmt.Fprintln(p.to)
+	}
+}

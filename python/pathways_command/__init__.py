@@ -1,0 +1,96 @@
+"""The command `pathways`.
+
+A package of its own, since most commands need nothing of Python: they are in libpathways.so, and `import pathways`,
+which imports JAX, would cost them more time than they take.
+
+Exit codes: 0, well; 1, something is wrong, and the output says what; 2, the command line was not understood.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCTOR = "look at this installation and say what is missing"
+USAGE = f"""\
+usage: pathways doctor [--json]
+
+{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory.
+
+options:
+  --json   print the facts as JSON
+"""
+AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and gives its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["doctor"]:
+        return _doctor(arguments[1:])
+    try:
+        library = _prepare(worker=arguments[:1] == ["worker"])
+    except (OSError, AttributeError) as error:
+        print(f"pathways: libpathways.so cannot be used: {error}; `pathways doctor` says more", file=sys.stderr)
+        return 1
+    environment = {
+        "self": [sys.executable, "-m", "pathways_command"],
+        "versions": {name: version for name in AGREE if (version := _version(name))},
+        "elsewhere": {"doctor": DOCTOR},
+    }
+    texts = [argument.encode("utf-8", "surrogateescape") for argument in arguments]
+    sys.stdout.flush()
+    return library.pathways_main(
+        len(texts), (ctypes.c_char_p * (len(texts) + 1))(*texts), json.dumps(environment).encode()
+    )
+
+
+def _prepare(*, worker: bool) -> ctypes.CDLL:
+    """Loads the library; for a worker, with the FFI handlers that live in Python's packages (LAPACK)."""
+    if worker:
+        # A worker serves the devices; it never is a client of them.
+        os.environ.pop("JAX_PLATFORMS", None)
+        # XLA warns of each program that another worker compiled, by two lines of a kilobyte, where the processor lacks
+        # what is no feature of a processor ("prefer-no-gather"). What goes wrong is told to the client, not logged.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from jaxlib.cpu import _lapack
+
+        import pathways._native  # registers the handlers with the library
+
+        _lapack.initialize()  # JAX does it when it lowers a program, which a worker never does
+        library = pathways._native.load()
+    else:
+        package = importlib.util.find_spec("pathways")
+        places = list(package.submodule_search_locations or []) if package else []
+        named = os.environ.get("PATHWAYS_LIBRARY") or os.path.join(places[0] if places else "", "libpathways.so")
+        library = ctypes.CDLL(str(Path(named).absolute()))
+    library.pathways_main.restype = ctypes.c_int
+    library.pathways_main.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
+    return library
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    if set(arguments) & {"-h", "--help"}:
+        print(USAGE, end="")
+        return 0
+    if unknown := [argument for argument in arguments if argument != "--json"]:
+        print(f"pathways: doctor has no option {unknown[0]}\n{USAGE}", end="", file=sys.stderr)
+        return 2
+    from pathways import _doctor
+
+    report = _doctor.examine()
+    print(json.dumps(report.as_dict(), indent=2) if arguments else report)
+    return 0 if report.ok else 1

@@ -1,0 +1,7 @@
+"""`python -m pathways_command` is the command `pathways`."""
+
+import sys
+
+from pathways_command import main
+
+sys.exit(main())
