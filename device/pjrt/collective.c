@@ -73,42 +73,10 @@ static bool read_text(const XLA_FFI_Attrs* attrs, pwdrv_bytes* text) {
   return true;
 }
 
-// What a client is found by in an execution's context: a type of ours, whose id
-// each plugin gives. Plugins are never unloaded, so neither is an entry.
-typedef struct plugin_type {
-  struct plugin_type* next;
-  const PJRT_Api* plugin;
-  const XLA_FFI_Api* api;
-  int64_t id;
-} plugin_type;
-
-static plugin_type* types;  // read and added to atomically
-
-static const plugin_type* first_type(void) { return __atomic_load_n(&types, __ATOMIC_ACQUIRE); }
-
-static int64_t type_of(const XLA_FFI_Api* api) {
-  const plugin_type* t = first_type();
-  while (t->api != api) t = t->next;  // it is there: the handler is registered after it
-  return t->id;
-}
-
-static PJRT_Error* register_type(const PJRT_Api* plugin, const XLA_FFI_Api* api) {
-  static const char name[] = "pathways_client";
-  static PJRT_FFI_Type_Info info;
-  PWDRV_ARGS(PJRT_FFI_Type_Register);
-  args.type_name = name;
-  args.type_name_size = sizeof(name) - 1;
-  args.type_info = &info;
-  PJRT_Error* (*call)(PJRT_FFI_Type_Register_Args*) = pw_ffi_extension(plugin)->type_register;
-  PJRT_Error* error = call(&args);
-  if (error != NULL) return error;
-  plugin_type* t = pwdrv_must(malloc(sizeof *t));
-  *t = (plugin_type){.plugin = plugin, .api = api, .id = args.type_id};
-  t->next = __atomic_load_n(&types, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(&types, &t->next, t, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-  }
-  return NULL;
-}
+// What a client is found by in an execution's context: a hash of "pathways_client".
+// Contexts take data of types that nobody has registered, and a number that the
+// plugin gives would be one that handlers of its user may have too.
+static const int64_t CLIENT = 4499056974494770528;
 
 static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   char* text;
@@ -118,7 +86,7 @@ static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 
 // 0 where the execution has no context, or one that is not ours.
 static uintptr_t client_of(const XLA_FFI_Api* api, void* ctx) {
-  XLA_FFI_TypeId type_id = {type_of(api)};
+  XLA_FFI_TypeId type_id = {CLIENT};
   XLA_FFI_ExecutionContext_Get_Args args = {
       .struct_size = XLA_FFI_ExecutionContext_Get_Args_STRUCT_SIZE, .ctx = ctx, .type_id = &type_id};
   XLA_FFI_Error* (*get)(XLA_FFI_ExecutionContext_Get_Args*) = api->XLA_FFI_ExecutionContext_Get;
@@ -171,10 +139,7 @@ pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target,
   if (!PW_FFI_HAS(of, XLA_FFI_Future_SetError)) return (pwdrv_status){NULL, "XLA_FFI_Future_SetError"};
   if (!PW_FFI_HAS(of, XLA_FFI_RunId_Get)) return (pwdrv_status){NULL, "XLA_FFI_RunId_Get"};
   if (!PW_FFI_HAS(of, XLA_FFI_DeviceOrdinal_Get)) return (pwdrv_status){NULL, "XLA_FFI_DeviceOrdinal_Get"};
-  if (pw_ffi_extension(api)->type_register == NULL) return (pwdrv_status){NULL, "PJRT_FFI_Type_Register"};
   if (pw_ffi_extension(api)->user_data_add == NULL) return (pwdrv_status){NULL, "PJRT_FFI_UserData_Add"};
-  PJRT_Error* refusal = register_type(api, of);
-  if (refusal != NULL) return (pwdrv_status){refusal, NULL};
   const pw_ffi_handler bundle[PW_FFI_STAGES] = {NULL, NULL, NULL, collective};
   XLA_FFI_Error* error = pw_ffi_register(of, target, "Host", bundle, 0);
   if (error != NULL) *code = pw_ffi_take_error(of, error, message);
@@ -182,11 +147,9 @@ pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target,
 }
 
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client) {
-  const plugin_type* t = first_type();
-  while (t->plugin != api) t = t->next;
   PWDRV_ARGS(PJRT_FFI_UserData_Add);
   args.context = context;
-  args.user_data = (PJRT_FFI_UserData){.type_id = t->id, .data = (void*)client};
+  args.user_data = (PJRT_FFI_UserData){.type_id = CLIENT, .data = (void*)client};
   PJRT_Error* (*add)(PJRT_FFI_UserData_Add_Args*) = pw_ffi_extension(api)->user_data_add;
   return (pwdrv_status){add(&args), NULL};
 }
