@@ -11,8 +11,8 @@ import (
 // The kinds of frames of a link. Numbers are little-endian. Each side numbers
 // what it pushes over a link 1, 2, 3 …; a number is n below.
 const (
-	kindLink   wire.Kind = wire.KindBulk + iota // dialler: this is a link; its token, 16 bytes
-	kindStream                                  // dialler: this is a stream of the link with that token; and back, when it is taken
+	kindLink   wire.Kind = wire.KindBulk + iota // dialler: this is a link; its token, 16 bytes; and back, when it is taken
+	kindStream                                  // dialler: this is a stream of the link with that token; and back
 	// From who pushes.
 	kindEager   // n, key, the bytes
 	kindOffer   // n, key, size

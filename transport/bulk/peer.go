@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -155,12 +156,11 @@ func (p *peer) reach(process *wire.Process) error {
 			l := newLink(p, conn)
 			l.address = address
 			rand.Read(l.token[:])
-			if err := conn.Post(kindLink, l.token[:]); err != nil {
+			conn.TakeFiles() // one may come right behind the answer
+			if err := p.x.announce(conn, kindLink, l.token); err != nil {
 				failed = err
-				conn.Close()
 				continue
 			}
-			conn.TakeFiles()
 			return p.joined(l)
 		}
 		if failed == nil {
@@ -302,11 +302,14 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 		if taken {
 			return status.New(status.InvalidArgument, "a link was announced twice")
 		}
-		if err := p.joined(l); err != nil {
-			x.forget(l)
-			return err
+		err := conn.Post(kindLink, payload)
+		if err == nil {
+			err = p.joined(l)
 		}
-		return nil
+		if err != nil {
+			x.forget(l)
+		}
+		return err
 	}
 	x.mu.Lock()
 	l := x.links[[tokenSize]byte(payload)]
@@ -318,6 +321,24 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 		return err
 	}
 	return l.addStrand(conn)
+}
+
+// announce says what a connection that was dialled is for, and waits for the other
+// side to agree. On an error the connection is closed.
+func (x *Exchange) announce(conn *stream.Conn, kind wire.Kind, token [tokenSize]byte) error {
+	err := conn.Post(kind, token[:])
+	if err == nil {
+		var back wire.Kind
+		var payload []byte
+		if back, payload, err = x.first(conn); err == nil && (back != kind || !bytes.Equal(payload, token[:])) {
+			err = wrong("a message of kind %d with %d bytes where it was to repeat one of kind %d", back, len(payload), kind)
+		}
+	}
+	if err != nil {
+		conn.Close()
+		conn.DropFiles()
+	}
+	return err
 }
 
 // first waits a bounded time for the first message behind the greeting.

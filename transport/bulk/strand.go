@@ -48,16 +48,7 @@ func (l *link) dial() error {
 	if err != nil {
 		return err
 	}
-	if err := conn.Post(kindStream, l.token[:]); err != nil {
-		conn.Close()
-		return err
-	}
-	kind, payload, err := l.x.first(conn)
-	if err == nil && (kind != kindStream || !bytes.Equal(payload, l.token[:])) {
-		err = wrong("a message of kind %d with %d bytes in answer to a stream", kind, len(payload))
-	}
-	if err != nil {
-		conn.Close()
+	if err := l.x.announce(conn, kindStream, l.token); err != nil {
 		return err
 	}
 	return l.addStrand(conn)
