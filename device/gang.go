@@ -26,3 +26,28 @@ type CollectiveCall struct {
 	Results  [][]byte
 	Done     func(error) // once; goes on with the device's program on the calling goroutine
 }
+
+// HostCaller is a driver whose programs can call functions of whoever runs them
+// (host callbacks).
+type HostCaller interface {
+	// ServeHostCalls says who answers. It is called once, before the first such
+	// program is compiled. Handle must not wait: it may be on a thread that the
+	// devices need.
+	ServeHostCalls(handle func(*HostCall)) error
+}
+
+// HostCall is one device's call of a function.
+type HostCall struct {
+	Launch             int32  // Run.LaunchID
+	Local              int    // device
+	Index              uint64 // which of the functions that came with the run
+	Arguments, Results []HostValue
+	Done               func(error) // once; goes on with the device's program on the calling goroutine
+}
+
+// HostValue is an array in memory that the host can reach, until Done.
+type HostValue struct {
+	Type uint32 // XLA_FFI_DataType; a token has no bytes
+	Dims []int64
+	Data []byte // dense and row-major, elements narrower than a byte packed
+}

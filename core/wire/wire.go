@@ -51,6 +51,7 @@ const (
 	KindPeers     Kind = 33
 	KindDrop      Kind = 34
 	KindSession   Kind = 35
+	KindHostCall  Kind = 36
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41

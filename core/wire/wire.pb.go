@@ -133,7 +133,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16, 0}
+	return file_wire_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type Hello struct {
@@ -282,6 +282,7 @@ type Welcome struct {
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                           // of ROLE_CLIENT
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                              // of ROLE_CLIENT: operations that may be under way at once
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often a message is to come, Heartbeat if there is no other
+	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -400,6 +401,75 @@ func (x *Welcome) GetHeartbeatMs() uint32 {
 	return 0
 }
 
+func (x *Welcome) GetBoard() *Board {
+	if x != nil {
+		return x.Board
+	}
+	return nil
+}
+
+// Shared memory for the small blocks of collectives. Workers of a host are given
+// places on one worker's board; two of them with the same board use it.
+type Board struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // process number of the worker that made it
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`      // file to open
+	Slot          uint32                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`     // the dialler's place
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Board) Reset() {
+	*x = Board{}
+	mi := &file_wire_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Board) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Board) ProtoMessage() {}
+
+func (x *Board) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Board.ProtoReflect.Descriptor instead.
+func (*Board) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Board) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Board) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Board) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
 type Status struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // core/status; 0 is OK
@@ -410,7 +480,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +492,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +505,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{2}
+	return file_wire_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Status) GetCode() uint32 {
@@ -459,13 +529,15 @@ type Process struct {
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"` // "unix:/path" first where there is one, "tcp:host:port"
 	Host          string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
+	Board         uint64                 `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"` // of workers: Board.number; 0 is none
+	Slot          uint32                 `protobuf:"varint,6,opt,name=slot,proto3" json:"slot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +549,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +562,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{3}
+	return file_wire_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Process) GetNumber() uint64 {
@@ -521,6 +593,20 @@ func (x *Process) GetHost() string {
 	return ""
 }
 
+func (x *Process) GetBoard() uint64 {
+	if x != nil {
+		return x.Board
+	}
+	return 0
+}
+
+func (x *Process) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
 type Platform struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "cpu", "cuda", "tpu", "sim"
@@ -534,7 +620,7 @@ type Platform struct {
 
 func (x *Platform) Reset() {
 	*x = Platform{}
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +632,7 @@ func (x *Platform) String() string {
 func (*Platform) ProtoMessage() {}
 
 func (x *Platform) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +645,7 @@ func (x *Platform) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Platform.ProtoReflect.Descriptor instead.
 func (*Platform) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4}
+	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Platform) GetName() string {
@@ -607,7 +693,7 @@ type IntList struct {
 
 func (x *IntList) Reset() {
 	*x = IntList{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +705,7 @@ func (x *IntList) String() string {
 func (*IntList) ProtoMessage() {}
 
 func (x *IntList) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +718,7 @@ func (x *IntList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntList.ProtoReflect.Descriptor instead.
 func (*IntList) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *IntList) GetName() string {
@@ -658,6 +744,7 @@ type WorkerOffer struct {
 	Addresses     []string               `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // differs whenever the process is started anew
+	Board         string                 `protobuf:"bytes,8,opt,name=board,proto3" json:"board,omitempty"`              // a file with room for a board, which others of the host can open; "" is none
 	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`  // plugin file, processor features, thread count: programs compiled by equals are shared
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -665,7 +752,7 @@ type WorkerOffer struct {
 
 func (x *WorkerOffer) Reset() {
 	*x = WorkerOffer{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +764,7 @@ func (x *WorkerOffer) String() string {
 func (*WorkerOffer) ProtoMessage() {}
 
 func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +777,7 @@ func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerOffer.ProtoReflect.Descriptor instead.
 func (*WorkerOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerOffer) GetIsland() string {
@@ -735,6 +822,13 @@ func (x *WorkerOffer) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *WorkerOffer) GetBoard() string {
+	if x != nil {
+		return x.Board
+	}
+	return ""
+}
+
 func (x *WorkerOffer) GetFingerprint() string {
 	if x != nil {
 		return x.Fingerprint
@@ -755,7 +849,7 @@ type LocalDevice struct {
 
 func (x *LocalDevice) Reset() {
 	*x = LocalDevice{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +861,7 @@ func (x *LocalDevice) String() string {
 func (*LocalDevice) ProtoMessage() {}
 
 func (x *LocalDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +874,7 @@ func (x *LocalDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalDevice.ProtoReflect.Descriptor instead.
 func (*LocalDevice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LocalDevice) GetLocal() uint32 {
@@ -834,7 +928,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +940,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +953,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Device) GetNumber() uint32 {
@@ -923,7 +1017,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1029,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1042,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Heartbeat) GetMemoryInUse() []int64 {
@@ -997,7 +1091,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1103,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1116,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -1077,7 +1171,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1183,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1196,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -1132,7 +1226,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1238,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1251,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -1215,7 +1309,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1321,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1334,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -1332,7 +1426,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1438,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1451,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -1401,7 +1495,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1507,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1520,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -1473,13 +1567,14 @@ type Loadable struct {
 	Code          []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"` // to be compiled where serialized is empty or does not load
 	Options       []byte                 `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	Collective    bool                   `protobuf:"varint,6,opt,name=collective,proto3" json:"collective,omitempty"`
+	CallsHost     bool                   `protobuf:"varint,7,opt,name=calls_host,json=callsHost,proto3" json:"calls_host,omitempty"` // it calls functions of the client that runs it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1586,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1599,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -1549,6 +1644,13 @@ func (x *Loadable) GetCollective() bool {
 	return false
 }
 
+func (x *Loadable) GetCallsHost() bool {
+	if x != nil {
+		return x.CallsHost
+	}
+	return false
+}
+
 // Controller to the workers of a program.
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1565,7 +1667,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1679,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1692,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -1652,7 +1754,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1766,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1779,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -1710,7 +1812,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1824,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1837,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -1805,7 +1907,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +1919,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +1932,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -1857,7 +1959,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1971,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1984,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -1912,7 +2014,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2026,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2039,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -1981,7 +2083,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2095,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2108,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -2053,7 +2155,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2167,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2180,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -2143,7 +2245,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2257,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2270,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -2203,7 +2305,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2317,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2330,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -2253,7 +2355,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +2367,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +2380,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -2336,7 +2438,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2450,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2463,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -2395,7 +2497,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2509,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2522,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -2437,6 +2539,163 @@ func (x *Failure) GetStatus() *Status {
 	return nil
 }
 
+// A run calls a function of its client: worker to controller, and on to the
+// client. The arguments are pushed to the client under key (session, op, part),
+// and the results, or the error that stands in their place, to the worker under
+// (session, op, part + 1): one block each, in which every value begins at a
+// multiple of 64 bytes.
+type HostCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Op            uint64                 `protobuf:"varint,2,opt,name=op,proto3" json:"op,omitempty"`         // the run
+	Worker        uint64                 `protobuf:"varint,3,opt,name=worker,proto3" json:"worker,omitempty"` // process
+	Part          uint64                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`     // the worker's own number; even
+	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`   // which of the functions that came with the run
+	Arguments     []*HostValue           `protobuf:"bytes,6,rep,name=arguments,proto3" json:"arguments,omitempty"`
+	Results       []*HostValue           `protobuf:"bytes,7,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostCall) Reset() {
+	*x = HostCall{}
+	mi := &file_wire_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostCall) ProtoMessage() {}
+
+func (x *HostCall) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
+func (*HostCall) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *HostCall) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *HostCall) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *HostCall) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *HostCall) GetPart() uint64 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *HostCall) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *HostCall) GetArguments() []*HostValue {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *HostCall) GetResults() []*HostValue {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type HostValue struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          uint32                 `protobuf:"varint,1,opt,name=type,proto3" json:"type,omitempty"` // XLA_FFI_DataType
+	Dims          []int64                `protobuf:"varint,2,rep,packed,name=dims,proto3" json:"dims,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostValue) Reset() {
+	*x = HostValue{}
+	mi := &file_wire_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostValue) ProtoMessage() {}
+
+func (x *HostValue) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
+func (*HostValue) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *HostValue) GetType() uint32 {
+	if x != nil {
+		return x.Type
+	}
+	return 0
+}
+
+func (x *HostValue) GetDims() []int64 {
+	if x != nil {
+		return x.Dims
+	}
+	return nil
+}
+
+func (x *HostValue) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // Controller to worker: a gang failed elsewhere; whoever waits for it here is
 // told so. Client to controller: bytes that an operation waits for will never
 // come.
@@ -2450,7 +2709,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2721,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2734,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -2507,7 +2766,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2778,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2791,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -2577,7 +2836,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2848,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2861,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -2638,7 +2897,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2909,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2922,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -2698,7 +2957,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2969,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2982,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -2751,7 +3010,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +3022,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +3035,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -2795,7 +3054,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +3066,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +3079,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Ask) GetStop() bool {
@@ -2843,7 +3102,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +3114,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +3127,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Report) GetCluster() string {
@@ -2917,7 +3176,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3188,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3201,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37, 0}
+	return file_wire_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -2979,7 +3238,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3250,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3263,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37, 1}
+	return file_wire_proto_rawDescGZIP(), []int{40, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -3057,7 +3316,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3328,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3341,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37, 2}
+	return file_wire_proto_rawDescGZIP(), []int{40, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -3156,7 +3415,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04host\x18\f \x01(\tR\x04host\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa7\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -3170,15 +3429,22 @@ const file_wire_proto_rawDesc = "" +
 	"\bplatform\x18\n" +
 	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12\x16\n" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
-	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\"6\n" +
+	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12*\n" +
+	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\"G\n" +
+	"\x05Board\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04slot\x18\x03 \x01(\rR\x04slot\"6\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"g\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x91\x01\n" +
 	"\aProcess\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x12\n" +
-	"\x04host\x18\x04 \x01(\tR\x04host\"\xd2\x02\n" +
+	"\x04host\x18\x04 \x01(\tR\x04host\x12\x14\n" +
+	"\x05board\x18\x05 \x01(\x04R\x05board\x12\x12\n" +
+	"\x04slot\x18\x06 \x01(\rR\x04slot\"\xd2\x02\n" +
 	"\bPlatform\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12>\n" +
@@ -3193,14 +3459,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\x03R\x06values\"\x86\x02\n" +
+	"\x06values\x18\x02 \x03(\x03R\x06values\"\x9c\x02\n" +
 	"\vWorkerOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x123\n" +
 	"\bplatform\x18\x03 \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12\x1c\n" +
 	"\taddresses\x18\x04 \x03(\tR\taddresses\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12 \n" +
+	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x14\n" +
+	"\x05board\x18\b \x01(\tR\x05board\x12 \n" +
 	"\vfingerprint\x18\a \x01(\tR\vfingerprint\"\x9d\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
@@ -3270,7 +3537,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"temp_bytes\x18\x04 \x01(\x03R\ttempBytes\x12\x1d\n" +
 	"\n" +
-	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xfa\x01\n" +
+	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\x99\x02\n" +
 	"\bLoadable\x120\n" +
 	"\x04form\x18\x01 \x01(\x0e2\x1c.pathways.wire.Loadable.FormR\x04form\x12\x1e\n" +
 	"\n" +
@@ -3281,7 +3548,9 @@ const file_wire_proto_rawDesc = "" +
 	"\aoptions\x18\x05 \x01(\fR\aoptions\x12\x1e\n" +
 	"\n" +
 	"collective\x18\x06 \x01(\bR\n" +
-	"collective\"6\n" +
+	"collective\x12\x1d\n" +
+	"\n" +
+	"calls_host\x18\a \x01(\bR\tcallsHost\"6\n" +
 	"\x04Form\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -3353,7 +3622,19 @@ const file_wire_proto_rawDesc = "" +
 	"\x06credit\x18\x03 \x01(\x04R\x06credit\"P\n" +
 	"\aFailure\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"J\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xe2\x01\n" +
+	"\bHostCall\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x0e\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x16\n" +
+	"\x06worker\x18\x03 \x01(\x04R\x06worker\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\x04R\x04part\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x126\n" +
+	"\targuments\x18\x06 \x03(\v2\x18.pathways.wire.HostValueR\targuments\x122\n" +
+	"\aresults\x18\a \x03(\v2\x18.pathways.wire.HostValueR\aresults\"I\n" +
+	"\tHostValue\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\rR\x04type\x12\x12\n" +
+	"\x04dims\x18\x02 \x03(\x03R\x04dims\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"J\n" +
 	"\x05Abort\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xa1\x01\n" +
@@ -3422,106 +3703,112 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(Loadable_Form)(0),           // 1: pathways.wire.Loadable.Form
 	(*Hello)(nil),                // 2: pathways.wire.Hello
 	(*Welcome)(nil),              // 3: pathways.wire.Welcome
-	(*Status)(nil),               // 4: pathways.wire.Status
-	(*Process)(nil),              // 5: pathways.wire.Process
-	(*Platform)(nil),             // 6: pathways.wire.Platform
-	(*IntList)(nil),              // 7: pathways.wire.IntList
-	(*WorkerOffer)(nil),          // 8: pathways.wire.WorkerOffer
-	(*LocalDevice)(nil),          // 9: pathways.wire.LocalDevice
-	(*Device)(nil),               // 10: pathways.wire.Device
-	(*Heartbeat)(nil),            // 11: pathways.wire.Heartbeat
-	(*Compile)(nil),              // 12: pathways.wire.Compile
-	(*Place)(nil),                // 13: pathways.wire.Place
-	(*Compiled)(nil),             // 14: pathways.wire.Compiled
-	(*ProgramInfo)(nil),          // 15: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 16: pathways.wire.Array
-	(*Cost)(nil),                 // 17: pathways.wire.Cost
-	(*Loadable)(nil),             // 18: pathways.wire.Loadable
-	(*Load)(nil),                 // 19: pathways.wire.Load
-	(*Forget)(nil),               // 20: pathways.wire.Forget
-	(*Run)(nil),                  // 21: pathways.wire.Run
-	(*Mixed)(nil),                // 22: pathways.wire.Mixed
-	(*Piece)(nil),                // 23: pathways.wire.Piece
-	(*Put)(nil),                  // 24: pathways.wire.Put
-	(*Transfer)(nil),             // 25: pathways.wire.Transfer
-	(*Move)(nil),                 // 26: pathways.wire.Move
-	(*Fetch)(nil),                // 27: pathways.wire.Fetch
-	(*Free)(nil),                 // 28: pathways.wire.Free
-	(*Dispatch)(nil),             // 29: pathways.wire.Dispatch
-	(*Completed)(nil),            // 30: pathways.wire.Completed
-	(*Failure)(nil),              // 31: pathways.wire.Failure
-	(*Abort)(nil),                // 32: pathways.wire.Abort
-	(*Peers)(nil),                // 33: pathways.wire.Peers
-	(*Session)(nil),              // 34: pathways.wire.Session
-	(*Span)(nil),                 // 35: pathways.wire.Span
-	(*Drop)(nil),                 // 36: pathways.wire.Drop
-	(*Goodbye)(nil),              // 37: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 38: pathways.wire.Ask
-	(*Report)(nil),               // 39: pathways.wire.Report
-	nil,                          // 40: pathways.wire.Hello.VersionsEntry
-	nil,                          // 41: pathways.wire.Platform.StringsEntry
-	nil,                          // 42: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 43: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 44: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 45: pathways.wire.Report.SessionReport
+	(*Board)(nil),                // 4: pathways.wire.Board
+	(*Status)(nil),               // 5: pathways.wire.Status
+	(*Process)(nil),              // 6: pathways.wire.Process
+	(*Platform)(nil),             // 7: pathways.wire.Platform
+	(*IntList)(nil),              // 8: pathways.wire.IntList
+	(*WorkerOffer)(nil),          // 9: pathways.wire.WorkerOffer
+	(*LocalDevice)(nil),          // 10: pathways.wire.LocalDevice
+	(*Device)(nil),               // 11: pathways.wire.Device
+	(*Heartbeat)(nil),            // 12: pathways.wire.Heartbeat
+	(*Compile)(nil),              // 13: pathways.wire.Compile
+	(*Place)(nil),                // 14: pathways.wire.Place
+	(*Compiled)(nil),             // 15: pathways.wire.Compiled
+	(*ProgramInfo)(nil),          // 16: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 17: pathways.wire.Array
+	(*Cost)(nil),                 // 18: pathways.wire.Cost
+	(*Loadable)(nil),             // 19: pathways.wire.Loadable
+	(*Load)(nil),                 // 20: pathways.wire.Load
+	(*Forget)(nil),               // 21: pathways.wire.Forget
+	(*Run)(nil),                  // 22: pathways.wire.Run
+	(*Mixed)(nil),                // 23: pathways.wire.Mixed
+	(*Piece)(nil),                // 24: pathways.wire.Piece
+	(*Put)(nil),                  // 25: pathways.wire.Put
+	(*Transfer)(nil),             // 26: pathways.wire.Transfer
+	(*Move)(nil),                 // 27: pathways.wire.Move
+	(*Fetch)(nil),                // 28: pathways.wire.Fetch
+	(*Free)(nil),                 // 29: pathways.wire.Free
+	(*Dispatch)(nil),             // 30: pathways.wire.Dispatch
+	(*Completed)(nil),            // 31: pathways.wire.Completed
+	(*Failure)(nil),              // 32: pathways.wire.Failure
+	(*HostCall)(nil),             // 33: pathways.wire.HostCall
+	(*HostValue)(nil),            // 34: pathways.wire.HostValue
+	(*Abort)(nil),                // 35: pathways.wire.Abort
+	(*Peers)(nil),                // 36: pathways.wire.Peers
+	(*Session)(nil),              // 37: pathways.wire.Session
+	(*Span)(nil),                 // 38: pathways.wire.Span
+	(*Drop)(nil),                 // 39: pathways.wire.Drop
+	(*Goodbye)(nil),              // 40: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 41: pathways.wire.Ask
+	(*Report)(nil),               // 42: pathways.wire.Report
+	nil,                          // 43: pathways.wire.Hello.VersionsEntry
+	nil,                          // 44: pathways.wire.Platform.StringsEntry
+	nil,                          // 45: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 46: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 47: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 48: pathways.wire.Report.SessionReport
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
-	8,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	40, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	4,  // 3: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
-	10, // 4: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
-	5,  // 5: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
-	6,  // 6: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	41, // 7: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	42, // 8: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	7,  // 9: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	9,  // 10: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	6,  // 11: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	13, // 12: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	4,  // 13: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	15, // 14: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	18, // 15: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	16, // 16: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	16, // 17: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	17, // 18: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	1,  // 19: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	18, // 20: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	13, // 21: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	16, // 22: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	22, // 23: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	23, // 24: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	16, // 25: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	16, // 26: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	26, // 27: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	16, // 28: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	31, // 29: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	4,  // 30: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	4,  // 31: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	5,  // 32: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	10, // 33: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	4,  // 34: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	5,  // 35: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	35, // 36: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	4,  // 37: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	4,  // 38: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	43, // 39: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	45, // 40: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	44, // 41: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	5,  // 42: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	9,  // 43: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	11, // 44: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	9,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
+	43, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	5,  // 3: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
+	11, // 4: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
+	6,  // 5: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
+	7,  // 6: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
+	4,  // 7: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
+	44, // 8: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	45, // 9: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	8,  // 10: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	10, // 11: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	7,  // 12: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	14, // 13: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	5,  // 14: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	16, // 15: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	19, // 16: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	17, // 17: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	17, // 18: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	18, // 19: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	1,  // 20: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	19, // 21: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	14, // 22: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	17, // 23: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	23, // 24: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	24, // 25: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	17, // 26: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	17, // 27: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	27, // 28: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	17, // 29: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	32, // 30: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	5,  // 31: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	34, // 32: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	34, // 33: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	5,  // 34: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	6,  // 35: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	11, // 36: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	5,  // 37: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	6,  // 38: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	38, // 39: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	5,  // 40: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	5,  // 41: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	46, // 42: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	48, // 43: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	47, // 44: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	6,  // 45: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	10, // 46: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	12, // 47: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -3535,7 +3822,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   44,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
