@@ -2,10 +2,13 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
@@ -51,6 +54,15 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 	}
 	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Worker: worker.Offer(c.Driver)}
 	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
+	_, partitions := c.Driver.(device.Partitioner)
+	var own *os.File // room for a board, for this host's workers
+	if partitions {
+		if own, err = collective.CreateBoard(controller.BoardSlots); err != nil {
+			return err
+		}
+		defer own.Close()
+		hello.Worker.Board = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), own.Fd())
+	}
 
 	// Peers may come as soon as the controller has told them, which is before this
 	// side has its answer; they are let in when the key is there to check them.
@@ -81,6 +93,18 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 		hello.Worker.Addresses = append(hello.Worker.Addresses, l.Address())
 	}
 	conn, welcome, err := dialUntil(ctx, c, hello, o)
+	var board *collective.Board
+	if err == nil && welcome.Board != nil {
+		if board, err = openBoard(welcome.Board); err != nil {
+			// Not every host lets a process open another's files.
+			c.Log.Info("small blocks of collectives go by sockets", "why", err)
+			conn.Close()
+			hello.Worker.Board = ""
+			conn, welcome, err = dialUntil(ctx, c, hello, o)
+		} else {
+			defer board.Close()
+		}
+	}
 	if err != nil {
 		closeAll()
 		if ctx.Err() != nil {
@@ -103,10 +127,14 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, Log: c.Log,
 	}
-	if _, ok := c.Driver.(device.Partitioner); ok {
-		engine := collective.New(exchange, 0, nil)
+	if partitions {
+		engine := collective.New(exchange, 0, board)
 		defer engine.Close()
 		config.Engine = engine
+	}
+	if board != nil {
+		board.Meet(welcome.Process, int(welcome.Board.Slot))
+		config.Exchange = neighbours{exchange, board, welcome.Board.Number}
 	}
 	w, err := worker.New(config)
 	if err != nil {
@@ -120,6 +148,33 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 		return nil
 	}
 	return err
+}
+
+// openBoard maps this worker's place on a board.
+func openBoard(b *wire.Board) (*collective.Board, error) {
+	f, err := os.OpenFile(b.Path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return collective.OpenBoard(f, int(b.Slot))
+}
+
+// neighbours is an exchange that tells a board who else is on it.
+type neighbours struct {
+	transport.Exchange
+	board  *collective.Board
+	number uint64
+}
+
+// Peers implements transport.Exchange.
+func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
+	for _, p := range come {
+		if p.Board == n.number {
+			n.board.Meet(p.Number, int(p.Slot))
+		}
+	}
+	n.Exchange.Peers(come, gone, why)
 }
 
 // dialUntil says hello to the controller, and again while it is not there.

@@ -148,10 +148,11 @@ type State struct {
 	conns    map[uint64]*conn
 	process  uint64 // number given last
 	layout   placement.Map
-	workers  []*worker // by slot; nil where free
-	present  []uint64  // connections of workers, in the order of coming
-	losses   uint64    // workers lost so far
-	islands  []*island // by index
+	workers  []*worker              // by slot; nil where free
+	boards   map[string]*wire.Board // by host: the one that has places left, and the place given last
+	present  []uint64               // connections of workers, in the order of coming
+	losses   uint64                 // workers lost so far
+	islands  []*island              // by index
 	sessions map[uint32]*session
 	session  uint32 // number given last
 
@@ -183,7 +184,7 @@ type conn struct {
 
 // New makes a State with nobody in it.
 func New(c Config) *State {
-	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
+	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{}, boards: map[string]*wire.Board{},
 		gangs: map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{}}
 }
 

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -25,12 +27,15 @@ type worker struct {
 	heard   int64
 }
 
-const maxLocal = 4096 // devices of a worker
+const (
+	maxLocal = 4096 // devices of a worker
+	maxPath  = 4096 // bytes of a board's path
+)
 
 func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	o := h.Worker
-	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 {
-		return status.New(status.InvalidArgument, "worker %s offers nothing, more than %d devices, or more than 16 addresses", h.Name, maxLocal)
+	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 || len(o.Board) > maxPath {
+		return status.New(status.InvalidArgument, "worker %s offers nothing, more than %d devices, more than 16 addresses, or a path of more than %d bytes", h.Name, maxLocal, maxPath)
 	}
 	for i, d := range o.Devices {
 		if d == nil || int(d.Local) != i {
@@ -59,14 +64,16 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	if host == "" {
 		host = h.Host
 	}
+	board := st.board(host, o.Board)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
-		name: h.Name, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host}}
+		name: h.Name, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host,
+			Board: board.GetNumber(), Slot: board.GetSlot()}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers = append(st.workers, nil)
 	}
 	st.out = append(st.out, Action{Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
-		Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}})
+		Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
 	// It learns of the others, and they of it.
 	others := new(wire.Peers)
 	for _, o := range st.workers {
@@ -85,12 +92,36 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	return nil
 }
 
+// BoardSlots is how many workers of a host share a board; the next ones begin
+// another.
+const BoardSlots = 64
+
+// board gives a worker that joins as st.process its place on a board of its host,
+// which is its own where the host has none with a place left. Places are not used
+// again. Who made a board has to be there when others open it.
+func (st *State) board(host, own string) *wire.Board {
+	if own == "" || host == "" {
+		return nil
+	}
+	b := st.boards[host]
+	if b == nil || b.Slot+1 >= BoardSlots {
+		b = &wire.Board{Number: st.process, Path: own}
+		st.boards[host] = b
+		return proto.CloneOf(b)
+	}
+	b.Slot++ // the place given last
+	return proto.CloneOf(b)
+}
+
 func quoted(s string) string { return `"` + s + `"` }
 
 func (st *State) workerLost(w *worker, err error) {
 	w.gone = status.New(status.Unavailable, "worker %s is gone: %w", w.name, err)
 	st.log("lost worker "+w.name, err)
 	st.losses++
+	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
+		delete(st.boards, w.process.Host)
+	}
 	st.layout.Leave(w.process.Number)
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })
 	// Peers first: what waits for its bytes ends with its name.
@@ -152,6 +183,11 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		if c := st.compiles[m.Op]; c != nil && c.by == w {
 			delete(st.compiles, m.Op)
 			st.compiledBy(c, m)
+		}
+	case *wire.HostCall:
+		// Where the client is not there, its end is the run's.
+		if s := st.sessions[m.Session]; s != nil {
+			st.deliver(s.to(), wire.KindHostCall, ev.Payload)
 		}
 	default:
 		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send", w.name, ev.Wire)

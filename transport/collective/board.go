@@ -2,6 +2,7 @@ package collective
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -21,19 +22,19 @@ import (
 // receiver that sleeps says with how many more blocks it can go on. So a meeting
 // of many processes costs each of them one wake, not one for each block.
 //
-// The members are fixed when the memory is made; between two of them every small
-// block goes by the board, so both sides know where to look. What a process
-// writes there is trusted as much as the process is: it holds arrays of the same
-// programs.
+// Each member has a place, and the others know it before the first gang that they
+// share; between two members every small block goes by the board, so both sides
+// know where to look. What a process writes there is trusted as much as the
+// process is: it holds arrays of the same programs.
 type Board struct {
-	data    []byte
-	members []uint64
-	index   map[uint64]int
-	self    int
-	done    chan struct{}
-	closed  atomic.Bool
+	data   []byte
+	places int
+	self   int
+	done   chan struct{}
+	closed atomic.Bool
+	met    atomic.Pointer[members]
 
-	out []outbox // by member
+	out []outbox // by place
 
 	mu      sync.Mutex
 	seen    uint32 // arrivals that are certainly taken
@@ -42,6 +43,12 @@ type Board struct {
 	open    map[*meeting]int // blocks that are missing
 	live    map[uint64]bool  // gangs that have begun
 	highest uint64           // of those and of ended ones
+}
+
+// members are the processes that are known, and is never changed.
+type members struct {
+	index map[uint64]int // process to place
+	from  []int          // places, without gaps
 }
 
 type outbox struct {
@@ -74,7 +81,7 @@ const (
 	mailHeader   = 24             // size, gang, part
 	mailMax      = 2 << 10        // bytes of a block that goes by the board
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
-	membersMax   = 256
+	placesMax    = 256
 	retryPause   = 50 * time.Microsecond
 	sleepForEver = 1 << 30
 )
@@ -83,24 +90,21 @@ func boardBytes(n int) int64 {
 	return boardPage + int64(n)*bellBytes + int64(n*n)*(ringHeader+ringBytes)
 }
 
-// CreateBoard makes the memory for some processes of a host. The file is passed
-// to each, which opens it by OpenBoard.
-func CreateBoard(members []uint64) (*os.File, error) {
-	if len(members) < 1 || len(members) > membersMax {
-		return nil, status.New(status.InvalidArgument, "a board is for 1 to %d processes, not %d", membersMax, len(members))
+// CreateBoard makes the memory for so many processes of a host; what is not used
+// of it costs nothing. Each opens the file by OpenBoard.
+func CreateBoard(places int) (*os.File, error) {
+	if places < 1 || places > placesMax {
+		return nil, status.New(status.InvalidArgument, "a board is for 1 to %d processes, not %d", placesMax, places)
 	}
 	fd, err := unix.MemfdCreate("pathways-board", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "shared memory for collectives could not be had: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "board")
-	head := make([]byte, 16+8*len(members))
+	head := make([]byte, 16)
 	binary.LittleEndian.PutUint64(head, boardMagic)
-	binary.LittleEndian.PutUint64(head[8:], uint64(len(members)))
-	for i, m := range members {
-		binary.LittleEndian.PutUint64(head[16+8*i:], m)
-	}
-	err = unix.Ftruncate(fd, boardBytes(len(members)))
+	binary.LittleEndian.PutUint64(head[8:], uint64(places))
+	err = unix.Ftruncate(fd, boardBytes(places))
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
@@ -114,10 +118,11 @@ func CreateBoard(members []uint64) (*os.File, error) {
 	return f, nil
 }
 
-// OpenBoard maps the memory for one of its members. The file stays the caller's.
+// OpenBoard maps the memory for the member at a place, which nobody else ever has.
+// The file stays the caller's.
 //
-// Errors: INVALID_ARGUMENT where it is no board, or not this process's.
-func OpenBoard(f *os.File, self uint64) (*Board, error) {
+// Errors: INVALID_ARGUMENT where it is no board, or has no such place.
+func OpenBoard(f *os.File, place int) (*Board, error) {
 	var info unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &info); err != nil || info.Size < boardPage {
 		return nil, status.New(status.InvalidArgument, "the file has no room for a board")
@@ -129,24 +134,35 @@ func OpenBoard(f *os.File, self uint64) (*Board, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "a board of %d bytes could not be mapped: %w", info.Size, err)
 	}
-	b := &Board{data: data, index: map[uint64]int{}, self: -1, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail][]byte{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
+	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail][]byte{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
 	n := binary.LittleEndian.Uint64(data[8:])
-	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > membersMax || info.Size != boardBytes(int(n)) {
+	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
 		_ = unix.Munmap(data)
 		return nil, status.New(status.InvalidArgument, "the file is no board")
 	}
-	for i := range int(n) {
-		m := binary.LittleEndian.Uint64(data[16+8*i:])
-		b.members, b.index[m] = append(b.members, m), i
-	}
-	b.out = make([]outbox, n)
-	b.self = slices.Index(b.members, self)
-	if b.self < 0 {
+	if place < 0 || place >= int(n) {
 		_ = unix.Munmap(data)
-		return nil, status.New(status.InvalidArgument, "process %d is not a member of this board, %v are", self, b.members)
+		return nil, status.New(status.InvalidArgument, "place %d is not on this board, which has %d", place, n)
 	}
+	b.places, b.out = int(n), make([]outbox, n)
+	b.met.Store(new(members))
 	go b.poll()
 	return b, nil
+}
+
+// Meet says at which place another member is, or this process itself. It is told
+// before any gang begins that both are in; a place that is not there is passed
+// over.
+func (b *Board) Meet(process uint64, place int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.met.Load()
+	if _, ok := old.index[process]; ok || place < 0 || place >= b.places {
+		return
+	}
+	now := &members{index: map[uint64]int{process: place}, from: append(slices.Clip(old.from), place)}
+	maps.Copy(now.index, old.index)
+	b.met.Store(now)
 }
 
 // Close ends the board's goroutine and unmaps it. No engine may use it any more.
@@ -172,7 +188,7 @@ func (b *Board) Close() {
 }
 
 func (b *Board) reaches(process uint64) bool {
-	_, ok := b.index[process]
+	_, ok := b.met.Load().index[process]
 	return ok
 }
 
@@ -182,14 +198,14 @@ func (b *Board) bell(member, line int) *atomic.Uint32 {
 
 // ring gives the ring by which one member writes to another.
 func (b *Board) ring(from, to int) (written, read *atomic.Uint64, bytes []byte) {
-	at := boardPage + len(b.members)*bellBytes + (from*len(b.members)+to)*(ringHeader+ringBytes)
+	at := boardPage + b.places*bellBytes + (from*b.places+to)*(ringHeader+ringBytes)
 	return (*atomic.Uint64)(unsafe.Pointer(&b.data[at])), (*atomic.Uint64)(unsafe.Pointer(&b.data[at+64])), b.data[at+ringHeader : at+ringHeader+ringBytes]
 }
 
 // post sends a block. It does not wait: where the ring is full, the block stays
 // in this process until there is room.
 func (b *Board) post(process, id, part uint64, data []byte) {
-	to := b.index[process]
+	to := b.met.Load().index[process]
 	o := &b.out[to]
 	o.mu.Lock()
 	if o.busy || !b.put(to, id, part, data) {
@@ -273,9 +289,9 @@ func (b *Board) ringBell(to int) {
 func (b *Board) expect(m *meeting, id, part uint64, peers []int) (all bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	missing := 0
+	missing, index := 0, b.met.Load().index
 	for _, peer := range peers {
-		k := mail{b.index[m.table.peers[peer]], id, part}
+		k := mail{index[m.table.peers[peer]], id, part}
 		if data, ok := b.early[k]; ok {
 			delete(b.early, k)
 			m.deliver(peer, data)
@@ -343,7 +359,7 @@ func (b *Board) take(full []*meeting) []*meeting {
 	bell, target := b.bell(b.self, 0), b.bell(b.self, 1)
 	for {
 		b.seen = bell.Load()
-		for from := range b.members {
+		for _, from := range b.met.Load().from {
 			full = b.read(from, full)
 		}
 		more := uint32(sleepForEver)

@@ -32,12 +32,8 @@ func newWorld(t testing.TB, processes, near int) *world {
 	w := &world{hub: newHub(t, processes), engines: map[uint64]*Engine{}}
 	var f *os.File
 	if near > 0 {
-		members := make([]uint64, near)
-		for i := range members {
-			members[i] = uint64(i + 1)
-		}
 		var err error
-		if f, err = CreateBoard(members); err != nil {
+		if f, err = CreateBoard(near + 3); err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
@@ -46,8 +42,11 @@ func newWorld(t testing.TB, processes, near int) *world {
 		var b *Board
 		if id <= uint64(near) {
 			var err error
-			if b, err = OpenBoard(f, id); err != nil {
+			if b, err = OpenBoard(f, int(id)+1); err != nil {
 				t.Fatal(err)
+			}
+			for other := range near {
+				b.Meet(uint64(other+1), other+2)
 			}
 			w.boards = append(w.boards, b)
 		}

@@ -62,11 +62,14 @@ func member(s string) error {
 		return err
 	}
 	f := os.NewFile(3, "board")
-	b, err := OpenBoard(f, uint64(self))
+	b, err := OpenBoard(f, self-1)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
+	for i := range processes {
+		b.Meet(uint64(i+1), i)
+	}
 	e := New(nowhere{uint64(self)}, 1, b)
 	defer e.Close()
 	x := shape.Shape{DType: shape.S64}
@@ -106,11 +109,7 @@ func member(s string) error {
 
 // processes starts a gang of real processes and gives the nanoseconds of a chain.
 func processes(tb testing.TB, n, length int) int64 {
-	members := make([]uint64, n)
-	for i := range members {
-		members[i] = uint64(i + 1)
-	}
-	f, err := CreateBoard(members)
+	f, err := CreateBoard(n)
 	if err != nil {
 		tb.Fatal(err)
 	}
