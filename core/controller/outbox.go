@@ -2,6 +2,7 @@ package controller
 
 import (
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -14,6 +15,8 @@ const (
 	// maxOutbox bounds what waits for a peer that reads too slowly. It is more
 	// than the largest program with all that sessions may have under way.
 	maxOutbox = 256 << 20
+	// endTime is how long a connection that is to end may take to be read.
+	endTime = 5 * time.Second
 )
 
 // outbox sends to a connection without ever waiting for it. As long as the
@@ -30,6 +33,7 @@ type outbox struct {
 	bytes  int
 	busy   bool // a goroutine sends
 	ended  bool
+	late   *time.Timer // of an end that waits for the goroutine
 }
 
 type frame struct {
@@ -75,9 +79,12 @@ func (o *outbox) drain() {
 		o.frames, o.bytes = nil, 0
 		if len(frames) == 0 {
 			o.busy = false
-			ended := o.ended
+			ended, late := o.ended, o.late
 			o.mu.Unlock()
 			if ended {
+				if late != nil {
+					late.Stop()
+				}
 				o.conn.Close()
 			}
 			return
@@ -105,5 +112,7 @@ func (o *outbox) finish() {
 	o.ended = true
 	if !o.busy {
 		o.running.Go(func() { o.conn.Close() })
+		return
 	}
+	o.late = time.AfterFunc(endTime, func() { o.conn.Close() }) // drain learns of it
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -52,6 +53,7 @@ type link struct {
 	in     *transport.Incoming
 	outbox outbox
 	let    bool
+	ends   wire.Completed // its reader's, for the next message
 }
 
 // NewServer makes a controller: a new cluster, with a new term.
@@ -136,18 +138,32 @@ func (s *Server) read(c *link) {
 	}
 	for n := 1; ; n++ {
 		kind, payload, err := c.in.Recv()
-		var m proto.Message
 		if err == nil {
-			m, err = decode(kind, payload)
+			// One lock a message, and one Completed a burst.
+			err = s.take(c, kind, payload, n%maxBurst == 0 || !c.in.Buffered())
 		}
 		if err != nil {
 			s.step(Event{Kind: Lost, Conn: c.number, Err: err}, true)
 			s.hangUp(c)
 			return
 		}
-		// One lock a message, and one Completed a burst.
-		s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, n%maxBurst == 0 || !c.in.Buffered())
 	}
+}
+
+// take brings a message to State. An error means that it makes no sense.
+func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error {
+	var m proto.Message
+	var err error
+	if kind == wire.KindCompleted { // one a worker and gang
+		m, err = &c.ends, decodeCompleted(&c.ends, payload)
+	} else {
+		m, err = decode(kind, payload)
+	}
+	if err != nil {
+		return err
+	}
+	s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
+	return nil
 }
 
 // decode reads a message that a controller may be sent.
@@ -174,6 +190,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Forget)
 	case wire.KindAbort:
 		m = new(wire.Abort)
+	case wire.KindHostCall:
+		m = new(wire.HostCall)
 	case wire.KindHeartbeat:
 		m = new(wire.Heartbeat)
 	case wire.KindGoodbye:
@@ -186,18 +204,46 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 	return m, wire.Decode(kind, payload, m)
 }
 
+// decodeCompleted reads a message into one that was used before, in its memory
+// where only successes are told.
+func decodeCompleted(m *wire.Completed, payload []byte) error {
+	list := payload
+	if len(list) > 0 {
+		tag, n := protowire.ConsumeVarint(list)
+		if n < 0 || tag != protowire.EncodeTag(1, protowire.BytesType) {
+			return wire.Decode(wire.KindCompleted, payload, m)
+		}
+		packed, k := protowire.ConsumeBytes(list[n:])
+		if k < 0 || n+k != len(list) {
+			return wire.Decode(wire.KindCompleted, payload, m)
+		}
+		list = packed
+	}
+	m.Ok, m.Failed, m.Credit = m.Ok[:0], nil, 0
+	for len(list) > 0 {
+		v, n := protowire.ConsumeVarint(list)
+		if n < 0 {
+			return wire.Decode(wire.KindCompleted, payload, m)
+		}
+		m.Ok, list = append(m.Ok, v), list[n:]
+	}
+	return nil
+}
+
 // step gives State an event and carries the actions out.
 func (s *Server) step(ev Event, flush bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ev.Now = int64(time.Since(s.begun))
 	s.run(ev)
 	for len(s.later) > 0 {
-		ev := s.later[0]
+		next := s.later[0]
 		s.later = s.later[1:]
-		s.run(ev)
+		next.Now = ev.Now
+		s.run(next)
 	}
-	if flush {
-		s.run(Event{Kind: Flush})
+	if flush && s.state.Dirty() {
+		s.run(Event{Kind: Flush, Now: ev.Now})
 	}
 }
 
@@ -215,7 +261,7 @@ func (s *Server) Close() {
 	if !s.closed {
 		s.closed = true
 		close(s.done)
-		s.run(Event{Kind: Closing})
+		s.run(Event{Kind: Closing, Now: int64(time.Since(s.begun))})
 		for _, c := range s.conns { // those that State has yet to hear of
 			c.outbox.end()
 		}
@@ -232,7 +278,6 @@ func (s *Server) hangUp(c *link) {
 }
 
 func (s *Server) run(ev Event) {
-	ev.Now = int64(time.Since(s.begun))
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
 		s.do(&s.actions[i])

@@ -339,6 +339,9 @@ func (st *State) stop(why error) {
 	}
 }
 
+// Dirty says that Flush has something to tell.
+func (st *State) Dirty() bool { return len(st.dirty) > 0 }
+
 // flush tells clients what has ended.
 func (st *State) flush() {
 	for _, s := range st.dirty {

@@ -1,0 +1,44 @@
+package controller
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
+)
+
+// A peer that does not read holds up nobody, and not the end either.
+func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := inproc.Pair("controller", "peer")
+		var running sync.WaitGroup
+		var o outbox
+		o.open(&transport.Incoming{Conn: ours}, &running)
+		payload := make([]byte, 1<<20)
+		for range 4 {
+			o.put(wire.KindDispatch, payload)
+		}
+		begun := time.Now()
+		o.end()
+		running.Wait()
+		if took := time.Since(begun); took > endTime {
+			t.Errorf("the end took %v, want at most %v", took, endTime)
+		}
+		// Who reads gets all that was sent before, and then the end.
+		n := 0
+		for {
+			if _, _, err := theirs.Recv(); err != nil {
+				break
+			}
+			n++
+		}
+		if n == 0 || n == 4 {
+			t.Errorf("a peer that read nothing until the end got %d frames of 4, want those that its connection held", n)
+		}
+		theirs.Close()
+	})
+}
