@@ -1,0 +1,267 @@
+package reshard_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// sharding is a way to cut an array: parts of each dimension, and copies of the
+// whole, on devices in some order.
+func sharding(dims []int64, parts []int, copies int, devices []int) []reshard.Shard {
+	n := 1
+	for _, p := range parts {
+		n *= p
+	}
+	var out []reshard.Shard
+	for i := range n * copies {
+		s := reshard.Shard{Device: devices[i], Start: make([]int64, len(dims)), Size: make([]int64, len(dims))}
+		k := i % n
+		for d := len(dims) - 1; d >= 0; d-- {
+			size := dims[d] / int64(parts[d])
+			s.Start[d], s.Size[d] = int64(k%parts[d])*size, size
+			k /= parts[d]
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// random gives dimensions and two ways to cut them.
+func random(r *rand.Rand) (dims []int64, from, to []reshard.Shard) {
+	n := r.IntN(4)
+	cuts := [2][]int{}
+	for range n {
+		a, b := 1+r.IntN(4), 1+r.IntN(4)
+		dims = append(dims, int64(a*b*r.IntN(3)))
+		cuts[0], cuts[1] = append(cuts[0], a), append(cuts[1], b)
+	}
+	var out [2][]reshard.Shard
+	for i, parts := range cuts {
+		copies, shards := 1+r.IntN(3), 1
+		if r.IntN(4) == 0 {
+			copies = 20
+		}
+		for _, p := range parts {
+			shards *= p
+		}
+		out[i] = sharding(dims, parts, copies, r.Perm(copies*shards+r.IntN(5)))
+	}
+	return dims, out[0], out[1]
+}
+
+// bytesOf gives a shard's bytes of an array, element by element.
+func bytesOf(array []byte, dims []int64, s reshard.Shard, width int) []byte {
+	var out []byte
+	n := int64(1)
+	for _, d := range s.Size {
+		n *= d
+	}
+	for i := range n {
+		at, step, k := int64(0), int64(1), i
+		for d := len(dims) - 1; d >= 0; d-- {
+			at += (s.Start[d] + k%s.Size[d]) * step
+			k /= s.Size[d]
+			step *= dims[d]
+		}
+		out = append(out, array[at*int64(width):(at+1)*int64(width)]...)
+	}
+	return out
+}
+
+func TestPlansMoveEveryElementOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		dims, from, to := random(r)
+		where := func(device int) int { return device / 4 }
+		p, err := reshard.New(dims, from, to, where)
+		if err != nil {
+			t.Fatalf("%v from %v to %v: %v", dims, from, to, err)
+		}
+		width := []int{1, 2, 3, 4, 8, 16}[r.IntN(6)]
+		n := width
+		for _, d := range dims {
+			n *= int(d)
+		}
+		array := make([]byte, n)
+		for i := range array {
+			array[i] = byte(r.Uint32())
+		}
+		sources := make([][]byte, len(from))
+		for i, s := range from {
+			sources[i] = bytesOf(array, dims, s, width)
+		}
+		for i, s := range to {
+			want := bytesOf(array, dims, s, width)
+			got, times := make([]byte, len(want)), make([]byte, len(want)/width)
+			pieces := p.Of(i)
+			if len(pieces) == 0 {
+				t.Fatalf("%v: no piece for destination %v", dims, s)
+			}
+			for _, v := range pieces {
+				if v.To != i {
+					t.Fatalf("piece %v is of another destination than %d", v, i)
+				}
+				reshard.Copy(got, s.Size, v.At, sources[v.From], from[v.From].Size, v.Start, v.Size, int64(width))
+				ones := make([]byte, len(sources[v.From])/width)
+				for k := range ones {
+					ones[k] = 1
+				}
+				once := make([]byte, len(times))
+				reshard.Copy(once, s.Size, v.At, ones, from[v.From].Size, v.Start, v.Size, 1)
+				for k := range once {
+					times[k] += once[k]
+				}
+				if whole := slices.Equal(v.Size, s.Size) && slices.Equal(v.Size, from[v.From].Size); whole != p.Whole(&v) {
+					t.Fatalf("piece %v of %v and %v: whole is %v", v, s, from[v.From], !whole)
+				}
+				nearest(t, from, s, v, where)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%v from %v to %v: shard %d is %v, want %v", dims, from, to, i, got, want)
+			}
+			if k := slices.IndexFunc(times, func(n byte) bool { return n != 1 }); k >= 0 {
+				t.Fatalf("%v from %v to %v: element %d of shard %d comes %d times", dims, from, to, k, i, times[k])
+			}
+			if cells := touched(from, s); len(pieces) != cells {
+				t.Fatalf("%v from %v to %v: shard %d is of %d pieces, and touches %d boxes", dims, from, to, i, len(pieces), cells)
+			}
+		}
+	}
+}
+
+// touched counts the different boxes of the source that a shard touches.
+func touched(from []reshard.Shard, to reshard.Shard) int {
+	seen := map[string]bool{}
+	for _, s := range from {
+		meet := true
+		for d := range s.Start {
+			meet = meet && s.Start[d] < to.Start[d]+to.Size[d] && to.Start[d] < s.Start[d]+s.Size[d]
+		}
+		if meet {
+			seen[fmt.Sprint(s.Start)] = true
+		}
+	}
+	if slices.Contains(to.Size, 0) {
+		return 1
+	}
+	return len(seen)
+}
+
+// nearest fails where another source of the same box is nearer.
+func nearest(t *testing.T, from []reshard.Shard, to reshard.Shard, v reshard.Piece, site func(int) int) {
+	t.Helper()
+	if slices.Contains(v.Size, 0) {
+		return
+	}
+	rank := func(s reshard.Shard) int {
+		switch {
+		case s.Device == to.Device:
+			return 0
+		case site(s.Device) == site(to.Device):
+			return 1
+		}
+		return 2
+	}
+	for _, s := range from {
+		if slices.Equal(s.Start, from[v.From].Start) && rank(s) < rank(from[v.From]) {
+			t.Fatalf("%v takes from %v, and %v is nearer", to, from[v.From], s)
+		}
+	}
+}
+
+func TestEqualSourcesTakeTurns(t *testing.T) {
+	for _, copies := range []int{4, 64} {
+		dims := []int64{8}
+		var here, there []int
+		for i := range copies {
+			here, there = append(here, i), append(there, copies+i)
+		}
+		p, err := reshard.New(dims, sharding(dims, []int{1}, copies, here), sharding(dims, []int{1}, copies, there), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times := make([]int, copies)
+		for _, v := range p.Pieces {
+			times[v.From]++
+		}
+		if slices.Max(times) != 1 {
+			t.Fatalf("of %d equal sources one is taken %d times for %d destinations", copies, slices.Max(times), copies)
+		}
+	}
+}
+
+func TestRefusesWhatIsNoSharding(t *testing.T) {
+	box := func(start, size int64) reshard.Shard {
+		return reshard.Shard{Start: []int64{start}, Size: []int64{size}}
+	}
+	all := []reshard.Shard{box(0, 8)}
+	for _, c := range []struct {
+		from, to []reshard.Shard
+		want     string
+	}{
+		{nil, all, "without any source shard"},
+		{[]reshard.Shard{box(0, 4)}, all, "no grid"},
+		{[]reshard.Shard{box(4, 4)}, all, "leave out a part"},
+		{[]reshard.Shard{box(0, 4), box(4, 2), box(6, 2), box(2, 2)}, all, "no grid"},
+		{[]reshard.Shard{box(0, 9)}, all, "source shard 0: a box of size [9]"},
+		{all, []reshard.Shard{box(0, 8), box(7, 2)}, "destination shard 1: a box of size [2]"},
+		{all, []reshard.Shard{{Start: []int64{0, 0}, Size: []int64{1, 1}}}, "each of 1 dimensions"},
+	} {
+		_, err := reshard.New([]int64{8}, c.from, c.to, nil)
+		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("from %v to %v: %v, want INVALID_ARGUMENT with %q", c.from, c.to, err, c.want)
+		}
+	}
+	square := []int64{2, 2}
+	corner := func(i, j int64) reshard.Shard {
+		return reshard.Shard{Start: []int64{i, j}, Size: []int64{1, 1}}
+	}
+	_, err := reshard.New(square, []reshard.Shard{corner(0, 0), corner(0, 1), corner(1, 0), corner(0, 0)}, nil, nil)
+	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "one of 4 boxes") {
+		t.Errorf("three of four corners: %v, want INVALID_ARGUMENT", err)
+	}
+}
+
+func FuzzCopy(f *testing.F) {
+	f.Add(uint64(1))
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		n, width := r.IntN(11), 1+r.IntN(9)
+		var from, to, start, at, size []int64
+		in, out := width, width
+		for range n {
+			a, b := int64(1+r.IntN(3)), int64(1+r.IntN(3))
+			k := r.Int64N(min(a, b) + 1)
+			from, to, size = append(from, a), append(to, b), append(size, k)
+			start, at = append(start, r.Int64N(a-k+1)), append(at, r.Int64N(b-k+1))
+			in, out = in*int(a), out*int(b)
+		}
+		src, dst := make([]byte, in), make([]byte, out)
+		for i := range src {
+			src[i] = byte(1 + i%255)
+		}
+		reshard.Copy(dst, to, at, src, from, start, size, int64(width))
+		got := bytesOf(dst, to, reshard.Shard{Start: at, Size: size}, width)
+		if want := bytesOf(src, from, reshard.Shard{Start: start, Size: size}, width); !slices.Equal(got, want) {
+			t.Fatalf("a box of %v at %v of %v, to %v of %v: %v, want %v", size, start, from, at, to, got, want)
+		}
+		if written, zeros := len(got), len(dst)-len(got); slices.ContainsFunc(got, func(b byte) bool { return b == 0 }) || count(dst, 0) != zeros {
+			t.Fatalf("%d of %d bytes were to be written, %d are not zero", written, len(dst), len(dst)-count(dst, 0))
+		}
+	})
+}
+
+func count(b []byte, v byte) (n int) {
+	for _, x := range b {
+		if x == v {
+			n++
+		}
+	}
+	return n
+}
