@@ -15,7 +15,8 @@
 // Each block ends with two messages: the sender's, that the bytes are there or
 // never will be, and the receiver's, that they were taken or will not be. Until the
 // first, the sender may write; until the second, it waits. Each side says its own
-// once and forgets the block when it has both.
+// once and forgets the block when it has both. A short block whose sender does not
+// ask what became of it is one message, and its credit comes back with others'.
 //
 // # Liveness
 //
@@ -54,6 +55,7 @@ import (
 const (
 	eagerSize  = 16 << 10  // longer blocks are offered
 	eagerBytes = 1 << 20   // of eager blocks on a link that were not taken
+	creditBack = 128 << 10 // of quiet blocks come back at once
 	eagerCost  = 64        // what a block costs besides its bytes
 	maxOffers  = 1 << 17   // blocks of a side of a link that have not ended
 	maxFailed  = 4096      // failed offers of a link that are kept until somebody expects them

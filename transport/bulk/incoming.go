@@ -14,6 +14,7 @@ type incoming struct {
 	key   transport.Key
 	size  int64
 	eager bool
+	quiet bool   // no answer is wanted
 	data  []byte // of an eager block that waits to be expected
 
 	expected *match.Expected
@@ -44,7 +45,7 @@ func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 }
 
 // onEager is told of a block with its bytes, which are data until it returns.
-func (l *link) onEager(n uint64, key transport.Key, data []byte) (then func(), err error) {
+func (l *link) onEager(n uint64, key transport.Key, data []byte, quiet bool) (then func(), err error) {
 	size := int64(len(data))
 	if l.held += eagerUse(size); l.held > eagerBytes {
 		return nil, wrong("%d bytes of blocks unasked, %d are allowed", l.held, eagerBytes)
@@ -53,7 +54,7 @@ func (l *link) onEager(n uint64, key transport.Key, data []byte) (then func(), e
 	if err != nil {
 		return nil, err
 	}
-	t.eager, t.final = true, true
+	t.eager, t.quiet, t.final = true, quiet, true
 	e, err := l.x.table.Offer(l.peer.number, key, t)
 	switch {
 	case err != nil:
@@ -234,6 +235,26 @@ func (t *incoming) arrived() (then func()) {
 	return func() { t.link.x.running.Go(copies) } // called from run: there is one at least
 }
 
+// answer tells the peer that the bytes were taken, or will not be.
+func (t *incoming) answer() {
+	l := t.link
+	use := eagerUse(t.size)
+	switch {
+	case !t.quiet:
+		if t.eager {
+			l.held -= use
+		}
+		l.post(kindTaken, withStatus(numbers(nil, t.n), t.err))
+		return
+	case l.owed+use < creditBack:
+		l.owed += use
+	default:
+		l.held -= l.owed + use
+		l.post(kindCredit, numbers(nil, uint64(l.owed+use)))
+		l.owed = 0
+	}
+}
+
 func (t *incoming) fail(err error) {
 	if t.err == nil {
 		t.err = err
@@ -253,10 +274,7 @@ func (t *incoming) settle() {
 	}
 	if !t.taken {
 		t.taken = true
-		l.post(kindTaken, withStatus(numbers(nil, t.n), t.err))
-		if t.eager {
-			l.held -= eagerUse(t.size)
-		}
+		t.answer()
 	}
 	if e := t.expected; e != nil && !t.told {
 		t.told = true

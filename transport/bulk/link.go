@@ -26,7 +26,9 @@ type link struct {
 	number   uint64 // the last
 	outgoing map[uint64]*outgoing
 	credit   int64                   // bytes of eager blocks that may be sent
+	quiet    int64                   // of those that went without asking for an answer
 	segments map[uint32]*shm.Mapping // the peer's memory here
+	frame    []byte                  // for eager blocks
 	strands  []net.Conn              // that long blocks go over, where it is not shared
 	sending  []*outgoing             // with bytes for the strands, in turns
 	more     sync.Cond               // there are; or the link has ended
@@ -34,14 +36,15 @@ type link struct {
 
 	// What the peer pushes.
 	incoming  map[uint64]*incoming
-	held      int64           // bytes of eager blocks that were not taken
+	held      int64           // bytes of eager blocks whose credit has not gone back
+	owed      int64           // of those, quiet ones that were taken
 	announced map[uint32]bool // segments that the peer has
 	failed    []*incoming     // failed offers that nobody expected: a ring
 	oldest    int             // of failed, once it is full
 }
 
 func newLink(p *peer, conn *stream.Conn) *link {
-	l := &link{x: p.x, peer: p, conn: conn, shared: conn.PassesFiles(), credit: eagerBytes,
+	l := &link{x: p.x, peer: p, conn: conn, shared: conn.PassesFiles(), credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
 		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{},
 		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}}
 	l.more.L = &p.mu
@@ -112,10 +115,10 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 	switch {
 	case l.peer.lost != nil:
 		err = l.peer.lost
-	case kind == kindEager:
+	case kind == kindEager || kind == kindQuiet:
 		n, key := r.u64(), r.key()
 		if !r.bad {
-			then, err = l.onEager(n, key, r.b)
+			then, err = l.onEager(n, key, r.b, kind == kindQuiet)
 		}
 	case kind == kindOffer:
 		n, key, size := r.u64(), r.key(), r.size()
@@ -151,6 +154,15 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 		n := r.u64()
 		if why := r.status(); !r.bad {
 			err = l.onTaken(n, why)
+		}
+	case kind == kindCredit:
+		if back := r.size(); r.end() {
+			if back > l.quiet {
+				err = wrong("%d bytes of credit back, of %d", back, l.quiet)
+				break
+			}
+			l.quiet -= back
+			l.credit += back
 		}
 	default:
 		err = wrong("a message of kind %d", kind)

@@ -15,6 +15,7 @@ const (
 	kindStream                                  // dialler: this is a stream of the link with that token; and back
 	// From who pushes.
 	kindEager   // n, key, the bytes
+	kindQuiet   // n, key, the bytes; no answer is wanted
 	kindOffer   // n, key, size
 	kindWritten // n: the bytes are in the block that was granted
 	kindFailed  // n, status: they never will be
@@ -23,6 +24,7 @@ const (
 	kindUnmap   // number
 	kindGrant   // n, segment's number (0: send them by stream), offset
 	kindTaken   // n, status: the bytes are there, or will not be taken
+	kindCredit  // bytes of quiet blocks that were taken
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.

@@ -65,6 +65,12 @@ func (l *link) submit(t *outgoing) (fill bool) {
 		return false
 	}
 	l.number++
+	if t.done == nil && t.fill == nil && t.err == nil && t.size <= eagerSize && l.credit >= eagerUse(t.size) {
+		l.credit -= eagerUse(t.size)
+		l.quiet += eagerUse(t.size)
+		l.post(kindQuiet, eagerFrame(l.frame[:0], l.number, t.key, t.data))
+		return false
+	}
 	t.link, t.n = l, l.number
 	l.outgoing[t.n] = t
 	switch {
@@ -94,8 +100,7 @@ func (t *outgoing) offer() {
 // send sends the bytes of an eager block.
 func (t *outgoing) send(data []byte) {
 	t.offered, t.final = true, true
-	frame := make([]byte, 0, 8+keySize+len(data))
-	t.link.post(kindEager, eagerFrame(frame, t.n, t.key, data))
+	t.link.post(kindEager, eagerFrame(t.link.frame[:0], t.n, t.key, data))
 }
 
 // fillHere has a block filled in memory of this process. It is called without the
