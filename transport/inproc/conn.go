@@ -41,7 +41,10 @@ type queue struct {
 	pending []byte
 	waiting bool  // Recv waits in more
 	sent    error // why nothing more is sent: the writing end has closed
+	over    bool  // the reading end may know of that
 	read    error // why nothing is read any more: the reading end has closed
+	broken  error // why nothing is sent or read
+	path    *path // what it takes to arrive; nil is nothing
 }
 
 func newQueue() *queue {
@@ -67,14 +70,20 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 	q := c.out
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.pending) >= maxPending && q.sent == nil && q.read == nil {
+	for q.waits() >= maxPending && q.sent == nil && q.read == nil && q.broken == nil {
 		q.room.Wait()
 	}
-	if q.sent != nil {
+	switch {
+	case q.broken != nil:
+		return q.broken
+	case q.sent != nil:
 		return q.sent
-	}
-	if q.read != nil {
+	case q.read != nil:
 		return q.read
+	case q.path != nil:
+		frame := binary.LittleEndian.AppendUint32(make([]byte, 0, header+len(payload)), uint32(len(payload)))
+		q.depart(append(append(frame, byte(kind)), payload...))
+		return nil
 	}
 	q.pending = binary.LittleEndian.AppendUint32(q.pending, uint32(len(payload)))
 	q.pending = append(append(q.pending, byte(kind)), payload...)
@@ -83,6 +92,15 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 		q.more.Signal()
 	}
 	return nil
+}
+
+// waits is the number of bytes that were sent and not received. Called with the
+// lock.
+func (q *queue) waits() int {
+	if q.path != nil {
+		return len(q.pending) + q.path.bytes
+	}
+	return len(q.pending)
 }
 
 // Recv implements transport.Conn.
@@ -110,12 +128,14 @@ func (c *Conn) swap() error {
 	q := c.in
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.pending) == 0 && q.sent == nil && q.read == nil {
+	for len(q.pending) == 0 && !q.over && q.read == nil && q.broken == nil {
 		q.waiting = true
 		q.more.Wait()
 	}
 	q.waiting = false
 	switch {
+	case q.broken != nil:
+		return q.broken
 	case q.read != nil: // closed on this side
 		return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)
 	case len(q.pending) == 0:
@@ -135,21 +155,30 @@ func (c *Conn) Buffered() bool {
 	q := c.in
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.pending) > 0 || q.sent != nil || q.read != nil
+	return len(q.pending) > 0 || q.over || q.read != nil || q.broken != nil
 }
 
 // Close implements transport.Conn. What was sent can still be received.
 func (c *Conn) Close() error {
-	end := func(q *queue, where *error, err error) {
-		q.mu.Lock()
-		if *where == nil {
+	end := func(q *queue, where *error, err error) (first bool) {
+		if first = *where == nil; first {
 			*where = err
 		}
 		q.more.Broadcast()
 		q.room.Broadcast()
-		q.mu.Unlock()
+		return first
 	}
-	end(c.out, &c.out.sent, status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer))
+	c.out.mu.Lock()
+	if end(c.out, &c.out.sent, status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)) {
+		if c.out.path != nil {
+			c.out.depart(nil)
+		} else {
+			c.out.over = true
+		}
+	}
+	c.out.mu.Unlock()
+	c.in.mu.Lock()
 	end(c.in, &c.in.read, status.New(status.Unavailable, "%s closed the connection", c.self))
+	c.in.mu.Unlock()
 	return nil
 }

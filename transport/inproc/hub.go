@@ -3,6 +3,7 @@ package inproc
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -18,13 +19,19 @@ const longCopy = 256 << 10
 type Hub struct {
 	pool *shm.Pool
 
+	// Delay is how long it takes the receiver to hear of a block, set before the
+	// first Push; nil is no time. For simulation.
+	Delay func(from, to uint64) time.Duration
+
 	mu        sync.Mutex
 	exchanges map[uint64]*Exchange
+	away      map[uint64]bool // processes that are cut off
+	held      []*transfer     // because of that
 }
 
 // NewHub makes a hub whose blocks come from pool.
 func NewHub(pool *shm.Pool) *Hub {
-	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}}
+	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, away: map[uint64]bool{}}
 }
 
 // Exchange implements transport.Exchange. A block is written by its sender
@@ -112,10 +119,52 @@ func (x *Exchange) push(peer uint64, t *transfer) {
 		return
 	}
 	x.track(t)
+	if x.hub.Delay != nil {
+		time.AfterFunc(x.hub.Delay(x.self, peer), t.arrive)
+	} else {
+		t.show()
+	}
+}
+
+// show offers a transfer that may have been failed.
+func (t *transfer) show() {
 	t.offer()
 	// Fail may have come before the offer was in the table.
-	if err := x.table.Refused(peer, t.key); err != nil {
+	if err := t.from.table.Refused(t.to.self, t.key); err != nil {
 		t.fail(err)
+	}
+}
+
+// arrive shows a transfer whose time has come, unless a side is cut off.
+func (t *transfer) arrive() {
+	h := t.from.hub
+	h.mu.Lock()
+	if h.away[t.from.self] || h.away[t.to.self] {
+		h.held = append(h.held, t)
+		h.mu.Unlock()
+		return
+	}
+	h.mu.Unlock()
+	t.show()
+}
+
+// Cut cuts a process off: nobody hears of its blocks, and it of nobody's, until
+// Heal. It is for hubs that have a Delay.
+func (h *Hub) Cut(process uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.away[process] = true
+}
+
+// Heal undoes Cut.
+func (h *Hub) Heal(process uint64) {
+	h.mu.Lock()
+	delete(h.away, process)
+	held := h.held
+	h.held = nil
+	h.mu.Unlock()
+	for _, t := range held {
+		t.arrive()
 	}
 }
 

@@ -15,15 +15,19 @@ import (
 // "inproc:name". It is a transport.Dialer.
 type Network struct {
 	transport.Credentials
+	// Conditions are set before the first Dial; nil: messages arrive at once.
+	Conditions *Conditions
 
 	mu        sync.Mutex
+	joined    []*joined       // with conditions
+	away      map[string]bool // parts that are cut off
 	listeners map[string]*Listener
 	dialled   int
 }
 
 // NewNetwork makes a network whose parts have these credentials.
 func NewNetwork(cred transport.Credentials) *Network {
-	return &Network{Credentials: cred, listeners: map[string]*Listener{}}
+	return &Network{Credentials: cred, listeners: map[string]*Listener{}, away: map[string]bool{}}
 }
 
 // Listener implements transport.Listener.
@@ -64,8 +68,11 @@ func (n *Network) Dial(ctx context.Context, address string, hello *wire.Hello) (
 		self = fmt.Sprintf("part %d of this process", n.dialled)
 	}
 	l.running.Add(1) // under the lock: Close takes the listener out before it waits
-	n.mu.Unlock()
 	ours, theirs := Pair(self, address)
+	if n.Conditions != nil {
+		n.join(self, name, ours)
+	}
+	n.mu.Unlock()
 	go l.greet(theirs)
 	w, err := transport.Greet(ctx, ours, hello, n.Credentials)
 	if err != nil {

@@ -5,5 +5,5 @@ package inproc
 func (c *Conn) Pending() int {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
-	return len(c.out.pending)
+	return c.out.waits()
 }

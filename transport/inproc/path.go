@@ -1,0 +1,212 @@
+package inproc
+
+import (
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Conditions make a Network like one between machines, for simulation: messages
+// take their time, and connections can be cut or broken. Within a connection and
+// direction they stay in order; on others, they overtake each other.
+type Conditions struct {
+	// Delay is how long a message from one part to another takes.
+	Delay func(from, to string) time.Duration
+	// Silence is how long a connection may be cut before both ends take the other
+	// for lost, as heartbeats do between processes; 0 is for ever.
+	Silence time.Duration
+}
+
+// path is one direction of a connection with conditions. The queue's lock guards
+// it.
+type path struct {
+	delay   func() time.Duration
+	flights []flight // in the order of sending, which is that of arriving
+	bytes   int
+	timer   *time.Timer // set for the first of flights
+	cut     bool
+}
+
+// flight is a frame that is on its way, or the end of what the sender sends.
+type flight struct {
+	due   time.Time
+	frame []byte // nil: the end
+}
+
+// depart sends a frame on its way. Called with the lock.
+func (q *queue) depart(frame []byte) {
+	p := q.path
+	due := time.Now().Add(p.delay())
+	if n := len(p.flights); n > 0 && due.Before(p.flights[n-1].due) {
+		due = p.flights[n-1].due
+	}
+	p.flights = append(p.flights, flight{due, frame})
+	p.bytes += len(frame)
+	if len(p.flights) == 1 {
+		q.set()
+	}
+}
+
+// set sets the timer. Called with the lock.
+func (q *queue) set() {
+	p := q.path
+	if p.cut || len(p.flights) == 0 || q.broken != nil {
+		return
+	}
+	wait := time.Until(p.flights[0].due)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(wait, q.land)
+	} else {
+		p.timer.Reset(wait)
+	}
+}
+
+// land brings what is due to the reading end.
+func (q *queue) land() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p, now := q.path, time.Now()
+	n := 0
+	for ; n < len(p.flights) && !p.cut && q.broken == nil && !p.flights[n].due.After(now); n++ {
+		f := p.flights[n]
+		p.bytes -= len(f.frame)
+		if f.frame == nil {
+			q.over = true
+		} else {
+			q.pending = append(q.pending, f.frame...)
+		}
+	}
+	if n > 0 {
+		clear(p.flights[:n])
+		p.flights = p.flights[n:]
+		q.waiting = false
+		q.more.Broadcast()
+	}
+	q.set()
+}
+
+// snap breaks a direction: what is on its way is lost.
+func (q *queue) snap(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.broken == nil {
+		q.broken = err
+	}
+	q.pending = nil
+	if p := q.path; p != nil {
+		p.flights, p.bytes = nil, 0
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+	}
+	q.more.Broadcast()
+	q.room.Broadcast()
+}
+
+// cut holds back what is sent, or lets it arrive.
+func (q *queue) cut(cut bool) {
+	q.mu.Lock()
+	q.path.cut = cut
+	q.set()
+	q.mu.Unlock()
+}
+
+// joined is a connection of a Network with conditions, of parts by these names.
+type joined struct {
+	a, b   string
+	ab, ba *queue
+	timer  *time.Timer // of its silence, while it is cut
+}
+
+func (j *joined) over() bool {
+	ended := 0
+	for _, q := range []*queue{j.ab, j.ba} {
+		q.mu.Lock()
+		if q.broken != nil || q.read != nil || q.over {
+			ended++
+		}
+		q.mu.Unlock()
+	}
+	return ended == 2
+}
+
+// join puts a new connection under the network's conditions. Called with the
+// network's lock.
+func (n *Network) join(a, b string, c *Conn) {
+	conditions := n.Conditions
+	c.out.path = &path{delay: func() time.Duration { return conditions.Delay(a, b) }, cut: n.away[a] || n.away[b]}
+	c.in.path = &path{delay: func() time.Duration { return conditions.Delay(b, a) }, cut: n.away[a] || n.away[b]}
+	kept := n.joined[:0]
+	for _, j := range n.joined {
+		if !j.over() {
+			kept = append(kept, j)
+		}
+	}
+	clear(n.joined[len(kept):])
+	j := &joined{a: a, b: b, ab: c.out, ba: c.in}
+	n.joined = append(kept, j)
+	if c.out.path.cut {
+		n.silent(j)
+	}
+}
+
+// silent breaks a connection that stays cut.
+func (n *Network) silent(j *joined) {
+	d := n.Conditions.Silence
+	if d <= 0 || j.timer != nil {
+		return
+	}
+	j.timer = time.AfterFunc(d, func() {
+		j.snap(status.New(status.Unavailable, "%s and %s have not heard of each other for %v; one has stopped or hangs, or the network is cut", j.a, j.b, d))
+	})
+}
+
+func (j *joined) snap(err error) {
+	j.ab.snap(err)
+	j.ba.snap(err)
+}
+
+// Cut cuts a part off: nothing arrives there, and nothing from there, until Heal.
+// A part that is frozen looks the same to others. Networks have it that have
+// Conditions, as Heal and Break.
+func (n *Network) Cut(part string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.away[part] = true
+	for _, j := range n.joined {
+		if j.a == part || j.b == part {
+			j.ab.cut(true)
+			j.ba.cut(true)
+			n.silent(j)
+		}
+	}
+}
+
+// Heal undoes Cut. What was sent meanwhile arrives.
+func (n *Network) Heal(part string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.away, part)
+	for _, j := range n.joined {
+		if (j.a == part || j.b == part) && !n.away[j.a] && !n.away[j.b] {
+			if j.timer != nil {
+				j.timer.Stop()
+				j.timer = nil
+			}
+			j.ab.cut(false)
+			j.ba.cut(false)
+		}
+	}
+}
+
+// Break breaks the connections of a part; what is on its way is lost. It can make
+// new ones.
+func (n *Network) Break(part string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, j := range n.joined {
+		if j.a == part || j.b == part {
+			j.snap(status.New(status.Unavailable, "the connection between %s and %s broke", j.a, j.b))
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package inproc
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// connected gives both ends of a connection of a part to a hub of a network.
+func connected(t *testing.T, n *Network, part string) (ours transport.Conn, theirs *transport.Incoming) {
+	t.Helper()
+	l, err := n.Listen("centre of " + part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	came := make(chan *transport.Incoming, 1)
+	go func() {
+		in, err := l.Accept()
+		if err == nil {
+			err = in.Welcome(&wire.Welcome{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		came <- in
+	}()
+	ours, _, err = n.Dial(context.Background(), l.Address(), &wire.Hello{Name: part})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ours, <-came
+}
+
+func send(t *testing.T, c transport.Conn, n int) {
+	t.Helper()
+	if err := c.Send(wire.KindRun, []byte{byte(n)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func receive(t *testing.T, c transport.Conn) int {
+	t.Helper()
+	_, payload, err := c.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(payload[0])
+}
+
+// Messages take their time, stay in order on a connection, and overtake each
+// other on different ones.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := NewNetwork(transport.Credentials{})
+		delays := map[string]time.Duration{"slow": 5 * time.Millisecond, "fast": time.Millisecond}
+		n.Conditions = &Conditions{Delay: func(from, to string) time.Duration { return delays[from] }}
+		slow, atSlow := connected(t, n, "slow")
+		fast, atFast := connected(t, n, "fast")
+		begun := time.Now()
+		send(t, slow, 1)
+		delays["slow"] = 0
+		send(t, slow, 2) // not before 1
+		send(t, fast, 3)
+		for _, want := range []struct {
+			c     transport.Conn
+			n     int
+			after time.Duration
+		}{{atFast, 3, time.Millisecond}, {atSlow, 1, 5 * time.Millisecond}, {atSlow, 2, 5 * time.Millisecond}} {
+			if got := receive(t, want.c); got != want.n || time.Since(begun) != want.after {
+				t.Errorf("got message %d after %v, want %d after %v", got, time.Since(begun), want.n, want.after)
+			}
+		}
+		// The end comes behind what was sent.
+		delays["slow"] = time.Second
+		send(t, slow, 4)
+		slow.Close()
+		if got := receive(t, atSlow); got != 4 {
+			t.Errorf("got message %d, want 4", got)
+		}
+		if _, _, err := atSlow.Recv(); status.CodeOf(err) != status.Unavailable {
+			t.Errorf("behind the last message: %v", err)
+		}
+		fast.Close()
+	})
+}
+
+// What is cut off is heard again when it heals in time, and is lost when not; what
+// breaks is lost at once.
+func TestCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := NewNetwork(transport.Credentials{})
+		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }, Silence: time.Second}
+		a, atA := connected(t, n, "a")
+		b, atB := connected(t, n, "b")
+		n.Cut("a")
+		send(t, a, 1)
+		send(t, atA, 2)
+		send(t, b, 3)
+		if got := receive(t, atB); got != 3 {
+			t.Errorf("beside a cut: got %d, want 3", got)
+		}
+		time.Sleep(time.Second / 2)
+		if a.Buffered() || atA.Buffered() {
+			t.Error("a message came over a connection that is cut")
+		}
+		n.Heal("a")
+		if x, y := receive(t, atA), receive(t, a); x != 1 || y != 2 {
+			t.Errorf("after a cut: got %d and %d, want 1 and 2", x, y)
+		}
+		n.Cut("a")
+		begun := time.Now()
+		for _, c := range []transport.Conn{a, atA} {
+			_, _, err := c.Recv()
+			if status.CodeOf(err) != status.Unavailable || !strings.Contains(fmt.Sprint(err), "a and centre of a have not heard of each other for 1s") {
+				t.Errorf("a cut that does not heal: %v", err)
+			}
+			if got := c.Send(wire.KindRun, nil); got != err {
+				t.Errorf("sending gives %v, receiving gave %v", got, err)
+			}
+		}
+		if took := time.Since(begun); took != time.Second {
+			t.Errorf("it took %v to be noticed, want 1s", took)
+		}
+		send(t, b, 4)
+		n.Break("b")
+		if _, _, err := atB.Recv(); status.CodeOf(err) != status.Unavailable || !strings.Contains(fmt.Sprint(err), "broke") {
+			t.Errorf("a connection that broke: %v", err)
+		}
+	})
+}
+
+// A connection with conditions is a connection.
+func TestNetworkWithDelay(t *testing.T) {
+	n := NewNetwork(transport.Credentials{})
+	n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return rand.N(200 * time.Microsecond) }}
+	names := 0
+	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
+		names++
+		l, err := n.Listen(fmt.Sprintf("part%d", names))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return transporttest.Greeted(t, l, n)
+	})
+}
