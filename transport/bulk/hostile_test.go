@@ -1,0 +1,481 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// tokens are used once.
+var tokens atomic.Uint64
+
+// hostile is a process that says hello and then does what it likes.
+type hostile struct {
+	t     testing.TB
+	conn  *stream.Conn
+	token [tokenSize]byte
+}
+
+// intrude links a hostile process of a number to an exchange.
+func intrude(t testing.TB, address string, number uint64) *hostile {
+	t.Helper()
+	h := &hostile{t: t}
+	binary.LittleEndian.PutUint64(h.token[:], tokens.Add(1))
+	h.conn = h.dial(address, number, kindLink)
+	return h
+}
+
+func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Conn {
+	h.t.Helper()
+	hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: number, Host: "here", Cluster: "test"}
+	conn, _, err := stream.Dial(context.Background(), address, hello, options())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		conn.Close()
+		conn.DropFiles()
+	})
+	conn.TakeFiles()
+	if err := conn.Send(kind, h.token[:]); err != nil {
+		h.t.Fatal(err)
+	}
+	if back, _, err := conn.Recv(); err != nil || back != kind {
+		h.t.Fatal(back, err)
+	}
+	return conn
+}
+
+// raw is the socket, of which this process keeps nothing else.
+func raw(t testing.TB, conn *stream.Conn) net.Conn {
+	t.Helper()
+	socket, _, err := conn.Detach()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	return socket
+}
+
+func (h *hostile) send(kind wire.Kind, payload []byte) {
+	h.t.Helper()
+	if err := h.conn.Send(kind, payload); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// until reads what the exchange says up to a message of a kind.
+func (h *hostile) until(kind wire.Kind) []byte {
+	h.t.Helper()
+	for {
+		k, payload, err := h.conn.Recv()
+		if err != nil {
+			h.t.Fatalf("waiting for a message of kind %d: %v", kind, err)
+		}
+		if k == kind {
+			return bytes.Clone(payload)
+		}
+	}
+}
+
+// neighbours are an exchange, number 1, and a good one, number 2.
+func neighbours(t testing.TB, kind string) (x, neighbour *Exchange, address string) {
+	t.Helper()
+	dir := t.TempDir()
+	x, address, err := listen(kind, dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	neighbour, other, err := listen(kind, dir, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { neighbour.Close() })
+	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}}, {Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
+	x.Peers(both, nil, nil)
+	neighbour.Peers(both, nil, nil)
+	return x, neighbour, address
+}
+
+var ids atomic.Uint64
+
+// well says that the neighbours still exchange blocks.
+func well(t testing.TB, x, neighbour *Exchange) {
+	t.Helper()
+	for _, size := range []int{8, 100_000} {
+		id := 1<<40 + ids.Add(1)
+		data := make([]byte, size)
+		fill(data, id)
+		done, arrived := make(chan error, 1), make(chan error, 1)
+		neighbour.PushBytes(1, key(id, 0), data, func(err error) { done <- err })
+		x.Expect(2, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
+			if err == nil {
+				if !bytes.Equal(b.Data, data) {
+					err = fmt.Errorf("other bytes came")
+				}
+				b.Release()
+			}
+			arrived <- err
+		})
+		if err := <-arrived; err != nil {
+			t.Errorf("a neighbour's block: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("a neighbour's block: %v", err)
+		}
+	}
+}
+
+// Each of these is something that no process of Open Pathways does. Whoever does it
+// is lost, and nobody else.
+func TestHostile(t *testing.T) {
+	offer := func(n uint64, size int64) []byte { return offerFrame(nil, n, key(n, 0), size) }
+	for _, c := range []struct {
+		name string
+		kind string // of the link; both where it is empty
+		does func(t *testing.T, h *hostile, address string)
+	}{
+		{"a message of no known kind", "", func(t *testing.T, h *hostile, _ string) { h.send(200, nil) }},
+		{"a message cut short", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, 10)[:20]) }},
+		{"a message too long", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, append(offer(1, 10), 0)) }},
+		{"a link twice", "", func(t *testing.T, h *hostile, _ string) { h.send(kindLink, h.token[:]) }},
+		{"a size past all", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, -1)) }},
+		{"a number twice", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindOffer, offerFrame(nil, 1, key(98, 0), 100))
+			h.send(kindOffer, offerFrame(nil, 1, key(99, 1), 100))
+		}},
+		{"the end of a block that was not granted", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindOffer, offerFrame(nil, 1, key(99, 1), 100))
+			h.send(kindWritten, numbers(nil, 1))
+		}},
+		{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) { h.send(kindWritten, numbers(nil, 5)) }},
+		{"a failure that is none", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindOffer, offerFrame(nil, 1, key(98, 0), 100))
+			h.send(kindFailed, withStatus(numbers(nil, 1), nil))
+		}},
+		{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
+		{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindTaken, withStatus(numbers(nil, 9), nil)) }},
+		{"credit that was not given", "", func(t *testing.T, h *hostile, _ string) { h.send(kindCredit, numbers(nil, 64)) }},
+		{"more than its credit", "", func(t *testing.T, h *hostile, _ string) {
+			for n := range uint64(eagerBytes/eagerUse(eagerSize) + 1) {
+				_ = h.conn.Send(kindEager, eagerFrame(nil, n, key(n, 1), make([]byte, eagerSize))) // the last ones may find it gone
+			}
+		}},
+		{"more than its credit, quietly", "", func(t *testing.T, h *hostile, _ string) {
+			for n := range uint64(eagerBytes/eagerCost + 1) {
+				_ = h.conn.Send(kindQuiet, eagerFrame(nil, n, key(n, 1), nil))
+			}
+		}},
+		{"more blocks than allowed", "", func(t *testing.T, h *hostile, _ string) {
+			for n := range uint64(maxOffers + 1) {
+				_ = h.conn.Send(kindOffer, offerFrame(nil, n, key(n, 1), 1<<20))
+			}
+		}},
+		{"half a message", "", func(t *testing.T, h *hostile, _ string) {
+			s := raw(t, h.conn)
+			_, _ = s.Write([]byte{100, 0, 0, 0, byte(kindOffer), 1, 2, 3})
+			s.Close()
+		}},
+		{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
+			_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
+		}},
+		{"memory without a file", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindSegment, segmentFrame(1, 4096)) }},
+		{"memory that may shrink", "unix", func(t *testing.T, h *hostile, _ string) {
+			f := memory(t, 4096, false)
+			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 4096), f)
+		}},
+		{"less memory than it says", "unix", func(t *testing.T, h *hostile, _ string) {
+			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 8192), memory(t, 4096, true))
+		}},
+		{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindUnmap, []byte{1, 0, 0, 0}) }},
+		{"a file that nothing speaks of", "unix", func(t *testing.T, h *hostile, _ string) {
+			for range 100 {
+				_ = h.conn.PostFile(kindFailed, nil, memory(t, 4096, true))
+			}
+		}},
+		{"a place outside its memory", "unix", func(t *testing.T, h *hostile, _ string) {
+			r := reader{b: h.until(kindOffer)} // the test's
+			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 1<<20), memory(t, 1<<20, true))
+			h.send(kindGrant, grantFrame(nil, r.u64(), 1, 1<<20-4096))
+		}},
+		{"a place in memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
+			r := reader{b: h.until(kindOffer)}
+			h.send(kindGrant, grantFrame(nil, r.u64(), 7, 0))
+		}},
+		{"memory twice for a block", "", func(t *testing.T, h *hostile, _ string) {
+			r := reader{b: h.until(kindOffer)}
+			n := r.u64()
+			if h.conn.PassesFiles() {
+				_ = h.conn.PostFile(kindSegment, segmentFrame(1, 1<<20), memory(t, 1<<20, true))
+				h.send(kindGrant, grantFrame(nil, n, 1, 0))
+				h.send(kindGrant, grantFrame(nil, n, 1, 0))
+				return
+			}
+			h.send(kindGrant, grantFrame(nil, n, 0, 0))
+			h.send(kindGrant, grantFrame(nil, n, 0, 0))
+		}},
+		{"thanks for a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
+			r := reader{b: h.until(kindOffer)}
+			h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
+		}},
+		{"bytes outside a block", "tcp", func(t *testing.T, h *hostile, address string) {
+			s := raw(t, h.dial(address, 3, kindStream))
+			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000)) // expected
+			h.until(kindGrant)
+			_, _ = s.Write(binary.LittleEndian.AppendUint32(numbers(nil, 1, 99_000), 2000))
+		}},
+		{"more bytes than a block has", "tcp", func(t *testing.T, h *hostile, address string) {
+			s := raw(t, h.dial(address, 3, kindStream))
+			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+			h.until(kindGrant)
+			for range 3 {
+				_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 50_000)...))
+			}
+		}},
+		{"half a piece", "tcp", func(t *testing.T, h *hostile, address string) {
+			s := raw(t, h.dial(address, 3, kindStream))
+			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+			h.until(kindGrant)
+			_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 1000)...))
+			s.Close()
+		}},
+		{"streams without end", "tcp", func(t *testing.T, h *hostile, address string) {
+			for range maxStreams + 1 {
+				h.dial(address, 3, kindStream)
+			}
+		}},
+	} {
+		for _, kind := range []string{"unix", "tcp"} {
+			if c.kind != "" && c.kind != kind {
+				continue
+			}
+			t.Run(kind+" "+c.name, func(t *testing.T) {
+				x, neighbour, address := neighbours(t, kind)
+				x.Peers([]*wire.Process{{Number: 3, Name: "three", Host: "here"}}, nil, nil)
+				well(t, x, neighbour)
+				h := intrude(t, address, 3)
+				arrived, pushed := make(chan error, 1), make(chan error, 1)
+				into := make([]byte, 100_000)
+				x.Expect(3, key(1, 0), 100_000, into, func(_ transport.Block, err error) { arrived <- err })
+				x.PushBytes(3, key(2, 0), make([]byte, 100_000), func(err error) { pushed <- err })
+				c.does(t, h, address)
+				for _, end := range []chan error{arrived, pushed} {
+					err := <-end
+					if err == nil && end == arrived && strings.HasPrefix(c.name, "more bytes") {
+						continue // it had what it needed
+					}
+					if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3 (three)") {
+						t.Errorf("%v (%v), expected UNAVAILABLE for process 3 (three)", err, status.CodeOf(err))
+					}
+				}
+				well(t, x, neighbour)
+			})
+		}
+	}
+}
+
+// memory is a file as processes share.
+func memory(t testing.TB, size int64, sealed bool) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	if sealed {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// What is no link is refused, and harms nobody.
+func TestRefused(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp"} {
+		x, neighbour, address := neighbours(t, kind)
+		for _, hello := range []*wire.Hello{
+			{Role: wire.Role_ROLE_CLIENT, Process: 3, Cluster: "test"},
+			{Role: wire.Role_ROLE_PEER, Process: 0, Cluster: "test"},
+			{Role: wire.Role_ROLE_PEER, Process: 1, Cluster: "test"},
+			{Role: wire.Role_ROLE_PEER, Process: 3, Cluster: "another"},
+			{Role: wire.Role_ROLE_PEER, Process: 3, Cluster: "test", Token: "wrong"},
+		} {
+			if c, _, err := stream.Dial(context.Background(), address, hello, options()); err == nil {
+				c.Close()
+				t.Errorf("%v was let in", hello)
+			}
+		}
+		for i, first := range []struct {
+			kind    wire.Kind
+			payload []byte
+		}{{kindOffer, make([]byte, 40)}, {kindLink, []byte("short")}, {kindStream, make([]byte, tokenSize)}} {
+			hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: uint64(10 + i), Cluster: "test"}
+			c, _, err := stream.Dial(context.Background(), address, hello, options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Send(first.kind, first.payload); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := c.Recv(); err == nil {
+				t.Errorf("a link that began with a message of kind %d goes on", first.kind)
+			}
+			c.Close()
+		}
+		well(t, x, neighbour)
+	}
+}
+
+// A peer that stops, without closing anything, is lost in a bounded time.
+func TestSilent(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp"} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			o := options()
+			o.Heartbeat, o.Silence = 50*time.Millisecond, 500*time.Millisecond
+			l, err := stream.Listen(address(kind, dir, 1), o, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			h := intrude(t, l.Address(), 3)
+			raw(t, h.conn) // it says nothing any more
+			arrived, pushed := make(chan error, 1), make(chan error, 1)
+			x.Expect(3, key(1, 0), 10, nil, func(_ transport.Block, err error) { arrived <- err })
+			x.PushBytes(3, key(2, 0), make([]byte, 100_000), func(err error) { pushed <- err })
+			for _, end := range []chan error{arrived, pushed} {
+				if err := <-end; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3") {
+					t.Errorf("%v (%v), expected UNAVAILABLE for process 3", err, status.CodeOf(err))
+				}
+			}
+		})
+	}
+}
+
+// A peer that gets memory and is lost may write there for ever: nobody else gets
+// the memory.
+func TestMemoryOfLost(t *testing.T) {
+	x, neighbour, address := neighbours(t, "unix")
+	h := intrude(t, address, 3)
+	arrived := make(chan error, 1)
+	x.Expect(3, key(1, 0), 100_000, nil, func(_ transport.Block, err error) { arrived <- err })
+	h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+	segment := reader{b: h.until(kindSegment)}
+	segment.u32()
+	size := segment.size()
+	file := h.conn.File()
+	if file == nil {
+		t.Fatal("no file came")
+	}
+	defer file.Close()
+	theirs, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(theirs)
+	h.until(kindGrant)
+	x.Peers(nil, []uint64{3}, nil)
+	if err := <-arrived; status.CodeOf(err) != status.Unavailable {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // it goes on writing
+		defer close(stopped)
+		for i := byte(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for at := range theirs {
+				theirs[at] = i
+			}
+		}
+	}()
+	for range 20 {
+		well(t, x, neighbour)
+	}
+	close(stop)
+	<-stopped
+}
+
+// Whatever bytes come over a link and a stream, only who sent them is lost.
+func FuzzLink(f *testing.F) {
+	frame := func(kind wire.Kind, payload []byte) []byte {
+		return append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(payload))), byte(kind)), payload...)
+	}
+	offer := frame(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+	f.Add(offer, binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 4))
+	f.Add(frame(kindEager, eagerFrame(nil, 1, key(1, 0), make([]byte, 100))), []byte{1})
+	f.Add(frame(kindQuiet, eagerFrame(nil, 1, key(3, 0), make([]byte, 100))), []byte{})
+	f.Add(append(bytes.Clone(offer), frame(kindFailed, withStatus(numbers(nil, 1), status.New(status.Aborted, "no")))...), []byte{})
+	f.Add(append(bytes.Clone(offer), frame(kindWritten, numbers(nil, 1))...), make([]byte, 60))
+	f.Add(frame(kindGrant, grantFrame(nil, 1, 0, 0)), []byte{})
+	f.Add(frame(kindTaken, withStatus(numbers(nil, 1), nil)), []byte{})
+	f.Add(frame(kindCredit, numbers(nil, 1)), []byte{})
+	f.Add(frame(kindSegment, segmentFrame(1, 4096)), []byte{})
+	type place struct {
+		x, neighbour *Exchange
+		address      string
+	}
+	places := map[string]place{}
+	for _, kind := range []string{"unix", "tcp"} {
+		x, neighbour, address := neighbours(f, kind)
+		places[kind] = place{x, neighbour, address}
+	}
+	var numbers atomic.Uint64
+	numbers.Store(10)
+	f.Fuzz(func(t *testing.T, link, strand []byte) {
+		for kind, p := range places {
+			number := numbers.Add(1)
+			h := intrude(t, p.address, number)
+			arrived, pushed := make(chan error, 1), make(chan error, 1)
+			p.x.Expect(number, key(1, 0), 100_000, nil, func(b transport.Block, err error) {
+				if err == nil {
+					b.Release()
+				}
+				arrived <- err
+			})
+			p.x.Peers([]*wire.Process{{Number: number, Host: "here"}}, nil, nil)
+			p.x.PushBytes(number, key(2, 0), make([]byte, 100_000), func(err error) { pushed <- err })
+			var second net.Conn
+			if kind == "tcp" {
+				second = raw(t, h.dial(p.address, number, kindStream))
+			}
+			first := raw(t, h.conn)
+			_, _ = first.Write(link) // it may have been lost already
+			if second != nil {
+				_, _ = second.Write(strand)
+				second.Close()
+			}
+			first.Close()
+			<-arrived // with the bytes or not: it ends
+			<-pushed
+			well(t, p.x, p.neighbour)
+		}
+	})
+}
