@@ -11,9 +11,7 @@
 
 #include "internal.h"
 
-// The type id of jaxlib's FfiLoadedHostCallbacks, a hash of that name, and how
-// it begins (both seen in jaxlib 0.10.2 and 0.12.0.1).
-static const int64_t HOST_CALLBACKS = 7357244197867843242;
+// How jaxlib's FfiLoadedHostCallbacks begins (seen in jaxlib 0.10.2 and 0.12.0.1).
 typedef struct {
   void** callables;  // borrowed references to Python callables
   uint32_t count;
@@ -104,7 +102,7 @@ static XLA_FFI_Error* find_callable(const XLA_FFI_CallFrame* frame, void** calla
     return fail(api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
                 pw_ffi_format("host callback has no attribute index of type u64: the program was made by a JAX whose "
                               "callbacks this version does not know"));
-  XLA_FFI_TypeId type_id = {HOST_CALLBACKS};
+  XLA_FFI_TypeId type_id = {PW_FFI_HOST_CALLBACKS};
   XLA_FFI_ExecutionContext_Get_Args args = {.struct_size = XLA_FFI_ExecutionContext_Get_Args_STRUCT_SIZE,
                                             .ctx = frame->ctx,
                                             .type_id = &type_id};
@@ -175,6 +173,30 @@ static XLA_FFI_Error* host_callback(XLA_FFI_CallFrame* frame) {
   return error;
 }
 
+int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message) {
+  const host_callbacks* table = functions;
+  *message = NULL;
+  if (index >= table->count) {
+    *message = pw_ffi_format("host callback %llu has no Python function in this execution, which has %u",
+                             (unsigned long long)index, table->count);
+    return PJRT_Error_Code_FAILED_PRECONDITION;
+  }
+  pw_callback run = __atomic_load_n(&python, __ATOMIC_ACQUIRE);
+  if (run == NULL || !pw_ffi_enter_python()) {
+    *message = strdup(PW_FFI_EXITING);
+    return PJRT_Error_Code_UNAVAILABLE;
+  }
+  pw_callback_call call = {NULL};
+  int done = run(table->callables[index], &call, words, count);
+  pw_ffi_leave_python();
+  if (done == 1) {
+    free(call.error);
+    return 0;
+  }
+  *message = call.error ? call.error : strdup("CpuCallback error calling callback: it could not be called");
+  return PJRT_Error_Code_INTERNAL;
+}
+
 void pathways_ffi_callback_fail(pw_callback_call* call, const char* text) {
   free(call->error);
   call->error = strdup(text);
@@ -184,7 +206,8 @@ char* pathways_set_callback(pw_callback callback) {
   __atomic_store_n(&python, callback, __ATOMIC_RELEASE);
   if (callback == NULL) return NULL;
   __atomic_store_n(&closed, false, __ATOMIC_SEQ_CST);
-  char* refusal = pathways_ffi_register("xla_ffi_python_cpu_callback", "Host", NULL, NULL, NULL, host_callback, 0);
+  char* refusal = pw_ffi_serve_local(host_callback);
+  if (refusal == NULL) refusal = pathways_ffi_register("xla_ffi_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call, 0);
   if (refusal != NULL) return refusal;
-  return pathways_ffi_register("xla_ffi_partitioned_python_cpu_callback", "Host", NULL, NULL, NULL, host_callback, 0);
+  return pathways_ffi_register("xla_ffi_partitioned_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call, 0);
 }

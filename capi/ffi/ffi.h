@@ -24,6 +24,11 @@ int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** messa
 // this thread comes from inside a running execution and must be let through.
 int pw_ffi_in_callback(void);
 
+// Calls one of the Python functions that jaxlib gave to an execution elsewhere;
+// words are those of pw_callback. It returns an absl code, and the text where that
+// is not 0.
+int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message);
+
 // --- for the Python package ---
 
 // Registers the bundle of a target; stages other than execute may be NULL.

@@ -35,8 +35,15 @@ char* pw_ffi_format(const char* format, ...) __attribute__((format(printf, 1, 2)
 // there is nothing to leave.
 bool pw_ffi_enter_python(void);
 void pw_ffi_leave_python(void);
+#define PW_FFI_EXITING                                                                               \
+  "host callback not run: Python is exiting. Wait for the results (jax.block_until_ready) or call " \
+  "jax.effects_barrier() before the program ends"
 
 // register.c
+
+// Has pw_ffi_host_call pass the calls of this process's own executions to handler.
+// Returns as pathways_ffi_register does.
+char* pw_ffi_serve_local(pw_ffi_handler handler);
 
 int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
                            uint32_t traits, char** message);

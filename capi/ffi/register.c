@@ -127,7 +127,9 @@ static int plugin_register_type(const XLA_FFI_Api* to, const char* name, int64_t
 // Called with mu held.
 static bool wrap_bundle(const entry* e, pw_ffi_handler wrapped[PW_FFI_STAGES]) {
   for (int i = 0; i < PW_FFI_STAGES; i++)
-    if (e->bundle[i] != NULL && (wrapped[i] = pw_ffi_wrap(e->bundle[i], pw_ffi_calls_python(e->name))) == NULL)
+    if (e->bundle[i] == pw_ffi_host_call)
+      wrapped[i] = pw_ffi_host_call;  // the driver may have registered the very same
+    else if (e->bundle[i] != NULL && (wrapped[i] = pw_ffi_wrap(e->bundle[i], pw_ffi_calls_python(e->name))) == NULL)
       return false;
   return true;
 }
@@ -265,6 +267,16 @@ char* pathways_ffi_version(void) {
       api ? pw_ffi_format("%d.%d", api->api_version.major_version, api->api_version.minor_version) : NULL;
   pthread_mutex_unlock(&mu);
   return text;
+}
+
+char* pw_ffi_serve_local(pw_ffi_handler handler) {
+  char* message = NULL;
+  pthread_mutex_lock(&mu);
+  pw_ffi_handler wrapped = pw_ffi_wrap(handler, true);
+  pthread_mutex_unlock(&mu);
+  if (wrapped == NULL) return pw_ffi_status(no_room("xla_ffi_python_cpu_callback", &message), message);
+  pw_ffi_host_call_local(wrapped);
+  return NULL;
 }
 
 // --- attaching ---

@@ -82,9 +82,7 @@ static XLA_FFI_Error* stream_get(XLA_FFI_Stream_Get_Args* args) {
 static XLA_FFI_Error* run_python_handler(pw_ffi_handler handler, XLA_FFI_CallFrame* frame) {
   const XLA_FFI_Api* api = frame->api;
   if (!pw_ffi_enter_python())
-    return pw_ffi_error(api, XLA_FFI_Error_Code_UNAVAILABLE,
-                        "host callback not run: Python is exiting. Wait for the results (jax.block_until_ready) or "
-                        "call jax.effects_barrier() before the program ends");
+    return pw_ffi_error(api, XLA_FFI_Error_Code_UNAVAILABLE, PW_FFI_EXITING);
   _Alignas(XLA_FFI_Api) char copy[API_COPY];
   const XLA_FFI_Api* outer = frame_api;
   if (__atomic_load_n(&jaxlib_api, __ATOMIC_ACQUIRE) != NULL && api->struct_size <= sizeof(copy)) {

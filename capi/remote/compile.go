@@ -16,8 +16,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// callbacks is in the names of the custom calls by which programs call Python.
-const callbacks = "python_cpu_callback"
+// bufferCallback is the custom call by which programs show Python their buffers in
+// place.
+const bufferCallback = "xla_buffer_python_cpu_callback"
 
 //export prGoCompile
 func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t, options *C.char, optionsSize C.size_t,
@@ -79,8 +80,8 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bytes.Contains(p.code, []byte(callbacks)) {
-		return nil, status.New(status.Unimplemented, "the program calls back into Python (jax.pure_callback, io_callback or debug.print), which programs on a cluster cannot do yet; run it with pathways.init() without an address, or take the callback out of the jitted function")
+	if bytes.Contains(p.code, []byte(bufferCallback)) {
+		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address")
 	}
 	remote, err := s.cluster.Compile(s.ctx, p.format, p.code, p.options)
 	if err != nil {

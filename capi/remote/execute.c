@@ -158,8 +158,10 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   for (size_t i = 0; i < m; i++) donates = donates || donated[i];
   if (donates && (err = twice(x, shards, n, m, donated))) goto lists;
 
-  // One reference an output, one for Go, and one an event.
-  pr_future* made = pr_future_new((int32_t)(outs + 1 + (args->device_complete_events ? n : 0)));
+  const void* functions = options && PW_COVERS(options, context) ? pr_context_functions(options->context) : NULL;
+  // One reference an output, one for Go, one here, and one an event.
+  size_t refs = outs + 2 + (args->device_complete_events ? n : 0);
+  pr_future* made = pr_future_new((int32_t)refs);
   pr_name freed[PR_FREED];
   const char* trace = options && PW_COVERS(options, call_location) && options->call_location ? options->call_location : "";
   pr_run run = {.session = x->session,
@@ -177,6 +179,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
                 .only = only ? (int32_t)only_row : -1,
                 .trace = trace,
                 .trace_size = strlen(trace),
+                .functions = functions,
                 .freed = freed,
                 .num_freed = pr_freed(freed, PR_FREED, false),
                 .num_outputs = outs};
@@ -184,7 +187,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PR_COUNT(executes, 1);
   int code = prGoRun(&run);
   if (code) {
-    for (size_t i = 0; i < outs + 1 + (args->device_complete_events ? n : 0); i++) pr_future_drop(made);
+    while (refs-- > 1) pr_future_drop(made);
     err = pw_error_take((PJRT_Error_Code)code, run.message);
     char at[PW_LOCATION] = "";
     pw_location(options, at, sizeof at);
@@ -199,7 +202,12 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       for (size_t d = 0; d < n; d++) args->device_complete_events[d] = (PJRT_Event*)made;
     for (size_t i = 0; donates && i < m * n; i++)
       if (donated[i / n]) pr_buffer_release(shards[i]);
+    // As on JAX's own CPU client, a run that calls Python has ended when the call
+    // returns: what is submitted next never stands in the way of what its
+    // functions submit.
+    if (functions) pr_future_wait(made);
   }
+  pr_future_drop(made);
 lists:
   if (donated != some_donated) free(donated);
   if (not_donated != some_kept) free(not_donated);

@@ -125,8 +125,7 @@ static PJRT_MemoryDescriptions_Extension memories_extension = {
 
 // ---- FFI and execute contexts ----
 
-// A context keeps what host callbacks will need; programs with them are refused
-// when they are compiled.
+// A context keeps what host callbacks need.
 struct PJRT_ExecuteContext {
   PJRT_FFI_UserData* data;
   size_t num_data;
@@ -147,6 +146,12 @@ static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
   PJRT_ExecuteContext* c = args->context;
   c->data = realloc(c->data, (c->num_data + 1) * sizeof *c->data);
   c->data[c->num_data++] = args->user_data;
+  return NULL;
+}
+
+const void* pr_context_functions(PJRT_ExecuteContext* c) {
+  for (size_t i = 0; c && i < c->num_data; i++)
+    if (c->data[i].type_id == PW_FFI_HOST_CALLBACKS) return c->data[i].data;
   return NULL;
 }
 

@@ -84,6 +84,13 @@ void pr_future_set(pr_future* f, PJRT_Error_Code code, char* message) {
   }
 }
 
+void pr_future_wait(pr_future* f) {
+  atomic_fetch_add(&f->waiters, 1);
+  while (atomic_load(&f->state) == PR_PENDING)
+    syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, NULL, NULL, 0);
+  atomic_fetch_sub(&f->waiters, 1);
+}
+
 void pr_fire(const pr_end* ends, size_t n) {
   for (size_t i = 0; i < n; i++) {
     pr_future* f = (pr_future*)(uintptr_t)ends[i].token;
@@ -116,10 +123,7 @@ PJRT_Error* pr_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   pr_future* f = of(args->event);
   if (pr_future_state(f) == PR_PENDING) {
     if (pw_forked) return pw_forked_error();
-    atomic_fetch_add(&f->waiters, 1);
-    while (atomic_load(&f->state) == PR_PENDING)
-      syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, NULL, NULL, 0);
-    atomic_fetch_sub(&f->waiters, 1);
+    pr_future_wait(f);
   }
   return pr_future_error(f);
 }

@@ -37,6 +37,7 @@ pr_future* pr_future_ready(void);  // one that is ready; a new reference
 pr_future* pr_future_hold(pr_future* future);
 void pr_future_drop(pr_future* future);
 int pr_future_state(pr_future* future);
+void pr_future_wait(pr_future* future);
 PJRT_Error* pr_future_error(pr_future* future);  // NULL unless it failed
 // pr_future_set fires a future once: later calls do nothing. It takes message,
 // which is malloc'd. Callbacks run here, so no lock may be held.
@@ -208,6 +209,9 @@ void pr_program_cost(PJRT_Executable* x, const int64_t* cost);
 void pr_program_done(PJRT_Executable* x);
 void pr_program_drop(PJRT_Executable* x);
 
+// pr_context_functions gives the Python functions of an execute context, or NULL.
+const void* pr_context_functions(PJRT_ExecuteContext* context);
+
 // ---- layouts (layout.c) ----
 
 // pr_pack and pr_unpack copy an array between dense row-major bytes and strides.
@@ -267,6 +271,7 @@ typedef struct {
   int32_t only;  // a device, or -1
   const char* trace;
   size_t trace_size;
+  const void* functions;   // what the program may call, of its execute context; or NULL
   const pr_name* freed;
   size_t num_freed;
   size_t num_outputs;

@@ -36,6 +36,9 @@ func prGoRun(r *C.pr_run) (code C.int) {
 		Trace:      unsafe.Slice((*byte)(unsafe.Pointer(r.trace)), r.trace_size),
 		Token:      uint64(r.token),
 	}
+	if r.functions != nil {
+		spec.Call = caller(r.functions)
+	}
 	if n := int(r.num_outputs); n > 0 {
 		spec.FirstOutput = s.cluster.Objects(n)
 		r.first_output = C.uint64_t(spec.FirstOutput)

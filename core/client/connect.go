@@ -68,6 +68,7 @@ type pending struct {
 	token uint64
 	put   *putting
 	fetch *fetching
+	calls *calling
 }
 
 // freeAfter is how long objects that were let go of wait for company: a submission
@@ -215,6 +216,11 @@ func (r *remote) read() {
 				}
 			case wire.KindCompiled:
 				err = r.compiled(payload)
+			case wire.KindHostCall:
+				m := new(wire.HostCall)
+				if err = wire.Decode(kind, payload, m); err == nil {
+					r.hostCall(m)
+				}
 			case wire.KindPeers:
 				m := new(wire.Peers)
 				if err = wire.Decode(kind, payload, m); err == nil {
@@ -267,7 +273,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 				err = status.New(status.Internal, "the operation failed and the controller gave no reason")
 			}
 			batch = r.ended(p, err, batch)
-			if p.put != nil || p.fetch != nil {
+			if p.moves() {
 				fail[f.Number] = err
 			}
 		}
@@ -293,6 +299,9 @@ func (r *remote) take(op uint64) (pending, bool) {
 	return p, ok
 }
 
+// moves says whether bytes come or go under the operation's number.
+func (p pending) moves() bool { return p.put != nil || p.fetch != nil || p.calls != nil }
+
 // ended adds an operation to batch, if nothing else of it is under way.
 func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 	switch {
@@ -305,6 +314,8 @@ func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 		if p.put.left--; p.put.left == 0 {
 			batch = append(batch, Ended{Token: p.token, Err: p.put.err})
 		}
+	case p.calls != nil && p.calls.under > 0:
+		p.calls.over, p.calls.err = true, err
 	default:
 		batch = append(batch, Ended{Token: p.token, Err: err})
 	}
@@ -340,7 +351,7 @@ func (r *remote) lose(err error) {
 	var fail []uint64
 	for op, p := range r.pending {
 		batch = r.ended(p, err, batch)
-		if p.put != nil || p.fetch != nil {
+		if p.moves() {
 			fail = append(fail, op)
 		}
 	}

@@ -58,7 +58,27 @@ type RunSpec struct {
 	NotDonated  []uint32
 	Only        int // virtual device of a portable run, or -1
 	Trace       []byte
-	Token       uint64
+	// Call runs a function of this client for the program. It must not wait, and
+	// may be called from any goroutine. While a call has not ended, the run has not
+	// either, even where it has failed. nil: such a call fails.
+	Call  func(*HostCall)
+	Token uint64
+}
+
+// HostCall is one device's call of a function of the client that runs its
+// program.
+type HostCall struct {
+	Index              uint64 // which of the functions that came with the run
+	Arguments, Results []HostValue
+	Done               func(error) // once
+}
+
+// HostValue is an array on the host, until Done: dense and row-major, elements
+// narrower than a byte packed.
+type HostValue struct {
+	Type uint32 // XLA_FFI_DataType; a token has no bytes
+	Dims []int64
+	Data []byte
 }
 
 // PutSpec is host data to be brought to devices.

@@ -53,7 +53,11 @@ func (r *remote) takeBack(op uint64, err error) error {
 func (r *remote) Run(s *RunSpec) error {
 	r.order.Lock()
 	defer r.order.Unlock()
-	op, err := r.begin(pending{token: s.Token})
+	p := pending{token: s.Token}
+	if s.Call != nil {
+		p.calls = &calling{call: s.Call}
+	}
+	op, err := r.begin(p)
 	if err != nil {
 		return err
 	}

@@ -95,3 +95,31 @@ func (s *Status) Err() error {
 	}
 	return status.New(status.Code(s.Code), "%s", s.Message)
 }
+
+// hostAlign is what every value of a block of a HostCall begins at a multiple of.
+const hostAlign = 64
+
+// HostBytes is the size of the block that holds values; -1 where they make no
+// sense.
+func HostBytes(values []*HostValue) int64 {
+	total := int64(0)
+	for _, v := range values {
+		const most = 1 << 46
+		n := v.GetBytes()
+		if n < 0 || n > most || total > most {
+			return -1
+		}
+		total += (n + hostAlign - 1) / hostAlign * hostAlign
+	}
+	return total
+}
+
+// HostParts gives each value's part of such a block.
+func HostParts(values []*HostValue, block []byte) [][]byte {
+	parts := make([][]byte, len(values))
+	for i, v := range values {
+		n := int(v.GetBytes())
+		parts[i], block = block[:n:n], block[(n+hostAlign-1)/hostAlign*hostAlign:]
+	}
+	return parts
+}

@@ -52,7 +52,7 @@ func (w *Worker) compiled(m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, e
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options}
+	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options, CallsHost: bytes.Contains(m.Code, hostCallTarget)}
 	if form == wire.Loadable_PORTABLE {
 		return w.portable(m, o, l)
 	}
@@ -135,6 +135,10 @@ func describe(x device.Executable, o spmd.Options) *wire.ProgramInfo {
 func array(s shape.Shape, memory string) *wire.Array {
 	return &wire.Array{Dtype: uint32(s.DType), Dims: s.Dims, Memory: memory}
 }
+
+// hostCallTarget is in the names of the custom calls by which programs call
+// functions of their clients.
+var hostCallTarget = []byte("python_cpu_callback")
 
 // collectives are names of instructions whose devices wait for each other.
 var collectives = [][]byte{[]byte("all-reduce"), []byte("all-gather"), []byte("all-to-all"), []byte("reduce-scatter"),

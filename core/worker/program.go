@@ -29,6 +29,7 @@ type program struct {
 	outputs    int
 	donated    []int
 	collective bool
+	calls      bool // functions of its client
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them
@@ -66,7 +67,7 @@ func (w *Worker) load(m *wire.Load) {
 	}
 	p := &program{name: m.Name, places: m.Places, outputs: len(m.Outputs)}
 	if m.Loadable != nil {
-		p.form, p.collective = m.Loadable.Form, m.Loadable.Collective
+		p.form, p.collective, p.calls = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost
 	}
 	for _, d := range m.Donated {
 		p.donated = append(p.donated, int(d))

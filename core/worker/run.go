@@ -31,8 +31,9 @@ type run struct {
 type meeting struct {
 	mu       sync.Mutex // guards the rest
 	rows     [][]device.Buffer
-	donated  [][]uint64 // by part
-	makers   [][]uint64 // by part and argument, see shard.maker
+	donated  [][]uint64  // by part
+	makers   [][]uint64  // by part and argument, see shard.maker
+	promised []*promised // by part, of a program that calls its client
 	missing  int
 	launched bool
 }
@@ -53,7 +54,7 @@ func (w *Worker) beginRun(g *gang, operation []byte) error {
 	if p == nil {
 		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.session, w.config.Name)
 	}
-	r.program, g.work = p, r
+	r.program, g.work, g.bytes = p, r, p.calls
 	if r.only > 0 {
 		_, q, err := w.where(g.session, r.only-1)
 		if err != nil || q == nil {
@@ -74,6 +75,9 @@ func (w *Worker) beginRun(g *gang, operation []byte) error {
 		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), donated: make([][]uint64, n)}
 		if w.island != nil && p.collective {
 			r.meet.makers = make([][]uint64, n)
+		}
+		if p.calls {
+			r.meet.promised = make([]*promised, n)
 		}
 	}
 	return nil
@@ -151,6 +155,10 @@ func (q *queue) run(p part) bool {
 	if r.program.form == wire.Loadable_PORTABLE || r.only > 0 {
 		only = q.local
 	}
+	if r.program.calls {
+		q.aside(p, slices.Clone(buffers), only)
+		return true
+	}
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	clear(buffers)
 	if err != nil {
@@ -161,7 +169,7 @@ func (q *queue) run(p part) bool {
 			q.donate(t, in.object)
 		}
 	}
-	q.started(p, results.Outputs[0], results.Done[0], 0)
+	q.started(p, nil, results.Outputs[0], results.Done[0], 0)
 	return true
 }
 
@@ -184,12 +192,19 @@ func (q *queue) donate(t *table, object uint64) {
 
 var errDonated = status.New(status.FailedPrecondition, "the array was donated to a computation and its contents are gone")
 
-// started takes the results of a part that the driver has.
-func (q *queue) started(p part, outputs []device.Buffer, done device.Event, maker uint64) {
+// started takes the results of a part that the driver has; into are their shards
+// where they are there already.
+func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done device.Event, maker uint64) {
 	g, r := p.g, p.g.work.(*run)
 	for k, buf := range outputs {
-		s := q.add(g.session, r.first+uint64(k))
-		s.state, s.buf, s.maker = ready, buf, maker
+		var s *shard
+		if into != nil {
+			s = into[k]
+		} else {
+			s = q.add(g.session, r.first+uint64(k))
+		}
+		s.maker = maker
+		q.came(s, buf, nil)
 	}
 	if done.Ready() {
 		q.done(p, done.Wait(background))
@@ -240,6 +255,9 @@ func (q *queue) meet(p part) bool {
 	}
 	m.mu.Lock()
 	m.rows[p.i], m.donated[p.i] = row, donated
+	if m.promised != nil {
+		m.promised[p.i] = &promised{inputs: slices.Clone(q.inputs)}
+	}
 	if m.makers != nil {
 		m.makers[p.i] = makers
 	}
@@ -249,7 +267,9 @@ func (q *queue) meet(p part) bool {
 	m.mu.Unlock()
 	q.meeting = true
 	q.waits(p.g, "the other devices of %s", r.program.name)
-	if last {
+	if last && r.program.calls {
+		go p.g.enter()
+	} else if last {
 		p.g.enter()
 	} else if p.g.failure() != nil {
 		q.post(note{}) // it failed meanwhile: look again
@@ -320,8 +340,10 @@ func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
 // under way.
 func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	r := g.work.(*run)
-	only := -1
-	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: r.meet.rows, NotDonated: r.kept, Only: only})
+	if r.program.calls {
+		g.depart()
+	}
+	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: r.meet.rows, NotDonated: r.kept, Only: -1})
 	if err != nil {
 		if cell != nil {
 			g.tell(cell, turn, executor.CellEnded)
@@ -371,6 +393,16 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 	r := g.work.(*run)
 	for i, q := range g.queues {
 		p := part{g, i}
+		var outputs []device.Buffer
+		var done device.Event
+		if err == nil {
+			outputs, done = results.Outputs[i], results.Done[i]
+		}
+		if r.program.calls {
+			h := r.meet.promised[i]
+			q.post(note{call: func() { q.fulfil(p, h, outputs, done, err, maker) }})
+			continue
+		}
 		q.post(note{call: func() {
 			q.meeting = false
 			if err != nil {
@@ -380,7 +412,7 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 				for _, object := range r.meet.donated[i] {
 					q.donate(t, object)
 				}
-				q.started(p, results.Outputs[i], results.Done[i], maker)
+				q.started(p, nil, outputs, done, maker)
 			}
 			q.next()
 		}})

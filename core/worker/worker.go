@@ -127,6 +127,8 @@ type Worker struct {
 	closing bool
 	specs   specs
 
+	hostCalls atomic.Uint64 // numbers given to calls, by twos
+
 	closed  sync.Once
 	started atomic.Bool
 }
@@ -153,6 +155,11 @@ func New(c Config) (*Worker, error) {
 	w.report.conn = c.Conn
 	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
 		if err := p.ServeCollectives(w.collective); err != nil {
+			return nil, status.Wrap(err, "worker %s", c.Name)
+		}
+	}
+	if h, ok := c.Driver.(device.HostCaller); ok && c.Engine != nil {
+		if err := h.ServeHostCalls(w.hostCall); err != nil {
 			return nil, status.Wrap(err, "worker %s", c.Name)
 		}
 	}

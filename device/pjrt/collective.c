@@ -1,5 +1,4 @@
-#include "call.h"
-#include "ffi/xla_ffi.h"
+#include "handler.h"
 
 enum { PARTS_ON_STACK = 32 };
 
@@ -84,19 +83,20 @@ static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   free(text);
 }
 
-// 0 where the execution has no context, or one that is not ours.
-static uintptr_t client_of(const XLA_FFI_Api* api, void* ctx) {
-  XLA_FFI_TypeId type_id = {CLIENT};
+void* pwdrv_context_of(const XLA_FFI_Api* api, void* ctx, int64_t type) {
+  XLA_FFI_TypeId type_id = {type};
   XLA_FFI_ExecutionContext_Get_Args args = {
       .struct_size = XLA_FFI_ExecutionContext_Get_Args_STRUCT_SIZE, .ctx = ctx, .type_id = &type_id};
   XLA_FFI_Error* (*get)(XLA_FFI_ExecutionContext_Get_Args*) = api->XLA_FFI_ExecutionContext_Get;
   XLA_FFI_Error* error = get(&args);
-  if (error == NULL) return (uintptr_t)args.data;
+  if (error == NULL) return args.data;
   drop(api, error);
-  return 0;
+  return NULL;
 }
 
-static XLA_FFI_Error* read_run(const XLA_FFI_Api* api, void* ctx, pwdrv_collective* call) {
+uintptr_t pwdrv_client_of(const XLA_FFI_Api* api, void* ctx) { return (uintptr_t)pwdrv_context_of(api, ctx, CLIENT); }
+
+XLA_FFI_Error* pwdrv_read_run(const XLA_FFI_Api* api, void* ctx, int32_t* launch, int* local) {
   XLA_FFI_DeviceOrdinal_Get_Args ordinal = {.struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, .ctx = ctx};
   XLA_FFI_Error* (*get_ordinal)(XLA_FFI_DeviceOrdinal_Get_Args*) = api->XLA_FFI_DeviceOrdinal_Get;
   XLA_FFI_Error* error = get_ordinal(&ordinal);
@@ -104,8 +104,8 @@ static XLA_FFI_Error* read_run(const XLA_FFI_Api* api, void* ctx, pwdrv_collecti
   XLA_FFI_RunId_Get_Args run = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = ctx};
   XLA_FFI_Error* (*get_run)(XLA_FFI_RunId_Get_Args*) = api->XLA_FFI_RunId_Get;
   error = get_run(&run);
-  call->local = ordinal.device_ordinal;
-  call->launch = (int32_t)run.run_id;
+  *local = ordinal.device_ordinal;
+  *launch = (int32_t)run.run_id;
   return error;
 }
 
@@ -114,9 +114,9 @@ static XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   const XLA_FFI_Api* api = frame->api;
   pwdrv_part few[PARTS_ON_STACK];
   pwdrv_collective call = {.api = api, .operands = (size_t)frame->args.size, .results = (size_t)frame->rets.size};
-  XLA_FFI_Error* error = read_run(api, frame->ctx, &call);
+  XLA_FFI_Error* error = pwdrv_read_run(api, frame->ctx, &call.launch, &call.local);
   if (error != NULL) return error;
-  call.client = client_of(api, frame->ctx);
+  call.client = pwdrv_client_of(api, frame->ctx);
   size_t count = call.operands + call.results;
   call.parts = count <= PARTS_ON_STACK ? few : pwdrv_must(malloc(count * sizeof(pwdrv_part)));
   if (read_parts(frame, call.parts) && read_text(&frame->attrs, &call.spec)) {
@@ -130,16 +130,21 @@ static XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   return error;
 }
 
-pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, const void** ffi, int* code,
-                                        char** message) {
+const char* pwdrv_missing(const PJRT_Api* api, const XLA_FFI_Api* of) {
+  if (of == NULL) return "FFI extension";
+  if (!PW_FFI_HAS(of, XLA_FFI_Future_SetError)) return "XLA_FFI_Future_SetError";
+  if (!PW_FFI_HAS(of, XLA_FFI_RunId_Get)) return "XLA_FFI_RunId_Get";
+  if (!PW_FFI_HAS(of, XLA_FFI_DeviceOrdinal_Get)) return "XLA_FFI_DeviceOrdinal_Get";
+  if (pw_ffi_extension(api)->user_data_add == NULL) return "PJRT_FFI_UserData_Add";
+  return NULL;
+}
+
+pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, int* code, char** message) {
   *code = 0;
   *message = NULL;
-  const XLA_FFI_Api* of = *ffi = pw_ffi_api(api);
-  if (of == NULL) return (pwdrv_status){NULL, "FFI extension"};
-  if (!PW_FFI_HAS(of, XLA_FFI_Future_SetError)) return (pwdrv_status){NULL, "XLA_FFI_Future_SetError"};
-  if (!PW_FFI_HAS(of, XLA_FFI_RunId_Get)) return (pwdrv_status){NULL, "XLA_FFI_RunId_Get"};
-  if (!PW_FFI_HAS(of, XLA_FFI_DeviceOrdinal_Get)) return (pwdrv_status){NULL, "XLA_FFI_DeviceOrdinal_Get"};
-  if (pw_ffi_extension(api)->user_data_add == NULL) return (pwdrv_status){NULL, "PJRT_FFI_UserData_Add"};
+  const XLA_FFI_Api* of = pw_ffi_api(api);
+  const char* missing = pwdrv_missing(api, of);
+  if (missing) return (pwdrv_status){NULL, missing};
   const pw_ffi_handler bundle[PW_FFI_STAGES] = {NULL, NULL, NULL, collective};
   XLA_FFI_Error* error = pw_ffi_register(of, target, "Host", bundle, 0);
   if (error != NULL) *code = pw_ffi_take_error(of, error, message);

@@ -16,11 +16,12 @@ import (
 	_ "github.com/openpathways/pathways/device/pjrt/ffi" // its C
 )
 
-// service is who answers the collectives of a client's programs.
+// service is who answers the calls of a client's programs.
 type service struct {
-	handle  func(*device.CollectiveCall)
-	self    cgo.Handle // of the service
-	context *ExecuteContext
+	collective func(*device.CollectiveCall)
+	host       atomic.Pointer[func(*device.HostCall)] // nil until ServeHostCalls
+	self       cgo.Handle                             // of the service
+	context    *ExecuteContext
 
 	specs texts
 }
@@ -28,7 +29,7 @@ type service struct {
 // ServeCollectives has handle called for each call of spmd.Target that a program
 // of this client makes, on a thread of the plugin. It can be said once.
 //
-// Programs are told apart by the context of their execution, which Execute sets;
+// Clients are told apart by the context of their execution, which Execute sets;
 // ExecuteIn needs one of NewContext that was made afterwards.
 func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	if err := c.plugin.registerCollectives(); err != nil {
@@ -43,7 +44,7 @@ func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 
 // serve makes a service where there is none yet.
 func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.CollectiveCall)) (bool, error) {
-	s := &service{handle: handle}
+	s := &service{collective: handle}
 	s.self = cgo.NewHandle(s)
 	in, err := c.newContext(s)
 	if err != nil {
@@ -99,36 +100,48 @@ type registration struct {
 	made atomic.Bool
 }
 
-func (p *Plugin) registerCollectives() error {
-	p.collectives.once.Do(func() {
-		target := C.CString(spmd.Target)
-		defer C.free(unsafe.Pointer(target))
-		var ffi unsafe.Pointer
+// do registers once; register gives the plugin's own refusal by code and message.
+func (r *registration) do(register func(code *C.int, message **C.char) error) error {
+	r.once.Do(func() {
 		var code C.int
 		var message *C.char
-		if p.collectives.err = p.check(C.pwdrv_collectives_register(p.api, target, &ffi, &code, &message)); p.collectives.err != nil {
+		if r.err = register(&code, &message); r.err != nil {
 			return
 		}
 		if code != 0 {
-			p.collectives.err = &status.Error{Code: status.Code(code), Message: C.GoString(message)}
+			r.err = &status.Error{Code: status.Code(code), Message: C.GoString(message)}
 		}
 		C.free(unsafe.Pointer(message))
-		p.collectives.made.Store(p.collectives.err == nil)
+		r.made.Store(r.err == nil)
 	})
-	return p.collectives.err
+	return r.err
 }
 
-// arrival is a call that is under way.
-type arrival struct {
-	device.CollectiveCall
-	api    unsafe.Pointer
+func (p *Plugin) registerCollectives() error {
+	target := C.CString(spmd.Target)
+	defer C.free(unsafe.Pointer(target))
+	return p.collectives.do(func(code *C.int, message **C.char) error {
+		return p.check(C.pwdrv_collectives_register(p.api, target, code, message))
+	})
+}
+
+// answer is how a call that is under way ends: before its handler returns, or
+// later.
+type answer struct {
+	api    unsafe.Pointer // the plugin's XLA_FFI_Api
 	future unsafe.Pointer // set before state is waiting
 	state  atomic.Int32
 	err    error // set before state is ended
-	parts  [4][]byte
 }
 
-// States of an arrival.
+// arrival is a device's call of a collective.
+type arrival struct {
+	device.CollectiveCall
+	answer
+	parts [4][]byte
+}
+
+// States of an answer.
 const (
 	entering = iota // the handler has not returned
 	waiting         // it has: the program goes on from done
@@ -146,7 +159,7 @@ func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
 		return collectiveError(unsafe.Pointer(call.api), notServed())
 	}
 	s := cgo.Handle(call.client).Value().(*service)
-	a := &arrival{api: unsafe.Pointer(call.api)}
+	a := &arrival{answer: answer{api: unsafe.Pointer(call.api)}}
 	a.Launch, a.Local = int32(call.launch), int(call.local)
 	a.Spec = s.specs.get(unsafe.Slice((*byte)(unsafe.Pointer(call.spec.data)), call.spec.size))
 	parts := a.parts[:0]
@@ -156,14 +169,20 @@ func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
 	n := int(call.operands)
 	a.Operands, a.Results = parts[:n:n], parts[n:]
 	a.Done = a.done
-	s.handle(&a.CollectiveCall)
+	s.collective(&a.CollectiveCall)
+	return a.leave(&call.future)
+}
+
+// leave is what the handler returns: an error, or nothing and, where the call has
+// not ended, a future.
+func (a *answer) leave(future *unsafe.Pointer) (e unsafe.Pointer) {
 	if a.state.Load() == ended {
 		return collectiveError(a.api, a.err)
 	}
 	if a.future = C.pwdrv_future_create(a.api, &e); e != nil {
 		return e
 	}
-	call.future = a.future
+	*future = a.future
 	if !a.state.CompareAndSwap(entering, waiting) {
 		a.finish(a.err)
 	}
@@ -171,7 +190,7 @@ func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
 }
 
 // done ends the call. A second time does nothing.
-func (a *arrival) done(err error) {
+func (a *answer) done(err error) {
 	switch a.state.Load() {
 	case entering:
 		a.err = err
@@ -186,7 +205,7 @@ func (a *arrival) done(err error) {
 	}
 }
 
-func (a *arrival) finish(err error) {
+func (a *answer) finish(err error) {
 	if err == nil {
 		C.pwdrv_future_finish(a.api, a.future, 0, nil)
 		return

@@ -178,17 +178,40 @@ typedef struct {
 } pwdrv_collective;
 
 // Registers the target for the CPU. missing is what the plugin lacks; code is 0,
-// or that of the plugin's refusal, whose message the caller frees. ffi lives for
-// ever.
-pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, const void** ffi, int* code,
-                                        char** message);
+// or that of the plugin's refusal, whose message the caller frees.
+pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, int* code, char** message);
 // Has calls of executions in the context name a client. The target is registered.
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client);
-// Both give errors that pathwaysDriverCollective returns.
+// Both give errors that the Go side of a call returns.
 void* pwdrv_future_create(const void* ffi, void** error);
 void* pwdrv_collective_error(const void* ffi, int code, const char* message);
 // Ends a call, with an error where code is not 0. The rest of the program may run
 // before it returns. It is called once a future.
 void pwdrv_future_finish(const void* ffi, void* future, int code, const char* message);
+
+// Host calls. A call of a target of jaxlib's callbacks, in an execution that has no
+// Python functions of its own, has pathwaysDriverHostCall called on a thread of
+// the plugin.
+typedef struct {
+  uint32_t type;  // XLA_FFI_DataType
+  const int64_t* dims;
+  size_t rank, size;  // bytes
+  void* data;
+} pwdrv_value;
+
+// One call; all but what it points to is gone when pathwaysDriverHostCall returns.
+typedef struct {
+  const void* api;    // the plugin's XLA_FFI_Api
+  uintptr_t client;   // of pwdrv_context_client
+  int32_t launch;     // of pwdrv_execute
+  int local;          // device
+  uint64_t index;
+  size_t arguments, results;
+  pwdrv_value* values;  // arguments, then results; what they point to lives until the call is finished
+  void* future;         // out, as in pwdrv_collective
+} pwdrv_host_call;
+
+// Registers the targets for the CPU, with pw_ffi_host_call.
+pwdrv_status pwdrv_host_calls_register(const PJRT_Api* api, int* code, char** message);
 
 #endif  // PATHWAYS_DEVICE_PJRT_DRIVER_H_

@@ -53,6 +53,7 @@ type Plugin struct {
 	major, minor int
 	attributes   map[string]any
 	collectives  registration
+	hostCalls    registration
 }
 
 // opened holds a plugin a file, so that one is loaded and initialized once.

@@ -1,0 +1,166 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+)
+
+// A program that calls functions of its client is launched beside the queues: the
+// driver may be through with it before Execute returns, and the functions may run
+// programs on the same devices. What it makes is pending meanwhile.
+
+// promised is what a launch beside a queue keeps of it. The queue's goroutine owns
+// it.
+type promised struct {
+	inputs  []input
+	outputs []*shard
+}
+
+// promise begins a launch beside the queue.
+func (q *queue) promise(p part, h *promised) {
+	r := p.g.work.(*run)
+	for _, in := range h.inputs {
+		in.shard.readers++
+	}
+	for k := range r.program.outputs {
+		h.outputs = append(h.outputs, q.add(p.g.session, r.first+uint64(k)))
+	}
+	q.flying++
+}
+
+// fulfil ends it, with results or an error.
+func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device.Event, err error, maker uint64) {
+	g, r := p.g, p.g.work.(*run)
+	q.flying--
+	for _, in := range h.inputs {
+		q.read(in.shard)
+	}
+	if err != nil {
+		err = q.explain(err, r.program.name, r.trace)
+		if why := g.failure(); why != nil {
+			err = why
+		}
+		for _, s := range h.outputs {
+			q.came(s, nil, err)
+		}
+		g.end(err)
+		return
+	}
+	t := q.table(g.session)
+	for _, in := range h.inputs {
+		if in.donated {
+			q.donate(t, in.object)
+		}
+	}
+	q.started(p, h.outputs, outputs, done, maker)
+}
+
+// aside launches a part beside the queue.
+func (q *queue) aside(p part, row []device.Buffer, only int) {
+	r := p.g.work.(*run)
+	h := &promised{inputs: append([]input(nil), q.inputs...)}
+	q.promise(p, h)
+	go func() {
+		results, err := r.program.exe.Execute(device.Run{LaunchID: launch(p.g.id), Inputs: [][]device.Buffer{row}, NotDonated: r.kept, Only: only})
+		q.post(note{call: func() {
+			if err != nil {
+				q.fulfil(p, h, nil, nil, err, 0)
+			} else {
+				q.fulfil(p, h, results.Outputs[0], results.Done[0], nil, 0)
+			}
+		}})
+	}()
+}
+
+// depart lets the queues of a gang that has met go on before it is launched.
+func (g *gang) depart() {
+	r := g.work.(*run)
+	for i, q := range g.queues {
+		p, h := part{g, i}, r.meet.promised[i]
+		q.post(note{call: func() {
+			q.meeting = false
+			q.promise(p, h)
+			q.next()
+		}})
+	}
+}
+
+// hostCall passes a call on to the client. The device's program goes on when the
+// results have come.
+func (w *Worker) hostCall(c *device.HostCall) {
+	g := w.launched(c.Launch)
+	if g == nil {
+		c.Done(status.New(status.Internal, "run %d, which calls its client, is not under way on worker %s", c.Launch, w.config.Name))
+		return
+	}
+	m := &wire.HostCall{Session: g.session, Op: g.op, Worker: w.self, Part: w.hostCalls.Add(2), Index: c.Index,
+		Arguments: hostValues(c.Arguments), Results: hostValues(c.Results)}
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		c.Done(status.New(status.Internal, "a call of the client does not encode: %w", err))
+		return
+	}
+	// The memory stays until both the arguments have left and the results have come.
+	var left atomic.Int32
+	var why error // of the results
+	left.Store(2)
+	over := func() {
+		if left.Add(-1) == 0 {
+			go c.Done(why) // it may take as long as the rest of the program
+		}
+	}
+	x := w.config.Exchange
+	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: m.Part + 1}
+	x.Expect(g.client, key, wire.HostBytes(m.Results), nil, func(b transport.Block, err error) {
+		if why = err; err == nil {
+			for i, data := range wire.HostParts(m.Results, b.Data) {
+				copy(c.Results[i].Data, data)
+			}
+			b.Release()
+		}
+		over()
+	})
+	key.Part = m.Part
+	x.Push(g.client, key, wire.HostBytes(m.Arguments), func(dst []byte, written func(error)) {
+		for i, data := range wire.HostParts(m.Arguments, dst) {
+			copy(data, c.Arguments[i].Data)
+		}
+		written(nil)
+	}, func(err error) {
+		if err != nil {
+			x.Fail(key.Space, key.ID, err) // the results will not come
+		}
+		over()
+	})
+	if err := g.failure(); err != nil { // it failed before the exchange did know
+		x.Fail(key.Space, key.ID, err)
+		return
+	}
+	go func() { _ = w.conn.Send(wire.KindHostCall, payload) }() // the reader learns why
+}
+
+func hostValues(values []device.HostValue) []*wire.HostValue {
+	out := make([]*wire.HostValue, len(values))
+	for i, v := range values {
+		out[i] = &wire.HostValue{Type: v.Type, Dims: v.Dims, Bytes: int64(len(v.Data))}
+	}
+	return out
+}
+
+// launched gives the gang that devices know by a number.
+func (w *Worker) launched(number int32) *gang {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, g := range w.gangs {
+		if launch(id) == number {
+			return g
+		}
+	}
+	return nil
+}
