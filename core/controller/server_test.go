@@ -55,10 +55,10 @@ func TestWorkerIsLost(t *testing.T) {
 			t.Errorf("operation %d ends with %v, want UNAVAILABLE and the worker's name", token, err)
 		}
 	}
-	if got, err := fetch(t, c, x, 0); err != nil || got != 0 {
+	if got, err := fetch(t, c, x, 1); err != nil || got != 1 { // devices are numbered by their workers' names
 		t.Errorf("the steady worker's shard is %d, %v", got, err)
 	}
-	if _, err := fetch(t, c, x, 1); status.CodeOf(err) != status.Unavailable {
+	if _, err := fetch(t, c, x, 0); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("the frail worker's shard gives %v, want UNAVAILABLE", err)
 	}
 }

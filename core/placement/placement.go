@@ -3,8 +3,8 @@
 //
 // A worker brings devices to an island. A session sees the devices of all islands
 // as one list of virtual devices 0, 1, 2 …: islands in the order in which they
-// came, in an island the workers in the order in which they came, in a worker its
-// devices in their local order. The list is a View: fixed when the session begins,
+// came, in an island the workers by name (worker-2 before worker-10), in a worker
+// its devices in their local order. The list is a View: fixed when the session begins,
 // whoever comes or goes later.
 //
 // It is pure: values and one table, with no goroutine, lock, clock or socket. The
@@ -13,6 +13,7 @@
 package placement
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -125,7 +126,10 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 			w.numbers = append(w.numbers, n)
 		}
 	}
-	is.members = append(is.members, w)
+	at, _ := slices.BinarySearchFunc(is.members, w, func(a, b *Worker) int {
+		return cmp.Or(compareNames(a.Offer.Name, b.Offer.Name), cmp.Compare(a.Offer.Worker, b.Offer.Worker))
+	})
+	is.members = slices.Insert(is.members, at, w)
 	if m.workers == nil {
 		m.workers = map[uint64]*Worker{}
 	}
@@ -169,7 +173,7 @@ func (m *Map) Worker(id uint64) *Worker { return m.workers[id] }
 // the slice.
 func (m *Map) Islands() []*Island { return m.islands }
 
-// Workers gives the workers of an island in the order of coming. The caller does
+// Workers gives the workers of an island by name. The caller does
 // not change the slice.
 func (is *Island) Workers() []*Worker { return is.members }
 
