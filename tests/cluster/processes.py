@@ -1,0 +1,122 @@
+"""Clusters of real processes, as `pathways up` starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import fresh
+
+COMMAND = [sys.executable, "-m", "pathways_command"]
+# A worker that is silent for this long is lost. The bounds below are far above it: they only tell a hang.
+SILENCE_SECONDS = 2
+HANG_SECONDS = 120
+
+
+def command(*arguments: str, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
+    """Runs one command of `pathways` to its end."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env=fresh.environment(env=env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    if check:
+        assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
+    return done
+
+
+def until(what: str, yes) -> None:
+    """Waits until yes() is true; the bound is there for a hang alone."""
+    end = time.monotonic() + HANG_SECONDS
+    while not yes():
+        assert time.monotonic() < end, f"waited {HANG_SECONDS} s for {what}"
+        time.sleep(0.02)
+
+
+class Cluster:
+    """A controller and workers on this machine; a context manager, which leaves nothing behind or fails."""
+
+    def __init__(self, workers: int, devices: int, *arguments: str):
+        # Names of unix sockets are short, so pytest's directories will not do.
+        self.dir = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
+        try:
+            command(
+                *("up", "--dir", str(self.dir), "--workers", str(workers), "--devices", str(devices)),
+                *("--heartbeat", "200ms", "--silence", f"{SILENCE_SECONDS}s", *arguments),
+                env={"PATHWAYS_DEVICES": ""},
+            )
+        except BaseException:
+            shutil.rmtree(self.dir, ignore_errors=True)
+            raise
+        self.address = f"unix:{self.dir}/default/controller.sock"
+        entries = json.loads((self.dir / "default/processes.json").read_text())
+        self.processes = {entry["name"]: entry["pid"] for entry in entries}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logs = {path.name: path.read_text() for path in (self.dir / "default").glob("*.log")}
+        try:
+            command("down", "--dir", str(self.dir))
+            left = [name for name in self.processes if self.alive(name)]
+            assert not left, f"these processes are still there: {left}"
+            assert not list(self.dir.iterdir()), "down left files behind"
+        except BaseException:
+            for name, log in logs.items():
+                print(f"--- {name}\n{log[-4000:]}")
+            raise
+        finally:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a client's process needs to find the cluster."""
+        return {"PATHWAYS_ADDRESS": self.address, "PATHWAYS_DEVICES": "", **more}
+
+    def run(self, code: str, check: bool = True, **env: str) -> subprocess.CompletedProcess:
+        """Runs a client's script to its end."""
+        return fresh.run(code, env=self.environment(**env), check=check)
+
+    def start(self, code: str, **env: str) -> subprocess.Popen:
+        """Starts a client's script."""
+        return fresh.start(code, env=self.environment(**env))
+
+    def report(self) -> dict:
+        """What `pathways status` knows."""
+        return json.loads(command("status", "--json", "--dir", str(self.dir)).stdout)
+
+    def workers(self) -> dict[str, dict]:
+        """The workers that are there, by name."""
+        return {
+            worker["process"]["name"]: worker
+            for island in self.report().get("islands", [])
+            for worker in island.get("workers", [])
+        }
+
+    def idle(self) -> bool:
+        """Whether nobody has anything any more."""
+        report = self.report()
+        return not report.get("sessions") and not any(
+            int(worker.get("last", {}).get("objects", 0)) for worker in self.workers().values()
+        )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        os.kill(self.processes[name], number)
+
+    def alive(self, name: str) -> bool:
+        """Whether a process is there and has not ended."""
+        try:
+            state = Path(f"/proc/{self.processes[name]}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return False
+        return state not in "ZX"

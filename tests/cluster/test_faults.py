@@ -1,0 +1,216 @@
+"""What happens to a cluster's clients and workers when one of them dies, freezes, or is a stranger.
+
+PATHWAYS_FAULT_SECONDS makes the random part longer than its few seconds; PATHWAYS_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from processes import Cluster, command, until
+
+# Trains, in a way: a chain of collectives over all devices with a known result, a line each round.
+CHAIN = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+x = jax.device_put(np.arange(len(devices) * 64, dtype=np.float32), NamedSharding(mesh, P("d")))
+step = jax.jit(jax.shard_map(lambda a: a + jax.lax.psum(a, "d") * 0 + 1, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+y, rounds = x, 0
+print("ready", flush=True)
+"""
+
+FOREVER = (
+    CHAIN
+    + """
+try:
+    while True:
+        for _ in range(20):
+            y = step(y)
+        rounds += 20
+        got = np.asarray(y)
+        assert np.array_equal(got, np.arange(len(got), dtype=np.float32) + rounds), got
+        print(rounds, flush=True)
+except jax.errors.JaxRuntimeError as error:
+    print("error", str(error).replace("\\n", " "), flush=True)
+"""
+)
+
+
+def lines(process, want: int) -> list[str]:
+    """Reads so many lines of a script."""
+    out = []
+    for _ in range(want):
+        line = process.stdout.readline()
+        assert line, f"the script ended: {out} {process.stderr.read()}"
+        out.append(line.strip())
+    return out
+
+
+def ended(process) -> str:
+    """Waits for a script that met a fault, and gives the error it printed."""
+    out, err = process.communicate(timeout=120)
+    last = out.strip().splitlines()[-1] if out.strip() else ""
+    assert process.returncode == 0 and last.startswith("error "), f"exit {process.returncode}\n{out}\n{err}"
+    return last
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_worker_is_lost(number):
+    """The client is told which worker is gone; a new client works with those that are left."""
+    with Cluster(3, 2) as cluster:
+        client = cluster.start(FOREVER)
+        lines(client, 3)
+        cluster.signal("worker-1", number)
+        assert "worker-1" in ended(client)
+        until("the loss to be seen", lambda: set(cluster.workers()) == {"worker-0", "worker-2"})
+        after = cluster.run(CHAIN + "print(len(devices), np.asarray(step(x))[:2].tolist())")
+        assert after.stdout.split("\n")[1] == "4 [1.0, 2.0]"
+        until("all to be freed", cluster.idle)
+
+
+def test_rest_of_a_session_goes_on():
+    """Arrays on the other workers, and computations there, outlive a worker."""
+    with Cluster(2, 1) as cluster:
+        client = cluster.start("""
+            import jax, jax.numpy as jnp, numpy as np
+            first, second = jax.devices()
+            here = jax.device_put(np.arange(4.0), first)
+            there = jax.device_put(np.arange(4.0), second)
+            add = jax.jit(lambda a: a + 1)
+            print(add(here).sum(), add(there).sum(), flush=True)
+            input()
+            try:
+                for _ in range(10**9):
+                    there = add(there)
+                    there.block_until_ready()
+            except jax.errors.JaxRuntimeError as error:
+                print(str(error).replace("\\n", " "), flush=True)
+            print(add(here).sum(), flush=True)
+            """)
+        assert lines(client, 1) == ["10.0 10.0"]
+        cluster.signal("worker-1", signal.SIGKILL)
+        out, err = client.communicate("\n", timeout=120)
+        assert client.returncode == 0, err
+        error, result = out.strip().splitlines()
+        assert "worker-1" in error and "UNAVAILABLE" in error
+        assert result == "10.0"
+
+
+def test_client_is_killed():
+    """What a client had is freed everywhere when it dies; others do not notice."""
+    with Cluster(2, 2, "--lease", "1s") as cluster:
+        other = cluster.start(FOREVER)
+        lines(other, 2)
+        client = cluster.start(CHAIN + "keep = [step(x) for _ in range(100)]\nprint(len(keep), flush=True)\ninput()\n")
+        lines(client, 2)
+        until("both sessions", lambda: len(cluster.report()["sessions"]) == 2)
+        client.kill()
+        client.communicate()
+        until("its session to end", lambda: len(cluster.report()["sessions"]) == 1)
+        lines(other, 2)
+        other.kill()
+        other.communicate()
+        until("all to be freed", cluster.idle)
+
+
+def test_controller_is_killed():
+    """Clients are told, and workers end by themselves."""
+    with Cluster(2, 1) as cluster:
+        client = cluster.start(FOREVER)
+        lines(client, 2)
+        cluster.signal("controller", signal.SIGKILL)
+        assert "controller" in ended(client)
+        until("the workers to end", lambda: not any(cluster.alive(name) for name in cluster.processes))
+
+
+def test_opposite_order():
+    """Two clients whose collectives come in opposite order both finish."""
+    script = """
+        import sys
+        import jax, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        n = len(jax.devices())
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        x = jax.device_put(np.ones(n, np.float32), NamedSharding(mesh, P("d")))
+        def program(scale):
+            return jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, "d") * scale, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+        one, two = program(1.0), program(2.0)
+        first, second = (one, two) if sys.argv[-1] == "0" else (two, one)
+        for _ in range(100):
+            a, b = first(x), second(x)
+        a, b = float(np.asarray(a)[0]), float(np.asarray(b)[0])
+        print(sorted([a / n, b / n]))
+        """
+    with Cluster(2, 2) as cluster:
+        clients = [cluster.start(script.replace("sys.argv[-1]", repr(str(i)))) for i in range(2)]
+        for client in clients:
+            out, err = client.communicate(timeout=120)
+            assert client.returncode == 0, err
+            assert out.strip() == "[1.0, 2.0]"
+
+
+STRANGER = "import jax\ntry:\n    jax.devices()\nexcept Exception as error:\n    print(error)\n"
+
+
+def test_strangers_are_refused():
+    """A wrong token and another version of JAX are refused with what to do; the cluster works on."""
+    with Cluster(1, 1) as cluster:
+        wrong = cluster.run(STRANGER, PATHWAYS_TOKEN="wrong")
+        assert "UNAUTHENTICATED" in wrong.stdout and "PATHWAYS_TOKEN" in wrong.stdout
+        skewed = """
+            import importlib.metadata
+            version = importlib.metadata.version
+            importlib.metadata.version = lambda name: "0.0.1" if name == "jax" else version(name)
+            """
+        import textwrap
+
+        old = cluster.run(textwrap.dedent(skewed) + STRANGER)
+        assert "FAILED_PRECONDITION" in old.stdout and '"0.0.1"' in old.stdout
+        assert cluster.run("import jax\nprint(jax.numpy.ones(3).sum())").stdout.strip() == "3.0"
+
+
+def test_nobody_is_there(tmp_path):
+    """An address at which nothing listens is an error that names it, not a hang."""
+    address = f"unix:{tmp_path}/s"
+    done = command("status", "--address", address, check=False)
+    assert done.returncode == 1 and address in done.stderr
+
+
+def test_random_faults():
+    """Workers and clients die and freeze at random, for a while; what is left gives right results, and nothing leaks."""
+    seed = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
+    seconds = float(os.environ.get("PATHWAYS_FAULT_SECONDS") or 10)
+    print(f"PATHWAYS_SEED={seed}")
+    choose = random.Random(seed)
+    end = time.monotonic() + seconds
+    rounds = 0
+    while rounds == 0 or time.monotonic() < end:
+        rounds += 1
+        with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), "--lease", "1s") as cluster:
+            clients = [cluster.start(FOREVER) for _ in range(2)]
+            for client in clients:
+                lines(client, 1)
+            time.sleep(choose.uniform(0, 0.5))
+            if choose.random() < 0.7:
+                names = [name for name in cluster.processes if name != "controller"]
+                victim = choose.choice(names)
+                cluster.signal(victim, choose.choice([signal.SIGKILL, signal.SIGSTOP]))
+                for client in clients:
+                    assert victim in ended(client)
+            else:
+                dead, alive = clients
+                dead.send_signal(choose.choice([signal.SIGKILL, signal.SIGSTOP]))
+                until("one session to end", lambda cluster=cluster: len(cluster.report()["sessions"]) == 1)
+                lines(alive, 3)
+                for client in clients:
+                    client.kill()
+                    client.communicate()
+            until("all to be freed", cluster.idle)
