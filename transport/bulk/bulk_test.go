@@ -96,6 +96,40 @@ func TestExchangeWithDeaf(t *testing.T) {
 	}
 }
 
+// What keeps a connection alive does not come among the bytes of its streams.
+func TestHeartbeats(t *testing.T) {
+	o := options()
+	o.Heartbeat = time.Millisecond
+	for range 20 {
+		var x [2]*Exchange
+		for i := range x {
+			l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x[i], err = New(Config{Self: uint64(i + 1), Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x[0].Peers([]*wire.Process{{Number: uint64(i + 1), Addresses: []string{l.Address()}}}, nil, nil)
+		}
+		sent := make(chan error, 1)
+		for id := range uint64(20) {
+			x[0].PushBytes(2, key(id, 0), make([]byte, 1<<20), func(err error) { sent <- err })
+			x[1].Expect(1, key(id, 0), 1<<20, nil, func(b transport.Block, err error) {
+				if err == nil {
+					b.Release()
+				}
+			})
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+		}
+		x[0].Close()
+		x[1].Close()
+	}
+}
+
 func BenchmarkExchange(b *testing.B) {
 	for _, kind := range []string{"unix", "tcp"} {
 		b.Run(kind, func(b *testing.B) {

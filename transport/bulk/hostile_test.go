@@ -63,7 +63,7 @@ func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Co
 // raw is the socket, of which this process keeps nothing else.
 func raw(t testing.TB, conn *stream.Conn) net.Conn {
 	t.Helper()
-	socket, _, err := conn.Detach()
+	socket, _, err := conn.Detach(0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

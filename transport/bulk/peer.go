@@ -317,10 +317,11 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	if l == nil || l.peer != p {
 		return status.New(status.InvalidArgument, "a stream came of a link that is not there")
 	}
-	if err := conn.Post(kindStream, payload); err != nil {
+	if err := l.addStrand(conn, kindStream); err != nil {
+		l.lost(err)
 		return err
 	}
-	return l.addStrand(conn)
+	return nil
 }
 
 // announce says what a connection that was dialled is for, and waits for the other

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -44,23 +45,28 @@ func (l *link) reach() {
 func (l *link) dial() error {
 	ctx, cancel := context.WithTimeout(l.x.ctx, l.x.config.DialTime)
 	defer cancel()
-	conn, _, err := stream.Dial(ctx, l.address, l.x.hello(), l.x.config.Options)
+	o := l.x.config.Options
+	o.Heartbeat = 0 // what follows is no message
+	conn, _, err := stream.Dial(ctx, l.address, l.x.hello(), o)
 	if err != nil {
 		return err
 	}
 	if err := l.x.announce(conn, kindStream, l.token); err != nil {
 		return err
 	}
-	return l.addStrand(conn)
+	return l.addStrand(conn, 0)
 }
 
-// addStrand makes a strand of a connection, which it owns unless it fails.
-func (l *link) addStrand(conn *stream.Conn) error {
+// addStrand makes a strand of a connection, which it owns. The last message on it
+// tells a peer that dialled; 0 is none. An error breaks the link.
+func (l *link) addStrand(conn *stream.Conn, last wire.Kind) error {
 	if l.shared {
+		conn.Close()
 		return wrong("a stream for a link with shared memory")
 	}
-	socket, rest, err := conn.Detach()
+	socket, rest, err := conn.Detach(last, l.token[:])
 	if err != nil {
+		conn.Close()
 		return err
 	}
 	l.peer.mu.Lock()

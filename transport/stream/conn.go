@@ -248,12 +248,19 @@ func (c *Conn) Close() error {
 }
 
 // Detach ends the connection but not its socket, which it gives to the caller
-// with the bytes that were read and not received. Nothing may be in Recv.
-func (c *Conn) Detach() (net.Conn, []byte, error) {
+// with the bytes that were read and not received. Nothing may be in Recv. The last
+// message, unless its kind is 0, is what the connection sends behind all others: no
+// heartbeat follows. Who detaches without one, behind a message of the peer, sends
+// no heartbeats from the start.
+func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) {
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
 		return nil, nil, c.err
+	}
+	if last != 0 {
+		c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
+		c.pending = append(append(c.pending, byte(last)), payload...)
 	}
 	c.closing, c.detach = true, true
 	c.work.Signal()

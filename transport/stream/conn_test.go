@@ -327,7 +327,7 @@ func TestDetach(t *testing.T) {
 	if err := conn.Send(21, []byte("y")); err != nil {
 		t.Fatal(err)
 	}
-	socket, rest, err := conn.Detach()
+	socket, rest, err := conn.Detach(22, []byte("z"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,8 +336,8 @@ func TestDetach(t *testing.T) {
 	if _, err := io.ReadFull(socket, more); err != nil || string(append(rest, more...)) != "rest" {
 		t.Errorf("%q %q %v", rest, more, err)
 	}
-	got := make([]byte, 6)
-	if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, frame(21, []byte("y"))) {
+	got := make([]byte, 12)
+	if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, append(frame(21, []byte("y")), frame(22, []byte("z"))...)) {
 		t.Errorf("%v %v", got, err)
 	}
 	conn.Close()
