@@ -51,3 +51,11 @@ type HostValue struct {
 	Dims []int64
 	Data []byte // dense and row-major, elements narrower than a byte packed
 }
+
+// Aborter is a driver that can end what waits for other members of its epoch.
+type Aborter interface {
+	// Abort ends the launch of this number with err, where it is under way and
+	// spans members. Each member is told by itself; one that launches later is
+	// told again.
+	Abort(launch int32, err error)
+}

@@ -49,8 +49,24 @@ func (g *gang) fail(err error) {
 	if g.bytes {
 		g.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
 	}
+	g.abandon()
 	for _, q := range g.queues {
 		q.post(note{})
+	}
+}
+
+// abandon has the driver end what it has launched, where that waits for members
+// that will not come because the gang has failed. It is called when it fails, and
+// again after a launch that may have come too late to be found.
+func (g *gang) abandon() {
+	r, ok := g.work.(*run)
+	if !ok || r.program.form != wire.Loadable_JOINED {
+		return
+	}
+	if err := g.failure(); err != nil {
+		if a, ok := g.w.driver.(device.Aborter); ok {
+			a.Abort(launch(g.id), err)
+		}
 	}
 }
 

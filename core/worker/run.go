@@ -170,6 +170,7 @@ func (q *queue) run(p part) bool {
 		}
 	}
 	q.started(p, nil, results.Outputs[0], results.Done[0], 0)
+	g.abandon()
 	return true
 }
 
@@ -353,6 +354,7 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	}
 	if turn == 0 {
 		g.spread(results, nil, 0)
+		g.abandon()
 		return true
 	}
 	if cell != nil {

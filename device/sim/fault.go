@@ -64,6 +64,18 @@ func (d *Driver) Lose(local int, reason string) error {
 	return nil
 }
 
+// Abort implements device.Aborter.
+func (d *Driver) Abort(launch int32, err error) {
+	d.is.mu.Lock()
+	defer d.is.unlock()
+	for g := range d.gangs {
+		if g.joins && g.id == launch {
+			g.abort(d.is, err)
+			return
+		}
+	}
+}
+
 // miss ends the gangs of several members that wait for a device that will not
 // come any more. Called with the island's lock.
 func (d *Driver) miss(v *dev, err error) {
