@@ -35,7 +35,10 @@ type InProcess struct {
 	Lease      time.Duration
 	Sequential bool
 	Limits     controller.Limits
-	Log        *slog.Logger
+	// Network makes it one like that between machines, for simulation. Its parts
+	// are "controller", workers "w0", "w1" …, and clients by their names.
+	Network *inproc.Conditions
+	Log     *slog.Logger
 }
 
 // Local is a running InProcess.
@@ -47,6 +50,10 @@ type Local struct {
 	pool      *shm.Pool
 	workers   []*member
 	accepting sync.WaitGroup
+
+	mu    sync.Mutex // guards the rest
+	parts map[string]uint64
+	names map[uint64]string // the other way
 }
 
 // member is a worker of a Local.
@@ -74,7 +81,11 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		return nil, err
 	}
 	pool := shm.NewPool(shm.Config{})
-	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool}
+	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool, parts: map[string]uint64{}, names: map[uint64]string{}}
+	if c.Network != nil {
+		l.network.Conditions = c.Network
+		l.hub.Delay = func(from, to uint64) time.Duration { return c.Network.Delay(l.name(from), l.name(to)) }
+	}
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -107,6 +118,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 		return err
 	}
 	places.Store(welcome.Process, d)
+	l.part(name, welcome.Process)
 	m := &member{number: welcome.Process, served: make(chan struct{})}
 	if m.exchange, err = l.hub.Join(welcome.Process); err != nil {
 		conn.Close()
@@ -142,6 +154,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	go func() {
 		defer close(m.served)
 		m.err = m.worker.Serve()
+		m.end()
 	}()
 	return nil
 }
@@ -159,9 +172,56 @@ func Threads(d device.Driver) int {
 func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) (client.Cluster, error) {
 	return client.Connect(ctx, client.Config{
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name}, Notify: notify,
-		Exchange: func(w *wire.Welcome) (transport.Exchange, error) { return l.hub.Join(w.Process) },
+		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
+			l.part(name, w.Process)
+			return l.hub.Join(w.Process)
+		},
 	})
 }
+
+// part takes note of a process.
+func (l *Local) part(name string, process uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parts[name], l.names[process] = process, name
+}
+
+func (l *Local) name(process uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.names[process]
+}
+
+func (l *Local) process(name string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parts[name]
+}
+
+// Served is closed when a worker has ended, whatever the reason.
+func (l *Local) Served(index int) <-chan struct{} { return l.workers[index].served }
+
+// Cut cuts a worker or client off from all others, until Heal. It is, as Heal and
+// Break, for clusters with a Network.
+func (l *Local) Cut(name string) {
+	l.hub.Cut(l.process(name))
+	l.network.Cut(name)
+}
+
+// Heal undoes Cut.
+func (l *Local) Heal(name string) {
+	l.network.Heal(name)
+	l.hub.Heal(l.process(name))
+}
+
+// Break breaks the connection between a worker or client and the controller.
+func (l *Local) Break(name string) { l.network.Break(name) }
+
+// Check says what in the controller does not fit together, or nil.
+func (l *Local) Check() error { return l.server.Check() }
+
+// Memory is the host memory of bytes on their way, by purpose.
+func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
 
 // Report tells who is there and what they have.
 func (l *Local) Report() *wire.Report { return l.server.Report() }
@@ -171,7 +231,6 @@ func (l *Local) Lose(index int) {
 	m := l.workers[index]
 	m.worker.Close()
 	<-m.served
-	m.end()
 }
 
 func (m *member) end() {
@@ -190,7 +249,6 @@ func (l *Local) Close() {
 	l.server.Close()
 	for _, m := range l.workers {
 		<-m.served
-		m.end()
 	}
 	l.pool.Trim()
 }

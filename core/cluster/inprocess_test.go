@@ -22,7 +22,19 @@ import (
 // simulated makes drivers of one epoch of simulated devices.
 func simulated(t testing.TB, workers, each int) []device.Driver {
 	t.Helper()
-	o := sim.Options{Devices: each, Island: sim.NewIsland(sim.Instant, 1)}
+	drivers := simulatedOn(t, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Instant, 1)})
+	t.Cleanup(func() {
+		for _, d := range drivers {
+			d.Close()
+		}
+	})
+	return drivers
+}
+
+// simulatedOn makes drivers of one epoch with the same options. The caller closes
+// them.
+func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
+	t.Helper()
 	s := &rendezvous{values: map[string][]byte{}}
 	s.changed = sync.NewCond(&s.mu)
 	drivers := make([]device.Driver, workers)
@@ -38,11 +50,6 @@ func simulated(t testing.TB, workers, each int) []device.Driver {
 		})
 	}
 	joins.Wait()
-	t.Cleanup(func() {
-		for _, d := range drivers {
-			d.Close()
-		}
-	})
 	return drivers
 }
 
@@ -329,5 +336,30 @@ func TestClientGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
+	free(t, drivers)
+}
+
+// A gang of which one part cannot begin ends on the devices that wait for it, and
+// they go on.
+func TestPartRefused(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	sum := s.program(sumAll, 0, 1)
+	x := s.vector(upTo(2), ramp)
+	if err := drivers[1].(*sim.Driver).FailAlloc(0, 1, status.New(status.ResourceExhausted, "there is no room")); err != nil {
+		t.Fatal(err)
+	}
+	first, y := s.start(sum, x)
+	second, z := s.start(sum, x)
+	if err := s.wait(first); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "there is no room") {
+		t.Errorf("a run that has no room on one device: %v", err)
+	}
+	if err := s.wait(second); err != nil {
+		t.Errorf("the run behind it: %v", err)
+	}
+	if got, err := s.read(z, 1); err != nil || !slices.Equal(got, []float32{1, 3, 5, 7}) {
+		t.Errorf("the run behind it: %v, %v", got, err)
+	}
+	s.Free([]uint64{x, y, z})
 	free(t, drivers)
 }

@@ -334,3 +334,10 @@ func (s *Server) do(a *Action) {
 		}
 	}
 }
+
+// Check looks for what does not fit together, see State.
+func (s *Server) Check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Check()
+}
