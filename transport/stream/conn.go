@@ -27,6 +27,7 @@ type Conn struct {
 	work    sync.Cond // the writer waits for something to write
 	room    sync.Cond // Send waits for room
 	pending []byte    // frames for the next write
+	direct  direct    // writes by Send itself
 	files   []passed  // files that go with them
 	idle    bool      // the writer waits in work
 	closing bool      // nothing more is sent; the writer ends when pending is empty
@@ -62,6 +63,7 @@ func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{})}
 	c.work.L, c.room.L = &c.mu, &c.mu
 	c.reader.init(c, trusted)
+	c.direct.init(socket)
 	now := time.Now()
 	c.watch = watch{looked: now, sent: now, moved: now, got: now, done: now}
 	c.mu.Lock()
@@ -141,10 +143,19 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait bool) error {
 	}
 	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
 	c.pending = append(append(c.pending, byte(kind)), payload...)
-	if c.idle {
-		c.idle = false
-		c.work.Signal()
+	if !c.idle {
+		return nil
 	}
+	if fd < 0 && c.direct.due() {
+		if n := c.direct.write(c.pending); n > 0 {
+			c.wrote.Add(1)
+			if c.pending = c.pending[:copy(c.pending, c.pending[n:])]; len(c.pending) == 0 {
+				return nil
+			}
+		}
+	}
+	c.idle = false
+	c.work.Signal()
 	return nil
 }
 
