@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
@@ -46,14 +47,18 @@ func pwGoStats() *C.char {
 	st.Puts += r.Puts
 	st.Moved += r.Moved
 	st.Sessions += int(r.Sessions)
+	st.Fetches += r.Fetches
+	st.Reshards += r.Reshards
+	if n := held.Count(); n > 0 {
+		st.Live["held"] = n
+	}
 	for kind, n := range r.Live {
 		st.Live[kind] += n
 	}
 	return text(struct {
 		pjrt.Stats
-		Fetches  int64 `json:"fetches"`
 		UnderWay int64 `json:"under_way"`
-	}{st, r.Fetches, r.UnderWay})
+	}{st, r.UnderWay})
 }
 
 // pwGoCluster says which cluster clients are of from now on, for table.c. A change

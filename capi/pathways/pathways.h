@@ -7,6 +7,7 @@
 #ifndef PATHWAYS_H_
 #define PATHWAYS_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -35,8 +36,8 @@ char* pathways_set_cluster(const char* address, const char* versions);
 // candidates [{path, kind, chosen, note}], error.
 char* pathways_info(void);
 
-// Counters as a JSON object: go_entries, executes, puts, queued, moved,
-// sessions, bytes_in_use by device, and live handles by kind.
+// Counters as a JSON object: go_entries, executes, puts, fetches, reshards,
+// queued, moved, sessions, bytes_in_use by device, and live handles by kind.
 char* pathways_stats(void);
 
 // Records gangs by device from start to stop, and writes them to a file that
@@ -62,6 +63,42 @@ void pathways_set_locate(int (*locate)(char* text, int size));
 // commands that the program runs itself, with a line on each for --help. Blocks
 // until the command ends, which may be at SIGTERM or SIGINT: it takes them over.
 int pathways_main(int argc, char** argv, const char* environment);
+
+// ---- Arrays out of a PJRT client and in again, and from one sharding to another.
+//
+// Programs of two names are not run. One named jit___pathways_export takes arrays
+// and gives none: when it is executed, the arrays are held under numbers that its
+// thread is told of. One named jit___pathways_import takes none: when it is
+// executed, it gives arrays that its thread named before. What the two would compute
+// is all the same; the second's results have the shardings, types and shapes that
+// the arrays must have. Neither waits for any array's contents, and errors of those
+// travel with them.
+
+// Gives the numbers of what the latest export on this thread holds, one an argument,
+// and how many there are: 0 where there was none since the last call. They are held
+// until they are released; where room is too small, they are released at once.
+size_t pathways_exported(uint64_t* arrays, size_t room);
+
+// Says which arrays the next import on this thread gives, one a result. It takes
+// them: they are held no more, also where the import fails. An array that was
+// exported cannot be imported as it is, since its client still has it.
+void pathways_import(const uint64_t* arrays, size_t n);
+
+void pathways_release(const uint64_t* arrays, size_t n);
+
+// Makes a plan of how arrays of one shape move from some shards to others. From and
+// to are lists of 1 + 2 num_dims numbers a shard: its device's ID, its start in the
+// array along each dimension, and its size. From is in the order of the exporting
+// program's devices, to in that of the importing one's. Memory is the kind of memory
+// that the array goes to; NULL or "" is the devices' default.
+char* pathways_plan(size_t num_dims, const int64_t* dims, size_t num_from, const int64_t* from, size_t num_to,
+                    const int64_t* to, const char* memory, uint64_t* plan);
+void pathways_plan_free(uint64_t plan);
+
+// Makes, of an array that is held, one of the same elements in other shards, as the
+// plan says. It is held under the number out; the first one stays held too.
+// UNIMPLEMENTED in this process for elements that are no whole bytes.
+char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out);
 
 void pathways_free(char* text);
 

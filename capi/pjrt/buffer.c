@@ -182,7 +182,9 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
   PW_ARGS(PJRT_Event_IsReady_Args, is);
   is.event = ready.event;
   err = pw_under->PJRT_Event_IsReady(&is);
-  if (err == NULL && !is.is_ready && !wait && atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0)
+  bool unmade = atomic_load_explicit(&b->array->gang, memory_order_acquire) != 0 ||
+                atomic_load_explicit(&b->array->moving, memory_order_acquire);
+  if (err == NULL && !is.is_ready && !wait && unmade)
     err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                    "%s: this array has no address before its computation was launched; call block_until_ready() first",
                    slot);
@@ -196,6 +198,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
 
 PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
+  PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
   if (err) return err;
   PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
@@ -214,6 +217,7 @@ PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseEx
 
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
+  PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_UnsafePointer_Args, a, args);
@@ -225,12 +229,25 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
+  PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
   if (err) return err;
   PW_COPY(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, a, args);
   a.buffer = b->under;
   err = pw_under->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&a);
   args->device_memory_ptr = a.device_memory_ptr;
+  return err;
+}
+
+PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  if (args->dst) PW_COUNT(fetches, 1);
+  PW_COPY(PJRT_Buffer_ToHostBuffer_Args, a, args);
+  a.src = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(&a);
+  args->dst_size = a.dst_size;
+  args->event = a.event;
   return err;
 }
 

@@ -25,7 +25,7 @@ package pjrt
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../ffi -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../ffi -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "door.h"
 */
@@ -56,6 +56,7 @@ type session struct {
 	*client.Session
 	under *pjrt.Client
 	stop  chan struct{}
+	moves sync.WaitGroup // arrays on their way between shardings
 }
 
 var (
@@ -447,7 +448,9 @@ func pwGoClientDestroy(id C.uint64_t) {
 	}
 	close(s.stop)
 	drain()
-	s.Close()
+	s.Close() // and so whatever moves has its bytes, or an error
+	s.moves.Wait()
+	drain()
 	if err := s.under.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pathways:", err)
 	}

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "held.h"
 #include "pjrt_abi.h"
 
 enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
@@ -88,6 +89,7 @@ typedef struct pw_array {
   _Atomic int32_t live;   // shards not yet destroyed or donated
   _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
   uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
+  _Atomic bool moving;    // its bytes are still on their way, see reshard.c
   uint64_t session;       // whose store has it
   uint64_t object;        // id in that store
 } pw_array;
@@ -104,6 +106,7 @@ typedef struct pw_buffer {
   _Atomic uint16_t generation;  // odd handles carry it in their upper 16 bits
   _Atomic int32_t refs;         // the handle, and every run that waits with it
   _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
+  _Atomic int32_t exports;      // how often it is held outside of its client: it is not donated then
   _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
   bool promise;                 // handed out before its run was launched
   PJRT_Buffer* under;
@@ -216,6 +219,7 @@ struct PJRT_LoadedExecutable {
   bool promises;    // its results can be handed out before it is launched
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which looks into the run's context
+  pw_port port;     // it is not run, see reshard.c
   PJRT_Device** devices;  // one a row of Execute
   size_t num_devices;
   pw_shape** params;   // of a shard's arguments
@@ -278,6 +282,16 @@ void pw_context_drop(PJRT_ExecuteContext* context);
 // An empty context for runs that come without one; NULL where there is none.
 PJRT_ExecuteContext* pw_context_empty(void);
 
+// ---- arrays that leave the client and come to it (reshard.c) ----
+
+// pw_through is Execute of a program that is not run.
+PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args);
+// pw_keep_exported gives options by which a run does not donate what is held
+// outside of the client: those it is given, or new ones in room and kept, to be
+// freed.
+PJRT_ExecuteOptions* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options,
+                                      PJRT_ExecuteOptions* room, int64_t** kept);
+
 // ---- the table and its extensions (table_gen.c, extension.c) ----
 const PJRT_Api* pw_embedded_api(void);  // the table; the same for ever
 void pw_table_fill(PJRT_Api* table);
@@ -297,7 +311,7 @@ void pw_set_locate(pw_locate locate);
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
   _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  _Atomic int64_t go_entries, reports, executes, puts, queued, moved;
+  _Atomic int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } pw_counters;
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)

@@ -142,6 +142,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   name.executable = x;
   if ((err = pw_under->PJRT_Executable_Name(&name))) goto fail;
   e->name = strndup(name.executable_name, name.executable_name_size);
+  e->port = pw_port_of(e->name);
   PW_ARGS(PJRT_LoadedExecutable_AddressableDevices_Args, devices);
   devices.executable = under;
   if ((err = pw_under->PJRT_LoadedExecutable_AddressableDevices(&devices))) goto fail;

@@ -200,6 +200,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   if (pw_forked) return pw_forked_error();
   PJRT_LoadedExecutable* e = args->executable;
   PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  if (e->port != PW_RUNS) return pw_through(args);
   size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
   if (n != (only ? 1 : e->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
@@ -301,9 +302,14 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     a.options = &with_context;
   }
 
+  PJRT_ExecuteOptions with_kept;
+  int64_t* kept = NULL;
+  if (e->donates) a.options = pw_keep_exported(inputs, n, m, a.options, &with_kept, &kept);
+
   if (turn.verdict == PW_QUEUED) {
     PW_COUNT(queued, 1);
     err = pw_queue(&a, only, inputs, flat, &moves, &turn, arrays);
+    free(kept);
     goto out;
   }
 
@@ -329,6 +335,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t d = 0; err == NULL && d < n; d++) pw_destroy_event(done[d]);
     free(done);
   }
+  free(kept);
   if (e->donates) pw_donated(inputs, n * m);
 out:
   pw_moves_free(moves);

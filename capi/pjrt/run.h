@@ -37,6 +37,13 @@ PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const ch
 // is NULL for a gang that had to wait.
 void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
 
+// A promise is a buffer that is handed out before what it stands for is there, and
+// that pw_fulfil gives its contents, or an error.
+PJRT_Error* pw_promise_new(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
+                           PJRT_Buffer** buffer, void** fulfil);
+PJRT_Error* pw_fulfil(PJRT_Client* client, void* fulfil, PJRT_Buffer* buffer, PJRT_Error_Code code, const char* message,
+                      size_t size);
+
 // pw_queue sees to a run that was not given its turn: it hands out promises, or
 // waits. It takes the moves.
 PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,

@@ -94,6 +94,7 @@ void pw_buffers_new(pw_buffer** out, size_t n) {
     o->num_buffers--;
     b->refs = 1;
     b->released = false;
+    b->exports = 0;
     b->pins = 0;
     b->promise = false;
   }
@@ -119,10 +120,12 @@ static void put_buffer(pw_buffer* b) {
 
 void pw_buffer_drop(pw_buffer* b) {
   if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
-  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
-  a.buffer = b->under;
-  PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
-  if (err) pw_error_free(err);
+  if (b->under) {  // not where its making has failed
+    PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+    a.buffer = b->under;
+    PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
+    if (err) pw_error_free(err);
+  }
   pw_buffer_release(b);
   pw_shape_drop(b->shape);
   b->under = NULL;
@@ -175,6 +178,7 @@ pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
   a->session = session;
   a->maker = 0;
   a->object = object;
+  atomic_store_explicit(&a->moving, false, memory_order_relaxed);
   atomic_store_explicit(&a->gang, 0, memory_order_relaxed);
   atomic_store_explicit(&a->live, shards, memory_order_relaxed);
   PW_COUNT(arrays, 1);

@@ -6,7 +6,7 @@ package pjrt
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {
   int64_t clients, executables, buffers, arrays, shapes, errors, runs;
-  int64_t go_entries, reports, executes, puts, queued, moved;
+  int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
 
@@ -39,8 +39,10 @@ type Stats struct {
 	Reports  int64 `json:"reports"`
 	Executes int64 `json:"executes"`
 	Puts     int64 `json:"puts"`
-	Queued   int64 `json:"queued"` // runs that had to wait for their turn
-	Moved    int64 `json:"moved"`  // arguments brought to the device that needed them
+	Fetches  int64 `json:"fetches"`  // reads of arrays by the host: copies, and views of their memory
+	Reshards int64 `json:"reshards"` // arrays that moved from one sharding to another
+	Queued   int64 `json:"queued"`   // runs that had to wait for their turn
+	Moved    int64 `json:"moved"`    // arguments brought to the device that needed them
 	// Live counts handles that are alive, by kind.
 	Live map[string]int64 `json:"live"`
 	// BytesInUse is what the store counts, by device, over all sessions.
@@ -59,6 +61,8 @@ func ReadStats() Stats {
 		Reports:   int64(c.reports),
 		Executes:  int64(c.executes),
 		Puts:      int64(c.puts),
+		Fetches:   int64(c.fetches),
+		Reshards:  int64(c.reshards),
 		Queued:    int64(c.queued),
 		Moved:     int64(c.moved),
 		Live:      map[string]int64{},

@@ -375,22 +375,7 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args);
 
 PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args);
 
-static PJRT_Error* missing_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_ToHostBuffer");
-}
-
-static PJRT_Error* forward_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* src = args->src;
-  pw_buffer* b = pw_buffer_of(src);
-  if (b == NULL && src != NULL) return pw_buffer_gone("PJRT_Buffer_ToHostBuffer");
-  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_ToHostBuffer");
-  args->src = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(args);
-  args->src = src;
-  return err;
-}
+PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args);
 
 static PJRT_Error* missing_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   (void)args;
@@ -933,7 +918,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_Delete = pw_PJRT_Buffer_Delete;
   table->PJRT_Buffer_IsDeleted = pw_PJRT_Buffer_IsDeleted;
   table->PJRT_Buffer_CopyToDevice = pw_PJRT_Buffer_CopyToDevice;
-  table->PJRT_Buffer_ToHostBuffer = PW_HAS(PJRT_Buffer_ToHostBuffer) ? forward_PJRT_Buffer_ToHostBuffer : missing_PJRT_Buffer_ToHostBuffer;
+  table->PJRT_Buffer_ToHostBuffer = pw_PJRT_Buffer_ToHostBuffer;
   table->PJRT_Buffer_IsOnCpu = PW_HAS(PJRT_Buffer_IsOnCpu) ? forward_PJRT_Buffer_IsOnCpu : missing_PJRT_Buffer_IsOnCpu;
   table->PJRT_Buffer_ReadyEvent = PW_HAS(PJRT_Buffer_ReadyEvent) ? forward_PJRT_Buffer_ReadyEvent : missing_PJRT_Buffer_ReadyEvent;
   table->PJRT_Buffer_UnsafePointer = pw_PJRT_Buffer_UnsafePointer;

@@ -21,19 +21,19 @@ struct pw_run {
   pw_moved* moves;
 };
 
-static PJRT_Error* promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_output* o, PJRT_Buffer** buffer,
-                               void** fulfil) {
+PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
+                           PJRT_Buffer** buffer, void** fulfil) {
   PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
   layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
   layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = o->minor_to_major;
-  layout.tiled.minor_to_major_size = o->shape->num_dims;
+  layout.tiled.minor_to_major = minor_to_major;
+  layout.tiled.minor_to_major_size = shape->num_dims;
   PW_ARGS(PJRT_Client_CreateAliasBuffer_Args, a);
   a.client = c->under;
   a.memory = pw_lower_memory(memory);
-  a.shape_dims = o->shape->dims;
-  a.shape_num_dims = o->shape->num_dims;
-  a.shape_element_type = o->shape->type;
+  a.shape_dims = shape->dims;
+  a.shape_num_dims = shape->num_dims;
+  a.shape_element_type = shape->type;
   a.shape_layout = &layout;
   PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
   *buffer = a.alias_buffer;
@@ -41,8 +41,8 @@ static PJRT_Error* promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_out
   return err;
 }
 
-static PJRT_Error* fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer,
-                          PJRT_Error_Code code, const char* message, size_t size) {
+PJRT_Error* pw_fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer,
+                      PJRT_Error_Code code, const char* message, size_t size) {
   PW_ARGS(PJRT_Client_FulfillAliasBuffer_Args, a);
   a.client = c->under;
   a.buffer = buffer;
@@ -172,7 +172,9 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
       for (size_t o = 0; o < outs && promises; o++) {
         PJRT_Memory* memory = only ? pw_memory_kind(only, e->outputs[o].kind, e->outputs[o].kind_size)
                                    : e->memories[d * outs + o];
-        if ((err = promise_new(c, memory, &e->outputs[o], &r->promises[d][o], &r->fulfil[d][o]))) promises = false;
+        if ((err = pw_promise_new(c, memory, e->outputs[o].shape, e->outputs[o].minor_to_major, &r->promises[d][o],
+                                  &r->fulfil[d][o])))
+          promises = false;
       }
     }
   }
@@ -180,7 +182,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
     // What was made so far cannot be taken back but by failing it.
     for (size_t i = 0; r->fulfil && i < n * outs; i++)
       if (r->fulfil[0][i]) {
-        PJRT_Error* ignored = fulfil(c, r->fulfil[0][i], NULL, PJRT_Error_Code_CANCELLED, "not used", 8);
+        PJRT_Error* ignored = pw_fulfil(c, r->fulfil[0][i], NULL, PJRT_Error_Code_CANCELLED, "not used", 8);
         if (ignored) pw_error_free(ignored);
         pw_destroy_buffer(r->promises[0][i]);
         r->fulfil[0][i] = NULL;
@@ -239,7 +241,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
 static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
   PJRT_Client* c = r->executable->client;
   for (size_t i = 0; i < r->num_devices * r->num_outputs; i++) {
-    PJRT_Error* err = fulfil(c, r->fulfil[0][i], NULL, code, message, size);
+    PJRT_Error* err = pw_fulfil(c, r->fulfil[0][i], NULL, code, message, size);
     if (err) pw_error_free(err);
   }
   settle(r);
@@ -289,7 +291,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
     pw_watch(e->session, gang, NULL, done, n);
     if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
     for (size_t i = 0; i < n * outs; i++) {
-      PJRT_Error* late = fulfil(e->client, r->fulfil[0][i], result[i], PJRT_Error_Code_OK, NULL, 0);
+      PJRT_Error* late = pw_fulfil(e->client, r->fulfil[0][i], result[i], PJRT_Error_Code_OK, NULL, 0);
       if (late) pw_error_free(late);
       pw_destroy_buffer(result[i]);
     }

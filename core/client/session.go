@@ -213,6 +213,24 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	return object[0], err
 }
 
+// Array makes the object of an array that no run makes, with a shard of so many
+// bytes on each of devices. Errors are those of Submit.
+func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error) {
+	for _, d := range devices {
+		if d < 0 || d >= len(s.single) {
+			return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", d, len(s.single))
+		}
+	}
+	place, err := s.table.Place(devices)
+	if err != nil {
+		return 0, err
+	}
+	specs := [1]store.Spec{{ShardBytes: bytes, Placement: place, Purpose: store.Array, Label: label}}
+	var object [1]uint64
+	err = s.make(specs[:], object[:])
+	return object[0], err
+}
+
 // Free gives up objects whose last shard has gone.
 func (s *Session) Free(object uint64) { s.table.Unref(store.ID(object)) }
 

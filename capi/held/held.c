@@ -1,0 +1,232 @@
+#include "held.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_cgo_export.h"
+
+#define SHOWN __attribute__((visibility("default")))
+
+extern bool pw_forked;
+
+pw_port pw_port_of(const char* program) {
+  if (strcmp(program, PW_EXPORT) == 0) return PW_EXPORTS;
+  return strcmp(program, PW_IMPORT) == 0 ? PW_IMPORTS : PW_RUNS;
+}
+
+// ---- the table: numbers of what is held. A number is its place in the table and
+// how often the place was given.
+
+typedef struct {
+  pw_held* held;    // NULL: free
+  uint32_t times;
+  uint32_t next;    // free list: 1 + a place
+} place;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the table
+static place* places;
+static uint32_t num_places, room, free_place;
+static _Atomic int64_t count;
+
+int64_t pw_held_count(void) { return atomic_load_explicit(&count, memory_order_relaxed); }
+
+static uint64_t put(pw_held* held) {
+  pthread_mutex_lock(&mu);
+  uint32_t i = free_place;
+  if (i) {
+    free_place = places[i - 1].next;
+  } else {
+    if (num_places == room) {
+      room = room ? 2 * room : 64;
+      places = realloc(places, room * sizeof *places);
+    }
+    i = ++num_places;
+    places[i - 1].times = 0;
+  }
+  place* p = &places[i - 1];
+  p->held = held;
+  p->times++;
+  uint64_t number = (uint64_t)p->times << 32 | i;
+  pthread_mutex_unlock(&mu);
+  atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+  return number;
+}
+
+// find gives what a number names: with a reference of its own, or, to take it out
+// of the table, with the table's.
+static pw_held* find(uint64_t number, bool take) {
+  uint32_t i = (uint32_t)number;
+  pw_held* held = NULL;
+  pthread_mutex_lock(&mu);
+  if (i > 0 && i <= num_places && places[i - 1].times == number >> 32) {
+    place* p = &places[i - 1];
+    held = p->held;
+    if (held && take) {
+      p->held = NULL;
+      p->next = free_place;
+      free_place = i;
+    } else if (held) {
+      atomic_fetch_add_explicit(&held->refs, 1, memory_order_relaxed);
+    }
+  }
+  pthread_mutex_unlock(&mu);
+  if (held && take) atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
+  return held;
+}
+
+void pw_held_drop(pw_held* held) {
+  if (held && atomic_fetch_sub_explicit(&held->refs, 1, memory_order_acq_rel) == 1) held->door->free(held);
+}
+
+void pw_held_end(const void* client) {
+  for (uint32_t i = 0;; i++) {
+    uint64_t number = 0;
+    pthread_mutex_lock(&mu);
+    while (i < num_places && (places[i].held == NULL || places[i].held->client != client)) i++;
+    bool more = i < num_places;
+    if (more) number = (uint64_t)places[i].times << 32 | (i + 1);
+    pthread_mutex_unlock(&mu);
+    if (!more) return;
+    pw_held_drop(find(number, true));
+  }
+}
+
+// ---- what a thread exported and is about to import. Both are stacks: a finaliser
+// that moves arrays may run, in Python, between two calls of its own thread. What
+// nobody asked for goes in time.
+
+enum { kDepth = 16 };
+
+typedef struct {
+  uint64_t* numbers;
+  size_t n;
+} batch;
+
+typedef struct {
+  batch batches[kDepth];
+  size_t depth;
+} stack;
+
+typedef struct {
+  stack out, in;
+} ports;
+
+static pthread_key_t ending;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static __thread ports* mine;
+
+static void release(const uint64_t* numbers, size_t n) {
+  for (size_t i = 0; i < n; i++) pw_held_drop(find(numbers[i], true));
+}
+
+static void clear(stack* s) {
+  for (size_t i = 0; i < s->depth; i++) {
+    release(s->batches[i].numbers, s->batches[i].n);
+    free(s->batches[i].numbers);
+  }
+  s->depth = 0;
+}
+
+static void end_thread(void* p) {
+  if (!pw_forked) {
+    clear(&((ports*)p)->out);
+    clear(&((ports*)p)->in);
+  }
+  free(p);
+  mine = NULL;
+}
+
+static void make_key(void) { pthread_key_create(&ending, end_thread); }
+
+static ports* self(void) {
+  if (mine == NULL) {
+    pthread_once(&once, make_key);
+    mine = calloc(1, sizeof *mine);
+    pthread_setspecific(ending, mine);
+  }
+  return mine;
+}
+
+static void push(stack* s, uint64_t* numbers, size_t n) {
+  if (s->depth == kDepth) {
+    batch oldest = s->batches[0];
+    memmove(s->batches, s->batches + 1, (kDepth - 1) * sizeof oldest);
+    s->depth--;
+    release(oldest.numbers, oldest.n);
+    free(oldest.numbers);
+  }
+  s->batches[s->depth++] = (batch){numbers, n};
+}
+
+void pw_exported(pw_held* const* held, size_t n) {
+  uint64_t* numbers = malloc((n + 1) * sizeof *numbers);
+  for (size_t i = 0; i < n; i++) numbers[i] = put(held[i]);
+  push(&self()->out, numbers, n);
+}
+
+bool pw_imported(pw_held** held, size_t n) {
+  stack* s = &self()->in;
+  if (s->depth == 0) return false;
+  batch b = s->batches[--s->depth];
+  size_t found = 0;
+  while (b.n == n && found < n && (held[found] = find(b.numbers[found], true))) found++;
+  bool all = b.n == n && found == n;
+  if (!all) {
+    for (size_t i = 0; i < found; i++) pw_held_drop(held[i]);
+    release(b.numbers, b.n);
+  }
+  free(b.numbers);
+  return all;
+}
+
+// ---- the C API, see pathways.h ----
+
+static char* refused(void) {
+  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
+                "with multiprocessing.get_context(\"spawn\")");
+}
+
+SHOWN size_t pathways_exported(uint64_t* arrays, size_t space) {
+  if (pw_forked) return 0;
+  stack* s = &self()->out;
+  if (s->depth == 0) return 0;
+  batch b = s->batches[--s->depth];
+  if (b.n <= space)
+    memcpy(arrays, b.numbers, b.n * sizeof *arrays);
+  else
+    release(b.numbers, b.n);
+  free(b.numbers);
+  return b.n;
+}
+
+SHOWN void pathways_import(const uint64_t* arrays, size_t n) {
+  if (pw_forked) return;
+  uint64_t* numbers = malloc((n + 1) * sizeof *numbers);
+  memcpy(numbers, arrays, n * sizeof *numbers);
+  push(&self()->in, numbers, n);
+}
+
+SHOWN void pathways_release(const uint64_t* arrays, size_t n) {
+  if (!pw_forked) release(arrays, n);
+}
+
+SHOWN char* pathways_plan(size_t num_dims, const int64_t* dims, size_t num_from, const int64_t* from, size_t num_to,
+                          const int64_t* to, const char* memory, uint64_t* plan) {
+  if (pw_forked) return refused();
+  return pwGoPlan(num_dims, (int64_t*)dims, num_from, (int64_t*)from, num_to, (int64_t*)to, (char*)memory, plan);
+}
+
+SHOWN void pathways_plan_free(uint64_t plan) {
+  if (!pw_forked) pwGoPlanFree(plan);
+}
+
+SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
+  if (pw_forked) return refused();
+  pw_held *held = find(array, false), *made = NULL;
+  if (held == NULL) return strdup("NOT_FOUND: the array that is to move is held no more");
+  char* refusal = held->door->reshard(held, plan, &made);
+  pw_held_drop(held);
+  if (refusal == NULL) *out = put(made);
+  return refusal;
+}

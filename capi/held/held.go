@@ -1,0 +1,122 @@
+// Package held keeps arrays that were taken out of a PJRT client, or made to be
+// given to one, and the plans by which they move. The doors hold the arrays, in C
+// (held.h is that contract); the C API of capi/pathways names them by numbers.
+//
+// Every function may be called from any goroutine. Only packages of capi import
+// it.
+package held
+
+/*
+#cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#include "held.h"
+*/
+import "C"
+
+import (
+	"runtime/debug"
+	"sync"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Way is from where to where arrays of one shape move. Devices are numbered as
+// their clients show them.
+type Way struct {
+	Dims     []int64
+	From, To []reshard.Shard
+	Memory   string // kind, of the destination; "" is the devices' default
+
+	once sync.Once
+	plan *reshard.Plan
+	err  error
+}
+
+// Plan gives the plan, made at the first call. Site is that of reshard.New.
+func (w *Way) Plan(site func(device int) int) (*reshard.Plan, error) {
+	w.once.Do(func() { w.plan, w.err = reshard.New(w.Dims, w.From, w.To, site) })
+	return w.plan, w.err
+}
+
+var (
+	mu   sync.RWMutex // guards ways and last
+	ways = map[uint64]*Way{}
+	last uint64
+)
+
+// Get gives a way by its number.
+func Get(number uint64) (*Way, error) {
+	mu.RLock()
+	defer mu.RUnlock()
+	if w := ways[number]; w != nil {
+		return w, nil
+	}
+	return nil, status.New(status.NotFound, "plan %d is not known, or was freed", number)
+}
+
+// Count is the number of arrays that are held.
+func Count() int64 { return int64(C.pw_held_count()) }
+
+// Refusal writes an error as the C API gives it; "" for nil.
+func Refusal(err error) string {
+	if err == nil {
+		return ""
+	}
+	code := status.CodeOf(err)
+	if code == status.OK {
+		code = status.Unknown
+	}
+	return code.String() + ": " + err.Error()
+}
+
+// Bug is the error of a panic, which never crosses into C.
+func Bug(panicked any) error {
+	return status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", panicked, debug.Stack())
+}
+
+// shards reads a list: of each shard its device, start and size.
+func shards(list *C.int64_t, n, dims int) []reshard.Shard {
+	row := 1 + 2*dims
+	numbers := append([]int64(nil), unsafe.Slice((*int64)(list), n*row)...)
+	out := make([]reshard.Shard, n)
+	for i := range out {
+		r := numbers[i*row:][:row:row]
+		out[i] = reshard.Shard{Device: int(r[0]), Start: r[1 : 1+dims], Size: r[1+dims:]}
+	}
+	return out
+}
+
+//export pwGoPlan
+func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64_t, numTo C.size_t, to *C.int64_t, memory *C.char, number *C.uint64_t) (refusal *C.char) {
+	defer func() {
+		if p := recover(); p != nil {
+			refusal = C.CString(Refusal(Bug(p)))
+		}
+	}()
+	n := int(numDims)
+	w := &Way{
+		Dims: append([]int64(nil), unsafe.Slice((*int64)(dims), n)...),
+		From: shards(from, int(numFrom), n),
+		To:   shards(to, int(numTo), n),
+	}
+	if memory != nil {
+		w.Memory = C.GoString(memory)
+	}
+	if len(w.To) == 0 {
+		return C.CString(Refusal(status.New(status.InvalidArgument, "an array without any destination shard")))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	last++
+	ways[last] = w
+	*number = C.uint64_t(last)
+	return nil
+}
+
+//export pwGoPlanFree
+func pwGoPlanFree(number C.uint64_t) {
+	mu.Lock()
+	defer mu.Unlock()
+	delete(ways, uint64(number))
+}

@@ -1,0 +1,47 @@
+// Arrays that are held outside of a PJRT client: taken out of it by an export
+// program, or made for one and given to it by an import program. capi/pathways
+// says, in pathways.h, how it is used; here is what a door has to do.
+//
+// Every function may be called from any thread.
+#ifndef PATHWAYS_CAPI_HELD_H_
+#define PATHWAYS_CAPI_HELD_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Programs of these names are not run.
+#define PW_EXPORT "jit___pathways_export"
+#define PW_IMPORT "jit___pathways_import"
+
+typedef enum { PW_RUNS = 0, PW_EXPORTS, PW_IMPORTS } pw_port;
+pw_port pw_port_of(const char* program);
+
+// pw_held begins a door's own struct. A door makes it with one reference.
+typedef struct pw_held pw_held;
+typedef struct {
+  void (*free)(pw_held* held);  // with the last reference
+  // reshard makes an array of this one's elements by a plan (see Get in held.go),
+  // without waiting for them. It gives NULL and out, or a malloc'd "CODE: text".
+  char* (*reshard)(pw_held* held, uint64_t plan, pw_held** out);
+} pw_held_door;
+
+struct pw_held {
+  const pw_held_door* door;
+  const void* client;  // that it is of
+  _Atomic int32_t refs;
+};
+
+void pw_held_drop(pw_held* held);  // gives up one reference
+
+// pw_exported tells the calling thread of arrays; it takes their references.
+void pw_exported(pw_held* const* held, size_t n);
+// pw_imported takes the n arrays that the calling thread is about to import, with
+// a reference each. False where it named none, or another number of them.
+bool pw_imported(pw_held** held, size_t n);
+// pw_held_end lets go of whatever is held of a client that ends.
+void pw_held_end(const void* client);
+int64_t pw_held_count(void);
+
+#endif  // PATHWAYS_CAPI_HELD_H_

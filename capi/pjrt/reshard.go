@@ -1,0 +1,362 @@
+package pjrt
+
+/*
+#include <stdlib.h>
+#include "reshard.h"
+*/
+import "C"
+
+import (
+	"runtime"
+	"runtime/cgo"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+)
+
+const (
+	// atOnce is how many bytes are copied by the calling thread where they are
+	// ready, as the plugin runs cheap computations; more would be felt.
+	atOnce = 64 << 10
+	// each is how many bytes are worth a goroutine of their own.
+	each = 1 << 20
+)
+
+// move is an array on its way from one sharding to another.
+type move struct {
+	s       *session
+	plan    *reshard.Plan
+	handle  cgo.Handle
+	wake    chan struct{} // closed when the sources are ready, where somebody waits for them
+	undone  bool          // nothing is to come of it
+	c       *C.pw_moving
+	client  *C.PJRT_Client
+	shape   *C.pw_shape // of a destination shard; a reference of its own
+	array   *C.pw_array
+	bytes   int64 // of a destination shard
+	width   int64 // of an element
+	sources []source
+	dests   []destination
+}
+
+// source is a shard that bytes are taken from.
+type source struct {
+	read bool
+	data []byte // when it is ready; nil: it has an error
+}
+
+// destination is a shard that is put together.
+type destination struct {
+	memory *C.PJRT_Memory
+	fulfil unsafe.Pointer // its promise, or nil
+	to     *C.pw_buffer   // where there is none
+	once   sync.Once
+	data   []byte       // C's
+	left   atomic.Int32 // pieces that have yet to come
+	failed atomic.Int32 // 1 + a source that has an error
+}
+
+//export pwGoReshard
+func pwGoReshard(h *C.pw_held_array, number C.uint64_t, out **C.pw_held_array) (refusal *C.char) {
+	defer func() {
+		if p := recover(); p != nil {
+			refusal = C.CString(held.Refusal(held.Bug(p)))
+		}
+	}()
+	made, err := begin(h, uint64(number))
+	if err != nil {
+		return C.CString(held.Refusal(err))
+	}
+	*out = made
+	return nil
+}
+
+// begin has an array move, and gives what it will be.
+func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
+	s := get(h.client.session)
+	if s == nil {
+		return nil, closed()
+	}
+	way, err := held.Get(number)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := way.Plan(nil)
+	if err != nil {
+		return nil, err
+	}
+	first := C.pw_held_shard(h, 0)
+	dtype := shape.DType(first.shape._type)
+	if err := check(h, plan, dtype); err != nil {
+		return nil, err
+	}
+	devices, err := s.targets(h.client, plan)
+	if err != nil {
+		return nil, err
+	}
+	m := &move{s: s, plan: plan, client: h.client, width: int64(dtype.Bits()) / 8}
+	m.bytes = shape.Shape{DType: dtype, Dims: plan.To[0].Size}.Bytes()
+	object, err := s.Array(devices.local, m.bytes, "reshard")
+	if freeAll(err) {
+		object, err = s.Array(devices.local, m.bytes, "reshard")
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.shape = C.pw_shape_new(first.shape._type, (*C.int64_t)(unsafe.SliceData(plan.To[0].Size)), C.size_t(len(plan.Dims)))
+	m.array = C.pw_array_new(h.client.session, C.uint64_t(object), C.int32_t(len(plan.To)))
+	kind := C.CString(way.Memory)
+	made := C.pw_moved_new(h.client, (*C.int32_t)(unsafe.SliceData(devices.ids)), C.size_t(len(plan.To)), m.shape, kind, m.array)
+	C.free(unsafe.Pointer(kind))
+	if err := m.start(h, made); err != nil {
+		C.pw_held_drop(&made.base)
+		return nil, err
+	}
+	return made, nil
+}
+
+// check says why a plan is not for an array.
+func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
+	if int(h.n) != len(plan.From) {
+		return status.New(status.InvalidArgument, "the array has %d shards, and the plan is for %d", int(h.n), len(plan.From))
+	}
+	if dtype.Bits()%8 != 0 || dtype.Bits() == 0 {
+		return status.New(status.Unimplemented, "an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)
+	}
+	for i, want := range plan.From {
+		b := C.pw_held_shard(h, C.size_t(i))
+		dims := unsafe.Slice((*int64)(C.pw_dims(b.shape)), b.shape.num_dims)
+		if int(b.device.id) != want.Device || !slices.Equal(dims, want.Size) || shape.DType(b.shape._type) != dtype {
+			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
+				i, dims, int(b.device.id), want.Size, want.Device)
+		}
+	}
+	for i, to := range plan.To {
+		if !slices.Equal(to.Size, plan.To[0].Size) {
+			return status.New(status.InvalidArgument, "destination shard %d has size %v, and the first %v: expected equal ones", i, to.Size, plan.To[0].Size)
+		}
+	}
+	return nil
+}
+
+// targets are a plan's destinations.
+type targets struct {
+	ids   []int32
+	local []int
+}
+
+func (s *session) targets(c *C.PJRT_Client, plan *reshard.Plan) (t targets, err error) {
+	for _, to := range plan.To {
+		d := C.pw_device_numbered(c, C.int(to.Device))
+		if d == nil {
+			return t, status.New(status.InvalidArgument, "device %d is not of this client, or is not its own", to.Device)
+		}
+		t.ids, t.local = append(t.ids, int32(to.Device)), append(t.local, int(d.index))
+	}
+	return t, nil
+}
+
+// start watches the sources, and copies at once or hands out promises. An error
+// leaves nothing of the move behind.
+func (m *move) start(h, made *C.pw_held_array) error {
+	m.sources, m.dests = make([]source, len(m.plan.From)), make([]destination, len(m.plan.To))
+	for i := range m.dests {
+		b := C.pw_held_shard(made, C.size_t(i))
+		m.dests[i].memory, m.dests[i].to = b.memory, b
+		m.dests[i].left.Store(int32(len(m.plan.Of(i))))
+	}
+	m.s.moves.Add(1)
+	m.handle = cgo.NewHandle(m)
+	m.c = C.pw_moving_new(h, C.uintptr_t(m.handle))
+	for i := range m.plan.Pieces {
+		if s := &m.sources[m.plan.Pieces[i].From]; !s.read {
+			s.read = true
+			C.pw_moving_watch(m.c, C.size_t(m.plan.Pieces[i].From))
+		}
+	}
+
+	var several C.bool
+	gang := C.pw_held_gang(h, &several)
+	promises := bool(C.pw_can_promise())
+	ready := bool(C.pw_moving_ready(m.c))
+	if !ready && (!promises || bool(several)) {
+		// What reads the result can be told of one gang to come after.
+		m.wake = make(chan struct{})
+		if !C.pw_moving_armed(m.c) {
+			<-m.wake
+		}
+		ready = true
+	}
+	if ready {
+		failed := m.open()
+		if !promises || failed == 0 && m.bytes*int64(len(m.dests)) <= atOnce {
+			err := m.now(failed)
+			m.end()
+			return err
+		}
+	}
+	if err := m.promise(); err != nil {
+		m.undone = true
+		if ready || bool(C.pw_moving_armed(m.c)) {
+			m.end()
+		}
+		return err
+	}
+	C.pw_moved_begun(m.array, gang)
+	if ready || bool(C.pw_moving_armed(m.c)) {
+		go m.run()
+	}
+	return nil
+}
+
+//export pwGoMove
+func pwGoMove(handle C.uintptr_t) {
+	if m := cgo.Handle(handle).Value().(*move); m.wake != nil {
+		close(m.wake)
+	} else {
+		go m.run()
+	}
+}
+
+// end lets go of all but what was made.
+func (m *move) end() {
+	C.pw_moving_free(m.c)
+	C.pw_shape_drop(m.shape)
+	m.handle.Delete()
+	m.s.moves.Done()
+}
+
+// open looks for the bytes of sources that are ready. It gives 0, or 1 + one that
+// has an error.
+func (m *move) open() (failed int) {
+	for i := range m.sources {
+		s := &m.sources[i]
+		if !s.read || s.data != nil {
+			continue
+		}
+		bytes := C.pw_moving_bytes(m.c, C.size_t(i))
+		if bytes == nil {
+			failed = 1 + i
+			continue
+		}
+		dtype := shape.DType(C.pw_held_shard(m.c.from, C.size_t(i)).shape._type)
+		s.data = unsafe.Slice((*byte)(unsafe.Pointer(bytes)), shape.Shape{DType: dtype, Dims: m.plan.From[i].Size}.Bytes())
+	}
+	return failed
+}
+
+// now makes the result on the calling thread.
+func (m *move) now(failed int) error {
+	if failed > 0 {
+		s := C.pw_moving_source(m.c, C.size_t(failed-1))
+		return status.New(status.Code(s.code), "%s", C.GoString(s.message))
+	}
+	for i := range m.plan.Pieces {
+		m.copy(&m.plan.Pieces[i])
+	}
+	for i := range m.dests {
+		var message *C.char
+		if code := m.put(&m.dests[i], &message); code != 0 {
+			defer C.free(unsafe.Pointer(message))
+			return status.New(status.Code(code), "%s", C.GoString(message))
+		}
+	}
+	return nil
+}
+
+// promise makes the result's buffers before there is anything in them.
+func (m *move) promise() error {
+	for i := range m.dests {
+		d := &m.dests[i]
+		var message *C.char
+		code := C.pw_moved_promise(d.to, &d.fulfil, &message)
+		if code == 0 {
+			continue
+		}
+		defer C.free(unsafe.Pointer(message))
+		for k := range i {
+			m.fail(&m.dests[k], C.int(status.Cancelled), message)
+		}
+		return status.New(status.Code(code), "%s", C.GoString(message))
+	}
+	return nil
+}
+
+// copy brings one piece to its destination.
+func (m *move) copy(p *reshard.Piece) {
+	d := &m.dests[p.To]
+	d.once.Do(func() { d.data = unsafe.Slice((*byte)(C.pw_moved_memory(C.size_t(m.bytes))), m.bytes) })
+	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.sources[p.From].data, m.plan.From[p.From].Size, p.Start, p.Size, m.width)
+}
+
+// put gives a destination its bytes.
+func (m *move) put(d *destination, message **C.char) C.int {
+	to := d.to
+	if d.fulfil != nil {
+		to = nil // whoever was given it may have let go of it
+	}
+	return C.pw_moved_put(m.client, d.memory, m.shape, unsafe.Pointer(unsafe.SliceData(d.data)), d.fulfil, to, message)
+}
+
+func (m *move) fail(d *destination, code C.int, message *C.char) {
+	C.pw_moved_fail(m.client, d.fulfil, code, message)
+}
+
+// run keeps the promises, when all sources are ready.
+func (m *move) run() {
+	defer m.end()
+	if m.undone {
+		return
+	}
+	m.open()
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	work := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(m.plan.Pieces) {
+				return
+			}
+			m.piece(&m.plan.Pieces[i])
+		}
+	}
+	total := m.bytes * int64(len(m.dests))
+	for range min(runtime.GOMAXPROCS(0), len(m.plan.Pieces), int(total/each)) - 1 {
+		workers.Go(work)
+	}
+	work()
+	workers.Wait()
+	C.pw_moved_settled(m.array)
+}
+
+// piece sees to a piece, and to its destination where it was the last one.
+func (m *move) piece(p *reshard.Piece) {
+	d := &m.dests[p.To]
+	if m.sources[p.From].data == nil {
+		d.failed.Store(int32(1 + p.From))
+	} else if d.failed.Load() == 0 {
+		m.copy(p)
+	}
+	if d.left.Add(-1) > 0 {
+		return
+	}
+	if from := d.failed.Load(); from > 0 {
+		if d.data != nil {
+			C.free(unsafe.Pointer(unsafe.SliceData(d.data)))
+		}
+		s := C.pw_moving_source(m.c, C.size_t(from-1))
+		m.fail(d, s.code, s.message)
+		return
+	}
+	var message *C.char
+	if code := m.put(d, &message); code != 0 {
+		m.fail(d, code, message)
+		C.free(unsafe.Pointer(message))
+	}
+}
