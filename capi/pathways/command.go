@@ -26,6 +26,7 @@ import (
 type around struct {
 	Self      []string          `json:"self"`      // the command that starts another process like it
 	Versions  map[string]string `json:"versions"`  // what the processes of a cluster must agree in
+	Imported  []string          `json:"imported"` // the modules of --import
 	Elsewhere map[string]string `json:"elsewhere"` // commands that the caller runs itself
 }
 
@@ -41,7 +42,7 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 		args = append(args, C.GoString(s))
 	}
 	return C.int(command.Main(context.Background(), args, command.Env{
-		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
+		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
 		Drivers: func(ctx context.Context, name string, count int) (device.Driver, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
 			return drivers.Open(ctx, name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {

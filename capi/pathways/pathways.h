@@ -59,8 +59,9 @@ void pathways_set_locate(int (*locate)(char* text, int size));
 // Runs the command line of Open Pathways and gives its exit code; argv is without
 // the program's name. Environment is a JSON object on the program around it: self,
 // the command that starts another process like this one, as a list; versions, an
-// object of what the processes of a cluster must agree in; elsewhere, an object of
-// commands that the program runs itself, with a line on each for --help. Blocks
+// object of what the processes of a cluster must agree in; imported, a list of the
+// modules of --import; elsewhere, an object of commands that the program runs
+// itself, with a line on each for --help. Blocks
 // until the command ends, which may be at SIGTERM or SIGINT: it takes them over.
 int pathways_main(int argc, char** argv, const char* environment);
 

@@ -43,6 +43,8 @@ type Env struct {
 	// Versions are what the processes of a cluster must agree in, such as "jax".
 	Versions map[string]string
 	Version  string // of Pathways
+	// Imported are the modules of --import that the program around has imported.
+	Imported []string
 	// Elsewhere are commands that the program around runs itself, with a line on
 	// each, so that help lists them.
 	Elsewhere map[string]string

@@ -37,6 +37,7 @@ var options = []option{
 	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
 	{"driver", "auto", "what drives the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
 	{"island", "", "name of the island a worker's devices belong to"},
+	{"import", "", "Python modules that a worker imports first, separated by commas: those that register FFI handlers"},
 	{"name", "", "what to call this process in reports; default: host and process number"},
 	{"cache", "", "directory that keeps compiled programs over restarts; empty: none are kept"},
 	{"heartbeat", time.Second, "how often processes say that they live"},

@@ -3,6 +3,7 @@ package command
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -96,6 +97,11 @@ controller, at SIGTERM, or at Ctrl-C.`,
 			if s.number("devices") < 0 {
 				return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
 			}
+			for _, module := range s.list("import") {
+				if !slices.Contains(p.Imported, module) {
+					return usage{status.New(status.InvalidArgument, "the module %s of --import was not imported; only the command of the Python package imports modules, as its flag or PATHWAYS_IMPORT says", module)}
+				}
+			}
 			log, err := p.logger(s)
 			if err != nil {
 				return err
@@ -115,7 +121,7 @@ controller, at SIGTERM, or at Ctrl-C.`,
 			})
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "driver", "island", "name", "heartbeat", "silence", "wait")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
 	return cmd
 }
 

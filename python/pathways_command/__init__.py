@@ -9,6 +9,7 @@ Exit codes: 0, well; 1, something is wrong, and the output says what; 2, the com
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -34,14 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["doctor"]:
         return _doctor(arguments[1:])
+    worker = arguments[:1] == ["worker"]
+    modules = _modules(arguments) if worker else []
     try:
-        library = _prepare(worker=arguments[:1] == ["worker"])
+        library = _prepare(worker=worker, modules=modules)
+    except ImportError as error:
+        print(f"pathways: a module of --import cannot be imported: {error}", file=sys.stderr)
+        return 2
     except (OSError, AttributeError) as error:
         print(f"pathways: libpathways.so cannot be used: {error}; `pathways doctor` says more", file=sys.stderr)
         return 1
     environment = {
         "self": [sys.executable, "-m", "pathways_command"],
         "versions": {name: version for name in AGREE if (version := _version(name))},
+        "imported": modules,
         "elsewhere": {"doctor": DOCTOR},
     }
     texts = [argument.encode("utf-8", "surrogateescape") for argument in arguments]
@@ -51,8 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-def _prepare(*, worker: bool) -> ctypes.CDLL:
-    """Loads the library; for a worker, with the FFI handlers that live in Python's packages (LAPACK)."""
+def _modules(arguments: Sequence[str]) -> list[str]:
+    """The modules of --import, as the library will read it."""
+    said = os.environ.get("PATHWAYS_IMPORT", "")
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--import":
+            said = following
+        elif argument.startswith("--import="):
+            said = argument.removeprefix("--import=")
+    return said.replace(",", " ").split()
+
+
+def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
+    """Loads the library; for a worker, with the FFI handlers of Python's packages: LAPACK, and what modules register."""
     if worker:
         # A worker serves the devices; it never is a client of them.
         os.environ.pop("JAX_PLATFORMS", None)
@@ -64,6 +82,8 @@ def _prepare(*, worker: bool) -> ctypes.CDLL:
         import pathways._native  # registers the handlers with the library
 
         _lapack.initialize()  # JAX does it when it lowers a program, which a worker never does
+        for module in modules:
+            importlib.import_module(module)
         library = pathways._native.load()
     else:
         package = importlib.util.find_spec("pathways")
