@@ -363,3 +363,50 @@ func TestPartRefused(t *testing.T) {
 	s.Free([]uint64{x, y, z})
 	free(t, drivers)
 }
+
+// What a session had queued behind another's leaves nothing when it goes.
+func TestClientGoesWhileItsRunsWait(t *testing.T) {
+	l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Lease: -1, Heartbeat: 20 * time.Millisecond}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
+	first, second := slow.program(addOne, 0), goes.program(addOne, 0)
+	y := goes.vector([]int{0}, ramp)
+	let := make(chan func(error), 1)
+	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{0}, Token: slow.next(),
+		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
+	if err := slow.Put(p); err != nil {
+		t.Fatal(err)
+	}
+	written := <-let
+	token, _ := slow.start(first, p.Object)
+	for range 3 {
+		goes.start(second, y) // behind the other's, which waits for its bytes
+	}
+	goes.Close()
+	objects := func(want uint64) {
+		t.Helper()
+		var got uint64
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			r := l.Report()
+			if got = r.Islands[0].Workers[0].Last.GetObjects(); got == want && len(r.Sessions) == 1 {
+				return
+			}
+		}
+		t.Fatalf("the worker keeps %d objects, want %d", got, want)
+	}
+	objects(1)
+	written(nil)
+	if err := slow.wait(token); err != nil {
+		t.Error(err)
+	}
+	objects(2)
+	// Those of the session that went would come now.
+	token, _ = slow.start(first, p.Object)
+	if err := slow.wait(token); err != nil {
+		t.Error(err)
+	}
+	objects(3)
+}

@@ -172,6 +172,8 @@ func (q *queue) begin(p part) bool {
 		return q.fetch(p)
 	case *free:
 		q.free(g)
+	case leave:
+		q.drop(g.session)
 	}
 	return true
 }

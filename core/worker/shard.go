@@ -146,6 +146,18 @@ func (q *queue) free(g *gang) {
 	}
 }
 
+// leave is the work of what comes behind the last parts of a session.
+type leave struct{}
+
+// leave lets go of all objects of a session that has ended, and again of those
+// that its parts which wait here are still to fail.
+func (q *queue) leave(session uint32) {
+	q.drop(session)
+	if q.head < len(q.todo) {
+		q.todo = append(q.todo, part{g: &gang{w: q.w, session: session, work: leave{}}})
+	}
+}
+
 // drop lets go of all objects of a session.
 func (q *queue) drop(session uint32) {
 	t := q.tables[session]

@@ -179,8 +179,6 @@ func New(c Config) (*Worker, error) {
 	return w, nil
 }
 
-var errEnded = status.New(status.Unavailable, "the worker's connection to its controller has ended")
-
 // Serve reads the connection until it ends, and then ends all that is under way.
 // It returns why; a controller that said goodbye without an error is nil.
 func (w *Worker) Serve() error {
@@ -208,7 +206,8 @@ func (w *Worker) Close() {
 }
 
 func (w *Worker) close() {
-	w.cancel(errEnded)
+	ended := status.New(status.Unavailable, "worker %s has lost its controller", w.config.Name)
+	w.cancel(ended)
 	w.conn.Close()
 	w.mu.Lock()
 	w.closing = true
@@ -218,7 +217,7 @@ func (w *Worker) close() {
 	}
 	w.mu.Unlock()
 	for _, g := range under {
-		g.fail(errEnded)
+		g.fail(ended)
 	}
 	if w.island != nil {
 		w.island.Close()
@@ -408,7 +407,7 @@ func (w *Worker) drop(m *wire.Drop) {
 		g.fail(why)
 	}
 	for _, q := range w.queues {
-		q.post(note{call: func() { q.drop(m.Session) }})
+		q.post(note{call: func() { q.leave(m.Session) }})
 	}
 	delete(w.sessions, m.Session)
 	for key := range w.programs {
