@@ -26,7 +26,7 @@ import (
 type around struct {
 	Self      []string          `json:"self"`      // the command that starts another process like it
 	Versions  map[string]string `json:"versions"`  // what the processes of a cluster must agree in
-	Imported  []string          `json:"imported"` // the modules of --import
+	Imported  []string          `json:"imported"`  // the modules of --import
 	Elsewhere map[string]string `json:"elsewhere"` // commands that the caller runs itself
 }
 

@@ -70,16 +70,15 @@ def _modules(arguments: Sequence[str]) -> list[str]:
 
 
 def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
-    """Loads the library; for a worker, with the FFI handlers of Python's packages: LAPACK, and what modules register."""
+    """Loads the library; for a worker, with the FFI handlers of LAPACK and of modules."""
     if worker:
         # A worker serves the devices; it never is a client of them.
         os.environ.pop("JAX_PLATFORMS", None)
         # XLA warns of each program that another worker compiled, by two lines of a kilobyte, where the processor lacks
         # what is no feature of a processor ("prefer-no-gather"). What goes wrong is told to the client, not logged.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from jaxlib.cpu import _lapack
-
         import pathways._native  # registers the handlers with the library
+        from jaxlib.cpu import _lapack
 
         _lapack.initialize()  # JAX does it when it lowers a program, which a worker never does
         for module in modules:

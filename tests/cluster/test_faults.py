@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import textwrap
 import time
 
 import pytest
@@ -141,7 +142,9 @@ def test_opposite_order():
         mesh = Mesh(np.array(jax.devices()), ("d",))
         x = jax.device_put(np.ones(n, np.float32), NamedSharding(mesh, P("d")))
         def program(scale):
-            return jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, "d") * scale, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+            def body(a):
+                return jax.lax.psum(a, "d") * scale
+            return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
         one, two = program(1.0), program(2.0)
         first, second = (one, two) if sys.argv[-1] == "0" else (two, one)
         for _ in range(100):
@@ -170,8 +173,6 @@ def test_strangers_are_refused():
             version = importlib.metadata.version
             importlib.metadata.version = lambda name: "0.0.1" if name == "jax" else version(name)
             """
-        import textwrap
-
         old = cluster.run(textwrap.dedent(skewed) + STRANGER)
         assert "FAILED_PRECONDITION" in old.stdout and '"0.0.1"' in old.stdout
         assert cluster.run("import jax\nprint(jax.numpy.ones(3).sum())").stdout.strip() == "3.0"
@@ -185,7 +186,7 @@ def test_nobody_is_there(tmp_path):
 
 
 def test_random_faults():
-    """Workers and clients die and freeze at random, for a while; what is left gives right results, and nothing leaks."""
+    """Workers and clients die and freeze at random; what is left gives right results, and nothing leaks."""
     seed = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
     seconds = float(os.environ.get("PATHWAYS_FAULT_SECONDS") or 10)
     print(f"PATHWAYS_SEED={seed}")
