@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways import _ffi
 
 F32 = jnp.float32
+in_place = pytest.mark.embedded("a buffer_callback reads and writes the memory of the device")
 
 
 def shape(*dims, dtype=F32):
@@ -278,8 +279,8 @@ def test_callback_of_a_program_from_elsewhere_is_an_error(devices):
             ir.Module.parse(text), _jax.DeviceList((devices[0],)), options, []
         )
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="host callback 0 has no Python function"):
-        executable.execute_sharded([jax.device_put(jnp.ones(3), devices[0])])
-        jax.effects_barrier()
+        results = executable.execute_sharded([jax.device_put(jnp.ones(3), devices[0])])
+        np.asarray(results.disassemble_into_single_device_arrays()[0][0])
 
 
 # --- io_callback and debug ---
@@ -344,6 +345,7 @@ def test_debug_print_of_every_shard(devices, capfd):
 # --- buffer_callback, dce_sink ---
 
 
+@in_place
 def test_buffer_callback_writes_in_place():
     def callback(ctx, out, x):
         np.asarray(out)[...] = np.asarray(x) + 1
@@ -352,6 +354,7 @@ def test_buffer_callback_writes_in_place():
     np.testing.assert_array_equal(f(jnp.ones(3)), [2, 2, 2])
 
 
+@in_place
 def test_buffer_callbacks_stream_says_what_it_says_on_the_cpu():
     said = []
 
@@ -372,6 +375,7 @@ def test_buffer_callbacks_stream_says_what_it_says_on_the_cpu():
         jax.jit(buffer_callback(careless, shape(3)))(jnp.ones(3)).block_until_ready()
 
 
+@in_place
 def test_exception_in_a_buffer_callback():
     def callback(ctx, out, x):
         raise RuntimeError("in a buffer callback")

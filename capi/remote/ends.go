@@ -100,6 +100,7 @@ func (s *session) notify(ended []client.Ended) {
 			continue
 		}
 		told++
+		s.callers.end(x.Token)
 		s.ends.queue = append(s.ends.queue, end(x.Token&^ofPut, x.Err))
 	}
 	s.ends.mu.Unlock()

@@ -81,6 +81,22 @@ static void results(PJRT_Executable* x, PJRT_Device* only, PJRT_Buffer** const* 
   if (slots != some) free(slots);
 }
 
+// forget takes back what a call has given that gives an error instead.
+static void forget(PJRT_LoadedExecutable_Execute_Args* args, size_t n, size_t outs) {
+  for (size_t d = 0; d < n; d++) {
+    for (size_t o = 0; o < outs; o++) {
+      PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+      a.buffer = args->output_lists[d][o];
+      pr_PJRT_Buffer_Destroy(&a);
+      args->output_lists[d][o] = NULL;
+    }
+    if (args->device_complete_events) {
+      pr_future_drop((pr_future*)args->device_complete_events[d]);
+      args->device_complete_events[d] = NULL;
+    }
+  }
+}
+
 PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   if (pw_forked) return pw_forked_error();
   PJRT_Executable* x = args->executable->x;
@@ -163,7 +179,9 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   size_t refs = outs + 2 + (args->device_complete_events ? n : 0);
   pr_future* made = pr_future_new((int32_t)refs);
   pr_name freed[PR_FREED];
-  const char* trace = options && PW_COVERS(options, call_location) && options->call_location ? options->call_location : "";
+  char at[PW_LOCATION] = "";
+  if (functions) pw_location(options, at, sizeof at);  // too dear for every run
+  const char* trace = *at || !options || !PW_COVERS(options, call_location) || !options->call_location ? at : options->call_location;
   pr_run run = {.session = x->session,
                 .program = x->program,
                 .token = (uintptr_t)made,
@@ -189,9 +207,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   if (code) {
     while (refs-- > 1) pr_future_drop(made);
     err = pw_error_take((PJRT_Error_Code)code, run.message);
-    char at[PW_LOCATION] = "";
-    pw_location(options, at, sizeof at);
-    if (*at) {
+    if (*at || pw_location(options, at, sizeof at)) {
       char context[PW_LOCATION + 32];
       snprintf(context, sizeof context, " [called at %s]", at);
       err = pw_error_context(err, context);
@@ -203,9 +219,14 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t i = 0; donates && i < m * n; i++)
       if (donated[i / n]) pr_buffer_release(shards[i]);
     // As on JAX's own CPU client, a run that calls Python has ended when the call
-    // returns: what is submitted next never stands in the way of what its
-    // functions submit.
-    if (functions) pr_future_wait(made);
+    // returns, and its error is the call's: what is submitted next never stands in
+    // the way of what its functions submit. Functions run on this thread, in whose
+    // context JAX has them.
+    if (functions) {
+      prGoServe(run.caller);
+      pr_future_wait(made);
+      if ((err = pr_future_error(made))) forget(args, n, outs);
+    }
   }
   pr_future_drop(made);
 lists:

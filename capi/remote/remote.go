@@ -76,6 +76,7 @@ type session struct {
 	underWay atomic.Int64 // operations with a token
 	mu       sync.Mutex
 	puts     map[uint64]*put // by token; guarded by mu
+	callers  callers
 }
 
 // get gives a session by its number, or nil. It takes no lock.

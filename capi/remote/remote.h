@@ -88,6 +88,7 @@ PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer);
 pr_buffer* pr_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
 PJRT_Error* pr_buffer_gone(const char* slot);
 PJRT_Error* pr_buffer_deleted(const char* slot);
+PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
 // pr_freed takes objects whose last shard has gone: none before a batch is
 // together, unless all are asked for.
@@ -272,6 +273,7 @@ typedef struct {
   const char* trace;
   size_t trace_size;
   const void* functions;   // what the program may call, of its execute context; or NULL
+  uint64_t caller;         // out, where there are functions: for prGoServe
   const pr_name* freed;
   size_t num_freed;
   size_t num_outputs;

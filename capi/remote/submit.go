@@ -36,9 +36,6 @@ func prGoRun(r *C.pr_run) (code C.int) {
 		Trace:      unsafe.Slice((*byte)(unsafe.Pointer(r.trace)), r.trace_size),
 		Token:      uint64(r.token),
 	}
-	if r.functions != nil {
-		spec.Call = caller(r.functions)
-	}
 	if n := int(r.num_outputs); n > 0 {
 		spec.FirstOutput = s.cluster.Objects(n)
 		r.first_output = C.uint64_t(spec.FirstOutput)
@@ -49,9 +46,18 @@ func prGoRun(r *C.pr_run) (code C.int) {
 			return fail(err, &r.message)
 		}
 	}
+	var functions *caller
+	if r.functions != nil {
+		functions = s.callers.add(r.functions, spec.Token)
+		spec.Call, r.caller = functions.call, C.uint64_t(functions.handle)
+	}
 	s.underWay.Add(1)
 	if err = s.cluster.Run(spec); err != nil {
 		s.underWay.Add(-1)
+		if functions != nil {
+			functions.handle.Delete()
+			s.callers.end(spec.Token)
+		}
 	}
 	if moved != nil {
 		s.cluster.Free(moved)

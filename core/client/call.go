@@ -30,7 +30,7 @@ func (r *remote) hostCall(m *wire.HostCall) {
 	switch {
 	case p.calls == nil:
 		// It has ended, or has no functions: the worker is told so, and what it pushes dropped.
-		err := status.New(status.FailedPrecondition, "the run that calls function %d of its client has none", m.Index)
+		err := status.New(status.FailedPrecondition, "host callback %d has no Python function in this execution. Callbacks belong to the process that traced them: trace and compile the function again here", m.Index)
 		r.exchange.Push(m.Worker, reply, max(results, 0), func(_ []byte, written func(error)) { written(err) }, func(error) {})
 		r.exchange.Expect(m.Worker, key, max(arguments, 0), nil, func(b transport.Block, err error) {
 			if err == nil {

@@ -186,11 +186,14 @@ func (q *queue) waits(g *gang, format string, args ...any) bool {
 	return false
 }
 
-// explain says where an error happened. Errors that came from another operation
-// stay as they are.
+// explain says where an error happened, behind its text. Errors that came from
+// another operation stay as they are.
 func (q *queue) explain(err error, what string, trace []byte) error {
-	if len(trace) > 0 {
-		return status.Wrap(err, "%s on device %d of worker %s, called at %s", what, q.local, q.w.config.Name, trace)
+	if err == nil {
+		return nil
 	}
-	return status.Wrap(err, "%s on device %d of worker %s", what, q.local, q.w.config.Name)
+	if len(trace) > 0 {
+		what += ", called at " + string(trace)
+	}
+	return status.New(status.CodeOf(err), "%w [%s, on device %d of worker %s]", err, what, q.local, q.w.config.Name)
 }

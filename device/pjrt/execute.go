@@ -199,7 +199,11 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 	return held, nil
 }
 
-func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
+// same says whether a buffer is what a program takes. A token has no contents, and
+// clients pass what they like.
+func same(a, b shape.Shape) bool {
+	return b.DType == shape.Token || a.DType == b.DType && slices.Equal(a.Dims, b.Dims)
+}
 
 // donatedTwice refuses a row in which a donated buffer stands twice: one device
 // would refuse it while the others start.
