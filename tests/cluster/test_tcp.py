@@ -1,0 +1,186 @@
+"""A cluster over TCP: on loopback, under TLS, and between two hosts that the kernel keeps apart.
+
+The hosts are network namespaces joined by a pair of virtual interfaces, with delay and loss where the kernel has netem;
+that needs root, and is left out elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import fresh
+import pytest
+from processes import COMMAND, HANG_SECONDS, command, until
+
+SCRIPT = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+x = np.arange(len(devices) * 1024 * 256, dtype=np.float32).reshape(len(devices), -1)  # a MiB a device
+a = jax.device_put(x, NamedSharding(mesh, P("d")))
+step = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a * 2, "d"), mesh=mesh, in_specs=P("d"), out_specs=P()))
+expected = (x * 2)[0]
+for row in x[1:]:
+    expected = expected + row * 2
+assert np.array_equal(np.asarray(step(a))[0], expected)
+turned = jax.jit(lambda a: a.T, out_shardings=NamedSharding(mesh, P("d")))(a)
+assert np.array_equal(np.asarray(turned), x.T)
+print(len(devices), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextmanager
+def serving(name: str, *arguments: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None):
+    """Runs a command of pathways that serves, and sees to it that it ends well when it is told to."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*inside, *COMMAND, name, *arguments],
+            env=fresh.environment(env={"PATHWAYS_DEVICES": "", **(env or {})}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield process
+            process.terminate()
+            assert process.wait(HANG_SECONDS) == 0, f"{name} did not end well"
+        except BaseException:
+            log.seek(0)
+            print(f"--- {name} {arguments}\n{log.read()[-4000:]}")
+            raise
+        finally:
+            process.kill()
+            process.wait()
+
+
+def there(address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
+    """What `pathways status` says, or "" as long as nobody answers."""
+    done = subprocess.run(
+        [*inside, *COMMAND, "status", "--address", address],
+        env=fresh.environment(env=env),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def test_loopback(tmp_path):
+    """Without certificates, on addresses that only this machine reaches."""
+    address = f"tcp:127.0.0.1:{free_port()}"
+    with serving("controller", "--listen", address, "--dir", str(tmp_path)), ExitStack() as workers:
+        for i in range(2):
+            workers.enter_context(
+                serving(
+                    *("worker", "--address", address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}"),
+                    *("--devices", "2", "--dir", str(tmp_path)),
+                )
+            )
+        until("two workers", lambda: there(address).count(" × cpu") == 2)
+        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""})
+        assert done.stdout.strip() == "4 6.0"
+
+
+def test_tls(tmp_path):
+    """Everybody shows a certificate; who has none, or one of another authority, is refused."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for directory in (mine, other):
+        command("certs", str(directory))
+
+    def shown(directory: Path) -> dict[str, str]:
+        return {f"PATHWAYS_TLS_{k.upper()}": str(directory / f"{k}.pem") for k in ("cert", "key", "ca")}
+
+    address = f"tcp:localhost:{free_port()}"
+    env = shown(mine)
+    listen = ("--listen", "tcp:localhost:0", "--dir", str(tmp_path))
+    with (
+        serving("controller", "--listen", address, "--dir", str(tmp_path), env=env),
+        serving("worker", "--address", address, "--name", "w0", *listen, env=env),
+        serving("worker", "--address", address, "--name", "w1", *listen, env=env),
+    ):
+        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+        for stranger in (shown(other), {}):
+            done = command("status", "--address", address, env=stranger, check=False)
+            assert done.returncode == 1, done.stdout
+        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env})
+        assert done.stdout.strip() == "2 6.0"
+
+
+def test_open_address_needs_secrets(tmp_path):
+    """An address that other machines reach is not served in the clear."""
+    done = command("controller", "--listen", f"tcp:0.0.0.0:{free_port()}", "--dir", str(tmp_path), check=False)
+    assert done.returncode == 1 and "TLS" in done.stderr
+
+
+def may_make_networks() -> bool:
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        return False
+    name = f"pwtry{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made
+
+
+@contextmanager
+def two_hosts(*trouble: str):
+    """Two hosts, 10.77.0.1 and 10.77.0.2, with a line between them that has trouble; gives how to run inside each."""
+    names = [f"pw{os.getpid()}{side}" for side in "ab"]
+    try:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        ends = [f"v{os.getpid() % 100000}{side}" for side in "ab"]
+        subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
+        for i, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+            inside = ["ip", "netns", "exec", name]
+            subprocess.run(["ip", "link", "set", end, "netns", name], check=True)
+            subprocess.run([*inside, "ip", "addr", "add", f"10.77.0.{i}/24", "dev", end], check=True)
+            for device in (end, "lo"):
+                subprocess.run([*inside, "ip", "link", "set", device, "up"], check=True)
+            if trouble:
+                shaped = subprocess.run([*inside, "tc", "qdisc", "add", "dev", end, "root", "netem", *trouble])
+                if shaped.returncode != 0:
+                    pytest.skip("the kernel has no netem")
+        yield [("ip", "netns", "exec", name) for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")
+@pytest.mark.parametrize("trouble", [(), ("delay", "3ms", "1ms", "loss", "1%")], ids=["plain", "delay and loss"])
+def test_two_hosts(tmp_path, trouble):
+    """A controller and a worker on one host, a worker and the client on the other, with TLS between them."""
+    certs = tmp_path / "certs"
+    command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
+    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
+    address = "tcp:10.77.0.1:8476"
+    with two_hosts(*trouble) as hosts, ExitStack() as running:
+        directory = ("--dir", str(tmp_path))
+        running.enter_context(serving("controller", "--listen", address, *directory, inside=hosts[0], env=env))
+        for i, host in enumerate(hosts, 1):
+            listen = ("--listen", f"tcp:10.77.0.{i}:8477", "--name", f"w{i}", "--devices", "2")
+            running.enter_context(serving("worker", "--address", address, *listen, *directory, inside=host, env=env))
+        until("two workers", lambda: there(address, hosts[1], env).count(" × cpu") == 2)
+        done = subprocess.run(
+            [*hosts[1], sys.executable, "-c", fresh.source(SCRIPT)],
+            env=fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env}),
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+        )
+        assert done.stdout.strip() == "4 6.0", done.stderr
