@@ -1,0 +1,447 @@
+package cluster_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// actor is a client with random work and a memory of what must come of it.
+type actor struct {
+	x      *trial
+	t      *testing.T
+	name   string
+	r      *rand.Rand
+	s      client.Cluster
+	groups [][]int // devices by island
+	arrays []*array
+	run    map[string]*client.Remote
+	risky  map[string]bool
+
+	mu    sync.Mutex // guards the rest
+	token uint64
+	ended map[uint64][]error
+	made  map[uint64]*deed
+	told  *sync.Cond
+}
+
+// array is an object as it must be.
+type array struct {
+	object  uint64
+	devices []int
+	values  map[int]shard
+	risk    bool // it may have failed
+}
+
+type shard = [4]float32
+
+// deed is an operation that was submitted.
+type deed struct {
+	what string
+	risk bool
+}
+
+func newActor(x *trial, i int) *actor {
+	a := &actor{x: x, t: x.t, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(x.seed, uint64(100+i))), run: map[string]*client.Remote{}, risky: map[string]bool{},
+		ended: map[uint64][]error{}, made: map[uint64]*deed{}}
+	a.told = sync.NewCond(&a.mu)
+	return a
+}
+
+func (a *actor) notify(batch []client.Ended) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range batch {
+		a.ended[e.Token] = append(a.ended[e.Token], e.Err)
+	}
+	a.told.Broadcast()
+}
+
+// risk says that something may be wrong with these devices, for the client at
+// least.
+func (a *actor) risk(devices ...int) bool {
+	if a.x.doomed[a.name] {
+		return true
+	}
+	for _, d := range devices {
+		if w := a.worker(d); a.x.doomed[w] || a.x.flaky[a.local(d)] {
+			return true
+		}
+	}
+	return false
+}
+
+// worker is the name of the worker of a device.
+func (a *actor) worker(d int) string {
+	number := a.s.Devices()[d].Worker
+	return fmt.Sprint("w", number-1)
+}
+
+// local is the device's number over all drivers.
+func (a *actor) local(d int) int {
+	v := a.s.Devices()[d]
+	return int(v.Worker-1)*a.x.each + int(v.Local)
+}
+
+func (a *actor) begin(what string, risk bool) uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token++
+	a.made[a.token] = &deed{what, risk}
+	return a.token
+}
+
+// gone takes back a submission that was refused, and says whether the session is
+// lost.
+func (a *actor) gone(token uint64, err error) bool {
+	if err == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := a.made[token]
+	delete(a.made, token)
+	a.blame(d.what+" was refused", err, d.risk)
+	if a.s.Lost() == nil {
+		a.t.Errorf("%s: %s was refused and the session lives: %v", a.name, d.what, err)
+	}
+	return true
+}
+
+// blame checks an error that a client sees.
+func (a *actor) blame(what string, err error, risk bool) {
+	if !risk {
+		a.t.Errorf("%s: %s, with which nothing is wrong: %v", a.name, what, err)
+		return
+	}
+	if a.x.doomed[a.name] {
+		return // whatever its end is
+	}
+	text := err.Error()
+	if strings.Contains(text, "simulated bad luck") {
+		return
+	}
+	for name := range a.x.doomed {
+		if strings.Contains(text, name) {
+			return
+		}
+	}
+	a.t.Errorf("%s: %s failed and the error names nobody who is lost (%v): %v", a.name, what, slices.Sorted(maps.Keys(a.x.doomed)), err)
+}
+
+func (a *actor) work() {
+	time.Sleep(time.Duration(a.r.Int64N(int64(workTime / 2))))
+	s, err := a.x.local.Connect(a.t.Context(), a.name, a.notify)
+	if err != nil {
+		if !a.x.doomed[a.name] && len(a.x.doomed) == 0 {
+			a.t.Errorf("%s cannot connect: %v", a.name, err)
+		}
+		return
+	}
+	a.s = s
+	defer s.Close()
+	islands := map[uint32][]int{}
+	for i, d := range s.Devices() {
+		islands[d.Slice] = append(islands[d.Slice], i)
+	}
+	for _, k := range slices.Sorted(maps.Keys(islands)) {
+		a.groups = append(a.groups, islands[k])
+	}
+	pace := time.Duration(a.r.Int64N(int64(workTime / 20)))
+	for range 10 + a.r.IntN(60) {
+		if !a.step() {
+			break
+		}
+		if pace > 0 && a.r.IntN(4) > 0 {
+			time.Sleep(time.Duration(a.r.Int64N(int64(pace))))
+		}
+		if a.r.IntN(20) == 0 {
+			a.wait()
+		}
+	}
+	if a.r.IntN(4) == 0 { // it goes in the middle of its work
+		s.Close()
+		a.wait()
+		return
+	}
+	a.wait()
+	for _, y := range a.arrays {
+		for _, d := range y.devices {
+			a.fetch(y, d)
+		}
+	}
+	a.wait()
+	a.settle()
+}
+
+// settle looks at how all that was submitted has ended.
+func (a *actor) settle() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for token, d := range a.made {
+		if n := len(a.ended[token]); n != 1 {
+			a.t.Errorf("%s: %s ended %d times", a.name, d.what, n)
+		} else if err := a.ended[token][0]; err != nil {
+			a.blame(d.what, err, d.risk)
+		}
+	}
+	for token := range a.ended {
+		if a.made[token] == nil {
+			a.t.Errorf("%s: operation %d ended and was never taken", a.name, token)
+		}
+	}
+}
+
+// wait waits for the ends of all that was submitted.
+func (a *actor) wait() {
+	late := time.AfterFunc(patience, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		var missing []string
+		for token, d := range a.made {
+			if len(a.ended[token]) == 0 {
+				missing = append(missing, d.what)
+			}
+		}
+		slices.Sort(missing)
+		report := a.x.local.Report()
+		stacks := make([]byte, 1<<20)
+		a.t.Logf("%s", stacks[:runtime.Stack(stacks, true)])
+		panic(fmt.Sprintf("seed %d: %s waits in vain for %q; faults %+v; cluster: %v", a.x.seed, a.name, missing, a.x.faults, report))
+	})
+	defer late.Stop()
+	a.mu.Lock()
+	for {
+		open := 0
+		for token := range a.made {
+			if len(a.ended[token]) == 0 {
+				open++
+			}
+		}
+		if open == 0 {
+			break
+		}
+		a.told.Wait()
+	}
+	a.mu.Unlock()
+}
+
+// step does something; false where the session is lost.
+func (a *actor) step() bool {
+	switch k := a.r.IntN(20); {
+	case k < 3 || len(a.arrays) == 0:
+		return a.put()
+	case k < 14:
+		return a.compute()
+	case k < 16:
+		return a.move()
+	case k < 18:
+		y := a.arrays[a.r.IntN(len(a.arrays))]
+		return a.fetch(y, y.devices[a.r.IntN(len(y.devices))])
+	default:
+		i := a.r.IntN(len(a.arrays))
+		a.free(i)
+		return true
+	}
+}
+
+func (a *actor) free(i int) {
+	a.s.Free([]uint64{a.arrays[i].object})
+	a.arrays = slices.Delete(a.arrays, i, i+1)
+}
+
+// some draws devices of one island.
+func (a *actor) some() []int {
+	of := slices.Clone(a.groups[a.r.IntN(len(a.groups))])
+	a.r.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+	return of[:1+a.r.IntN(len(of))]
+}
+
+func (a *actor) put() bool {
+	y := &array{object: a.s.Objects(1), devices: a.some(), values: map[int]shard{}}
+	y.risk = a.risk(y.devices...)
+	p := &client.PutSpec{Object: y.object, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+	for _, d := range y.devices {
+		var v shard
+		for i := range v {
+			v[i] = float32(a.r.IntN(100))
+		}
+		y.values[d] = v
+		p.Devices = append(p.Devices, uint32(d))
+	}
+	var bad error
+	if a.r.IntN(20) == 0 { // its bytes cannot be had
+		bad, y.risk = status.New(status.DataLoss, "simulated bad luck of a file"), true
+	}
+	p.Fill = func(d uint32, dst []byte, written func(error)) {
+		for i, v := range y.values[int(d)] {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+		}
+		if a.x.later() {
+			time.AfterFunc(a.x.delay("", ""), func() { written(bad) })
+		} else {
+			written(bad)
+		}
+	}
+	p.Token = a.begin(fmt.Sprintf("put of %d to %v", y.object, y.devices), y.risk)
+	if a.gone(p.Token, a.s.Put(p)) {
+		return false
+	}
+	a.arrays = append(a.arrays, y)
+	return true
+}
+
+// The programs of the simulation.
+var computations = []struct {
+	program sim.Program
+	args    int
+	value   func(x []float32, sum float32) float32 // of an element
+}{
+	{sim.Program{Name: "increment", Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 1,
+		func(x []float32, _ float32) float32 { return x[0] + 1 }},
+	{sim.Program{Name: "together", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 2}}}, 1,
+		func(x []float32, _ float32) float32 { return x[0] + 2 }},
+	{sim.Program{Name: "total", Params: vectorParam, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}, 1,
+		func(_ []float32, sum float32) float32 { return sum }},
+	{sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{{Op: "add", Args: []int{0, 1}}}}, 2,
+		func(x []float32, _ float32) float32 { return x[0] + x[1] }},
+	{sim.Program{Name: "replace", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}, 1,
+		func(x []float32, _ float32) float32 { return x[0] + 3 }},
+}
+
+const replace = 4 // consumes its argument
+
+func (a *actor) compute() bool {
+	first := a.r.IntN(len(a.arrays))
+	y := a.arrays[first]
+	n := a.r.IntN(len(computations))
+	c := computations[n]
+	key := fmt.Sprint(n, y.devices)
+	risk := a.risk(y.devices...)
+	if a.run[key] == nil {
+		if a.risky[key] {
+			return true // it did not compile
+		}
+		p, err := a.s.Compile(a.t.Context(), sim.Format, c.program.Source().Code, sim.CompileOptions(y.devices))
+		if err != nil {
+			a.blame("compiling "+key, err, risk)
+			a.risky[key] = true
+			return a.s.Lost() == nil
+		}
+		a.run[key] = p
+	}
+	var alike []*array
+	for _, o := range a.arrays {
+		if slices.Equal(o.devices, y.devices) {
+			alike = append(alike, o)
+		}
+	}
+	in := []*array{y}
+	for len(in) < c.args {
+		in = append(in, alike[a.r.IntN(len(alike))])
+	}
+	z := &array{object: a.s.Objects(1), devices: y.devices, values: map[int]shard{}, risk: risk}
+	spec := &client.RunSpec{Program: a.run[key].ID, FirstOutput: z.object, Only: -1}
+	for arg, o := range in {
+		other := alike[a.r.IntN(len(alike))]
+		if rows := len(y.devices); n != replace && rows > 1 && other != o && a.r.IntN(3) == 0 { // some rows of one array, some of another
+			k := 1 + a.r.IntN(rows-1)
+			spec.Mixed = append(spec.Mixed, &wire.Mixed{Argument: uint32(arg), Pieces: []*wire.Piece{{Object: o.object, Rows: uint32(k)}, {Object: other.object, Rows: uint32(rows - k)}}})
+			mixed := &array{values: maps.Clone(o.values), risk: o.risk || other.risk}
+			for _, d := range y.devices[k:] {
+				mixed.values[d] = other.values[d]
+			}
+			o, in[arg] = mixed, mixed
+		}
+		spec.Inputs = append(spec.Inputs, o.object) // 0 of a mixed one
+		z.risk = z.risk || o.risk
+	}
+	var sum shard
+	for _, d := range y.devices {
+		for i, v := range in[0].values[d] {
+			sum[i] += v
+		}
+	}
+	for _, d := range y.devices {
+		var v shard
+		for i := range v {
+			var x []float32
+			for _, o := range in {
+				x = append(x, o.values[d][i])
+			}
+			v[i] = c.value(x, sum[i])
+		}
+		z.values[d] = v
+	}
+	spec.Token = a.begin(fmt.Sprintf("%s of %v on %v into %d", c.program.Name, spec.Inputs, y.devices, z.object), z.risk)
+	if a.gone(spec.Token, a.s.Run(spec)) {
+		return false
+	}
+	if n == replace {
+		a.free(first)
+	}
+	a.arrays = append(a.arrays, z)
+	return true
+}
+
+// move copies shards of an array to other devices.
+func (a *actor) move() bool {
+	y := a.arrays[a.r.IntN(len(a.arrays))]
+	z := &array{object: a.s.Objects(1), devices: a.some(), values: map[int]shard{}, risk: y.risk}
+	whole := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+	m := &wire.Transfer{Object: z.object, Array: whole}
+	for _, d := range z.devices {
+		from := y.devices[a.r.IntN(len(y.devices))]
+		z.risk = z.risk || a.risk(from, d)
+		v := y.values[from]
+		if a.r.IntN(2) == 0 {
+			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d)})
+		} else { // the first k elements from the end of one shard, the others from another's beginning
+			k, other := 1+a.r.Int64N(3), y.devices[a.r.IntN(len(y.devices))]
+			z.risk = z.risk || a.risk(other)
+			last, first := y.values[from], y.values[other]
+			copy(v[:k], last[4-k:])
+			copy(v[k:], first[:4-k])
+			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d), Start: []int64{4 - k}, Size: []int64{k}, At: []int64{0}, Shard: whole},
+				&wire.Move{Source: y.object, From: uint32(other), To: uint32(d), Start: []int64{0}, Size: []int64{4 - k}, At: []int64{k}, Shard: whole})
+		}
+		z.values[d] = v
+	}
+	token := a.begin(fmt.Sprintf("move of %d on %v to %d on %v", y.object, y.devices, z.object, z.devices), z.risk)
+	if a.gone(token, a.s.Transfer(m, token)) {
+		return false
+	}
+	a.arrays = append(a.arrays, z)
+	return true
+}
+
+// fetch reads a shard and compares.
+func (a *actor) fetch(y *array, d int) bool {
+	dst := make([]byte, 16)
+	what := fmt.Sprintf("fetch of %d from device %d", y.object, d)
+	token := a.begin(what, y.risk || a.risk(d))
+	want := y.values[d]
+	err := a.s.Fetch(y.object, uint32(d), dst, func(err error) {
+		for i := 0; i < 4 && err == nil; i++ {
+			if got := math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:])); got != want[i] {
+				a.t.Errorf("%s: %s: element %d is %v, want %v", a.name, what, i, got, want[i])
+			}
+		}
+		a.notify([]client.Ended{{Token: token, Err: err}})
+	})
+	return !a.gone(token, err)
+}
