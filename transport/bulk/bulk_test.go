@@ -85,14 +85,12 @@ func TestExchange(t *testing.T) {
 
 // A process that does not listen, such as a client, makes the links itself.
 func TestExchangeWithDeaf(t *testing.T) {
-	for _, kind := range []string{"unix", "tcp"} {
-		for deaf := 1; deaf <= 2; deaf++ {
-			t.Run(fmt.Sprint(kind, deaf), func(t *testing.T) {
-				transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World {
-					return world(t, kind, n, func(i int) bool { return i == deaf && n < 4 })
-				})
+	for kind, deaf := range map[string]int{"unix": 1, "tcp": 2} {
+		t.Run(kind, func(t *testing.T) {
+			transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World {
+				return world(t, kind, n, func(i int) bool { return i == deaf })
 			})
-		}
+		})
 	}
 }
 

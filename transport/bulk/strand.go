@@ -78,9 +78,8 @@ func (l *link) addStrand(conn *stream.Conn, last wire.Kind) error {
 	l.strands = append(l.strands, socket)
 	rest = bytes.Clone(rest)
 	l.x.running.Go(func() {
-		if err := l.readStrand(socket, rest); err != nil {
-			l.lost(status.New(status.Unavailable, "a stream from it broke: %w", err))
-		}
+		err := l.readStrand(socket, rest)
+		l.lost(status.New(status.Unavailable, "a stream from it broke: %w", err))
 	})
 	l.x.running.Go(func() {
 		if err := l.writeStrand(socket); err != nil {
