@@ -9,7 +9,7 @@
 
 enum { kOnStack = 512 };  // shards; larger runs take their lists from the heap
 
-static PJRT_Error* gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* b) {
+PJRT_Error* pr_gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* b) {
   if (b == NULL)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "argument %zu of %s on device row %zu is a buffer that was destroyed before", arg, x->name, row);
@@ -105,6 +105,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   size_t n = args->num_devices, m = args->num_args, outs = x->num_outputs;
   if (atomic_load_explicit(&args->executable->deleted, memory_order_acquire))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);
+  if (x->port != PW_RUNS) return pr_through(args);
   if (n != (only ? 1 : x->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
                     x->name, only ? 1 : x->num_devices, n);
@@ -131,7 +132,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t d = 0; d < n; d++) {
       pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
       if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) {
-        err = gone(x, d, i, b);
+        err = pr_gone(x, d, i, b);
         goto out;
       }
       if (!x->any_params && !same(b->shape, x->params[i].shape)) {

@@ -13,6 +13,7 @@ PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const cha
   x->session = client->session;
   x->program = program;
   x->name = strdup(name);
+  x->port = pw_port_of(name);
   x->fingerprint = strdup(fingerprint);
   x->replicas = replicas;
   x->partitions = partitions;

@@ -9,6 +9,7 @@
 #define PATHWAYS_CAPI_REMOTE_H_
 
 #include "edge.h"
+#include "held.h"
 
 typedef struct pr_memory pr_memory;
 
@@ -90,6 +91,10 @@ PJRT_Error* pr_buffer_gone(const char* slot);
 PJRT_Error* pr_buffer_deleted(const char* slot);
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
+// Of somebody who keeps a shard's object without a handle of the shard. Hold fails
+// where the last shard has gone.
+bool pr_object_hold(pr_object* object);
+void pr_object_release(pr_object* object);
 // pr_freed takes objects whose last shard has gone: none before a batch is
 // together, unless all are asked for.
 size_t pr_freed(pr_name* names, size_t room, bool all);
@@ -176,6 +181,7 @@ struct PJRT_Executable {
   pr_array *outputs, *params;
   size_t num_outputs, num_params;
   bool any_params;        // what it takes is not known here
+  pw_port port;           // it is not run, see reshard.c
   bool* donates;          // by parameter
   pr_memory** memories;   // [device][output]
   int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
@@ -197,6 +203,13 @@ struct PJRT_LoadedExecutable {
   PJRT_Executable* x;
   _Atomic bool deleted;
 };
+
+// pr_through is Execute of a program that is not run.
+PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args);
+// pr_gone is the error of an argument that is no more. The buffer is NULL where it was
+// destroyed.
+PJRT_Error* pr_gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* buffer);
+PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
 // How Go makes an executable.

@@ -99,10 +99,8 @@ static void flush(void) {
   prGoFlush();
 }
 
-void pr_buffer_release(pr_buffer* b) {
-  if (atomic_exchange_explicit(&b->gone, true, memory_order_acq_rel)) return;
-  pr_object* o = b->object;
-  atomic_fetch_sub_explicit(&b->device->bytes, pw_shape_bytes(b->shape), memory_order_relaxed);
+// shard_gone gives up a shard of an object.
+static void shard_gone(pr_object* o) {
   if (atomic_fetch_sub_explicit(&o->live, 1, memory_order_acq_rel) != 1) return;
   int64_t bytes = o->bytes;  // read before another thread takes o from the stack
   pr_object* head = atomic_load_explicit(&freed, memory_order_relaxed);
@@ -111,6 +109,28 @@ void pr_buffer_release(pr_buffer* b) {
   int64_t n = atomic_fetch_add_explicit(&num_freed, 1, memory_order_relaxed) + 1;
   bytes += atomic_fetch_add_explicit(&bytes_freed, bytes, memory_order_relaxed);
   if (n >= kManyFreed || bytes >= kMuchFreed) flush();
+}
+
+void pr_buffer_release(pr_buffer* b) {
+  if (atomic_exchange_explicit(&b->gone, true, memory_order_acq_rel)) return;
+  atomic_fetch_sub_explicit(&b->device->bytes, pw_shape_bytes(b->shape), memory_order_relaxed);
+  shard_gone(b->object);
+}
+
+bool pr_object_hold(pr_object* o) {
+  int32_t live = atomic_load_explicit(&o->live, memory_order_acquire);
+  do
+    if (live <= 0) return false;
+  while (!atomic_compare_exchange_weak_explicit(&o->live, &live, live + 1, memory_order_acq_rel, memory_order_acquire));
+  atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
+  return true;
+}
+
+void pr_object_release(pr_object* o) {
+  shard_gone(o);
+  pthread_mutex_lock(&mu);
+  drop_locked(o);
+  pthread_mutex_unlock(&mu);
 }
 
 size_t pr_freed(pr_name* names, size_t room, bool all) {
