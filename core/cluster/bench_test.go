@@ -3,45 +3,91 @@ package cluster_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport/inproc"
 )
+
+// stream is a client that keeps gangs under way, each of which reads the results
+// of the one before.
+type stream struct {
+	s      *session
+	step   *client.Remote
+	x      uint64
+	tokens []uint64
+	took   time.Duration
+}
+
+func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) *stream {
+	c := cluster.InProcess{Drivers: simulated(b, workers, 4), Lease: -1, Sequential: sequential}
+	if delay > 0 {
+		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return delay }}
+	}
+	l, err := c.Start(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(l.Close)
+	s := connect(b, l, "client")
+	devices := upTo(4 * workers)
+	return &stream{s: s, x: s.vector(devices, ramp),
+		step: s.program(sim.Program{Name: "step", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, devices...)}
+}
+
+// run runs gangs, of which so many are under way at once.
+func (m *stream) run(b *testing.B, gangs, depth int) {
+	begun := time.Now()
+	for range gangs {
+		token, y := m.s.start(m.step, m.x)
+		m.s.Free([]uint64{m.x})
+		m.x = y
+		if m.tokens = append(m.tokens, token); len(m.tokens) > depth {
+			m.end(b)
+		}
+	}
+	for len(m.tokens) > 0 {
+		m.end(b)
+	}
+	m.took += time.Since(begun)
+}
+
+func (m *stream) end(b *testing.B) {
+	if err := m.s.wait(m.tokens[0]); err != nil {
+		b.Fatal(err)
+	}
+	m.tokens = m.tokens[1:]
+}
 
 // Gangs a second through the whole control plane: a client, the controller, and
 // workers with four simulated devices each, whose computations take no time. One
 // computation is on all devices and reads the results of the one before; 64 are
-// under way at once.
+// under way at once. Beside it, in turns, a cluster that dispatches a gang when
+// the one before has ended: ratio is how many times slower it is.
 func BenchmarkGangs(b *testing.B) {
-	for _, workers := range []int{1, 16, 128, 512} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
-			l, _ := open(b, workers, 4)
-			s := connect(b, l, "client")
-			devices := upTo(4 * workers)
-			step := s.program(sim.Program{Name: "step", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, devices...)
-			x := s.vector(devices, ramp)
-			b.ReportAllocs()
-			b.ResetTimer()
-			var tokens []uint64
-			for range b.N {
-				token, y := s.start(step, x)
-				s.Free([]uint64{x})
-				x = y
-				if tokens = append(tokens, token); len(tokens) > 64 {
-					if err := s.wait(tokens[0]); err != nil {
-						b.Fatal(err)
-					}
-					tokens = tokens[1:]
+	for _, delay := range []time.Duration{0, 100 * time.Microsecond} {
+		for _, workers := range []int{1, 2, 16, 128, 512} {
+			b.Run(fmt.Sprintf("delay=%v/workers=%d", delay, workers), func(b *testing.B) {
+				const depth, turn = 64, 256
+				parallel, sequential := newStream(b, workers, delay, false), newStream(b, workers, delay, true)
+				for _, m := range []*stream{parallel, sequential} {
+					m.run(b, 2, depth)
+					m.took = 0
 				}
-			}
-			for _, token := range tokens {
-				if err := s.wait(token); err != nil {
-					b.Fatal(err)
+				b.ReportAllocs()
+				b.ResetTimer()
+				for left := b.N; left > 0; left -= turn {
+					parallel.run(b, min(left, turn), depth)
+					sequential.run(b, min(left, turn), depth)
 				}
-			}
-			b.StopTimer()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "gangs/s")
-			s.Close()
-			l.Close()
-		})
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/parallel.took.Seconds(), "gangs/s")
+				b.ReportMetric(float64(b.N)/sequential.took.Seconds(), "sequential/s")
+				b.ReportMetric(sequential.took.Seconds()/parallel.took.Seconds(), "ratio")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
