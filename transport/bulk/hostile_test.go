@@ -182,7 +182,7 @@ func TestHostile(t *testing.T) {
 			}
 		}},
 		{"more blocks than allowed", "", func(t *testing.T, h *hostile, _ string) {
-			for n := range uint64(maxOffers + 1) {
+			for n := range uint64(maxOffers + eagerBytes/eagerCost + 1) {
 				_ = h.conn.Send(kindOffer, offerFrame(nil, n, key(n, 1), 1<<20))
 			}
 		}},
@@ -421,6 +421,96 @@ func TestMemoryOfLost(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
+}
+
+// A block fails here while its bytes are coming into memory of the receiver's own.
+// Once the receiver is told, nothing is written there.
+func TestFailedWhileItComes(t *testing.T) {
+	const size = 200_000
+	x, _, address := neighbours(t, "tcp")
+	x.Peers([]*wire.Process{{Number: 3, Host: "here"}}, nil, nil)
+	h := intrude(t, address, 3)
+	s := raw(t, h.dial(address, 3, kindStream))
+	piece := func(n, offset uint64, data []byte) {
+		if _, err := s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, n, offset), uint32(len(data))), data...)); err != nil {
+			t.Error(err)
+		}
+	}
+	data := make([]byte, size)
+	fill(data, 1)
+	for id := uint64(1); id < 40; id += 2 {
+		into := make([]byte, size)
+		arrived := make(chan error, 1)
+		x.Expect(3, key(id, 0), size, into, func(_ transport.Block, err error) { arrived <- err })
+		h.send(kindOffer, offerFrame(nil, id, key(id, 0), size))
+		h.until(kindGrant)
+		go x.Fail(key(id, 0).Space, id, status.New(status.Aborted, "enough"))
+		piece(id, 0, data[:size/2])
+		if err := <-arrived; status.CodeOf(err) != status.Aborted {
+			t.Fatalf("%v (%v), expected ABORTED", err, status.CodeOf(err))
+		}
+		clear(into)
+		piece(id, size/2, data[size/2:]) // it was on its way
+		h.send(kindFailed, withStatus(numbers(nil, id), status.New(status.Aborted, "as you like")))
+
+		other := make([]byte, size) // goes the same way, behind
+		x.Expect(3, key(id+1, 0), size, other, func(_ transport.Block, err error) { arrived <- err })
+		h.send(kindOffer, offerFrame(nil, id+1, key(id+1, 0), size))
+		h.until(kindGrant)
+		piece(id+1, 0, data)
+		h.send(kindWritten, numbers(nil, id+1))
+		if err := <-arrived; err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(other, data) {
+			t.Error("other bytes came")
+		}
+		if !bytes.Equal(into, make([]byte, size)) {
+			t.Fatal("memory was written to after its owner had it back")
+		}
+	}
+}
+
+// A process that cannot be reached is lost; one that comes by itself is not.
+func TestUnreachable(t *testing.T) {
+	dir := t.TempDir()
+	l, err := stream.Listen(address("unix", dir, 1), options(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	x.Peers([]*wire.Process{
+		{Number: 2, Name: "two", Host: "here", Addresses: []string{"unix:" + dir + "/none"}},
+		{Number: 3, Name: "three", Host: "here", Addresses: []string{"unix:" + dir + "/none"}},
+	}, nil, nil)
+	lost, waits := make(chan error, 1), make(chan error, 1)
+	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { lost <- err })
+	x.PushBytes(3, key(1, 0), []byte("x"), func(err error) { waits <- err })
+	h := intrude(t, l.Address(), 3)
+	if err := <-lost; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2 (two)") {
+		t.Errorf("%v (%v), expected UNAVAILABLE for process 2 (two)", err, status.CodeOf(err))
+	}
+	three, err := x.find(3, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dialing := true; dialing; time.Sleep(time.Millisecond) { // it is tried no more
+		three.mu.Lock()
+		dialing = three.dialing
+		three.mu.Unlock()
+	}
+	x.PushBytes(3, key(2, 0), []byte("y"), func(error) {})
+	for range 2 {
+		r := reader{b: h.until(kindEager)}
+		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
+	}
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
 }
 
 // Whatever bytes come over a link and a stream, only who sent them is lost.

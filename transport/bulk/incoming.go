@@ -36,8 +36,8 @@ func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 	switch {
 	case l.incoming[n] != nil:
 		return nil, wrong("block %d twice", n)
-	case len(l.incoming) >= maxOffers:
-		return nil, wrong("more than %d blocks", maxOffers)
+	case len(l.incoming) >= maxOffers+eagerBytes/eagerCost: // quiet ones are not offers
+		return nil, wrong("more than %d blocks that have not ended", len(l.incoming))
 	}
 	t := &incoming{link: l, n: n, key: key, size: size}
 	l.incoming[n] = t

@@ -136,6 +136,12 @@ func (p *peer) dial() {
 	})
 }
 
+func (p *peer) linked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out != nil || p.lost != nil
+}
+
 // reach tries the addresses of a process for a while.
 func (p *peer) reach(process *wire.Process) error {
 	ctx, cancel := context.WithTimeout(p.x.ctx, p.x.config.DialTime)
@@ -162,6 +168,9 @@ func (p *peer) reach(process *wire.Process) error {
 				continue
 			}
 			return p.joined(l)
+		}
+		if p.linked() {
+			return nil // it came by itself
 		}
 		if failed == nil {
 			failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine", process.Addresses)

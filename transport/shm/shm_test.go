@@ -1,0 +1,327 @@
+package shm
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// get waits for a block.
+func get(t testing.TB, a *Arena, size int) *Block {
+	t.Helper()
+	b, err := try(a, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func try(a *Arena, size int) (*Block, error) {
+	type got struct {
+		b   *Block
+		err error
+	}
+	c := make(chan got, 1)
+	a.Get(size, func(b *Block, err error) { c <- got{b, err} })
+	g := <-c
+	return g.b, g.err
+}
+
+// mappings counts the shared memory of this process.
+func mappings(t testing.TB) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(maps, []byte("memfd:pathways"))
+}
+
+// Blocks are aligned, have their size, do not touch each other, and are counted,
+// whatever the order in which they come and go.
+func TestBlocks(t *testing.T) {
+	before := mappings(t)
+	rapid.Check(t, func(t *rapid.T) {
+		p := NewPool(Config{Limit: 64 << 20, Idle: time.Hour})
+		arenas := []*Arena{p.Arena("a", true, nil), p.Arena("b", false, nil)}
+		type live struct {
+			b     *Block
+			stamp byte
+			arena int
+		}
+		var blocks []live
+		used := []int64{0, 0}
+		check := func(l live) {
+			if l.b.Data[0] != l.stamp || l.b.Data[len(l.b.Data)-1] != l.stamp {
+				t.Fatalf("a block of %d bytes was written over", len(l.b.Data))
+			}
+		}
+		release := func(i int) {
+			l := blocks[i]
+			check(l)
+			used[l.arena] -= int64(len(l.b.Data))
+			l.b.Release()
+			blocks[i] = blocks[len(blocks)-1]
+			blocks = blocks[:len(blocks)-1]
+		}
+		for i := range rapid.IntRange(1, 150).Draw(t, "steps") {
+			if len(blocks) > 0 && (len(blocks) > 40 || rapid.Bool().Draw(t, "release")) {
+				release(rapid.IntRange(0, len(blocks)-1).Draw(t, "which"))
+				continue
+			}
+			which := rapid.IntRange(0, 1).Draw(t, "arena")
+			size := rapid.OneOf(rapid.IntRange(1, 300), rapid.IntRange(1, 40_000), rapid.IntRange(1, 500_000)).Draw(t, "size")
+			b, err := try(arenas[which], size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b.Data) != size || cap(b.Data) != size || uintptr(unsafe.Pointer(&b.Data[0]))%64 != 0 {
+				t.Fatalf("asked for %d bytes, got %d of %d at %p", size, len(b.Data), cap(b.Data), &b.Data[0])
+			}
+			if (b.Segment.File != nil) != (which == 0) {
+				t.Fatal("memory is shared that should not be, or the other way round")
+			}
+			stamp := byte(i + 1)
+			for j := range b.Data {
+				b.Data[j] = stamp
+			}
+			used[which] += int64(size)
+			blocks = append(blocks, live{b, stamp, which})
+			if s := p.Stats(); s.Used["a"] != used[0] || s.Used["b"] != used[1] || s.Mapped > 64<<20 || s.Mapped < used[0]+used[1] {
+				t.Fatalf("%+v, expected %v", s, used)
+			}
+		}
+		for len(blocks) > 0 {
+			release(0)
+		}
+		p.Trim()
+		if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used) != 0 {
+			t.Fatalf("%+v is left", s)
+		}
+	})
+	if n := mappings(t); n != before {
+		t.Errorf("%d mappings are left, %d were there before", n, before)
+	}
+}
+
+func TestNoBytes(t *testing.T) {
+	a := NewPool(Config{}).Arena("a", true, nil)
+	b := get(t, a, 0)
+	if b.Data == nil || len(b.Data) != 0 || a.Try(0) == nil {
+		t.Error("a block of no bytes")
+	}
+	b.Release()
+}
+
+// Who asks for more than there is waits for it, also for memory that
+// another arena does not use.
+func TestWaiting(t *testing.T) {
+	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
+	a, other := p.Arena("a", false, nil), p.Arena("b", false, nil)
+	if _, err := try(a, 9<<20); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "limit") {
+		t.Errorf("more than the limit: %v", err)
+	}
+	first := get(t, a, 8<<20)
+	if a.Try(1) != nil {
+		t.Error("there is more memory than allowed")
+	}
+	var order []int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Add(1)
+		other.Get(5<<20, func(b *Block, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			b.Release()
+			all.Done()
+		})
+	}
+	mu.Lock()
+	if len(order) != 0 {
+		t.Error("memory was given that is in use")
+	}
+	mu.Unlock()
+	first.Release()
+	all.Wait()
+	if len(order) != 4 {
+		t.Error(order)
+	}
+	p.Trim()
+}
+
+// A closed arena gives nothing, and its memory goes with the last block.
+func TestClose(t *testing.T) {
+	before := mappings(t)
+	p := NewPool(Config{Limit: 4 << 20, Idle: time.Hour})
+	told := 0
+	a := p.Arena("a", true, func(*Segment) { told++ })
+	b := get(t, a, 3<<20)
+	waits := make(chan error, 1)
+	a.Get(3<<20, func(_ *Block, err error) { waits <- err })
+	gone := status.New(status.Unavailable, "the peer has gone")
+	a.Close(gone)
+	if err := <-waits; err != gone {
+		t.Errorf("who waited got %v", err)
+	}
+	if _, err := try(a, 10); err != gone {
+		t.Errorf("a closed arena gives %v", err)
+	}
+	if a.Try(10) != nil {
+		t.Error("a closed arena gives a block")
+	}
+	fresh := p.Arena("b", true, nil)
+	next := make(chan *Block, 1)
+	fresh.Get(3<<20, func(b *Block, err error) { next <- b })
+	b.Data[0] = 1 // it is still there
+	select {
+	case <-next:
+		t.Fatal("memory of a closed arena was given to another")
+	default:
+	}
+	b.Release()
+	(<-next).Release()
+	p.Trim()
+	if told != 0 {
+		t.Error("a peer that has gone was told of memory")
+	}
+	if n := mappings(t); n != before {
+		t.Errorf("%d mappings are left, %d were there before", n, before)
+	}
+}
+
+// Memory that nobody uses goes back, and the peer is told.
+func TestIdle(t *testing.T) {
+	p := NewPool(Config{Idle: time.Millisecond})
+	told := make(chan uint32, 1)
+	a := p.Arena("a", true, func(s *Segment) { told <- s.Number })
+	b := get(t, a, 100)
+	number := b.Segment.Number
+	b.Release()
+	if got := <-told; got != number {
+		t.Errorf("segment %d went, the block was of %d", got, number)
+	}
+	if s := p.Stats(); s.Mapped != 0 {
+		t.Errorf("%+v is left", s)
+	}
+	b = get(t, a, 100)
+	if b.Segment.Number == number {
+		t.Error("a number was used twice")
+	}
+	b.Release()
+	<-told
+}
+
+func TestReleasedTwice(t *testing.T) {
+	p := NewPool(Config{})
+	b := get(t, p.Arena("a", false, nil), 100)
+	b.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("a block was released twice")
+		}
+		p.Trim()
+	}()
+	b.Release()
+}
+
+// What is written to a mapping is in the block.
+func TestMap(t *testing.T) {
+	before := mappings(t)
+	p := NewPool(Config{})
+	b := get(t, p.Arena("a", true, nil), 100_000)
+	s := b.Segment
+	fd, err := unix.Dup(int(s.File.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, 4096); err == nil {
+		t.Error("a segment can be cut short")
+	}
+	m, err := Map(os.NewFile(uintptr(fd), "segment"), s.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst, done, err := m.Use(b.Offset, int64(len(b.Data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	for i := range dst { // still mapped
+		dst[i] = byte(i)
+	}
+	done()
+	for i, v := range b.Data {
+		if v != byte(i) {
+			t.Fatalf("byte %d is %d", i, v)
+		}
+	}
+	for _, piece := range [][2]int64{{-1, 10}, {0, -1}, {s.Size, 1}, {1, s.Size}, {1 << 62, 1 << 62}, {0, 10}} {
+		if _, _, err := m.Use(piece[0], piece[1]); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("%d bytes at %d of memory that has gone: %v", piece[1], piece[0], err)
+		}
+	}
+	b.Release()
+	p.Trim()
+	if n := mappings(t); n != before {
+		t.Errorf("%d mappings are left, %d were there before", n, before)
+	}
+}
+
+func TestMapRefuses(t *testing.T) {
+	file := func(size int64, seals int) *os.File {
+		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), "test")
+		if err := f.Truncate(size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	plain, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		file *os.File
+		size int64
+	}{{file(4096, 0), 4096}, {file(4096, unix.F_SEAL_SHRINK), 8192}, {file(4096, unix.F_SEAL_SHRINK), 0}, {file(4096, unix.F_SEAL_SHRINK), -1}, {plain, 0}} {
+		if _, err := Map(c.file, c.size); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("%d bytes: %v", c.size, err)
+		}
+		if c.file.Close() == nil {
+			t.Error("the file is still open")
+		}
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	p := NewPool(Config{})
+	a := p.Arena("a", false, nil)
+	get(b, a, 1<<20).Release()
+	for b.Loop() {
+		a.Get(1000, func(x *Block, err error) { x.Release() })
+	}
+	p.Trim()
+}
