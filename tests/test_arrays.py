@@ -14,6 +14,10 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 
+pointer = pytest.mark.embedded("reads the address of an array")
+external = pytest.mark.embedded("shares an array's memory")
+
+
 def aligned(count, offset=0, dtype=np.float32, boundary=64):
     """Gives an array whose first byte is offset bytes past a boundary; XLA's CPU aliases host memory aligned to 64."""
     raw = np.zeros(count * np.dtype(dtype).itemsize + 2 * boundary, np.uint8)
@@ -25,6 +29,7 @@ def address(view):
     return view.__array_interface__["data"][0]
 
 
+@pointer
 def test_numpy_reads_without_a_copy():
     x = jnp.arange(1024.0) + 0
     view = np.asarray(x)
@@ -33,6 +38,7 @@ def test_numpy_reads_without_a_copy():
     assert address(np.array(x)) != x.unsafe_buffer_pointer()
 
 
+@pointer
 def test_device_put_of_aligned_memory_makes_no_copy():
     host = aligned(4096)
     host[:] = np.arange(4096)
@@ -41,6 +47,7 @@ def test_device_put_of_aligned_memory_makes_no_copy():
     np.testing.assert_array_equal(np.asarray(x), host)
 
 
+@pointer
 def test_device_put_of_unaligned_memory_copies():
     host = aligned(4096, offset=4)
     x = jax.device_put(host, jax.devices()[3], may_alias=True)
@@ -49,6 +56,7 @@ def test_device_put_of_unaligned_memory_copies():
     assert float(x.sum()) == 0
 
 
+@pytest.mark.embedded("the memory of devices is that of this process")
 def test_memory_of_cpu_devices_is_kept_for_the_next_arrays():
     # What malloc maps by itself goes back to the system with each free, and its pages are faulted in again.
     script = """
@@ -75,6 +83,7 @@ def test_memory_of_cpu_devices_is_kept_for_the_next_arrays():
     assert said == "1 0 1"  # before there is a device; with devices; above what glibc keeps
 
 
+@pointer
 def test_an_explicit_copy_keeps_the_values_of_the_call():
     host = aligned(1 << 16)
     host[:] = 1
@@ -94,6 +103,7 @@ def test_a_view_outlives_its_array():
     np.testing.assert_array_equal(view, np.arange(1000.0) * 2)
 
 
+@pointer
 def test_aliased_host_memory_lives_as_long_as_the_array():
     host = aligned(4096)
     host[:] = 9
@@ -125,6 +135,7 @@ def test_device_put_of_any_strides(order):
     np.testing.assert_array_equal(np.asarray(jax.jit(lambda v: v + 1)(x)), host + 1)
 
 
+@pointer
 def test_donation_reuses_the_memory_and_ends_the_input():
     x = jnp.arange(4096.0) + 0
     place = x.unsafe_buffer_pointer()
@@ -138,6 +149,7 @@ def test_donation_reuses_the_memory_and_ends_the_input():
     np.testing.assert_array_equal(np.asarray(y), np.arange(4096.0) + 1)
 
 
+@pointer
 def test_donation_does_not_happen_under_a_numpy_view():
     x = jnp.arange(4096.0) + 0
     view = np.asarray(x)
@@ -157,6 +169,7 @@ def test_one_array_given_twice_is_not_donated_half():
     np.testing.assert_array_equal(np.asarray(x), np.arange(16.0))
 
 
+@pointer
 def test_a_donated_loop_state_does_not_grow():
     step = jax.jit(lambda s: {"w": s["w"] * 0.5, "n": s["n"] + 1}, donate_argnums=0)
     state = {"w": jnp.ones(1 << 16), "n": jnp.int32(0)}
@@ -225,6 +238,7 @@ def test_a_sharded_array_in_pinned_memory():
     np.testing.assert_array_equal(np.asarray(jax.jit(lambda v: v @ v)(y)), host @ host)
 
 
+@external
 def test_dlpack_and_the_buffer_protocol_share_memory():
     x = jnp.arange(64.0) + 0
     view = np.from_dlpack(x)
@@ -247,6 +261,7 @@ def test_dlpack_keeps_a_sharded_array_refused():
         np.from_dlpack(x)
 
 
+@external
 def test_dlpack_capsules_never_consumed_are_freed():
     x = jnp.arange(1 << 18, dtype=jnp.float32) + 0
     for _ in range(100):

@@ -89,6 +89,7 @@ def test_options_that_nobody_knows_are_named():
     assert "no_such_option" in said and "INVALID_ARGUMENT" in said and "devices" in said
 
 
+@pytest.mark.embedded("sets the number of this process's devices")
 @pytest.mark.parametrize("value, said", [(0, "1 to"), (-4, "1 to"), (10**6, "1 to"), ("some", "whole number")])
 def test_numbers_of_devices_that_cannot_be(value, said):
     script = f"""
@@ -107,7 +108,7 @@ def test_numbers_of_devices_that_cannot_be(value, said):
 # --- programs and arguments, as any client of the C interface may give them ---
 
 C_API = """
-    import ctypes, json, sys
+    import ctypes, json, os, sys
     import numpy as np
     import pathways
     import pypjrt
@@ -129,7 +130,8 @@ C_API = """
         except errors.PjrtError as error:
             said[name] = [type(error).__name__, str(error)]
 
-    client = pypjrt.Client.create(str(pathways._native.library_path()), options={"devices": 3})
+    address = os.environ.get("PATHWAYS_ADDRESS")
+    client = pypjrt.Client.create(str(pathways._native.library_path()), options={} if address else {"devices": 3})
     def put(values, kind, device):
         return client.buffer_from_host(bytearray(values.tobytes()), kind, values.shape, device=device)
 

@@ -173,6 +173,7 @@ def test_exit_with_work_in_flight(run):
         assert not lines, done.stderr
 
 
+@pytest.mark.embedded("sets the number of this process's devices")
 def test_a_kernel_restarted_in_one_process():
     script = """
         import gc

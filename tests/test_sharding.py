@@ -145,6 +145,7 @@ def test_pmap_moves_inputs_to_its_devices(picks):
         np.testing.assert_array_equal(np.asarray(out), host * 2)
 
 
+@pytest.mark.embedded("reads the addresses of shards")
 def test_donation_of_a_sharded_array(mesh):
     host = values(8, 1024)
     # The result of a computation: memory of the plugin's own, not NumPy's, which may not be written over.

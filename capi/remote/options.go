@@ -37,7 +37,7 @@ func checkOptions(values *C.PJRT_NamedValue, n C.size_t) error {
 		case "devices", "memory_limit", "cpu_device_count":
 			return status.New(status.InvalidArgument, "option %s is for the devices of this machine; those of a cluster are what its workers were started with", name)
 		default:
-			return status.New(status.InvalidArgument, "there is no option %s for the client of a cluster", name)
+			return status.New(status.InvalidArgument, "there is no option %s for the client of a cluster, which takes none: what devices there are, its workers say", name)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import pathways
 import pytest
 
 # Each door of a script of its own; "bare" has what a person's shell would have.
-BARE = {"PATHWAYS_DEVICES": ""}
+BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
 
 def script(code, env=None, check=True):
@@ -67,15 +67,15 @@ def test_an_unknown_option_is_named_with_those_there_are():
     )
 
 
-def test_a_cluster_is_refused_rather_than_ignored():
-    with pytest.raises(pathways.PathwaysError, match="'host:1234' names a cluster") as caught:
+def test_an_address_is_never_ignored():
+    with pytest.raises(pathways.PathwaysError, match="comes too late: JAX already runs") as caught:
         pathways.init("host:1234")
-    assert caught.value.code == "UNIMPLEMENTED"
+    assert caught.value.code == "FAILED_PRECONDITION"
     done = script(
         "import pathways\n" + error_of("pathways.devices()"),
         env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
     )
-    assert done.stdout.startswith("UNIMPLEMENTED | the address 'host:1' names a cluster")
+    assert done.stdout.startswith("INVALID_ARGUMENT | ") and '"host:1" is no address of a cluster' in done.stdout
 
 
 @pytest.mark.parametrize("given", ["", "  ", 80, b"host:1"])
@@ -85,6 +85,7 @@ def test_a_wrong_address_is_refused(given):
     assert repr(given) in caught.value.message
 
 
+@pytest.mark.embedded("sets the number of this process's devices")
 def test_init_again_with_the_same_settings_does_nothing_and_with_others_says_what_to_do():
     before = jax.devices()
     pathways.init()
@@ -317,6 +318,7 @@ def test_stats_count_what_is_alive():
     assert live and all(isinstance(count, int) and count >= 0 for count in live.values())
 
 
+@pytest.mark.embedded("a trace shows what runs on this process's devices")
 def test_a_trace_is_json_that_names_what_ran(tmp_path):
     path = tmp_path / "trace.json"
     with pathways.trace(path):
