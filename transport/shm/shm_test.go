@@ -208,6 +208,7 @@ func TestClose(t *testing.T) {
 
 // Memory that nobody uses goes back, and the peer is told.
 func TestIdle(t *testing.T) {
+	before := mappings(t)
 	p := NewPool(Config{Idle: time.Millisecond})
 	told := make(chan uint32, 1)
 	a := p.Arena("a", true, func(s *Segment) { told <- s.Number })
@@ -226,6 +227,9 @@ func TestIdle(t *testing.T) {
 	}
 	b.Release()
 	<-told
+	for mappings(t) != before { // the peer is told first
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func TestReleasedTwice(t *testing.T) {
