@@ -12,9 +12,12 @@ func (st *State) Check() error {
 	var wrong []error
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 	views, users := map[int]int{}, map[*compiled]int{}
-	out := map[*session]int{}
+	out, untold := map[*session]int{}, map[*session]int{}
 	for n, g := range st.gangs {
 		out[g.s]++
+		if g.err == nil { // otherwise the client knows
+			untold[g.s]++
+		}
 		left := 0
 		g.waits.each(func(slot int) {
 			left++
@@ -39,8 +42,8 @@ func (st *State) Check() error {
 		if s.waiting != nil && s.waiting.island.held[s.waiting.ticket] != s.waiting {
 			say("session %d waits for a run that its island does not know", id)
 		}
-		if told := len(s.ok) + len(s.failed); s.underWay < told+s.out {
-			say("session %d has %d operations under way of which %d were dispatched and %d have ended", id, s.underWay, s.out, told)
+		if told := len(s.ok) + len(s.failed); s.underWay < told+untold[s] {
+			say("session %d has %d operations under way of which %d were dispatched and %d have ended", id, s.underWay, untold[s], told)
 		}
 		seen := set{}
 		for _, slot := range s.slots {

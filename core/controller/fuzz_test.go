@@ -59,6 +59,9 @@ func FuzzFrames(f *testing.F) {
 		b.step(Event{Kind: Lost, Conn: rude})
 		b.step(Event{Kind: Lost, Conn: worker})
 		b.step(Event{Kind: Tick})
+		if err := b.st.Check(); err != nil {
+			t.Fatal(err)
+		}
 		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 || b.st.islands[0].sched.Running() != 0 {
 			// Gangs may still wait for the worker that is there.
 			for _, g := range b.st.gangs {

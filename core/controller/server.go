@@ -19,6 +19,7 @@ import (
 type ServerConfig struct {
 	Heartbeat  time.Duration // told to clients and workers; 1 s
 	Lease      time.Duration // that a session outlives its connection; 10 s, negative is none
+	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
 	Cache      string // folder of compiled programs; "" keeps them in memory only
 	Limits     Limits
@@ -64,6 +65,10 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Lease == 0 {
 		c.Lease = 10 * time.Second
 	}
+	silence := c.Silence
+	if silence > 0 {
+		silence = max(silence, 4*c.Heartbeat)
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -77,7 +82,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	var random [40]byte
 	rand.Read(random[:])
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:], Heartbeat: int64(c.Heartbeat),
-		Lease: int64(max(c.Lease, 0)), Sequential: c.Sequential, Cached: s.cache != nil, Limits: c.Limits})
+		Lease: int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil, Limits: c.Limits})
 	s.running.Add(1)
 	go s.tick(min(c.Heartbeat, max(c.Lease, 10*time.Millisecond)))
 	return s, nil

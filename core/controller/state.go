@@ -76,6 +76,7 @@ type Config struct {
 	Key       []byte // makes the proofs by which processes let each other in, see wire.Prove
 	Heartbeat int64  // nanoseconds; told to clients and workers
 	Lease     int64  // nanoseconds that a session outlives its connection
+	Silence   int64  // nanoseconds after which a worker that says nothing is lost, a few heartbeats; 0 is never
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
 	Sequential bool
@@ -144,6 +145,7 @@ type State struct {
 	limits Limits
 	now    int64
 	begun  int64
+	ticked int64 // the last Tick
 
 	conns    map[uint64]*conn
 	process  uint64 // number given last
@@ -325,9 +327,30 @@ func (st *State) lost(c *conn, err error) {
 }
 
 func (st *State) tick() {
+	st.listen()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
 			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))
+		}
+	}
+}
+
+// listen loses workers that hang: their connections live, and nothing comes.
+func (st *State) listen() {
+	silence, last := st.config.Silence, st.ticked
+	st.ticked = st.now
+	if silence <= 0 {
+		return
+	}
+	// Where the controller itself did not run, workers may have spoken all the time.
+	paused := st.now-last > silence/2
+	for _, number := range slices.Clone(st.present) {
+		c := st.conns[number]
+		switch w := c.w; {
+		case paused:
+			w.heard = st.now
+		case st.now-w.heard >= silence:
+			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does", w.name, float64(st.now-w.heard)/1e9))
 		}
 	}
 }

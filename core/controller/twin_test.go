@@ -58,6 +58,9 @@ func (w *twin) step(ev Event) {
 	for _, a := range w.st.Step(ev, nil) {
 		w.see(a)
 	}
+	if err := w.st.Check(); err != nil {
+		w.t.Fatalf("after an event of kind %d: %v", ev.Kind, err)
+	}
 	running := 0
 	for _, is := range w.st.islands {
 		running += is.sched.Running()
