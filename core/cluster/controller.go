@@ -41,7 +41,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log, Stopped: cancel,
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log, Stopped: cancel,
 	})
 	if err != nil {
 		return err
