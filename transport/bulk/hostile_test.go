@@ -171,6 +171,9 @@ func TestHostile(t *testing.T) {
 		{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
 		{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindTaken, withStatus(numbers(nil, 9), nil)) }},
 		{"credit that was not given", "", func(t *testing.T, h *hostile, _ string) { h.send(kindCredit, numbers(nil, 64)) }},
+		{"a long block unasked", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindEager, eagerFrame(nil, 1, key(98, 0), make([]byte, eagerSize+1)))
+		}},
 		{"more than its credit", "", func(t *testing.T, h *hostile, _ string) {
 			for n := range uint64(eagerBytes/eagerUse(eagerSize) + 1) {
 				_ = h.conn.Send(kindEager, eagerFrame(nil, n, key(n, 1), make([]byte, eagerSize))) // the last ones may find it gone

@@ -76,8 +76,9 @@ func (l *link) run() {
 // lost is told that the link broke.
 func (l *link) lost(err error) {
 	name := l.peer.name()
-	l.x.log.Warn("a peer is lost", "peer", name, "why", err)
-	l.peer.lose(status.New(status.Unavailable, "%s is lost: %w", name, err))
+	if l.peer.lose(status.New(status.Unavailable, "%s is lost: %w", name, err)) {
+		l.x.log.Warn("a peer is lost", "peer", name, "why", err)
+	}
 }
 
 // lose ends the link. The peer's mu is held.

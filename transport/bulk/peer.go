@@ -167,7 +167,11 @@ func (p *peer) reach(process *wire.Process) error {
 				failed = err
 				continue
 			}
-			return p.joined(l)
+			if err := p.joined(l); err != nil {
+				conn.Close()
+				return err
+			}
+			return nil
 		}
 		if p.linked() {
 			return nil // it came by itself
@@ -194,12 +198,12 @@ func (x *Exchange) hello() *wire.Hello {
 	return h
 }
 
-// joined puts a new link to use, and runs it.
+// joined puts a new link to use, and runs it. On an error the caller closes the
+// connection.
 func (p *peer) joined(l *link) error {
 	p.mu.Lock()
 	if p.lost != nil {
 		defer p.mu.Unlock()
-		go l.conn.Close()
 		return p.lost
 	}
 	p.links[l] = struct{}{}
@@ -221,12 +225,12 @@ func (p *peer) joined(l *link) error {
 	return nil
 }
 
-// lose ends everything from and to the process.
-func (p *peer) lose(err error) {
+// lose ends everything from and to the process. False says that it had ended.
+func (p *peer) lose(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lost != nil {
-		return
+		return false
 	}
 	p.lost = err
 	_, expected := p.x.table.Lose(p.number, err)
@@ -242,6 +246,7 @@ func (p *peer) lose(err error) {
 		l.lose(err)
 	}
 	p.links, p.out = nil, nil
+	return true
 }
 
 // Take makes a link, or a stream of one, of a connection that has come. It does
