@@ -41,6 +41,7 @@ type Board struct {
 	waits   map[mail]wait
 	early   map[mail][]byte  // for a meeting that has yet to start
 	open    map[*meeting]int // blocks that are missing
+	awake   int              // who lingers: the bell need not wake the poller
 	live    map[uint64]bool  // gangs that have begun
 	highest uint64           // of those and of ended ones
 }
@@ -83,6 +84,7 @@ const (
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
 	placesMax    = 256
 	retryPause   = 50 * time.Microsecond
+	lingerTime   = 100 * time.Microsecond
 	sleepForEver = 1 << 30
 )
 
@@ -173,18 +175,25 @@ func (b *Board) Close() {
 	b.bell(b.self, 0).Add(1)
 	wake(b.bell(b.self, 0))
 	<-b.done
-	for i := range b.out { // a writer of a queue sees closed
-		for {
-			b.out[i].mu.Lock()
-			busy := b.out[i].busy
-			b.out[i].mu.Unlock()
-			if !busy {
-				break
-			}
-			time.Sleep(retryPause)
-		}
+	// Who writes a queue or lingers sees closed.
+	for ; b.used(); time.Sleep(retryPause) {
 	}
 	_ = unix.Munmap(b.data)
+}
+
+// used says whether somebody else than the poller is in the memory.
+func (b *Board) used() bool {
+	for i := range b.out {
+		b.out[i].mu.Lock()
+		busy := b.out[i].busy
+		b.out[i].mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.awake > 0
 }
 
 func (b *Board) reaches(process uint64) bool {
@@ -353,6 +362,44 @@ func (b *Board) arrive() {
 	}
 }
 
+// linger looks for the last blocks of a meeting for a while, before its call has
+// to be ended from elsewhere: the device's own thread goes on with the answer, no
+// other is woken, and the processes of a busy machine take turns. InHand is 1 + the
+// call's index.
+func (b *Board) linger(m *meeting, inHand int) {
+	b.mu.Lock()
+	if b.open[m] == 0 || b.closed.Load() {
+		b.mu.Unlock()
+		return
+	}
+	b.awake++
+	b.bell(b.self, 1).Store(0)
+	b.mu.Unlock()
+	var full []*meeting
+	for end := time.Now().Add(lingerTime); ; {
+		yield()
+		b.mu.Lock()
+		full = b.take(full[:0])
+		last := b.open[m] == 0 || time.Now().After(end) || b.closed.Load()
+		if last {
+			b.awake--
+			full = b.take(full)
+		}
+		b.mu.Unlock()
+		for i, f := range full {
+			if f == m {
+				f.let(nil, inHand)
+			} else {
+				f.letGo(nil)
+			}
+			full[i] = nil
+		}
+		if last {
+			return
+		}
+	}
+}
+
 // take reads all rings and sets the bell. It gives the meetings that have got
 // their last block, each with one hold left to let go. mu is held.
 func (b *Board) take(full []*meeting) []*meeting {
@@ -365,6 +412,9 @@ func (b *Board) take(full []*meeting) []*meeting {
 		more := uint32(sleepForEver)
 		for _, n := range b.open {
 			more = min(more, uint32(n))
+		}
+		if b.awake > 0 {
+			return full // target is 0
 		}
 		if more == sleepForEver {
 			more = 64 // nobody waits: empty the rings now and then
@@ -423,6 +473,7 @@ func (b *Board) poll() {
 	for !b.closed.Load() {
 		b.mu.Lock()
 		full = b.take(full[:0])
+		others := b.awake > 0 // who see to what comes, and set the bell when they go
 		b.mu.Unlock()
 		for i, m := range full {
 			m.letGo(nil)
@@ -433,12 +484,15 @@ func (b *Board) poll() {
 		}
 		n := bell.Load()
 		w := target.Load()
-		if w == 0 || int32(n-w) >= 0 || b.closed.Load() {
+		if !others && (w == 0 || int32(n-w) >= 0) || b.closed.Load() {
 			continue
 		}
 		sleep(bell, n)
 	}
 }
+
+// yield lets another thread run that waits for this one's processor.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // sleep waits on a word until it is not n, or somebody wakes it. It may return
 // for no reason.

@@ -27,7 +27,7 @@
 // # Concurrency
 //
 // All methods may be called from any goroutine, from within Done too. Done runs
-// on a goroutine of its own, except where a call is answered at once.
+// on a goroutine of its own, except where Enter has the answer.
 package collective
 
 import (

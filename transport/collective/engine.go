@@ -176,9 +176,9 @@ func (e *Engine) Close() {
 }
 
 // Enter takes a device's arrival at a collective. It does not wait. Done is
-// called before Enter returns where the answer needs nobody else: the numbers of
-// a partition or replica, a rank that meets nobody, a call that cannot be
-// answered.
+// called before Enter returns where the answer is there: the numbers of a
+// partition or replica, a rank that meets nobody, a call that cannot be answered,
+// and the last of a process where all others have come or come within lingerTime.
 func (e *Engine) Enter(c Call) {
 	e.mu.RLock()
 	g := e.launches[c.Launch]
@@ -239,7 +239,10 @@ func (g *gang) enter(c Call) {
 	s.open[i], s.open[last] = s.open[last], nil
 	s.open = s.open[:last]
 	g.mu.Unlock()
-	m.start()
+	m.start(1 + at.index)
+	if b := g.engine.board; b != nil {
+		b.linger(m, 1+at.index)
+	}
 }
 
 // site finds or makes the gang's state of a spec. g.mu is held.

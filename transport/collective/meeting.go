@@ -41,6 +41,7 @@ type meeting struct {
 	calls   []Call
 	missing int
 	round   int
+	inline  int // 1 + the call that whoever ends the meeting has in hand; 0 is none
 
 	blocks []transport.Block // by peer; each set before its hold is let go
 	holds  atomic.Int64      // what the round waits for: blocks, pushes that read our memory, and start
@@ -51,10 +52,12 @@ func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls}
 }
 
-// start begins a round: pushes what the peers need and expects theirs.
-func (m *meeting) start() {
+// start begins a round: pushes what the peers need and expects theirs. Who has a
+// call in hand passes 1 + its index, else 0.
+func (m *meeting) start(inHand int) {
 	t, g := m.table, m.gang
 	if len(t.peers) == 0 {
+		m.inline = inHand
 		m.work()
 		return
 	}
@@ -124,6 +127,7 @@ func (m *meeting) start() {
 		board.arrive()
 	}
 	if m.holds.Add(-1) == 0 {
+		m.inline = inHand
 		m.work()
 	}
 }
@@ -143,7 +147,10 @@ func (m *meeting) hold() bool {
 
 // letGo ends one hold. It may be on a goroutine of the exchange, which must not
 // wait, nor work for long.
-func (m *meeting) letGo(err error) {
+func (m *meeting) letGo(err error) { m.let(err, 0) }
+
+// let is letGo of whoever has a call in hand; see start.
+func (m *meeting) let(err error, inHand int) {
 	if err != nil {
 		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
 		if m.failed.CompareAndSwap(nil, &why) && m.gang.reason() == nil {
@@ -157,6 +164,7 @@ func (m *meeting) letGo(err error) {
 		go m.work()
 		return
 	}
+	m.inline = inHand
 	m.work()
 }
 
@@ -178,8 +186,10 @@ func (m *meeting) work() {
 		m.blocks[i] = transport.Block{}
 	}
 	if err == nil && m.round+1 < len(m.table.rounds) {
+		inHand := m.inline
+		m.inline = 0
 		m.round++
-		m.start()
+		m.start(inHand)
 		return
 	}
 	m.end(err)
@@ -187,12 +197,16 @@ func (m *meeting) work() {
 
 // end ends the calls that have arrived. Each goes on with its device's program
 // on a goroutine of its own, so that a chain of collectives is no recursion and
-// a device never waits for another's work.
+// a device never waits for another's work; but for the one in hand, which goes on
+// when its Enter returns.
 func (m *meeting) end(err error) {
-	for _, c := range m.calls {
-		if c.Done != nil {
+	for i, c := range m.calls {
+		if c.Done != nil && i != m.inline-1 {
 			go c.Done(err)
 		}
+	}
+	if m.inline > 0 {
+		m.calls[m.inline-1].Done(err)
 	}
 }
 
