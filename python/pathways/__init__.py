@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pathways._doctor import Report
 
-__all__ = ["PathwaysError", "__version__", "devices", "doctor", "init", "shutdown", "stats", "trace"]
+__all__ = ["PathwaysError", "__version__", "devices", "doctor", "init", "reshard", "shutdown", "stats", "trace"]
 
 
 def init(
@@ -81,6 +81,32 @@ def devices() -> list[jax.Device]:
       PathwaysError: with the code and the reason for which there are none.
     """
     return _backend.devices()
+
+
+def reshard(arrays: Any, shardings: Any) -> Any:
+    """Moves arrays to other shardings, on the same devices or any others, without a detour through this process.
+
+    Every destination shard is put together from the boxes of source shards that it needs, which go from device to device,
+    and in a cluster from worker to worker. It does not wait for the data: what is returned can be used at once, and an
+    error of what computes an array goes on to what it becomes. The arrays given stay as they are.
+
+    `jax.device_put` takes this way too wherever stock JAX would read an array on the host.
+
+    Args:
+      arrays: an array or a pytree of arrays, on devices of Pathways.
+      shardings: a `jax.sharding.Sharding` or a device; or a pytree of them, a prefix of the arrays'.
+
+    Returns:
+      arrays of the same values; those that have such a sharding already are returned themselves.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for what is no array of Pathways or no sharding, and for an array that was deleted
+        or donated; RESOURCE_EXHAUSTED where there is no room.
+      ValueError: from JAX, where an array does not divide into the shards of a sharding.
+    """
+    from pathways import _reshard
+
+    return _reshard.reshard(arrays, shardings)
 
 
 def stats() -> dict[str, Any]:

@@ -122,7 +122,7 @@ def register() -> None:
 
 
 def _register_plugin(xla_bridge: Any) -> None:
-    from pathways import _ffi  # here, since it imports packages that come with JAX
+    from pathways import _ffi, _reshard  # here, since they import JAX and packages that come with it
 
     library = _native.load()
     _native.set_plugin_dirs(_package_dirs())
@@ -139,6 +139,7 @@ def _register_plugin(xla_bridge: Any) -> None:
         c_api=c_api,
     )
     _ffi.install(library)
+    _reshard.install()
     _native.set_locate(_location)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
     atexit.register(_at_exit, os.getpid())
@@ -294,6 +295,10 @@ def shutdown(timeout: float) -> None:
 def _forget_clients() -> None:
     """Makes JAX drop its clients, so that the next use of it makes new ones."""
     import jax.extend.backend
+
+    from pathways import _reshard
+
+    _reshard.forget()
 
     try:
         jax.extend.backend.clear_backends()

@@ -96,6 +96,12 @@ def _raise(text: str | None) -> None:
         raise PathwaysError.parse(text)
 
 
+def check(refusal: int | None) -> None:
+    """Raises what a function of the library refused with, a text to be freed; None, it did not."""
+    if refusal:
+        _raise(_text(load(), refusal))
+
+
 def set_plugin_dirs(directories: list[str]) -> None:
     """Says where packages are installed, for the search of a PJRT plugin. Has effect before the first client only."""
     # A colon cannot be written in the list; such a directory is not searched.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from pathways import _native
 from pathways._errors import PathwaysError
 
-NAME = "pathways"
-CACHED = 1024  # pairs of shardings that are kept, with their programs
+CACHED = 1024  # ways from one sharding to another that are kept, with their programs
+STOCK = "shard_sharded_device_array_slow_path"
 
 
 def __pathways_export(x):  # the library knows it by its name
@@ -54,11 +54,6 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _check(pointer: int | None) -> None:
-    if pointer:
-        raise PathwaysError.parse(_native._text(_library(), pointer) or "")
-
-
 class _Plan:
     """The library's plan for one shape and pair of shardings."""
 
@@ -68,16 +63,16 @@ class _Plan:
         number = ctypes.c_uint64()
         pointers = [array.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)) for array in (dims, *lists)]
         kind = (target.memory_kind or "").encode()
-        _check(
-            _library().pathways_plan(
-                len(shape), pointers[0], len(lists[0]), pointers[1], len(lists[1]), pointers[2], kind, number
-            )
+        library = _library()
+        refusal = library.pathways_plan(
+            len(shape), pointers[0], len(lists[0]), pointers[1], len(lists[1]), pointers[2], kind, number
         )
-        self.number = number.value
+        _native.check(refusal)
+        self.number, self._free = number.value, library.pathways_plan_free
 
     def __del__(self):
         if hasattr(self, "number"):
-            _library().pathways_plan_free(self.number)
+            self._free(self.number)
 
 
 def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
@@ -89,41 +84,87 @@ def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
-@functools.lru_cache(CACHED)
-def _plan(shape: tuple[int, ...], source: Sharding, target: Sharding) -> _Plan:
-    return _Plan(shape, source, target)
+def _at_once(function: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
+    """The function, for calls that may come while JAX traces something else."""
+
+    def call(x):
+        with jax.ensure_compile_time_eval():
+            return function(x)
+
+    return call
 
 
 @functools.lru_cache(CACHED)
-def _export(shape: tuple[int, ...], dtype: np.dtype, weak: bool, sharding: Sharding) -> Any:
-    aval = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak)
-    return jax.jit(__pathways_export, keep_unused=True).lower(aval).compile()
+def _export(aval: jax.ShapeDtypeStruct) -> Any:
+    function = jax.jit(__pathways_export, keep_unused=True)
+    compiled, any_layout = function.lower(aval).compile(), _at_once(function)
+
+    def take(x):
+        try:
+            compiled(x)
+        except ValueError:  # it has a layout of its own
+            any_layout(x)
+
+    return take
 
 
 @functools.lru_cache(CACHED)
-def _import(shape: tuple[int, ...], dtype: np.dtype, weak: bool, sharding: Sharding) -> Any:
+def _import(aval: jax.ShapeDtypeStruct) -> Any:
     def __pathways_import():
-        # Without a type of its own a number of Python stays weakly typed.
-        zero = {"f": 0.0, "i": 0, "c": 0j}[dtype.kind] if weak else np.zeros((), dtype)
-        return jax.lax.broadcast(zero, shape)
+        # A number of Python, which has no type of its own, keeps the result weakly typed.
+        zero = {"f": 0.0, "i": 0, "c": 0j}[aval.dtype.kind] if aval.weak_type else np.zeros((), aval.dtype)
+        return jax.lax.broadcast(zero, aval.shape)
 
-    return jax.jit(__pathways_import, out_shardings=sharding).lower().compile()
+    return jax.jit(__pathways_import, out_shardings=aval.sharding).lower().compile()
+
+
+def _ours(sharding: Sharding) -> bool:
+    return all("Open Pathways" in device.client.platform_version for device in sharding.device_set)
 
 
 @functools.lru_cache(CACHED)
-def _identity(sharding: Sharding) -> Any:
-    return jax.jit(lambda x: x, out_shardings=sharding)
+def _route(
+    shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
+) -> Callable[[jax.Array], jax.Array] | None:
+    """What brings such arrays from one sharding to another; None where that is not for the library to do."""
+    if not (_ours(source) and _ours(target)):
+        return None
+    before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
+    leaves = jax.ShapeDtypeStruct(shape, dtype, sharding=source, weak_type=weak)
+    if list(before) == list(after):
+        # On the same devices it is a computation, which the compiler knows best how to do.
+        return _at_once(jax.jit(lambda x: x, out_shardings=target))
+    if len(before) == len(after) == 1:
+        return lambda x: jax.device_put(x, target)  # JAX copies it from device to device
+    if wide := _wide(dtype):
+        widen = _at_once(jax.jit(lambda x: _cast(x, wide), out_shardings=source))
+        narrow = _at_once(jax.jit(lambda x: _cast(x, dtype), out_shardings=target))
+        middle = _route(shape, np.dtype(wide), False, source, target)
+        return lambda x: narrow(middle(widen(x)))
+    comes = jax.ShapeDtypeStruct(shape, dtype, sharding=target, weak_type=weak)
+    return functools.partial(_move, _export(leaves), _Plan(shape, source, target), _import(comes))
 
 
-@functools.lru_cache(CACHED)
-def _convert(dtype: np.dtype, cast: bool) -> Any:
-    convert = jax.lax.convert_element_type if cast else jax.lax.bitcast_convert_type
-    return jax.jit(lambda x: convert(x, dtype))
+def _wide(dtype: np.dtype) -> type | None:
+    """For elements that are no whole bytes, a type in which they move."""
+    name = dtype.name
+    if name in ("int2", "int4"):
+        return np.int8
+    return np.uint8 if name in ("uint2", "uint4", "float4_e2m1fn") else None
+
+
+def _cast(x: jax.Array, dtype: Any) -> jax.Array:
+    """Between a narrow type and the bytes in which it moves."""
+    if x.dtype == "float4_e2m1fn":
+        x = jax.lax.bitcast_convert_type(x, "uint4")
+    if dtype == "float4_e2m1fn":
+        return jax.lax.bitcast_convert_type(jax.lax.convert_element_type(x, "uint4"), dtype)
+    return jax.lax.convert_element_type(x, dtype)
 
 
 def forget() -> None:
     """Lets go of all that was made for devices that are no more."""
-    for cache in (_plan, _export, _import, _identity, _convert):
+    for cache in (_route, _export, _import):
         cache.cache_clear()
 
 
@@ -132,29 +173,76 @@ def forget() -> None:
 _local = threading.local()
 
 
-def _numbers() -> Any:
-    """Room of the calling thread for one number."""
+def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
+    library = _library()
     try:
-        return _local.numbers
+        number = _local.number  # room of this thread for one number
     except AttributeError:
-        _local.numbers = (ctypes.c_uint64 * 1)()
-        return _local.numbers
-
-
-def move(x: jax.Array, target: Sharding) -> jax.Array:
-    """Moves an array by the library."""
-    shape, dtype, weak, source = x.shape, x.dtype, x.aval.weak_type, x.sharding
-    library, numbers = _library(), _numbers()
-    plan = _plan(shape, source, target)
-    take, give = _export(shape, dtype, weak, source), _import(shape, dtype, weak, target)
+        number = _local.number = (ctypes.c_uint64 * 1)()
     take(x)
-    if library.pathways_exported(numbers, 1) != 1:
-        raise PathwaysError("INTERNAL", "the array did not leave JAX; is it on a device of Pathways?")
-    held = numbers[0]
+    if library.pathways_exported(number, 1) != 1:
+        raise PathwaysError("INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways")
+    exported = (ctypes.c_uint64 * 1)(number[0])
     try:
-        refusal = library.pathways_reshard(held, plan.number, numbers)
+        refusal = library.pathways_reshard(exported[0], plan.number, number)
     finally:
-        library.pathways_release((ctypes.c_uint64 * 1)(held), 1)
-    _check(refusal)
-    library.pathways_import(numbers, 1)
+        library.pathways_release(exported, 1)
+    _native.check(refusal)
+    library.pathways_import(number, 1)
     return give()
+
+
+def reshard(tree: Any, shardings: Any) -> Any:
+    if isinstance(tree, jax.Array) and isinstance(shardings, Sharding):
+        return _one(tree, shardings)
+    try:
+        targets = jax.tree.leaves(jax.tree.broadcast(shardings, tree))
+    except ValueError as error:
+        raise PathwaysError("INVALID_ARGUMENT", f"the shardings are no prefix of the arrays' tree: {error}") from None
+    leaves, structure = jax.tree.flatten(tree)
+    return structure.unflatten(_one(x, target) for x, target in zip(leaves, targets, strict=True))
+
+
+def _one(x: Any, target: Any) -> jax.Array:
+    if isinstance(target, jax.Device):
+        target = SingleDeviceSharding(target)
+    if not isinstance(target, Sharding):
+        raise PathwaysError("INVALID_ARGUMENT", f"{target!r} is no place for an array: expected a Sharding or a Device")
+    if not isinstance(x, jax.Array):
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"reshard moves arrays of JAX, and got {type(x)}; bring it in with jax.device_put()"
+        )
+    if isinstance(x, jax.core.Tracer) or jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        return jax.device_put(x, target)
+    if x.is_deleted():
+        raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
+    if x.sharding.is_equivalent_to(target, x.ndim):
+        return x if x.committed else jax.device_put(x, target)
+    route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
+    if route is None:
+        raise PathwaysError(
+            "INVALID_ARGUMENT",
+            f"reshard moves arrays between devices of Pathways, and got one from {x.sharding} to {target}; use "
+            "jax.device_put() where others take part",
+        )
+    return route(x)
+
+
+def install() -> None:
+    """Has JAX move arrays by the library wherever it would read them on the host to bring them to other shardings.
+
+    There is one such place in JAX, behind device_put() and behind arguments that a computation needs otherwise than
+    they are. Where a version of JAX has it no more, device_put() is as slow as in stock JAX, and reshard() is not.
+    """
+    from jax._src import array
+
+    stock = getattr(array, STOCK, None)
+    if stock is None or hasattr(stock, "__wrapped__"):
+        return
+
+    @functools.wraps(stock)
+    def moved(x, devices, indices, sharding):
+        route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
+        return stock(x, devices, indices, sharding) if route is None else route(x)
+
+    setattr(array, STOCK, moved)
