@@ -18,6 +18,7 @@ VENV_NEW := .venv-3.13
 # The second environment is for another Python and the newest JAX; none where the first is that already.
 NEW := $(if $(PYTHON_NEW),$(if $(call runs,$(PYTHON),sys.version_info[:2] == (3$(comma) 13)),,$(VENV_NEW)))
 VENVS := $(VENV) $(NEW)
+PEERS := .venv-peers
 
 LIBRARY := python/pathways/libpathways.so
 SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find $(wildcard capi core device transport python) -type f \
@@ -73,8 +74,21 @@ lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, stati
 	$(VENV)/bin/ruff format --check .
 
 .PHONY: bench
-bench: $(VENV)/.installed ## measure against stock JAX, ratios first
-	$(VENV)/bin/python tests/bench/run.py
+bench: $(VENV)/.installed $(PEERS)/.installed ## measure against stock JAX, and clusters against their peers, ratios first
+	GO=$(GO) $(VENV)/bin/python tests/bench/run.py $(BENCH)
+
+.PHONY: bench-peers
+bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 1.4 GB
+
+# Beside the same JAX. Each that cannot be had here is left out, by the benchmark too.
+$(PEERS)/.installed: $(VENV)/.dependencies
+	@echo "== $(PEERS): the peers of the benchmark"
+	@$(VENV)/bin/python -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet $$($(VENV)/bin/python -m pip freeze | grep -E '^(jax|jaxlib|numpy)==')
+	@for peer in ray torchmonarch; do \
+		$(PEERS)/bin/python -m pip install --quiet $$peer || echo "$$peer cannot be installed here; the benchmark leaves it out"; \
+	done
+	@touch $@
 
 .PHONY: build
 build: check-go $(LIBRARY) ## compile libpathways.so into the source tree
@@ -115,7 +129,7 @@ fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
 
 .PHONY: clean
 clean: ## remove everything that make made
-	rm -rf build dist out $(VENV) $(VENV_NEW) .pytest_cache .ruff_cache .hypothesis $(LIBRARY)
+	rm -rf build dist out $(VENV) $(VENV_NEW) $(PEERS) .pytest_cache .ruff_cache .hypothesis $(LIBRARY)
 	find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: check-go

@@ -1,11 +1,9 @@
-"""Measures Open Pathways beside stock JAX: the same script through three doors, in turns, so that noise hits all alike.
+"""Measures Open Pathways beside stock JAX, and its clusters beside other systems, in turns.
 
-    python tests/bench/run.py [--quick] [--rows tiny,step] [--out out]
+    python tests/bench/run.py [--quick] [--only embedded|cluster] [--rows tiny,step] [--out out]
 
-The doors are "pathways", "jaxlib" (stock JAX with the CPU client inside jaxlib) and "plugin" (stock JAX with the very
-plugin that Pathways drives). Each is a process that lives for the whole run; in each round each of them runs one short
-segment of the same calls, in rotating order. A ratio is taken within a round; what is printed is the median over the
-rounds with the lowest and the highest in brackets. Writes bench.json and bench.png. README.md says how to read them.
+Ratios first; each is taken within a round, and printed as the median over the rounds with the lowest and the highest in
+brackets. Writes bench.json and bench.png. README.md says how to read them.
 """
 
 import argparse
@@ -13,179 +11,36 @@ import json
 import os
 import pathlib
 import platform
-import statistics
-import subprocess
+import signal
 import sys
 import time
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-import fresh  # noqa: E402
-
-DOORS = ("pathways", "jaxlib", "plugin")
-KIB, MIB = 1 << 10, 1 << 20
-SEGMENT = 0.03  # seconds of one door in one round, about
+import cluster  # noqa: E402
+import embedded  # noqa: E402
+import sides  # noqa: E402
 
 
-class Worker:
-    """A process behind one door. Asking it waits for the answer."""
-
-    def __init__(self, door):
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), door],
-            env=fresh.environment(door),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.devices = self._answer()["devices"]
-
-    def _answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a worker ended with {self.process.wait()}; what it wrote stands above")
-        return json.loads(line)
-
-    def ask(self, **asked):
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def size(n):
-    return f"{n // MIB} MiB" if n >= MIB else f"{n // KIB} KiB"
-
-
-def rows(quick):
-    """Gives (name, what is asked, budget: the most that ours may take of stock's time, or None)."""
-    yield "tiny jit, asynchronous", {"row": "tiny", "sync": False}, 1.5
-    yield "tiny jit, synchronous", {"row": "tiny", "sync": True}, 1.6
-    yield "computation of 1 ms", {"row": "computation", "length": None}, 1.02
-    yield "training step on 8 devices", {"row": "step"}, 1.1
-    sizes = (KIB, MIB, 64 * MIB) if quick else (KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
-    for n in sizes:
-        for aligned in (True, False):
-            name = f"device_put {size(n)}, {'aligned' if aligned else 'unaligned'}"
-            yield name, {"row": "put", "bytes": n, "aligned": aligned}, None
-    for n in sizes:
-        yield f"np.asarray {size(n)}", {"row": "fetch", "bytes": n}, None
-
-
-def spread(values):
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
-
-
-def calls_of(stock, asked):
-    """How many calls of stock JAX fill a segment."""
-    n = 1
-    while True:
-        seconds = stock.ask(calls=n, **asked)["seconds"]
-        if seconds > SEGMENT / 4 or n >= 4096:
-            return max(1, min(8192, round(n * SEGMENT / max(seconds, 1e-9))))
-        n *= 4
-
-
-def measure(workers, asked, rounds):
-    n = calls_of(workers["jaxlib"], asked)
-    if asked["row"] in ("put", "fetch"):
-        n = max(1, min(n, (256 * MIB) // asked["bytes"], 256))
-    for worker in workers.values():
-        worker.ask(calls=n, **asked)  # not counted: compiles and warms up
-    seconds = {door: [] for door in DOORS}
-    copies = {door: [] for door in DOORS}
-    for i in range(rounds):
-        for door in DOORS[i % 3 :] + DOORS[: i % 3]:
-            answer = workers[door].ask(calls=n, **asked)
-            seconds[door].append(answer["seconds"] / n)
-            copies[door].append(answer.get("copies"))
-    out = {"calls": n, "rounds": rounds, "us": {door: spread([s * 1e6 for s in seconds[door]]) for door in DOORS}}
-    for other in ("jaxlib", "plugin"):
-        ratios = [a / b for a, b in zip(seconds["pathways"], seconds[other], strict=True)]
-        out[f"ratio_{other}"] = spread(ratios)
-    if copies["pathways"][0] is not None:
-        out["copies"] = {door: statistics.mean(copies[door]) for door in DOORS}
-    return out
-
-
-def length_of_a_millisecond(stock):
-    """How many steps of the computation take stock JAX 1 ms."""
-    seconds = {
-        k: min(stock.ask(row="computation", length=k, calls=20)["seconds"] / 20 for _ in range(5)) for k in (8, 200)
-    }
-    step = (seconds[200] - seconds[8]) / 192
-    return max(1, round((1e-3 - seconds[8]) / step) + 8)
-
-
-def line(name, got, budget):
-    def ratio(r):
-        return f"{r['median']:6.2f} [{r['low']:5.2f} – {r['high']:5.2f}]"
-
-    us = got["us"]
-    said = f"{name:32} {ratio(got['ratio_jaxlib'])}  {ratio(got['ratio_plugin'])}"
-    said += "".join(f"{us[door]['median']:14.2f}" for door in DOORS)
-    if budget:
-        said += f"   ≤ {budget} {'ok' if got['ratio_jaxlib']['median'] <= budget else 'OVER'}"
-    if "copies" in got:
-        said += "   " + " ".join("copy" if got["copies"][door] > 0.5 else "zero-copy" for door in DOORS)
-    return said
-
-
-def demo(quick):
-    """Runs the demo, which takes turns with stock JAX itself; gives what it says of tokens a second."""
-    script = HERE.parents[1] / "examples" / "train_transformer.py"
-    if not script.is_file():
-        return None
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, str(script), "--steps", "96" if quick else "192", "--out", out]
-        done = subprocess.run(
-            command, env=fresh.environment(env={"PATHWAYS_DEVICES": ""}), capture_output=True, text=True
-        )
-        if done.returncode:
-            print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
-            return None
-    marks = ("first step (with compiling)", "of stock JAX's speed")
-    return [said.strip() for said in done.stdout.splitlines() if any(mark in said for mark in marks)]
-
-
-def plot(results, path):
+def plot(drawings, path):
+    """Draws the parts, each a function of axes and its results, one below the other."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(results)
-    figure, axes = pyplot.subplots(figsize=(9, 0.36 * len(names) + 1.6))
-    for offset, other, label in (
-        (-0.18, "jaxlib", "of stock JAX (jaxlib's CPU client)"),
-        (0.18, "plugin", "of the plugin under stock JAX"),
-    ):
-        ratios = [results[name][f"ratio_{other}"] for name in names]
-        middle = [r["median"] for r in ratios]
-        error = [[r["median"] - r["low"] for r in ratios], [r["high"] - r["median"] for r in ratios]]
-        at = [i + offset for i in range(len(names))]
-        axes.errorbar(middle, at, xerr=error, fmt="o", markersize=4, elinewidth=1, capsize=2, label=label)
-    for i, name in enumerate(names):
-        if budget := results[name].get("budget"):
-            axes.plot([budget, budget], [i - 0.4, i + 0.4], color="black", linewidth=2)
-    axes.axvline(1, color="grey", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("time of Open Pathways, as a multiple (less is better; a bar is the budget)")
-    axes.legend(fontsize=8)
+    heights = [0.36 * len(results) + 1.2 for _, results in drawings]
+    figure, axes = pyplot.subplots(len(drawings), figsize=(9, sum(heights) + 0.4), height_ratios=heights, squeeze=False)
+    for (draw, results), place in zip(drawings, axes[:, 0], strict=True):
+        draw(place, results)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about half a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about two minutes")
+    parser.add_argument("--only", choices=("embedded", "cluster"), help="one of the two tables")
     parser.add_argument("--rows", default="", help="only rows whose names hold one of these, by commas")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder to write to (default out)"
@@ -197,51 +52,35 @@ def main():
     def chosen(name):
         return not wanted or any(part in name for part in wanted)
 
+    # As for ^C: what was started is ended first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    workers = {door: Worker(door) for door in DOORS}
     import jax
 
-    about = {
-        "jax": jax.__version__,
-        "python": platform.python_version(),
-        "plugin": fresh.plugin_path(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "devices": {door: worker.devices for door, worker in workers.items()},
-    }
-    print(f"jax {about['jax']}, Python {about['python']}, {about['cores']} cores (load {about['load']:.1f}), 8 devices")
-    print(f"plugin {about['plugin']}\n")
-    heads = f"{'ours / stock':>22}  {'ours / plugin':>22}" + "".join(f"{door + ', µs':>14}" for door in DOORS)
-    print(f"{'median [lowest – highest]':32} {heads}")
-    results = {}
-    for name, asked, budget in rows(said.quick):
-        if not chosen(name):
-            continue
-        if asked["row"] == "computation":
-            asked["length"] = length_of_a_millisecond(workers["jaxlib"])
-        rounds = 9 if said.quick else 15 if asked["row"] in ("put", "fetch") else 45
-        results[name] = measure(workers, asked, rounds) | ({"budget": budget} if budget else {})
-        print(line(name, results[name], budget), flush=True)
-
-    out = {"about": about, "rows": results}
-    if chosen("memory growth"):
-        n = 10_000 if said.quick else 100_000
-        out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}
-        print(
-            f"\nmemory grown over {n} calls: "
-            + ", ".join(f"{door} {grown / KIB:.0f} KiB" for door, grown in out["growth"].items())
-        )
-    for worker in workers.values():
-        worker.close()
-    if said.demo and chosen("demo") and (lines := demo(said.quick)):
-        out["demo"] = lines
-        print("\ndemo:", *lines, sep="\n  ")
+    out = {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+    out["load"] = os.getloadavg()[0]
+    print(f"jax {out['jax']}, Python {out['python']}, {out['cores']} cores (load {out['load']:.1f})\n")
+    drawings = []
+    if said.only != "cluster":
+        out["embedded"] = embedded.run(said.quick, chosen, said.demo)
+        drawings.append((embedded.draw, out["embedded"]["rows"]))
+        print()
+    if said.only != "embedded":
+        out["cluster"] = cluster.run(said.quick, chosen)
+        drawings.append((cluster.draw, out["cluster"]["rows"]))
     said.out.mkdir(parents=True, exist_ok=True)
-    (said.out / "bench.json").write_text(json.dumps(out, indent=1) + "\n")
-    if results:
-        plot(results, said.out / "bench.png")
-    print(f"\n{time.monotonic() - began:.0f} s; wrote {said.out / 'bench.json'} and {said.out / 'bench.png'}")
+    (said.out / "bench.json").write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n")
+    wrote = str(said.out / "bench.json")
+    if drawings := [(draw, results) for draw, results in drawings if results]:
+        plot(drawings, said.out / "bench.png")
+        wrote += f" and {said.out / 'bench.png'}"
+    print(f"\n{time.monotonic() - began:.0f} s; wrote {wrote}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except sides.Ended as error:
+        sys.exit(f"run.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -29,6 +29,7 @@ if DOOR == "jaxlib":
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+import sides  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
@@ -179,14 +180,10 @@ ROWS = {"tiny": tiny, "computation": computation, "step": sharded_step, "put": p
 
 
 def main():
-    # Whatever prints must not come between the answers.
-    answers, sys.stdout = sys.stdout, sys.stderr
+    stream = sides.answers()
     ready = {}
-    jax.devices()
-    print(json.dumps({"devices": jax.device_count()}), file=answers, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        calls = asked.pop("calls")
+
+    def answer(calls, **asked):
         key = json.dumps(asked, sort_keys=True)
         if key not in ready:
             ready.clear()  # one row at a time, so that its arrays do not weigh on the next one
@@ -195,9 +192,11 @@ def main():
             ready[key](max(1, calls // 4))
         gc.collect()
         gc.disable()
-        answer = ready[key](calls)
+        got = ready[key](calls)
         gc.enable()
-        print(json.dumps(answer), file=answers, flush=True)
+        return got
+
+    sides.serve(stream, answer, {"devices": jax.device_count()})
 
 
 main()

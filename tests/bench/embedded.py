@@ -1,0 +1,177 @@
+"""Measures Open Pathways beside stock JAX on devices of one process: the same script through three doors, in turns.
+
+The doors are "pathways", "jaxlib" (stock JAX with the CPU client inside jaxlib) and "plugin" (stock JAX with the very
+plugin that Pathways drives). Each is a process that lives for the whole run; in each round each of them runs one short
+segment of the same calls, in rotating order.
+"""
+
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import fresh
+import sides
+
+HERE = pathlib.Path(__file__).parent
+DOORS = ("pathways", "jaxlib", "plugin")
+KIB, MIB = 1 << 10, 1 << 20
+SEGMENT = 0.03  # seconds of one door in one round, about
+
+
+def size(n):
+    return f"{n // MIB} MiB" if n >= MIB else f"{n // KIB} KiB"
+
+
+def rows(quick):
+    """Gives (name, what is asked, budget: the most that ours may take of stock's time, or None)."""
+    yield "tiny jit, asynchronous", {"row": "tiny", "sync": False}, 1.5
+    yield "tiny jit, synchronous", {"row": "tiny", "sync": True}, 1.6
+    yield "computation of 1 ms", {"row": "computation", "length": None}, 1.02
+    yield "training step on 8 devices", {"row": "step"}, 1.1
+    sizes = (KIB, MIB, 64 * MIB) if quick else (KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
+    for n in sizes:
+        for aligned in (True, False):
+            name = f"device_put {size(n)}, {'aligned' if aligned else 'unaligned'}"
+            yield name, {"row": "put", "bytes": n, "aligned": aligned}, None
+    for n in sizes:
+        yield f"np.asarray {size(n)}", {"row": "fetch", "bytes": n}, None
+
+
+def spread(values):
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def calls_of(stock, asked):
+    """How many calls of stock JAX fill a segment."""
+    n = 1
+    while True:
+        seconds = stock.ask(calls=n, **asked)["seconds"]
+        if seconds > SEGMENT / 4 or n >= 4096:
+            return max(1, min(8192, round(n * SEGMENT / max(seconds, 1e-9))))
+        n *= 4
+
+
+def measure(workers, asked, rounds):
+    n = calls_of(workers["jaxlib"], asked)
+    if asked["row"] in ("put", "fetch"):
+        n = max(1, min(n, (256 * MIB) // asked["bytes"], 256))
+    for worker in workers.values():
+        worker.ask(calls=n, **asked)  # not counted: compiles and warms up
+    seconds = {door: [] for door in DOORS}
+    copies = {door: [] for door in DOORS}
+    for i in range(rounds):
+        for door in DOORS[i % 3 :] + DOORS[: i % 3]:
+            answer = workers[door].ask(calls=n, **asked)
+            seconds[door].append(answer["seconds"] / n)
+            copies[door].append(answer.get("copies"))
+    out = {"calls": n, "rounds": rounds, "us": {door: spread([s * 1e6 for s in seconds[door]]) for door in DOORS}}
+    for other in ("jaxlib", "plugin"):
+        ratios = [a / b for a, b in zip(seconds["pathways"], seconds[other], strict=True)]
+        out[f"ratio_{other}"] = spread(ratios)
+    if copies["pathways"][0] is not None:
+        out["copies"] = {door: statistics.mean(copies[door]) for door in DOORS}
+    return out
+
+
+def length_of_a_millisecond(stock):
+    """How many steps of the computation take stock JAX 1 ms."""
+    seconds = {
+        k: min(stock.ask(row="computation", length=k, calls=20)["seconds"] / 20 for _ in range(5)) for k in (8, 200)
+    }
+    step = (seconds[200] - seconds[8]) / 192
+    return max(1, round((1e-3 - seconds[8]) / step) + 8)
+
+
+def line(name, got, budget):
+    def ratio(r):
+        return f"{r['median']:6.2f} [{r['low']:5.2f} – {r['high']:5.2f}]"
+
+    us = got["us"]
+    said = f"{name:32} {ratio(got['ratio_jaxlib'])}  {ratio(got['ratio_plugin'])}"
+    said += "".join(f"{us[door]['median']:14.2f}" for door in DOORS)
+    if budget:
+        said += f"   ≤ {budget} {'ok' if got['ratio_jaxlib']['median'] <= budget else 'OVER'}"
+    if "copies" in got:
+        said += "   " + " ".join("copy" if got["copies"][door] > 0.5 else "zero-copy" for door in DOORS)
+    return said
+
+
+def demo(quick):
+    """Runs the demo, which takes turns with stock JAX itself; gives what it says of tokens a second."""
+    script = HERE.parents[1] / "examples" / "train_transformer.py"
+    if not script.is_file():
+        return None
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, str(script), "--steps", "96" if quick else "192", "--out", out]
+        done = subprocess.run(
+            command, env=fresh.environment(env={"PATHWAYS_DEVICES": ""}), capture_output=True, text=True
+        )
+        if done.returncode:
+            print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
+            return None
+    marks = ("first step (with compiling)", "of stock JAX's speed")
+    return [said.strip() for said in done.stdout.splitlines() if any(mark in said for mark in marks)]
+
+
+def draw(axes, results):
+    """Draws our time as a multiple of the others', on a logarithmic axis."""
+    names = list(results)
+    for offset, other, label in (
+        (-0.18, "jaxlib", "of stock JAX (jaxlib's CPU client)"),
+        (0.18, "plugin", "of the plugin under stock JAX"),
+    ):
+        ratios = [results[name][f"ratio_{other}"] for name in names]
+        middle = [r["median"] for r in ratios]
+        error = [[r["median"] - r["low"] for r in ratios], [r["high"] - r["median"] for r in ratios]]
+        at = [i + offset for i in range(len(names))]
+        axes.errorbar(middle, at, xerr=error, fmt="o", markersize=4, elinewidth=1, capsize=2, label=label)
+    for i, name in enumerate(names):
+        if budget := results[name].get("budget"):
+            axes.plot([budget, budget], [i - 0.4, i + 0.4], color="black", linewidth=2)
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of Open Pathways, as a multiple (less is better; a bar is the budget)")
+    axes.legend(fontsize=8)
+
+
+def run(quick, chosen, with_demo):
+    """Measures and prints the chosen rows; gives the results."""
+    workers = {}
+    try:
+        for door in DOORS:
+            workers[door] = sides.Side([sys.executable, str(HERE / "worker.py"), door], fresh.environment(door))
+        plugin = fresh.plugin_path()
+        about = {"plugin": plugin, "devices": {door: worker.hear()["devices"] for door, worker in workers.items()}}
+        out = {"about": about} | measure_all(workers, plugin, quick, chosen)
+    finally:
+        sides.close(workers.values())
+    if with_demo and chosen("demo") and (lines := demo(quick)):
+        out["demo"] = lines
+        print("\ndemo:", *lines, sep="\n  ")
+    return out
+
+
+def measure_all(workers, plugin, quick, chosen):
+    print(f"plugin {plugin}, 8 devices\n")
+    heads = f"{'ours / stock':>22}  {'ours / plugin':>22}" + "".join(f"{door + ', µs':>14}" for door in DOORS)
+    print(f"{'embedded':32} {heads}")
+    out = {"rows": {}}
+    for name, asked, budget in rows(quick):
+        if not chosen(name):
+            continue
+        if asked["row"] == "computation":
+            asked["length"] = length_of_a_millisecond(workers["jaxlib"])
+        rounds = 9 if quick else 15 if asked["row"] in ("put", "fetch") else 45
+        out["rows"][name] = got = measure(workers, asked, rounds) | ({"budget": budget} if budget else {})
+        print(line(name, got, budget), flush=True)
+    if chosen("memory growth"):
+        n = 10_000 if quick else 100_000
+        out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}
+        grown = ", ".join(f"{door} {bytes / KIB:.0f} KiB" for door, bytes in out["growth"].items())
+        print(f"\nmemory grown over {n} calls: {grown}")
+    return out

@@ -1,0 +1,55 @@
+"""Multi-controller JAX: a process a device, joined by jax.distributed, each running the whole script; gloo carries the
+collectives.
+
+    python jax_gloo.py N         starts N ranks and answers for them: the time is that of the slowest
+    python jax_gloo.py N rank port
+"""
+
+import pathlib
+import socket
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import sides  # noqa: E402
+
+stream = sides.answers()
+
+
+def front(n):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ranks = [sides.Side([sys.executable, __file__, str(n), str(rank), str(port)]) for rank in range(n)]
+
+    def answer(**asked):
+        for rank in ranks:
+            rank.tell(**asked)
+        return {"seconds": max(rank.hear()["seconds"] for rank in ranks)}
+
+    try:
+        first = [rank.hear() for rank in ranks]
+        sides.serve(stream, answer, first[0])
+    finally:
+        sides.close(ranks)
+
+
+def rank(n, rank, port):
+    import computation
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", n, rank)
+    programs, zeros = computation.programs(jax.devices())
+
+    def answer(program, calls, sync):
+        programs["reduce"](zeros).block_until_ready()  # all begin together
+        x, seconds = computation.chain(programs[program], zeros, calls, sync)
+        computation.check(program, calls, computation.values(x))
+        return {"seconds": seconds}
+
+    sides.serve(stream, answer, {"version": jax.__version__})
+    jax.distributed.shutdown()
+
+
+front(int(sys.argv[1])) if len(sys.argv) == 2 else rank(*map(int, sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""A process that measures on request, seen from both ends. Each request and each answer is one line of JSON.
+
+The first line is the process's own: {} where it is ready, {"left out": why} where it cannot run here. It ends when its
+standard input does, so that nothing stays behind whatever becomes of the process that asked.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+GRACE = 60  # seconds to end in, once asked to; far above what any side takes
+
+
+class Ended(Exception):
+    """A side that ended when an answer was expected."""
+
+
+class Side:
+    """The asking end. Start several, then await each: they come up at the same time."""
+
+    def __init__(self, command, env=None):
+        # A session of its own: ^C is for the asking process alone, which ends the others in order.
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            command = " ".join(map(str, self.process.args))
+            raise Ended(f"{command} ended with {self.process.wait()}; what it wrote stands above")
+        return json.loads(line)
+
+    def tell(self, **asked):
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
+
+    def ask(self, **asked):
+        self.tell(**asked)
+        return self.hear()
+
+    def end(self):
+        """Asks the process to end, and does not wait."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def close(self):
+        self.end()
+        try:
+            self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            print(f"{self.process.args} did not end in {GRACE} s and was killed", file=sys.stderr)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def close(sides):
+    """Ends several sides at the same time."""
+    for side in sides:
+        side.end()
+    for side in sides:
+        side.close()
+
+
+def answers():
+    """Gives the stream for answers; what else goes to standard output from here on is dropped."""
+    stream = os.fdopen(os.dup(1), "w")
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    return stream
+
+
+def serve(stream, answer, first=None):
+    """The answering end: says `first`, then answer(**asked) for each request until there are no more."""
+    print(json.dumps(first or {}), file=stream, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(**json.loads(line))), file=stream, flush=True)
+
+
+def leave_out(stream, why):
+    """Says that this side cannot run here."""
+    print(json.dumps({"left out": why}), file=stream, flush=True)
