@@ -26,6 +26,7 @@ const (
 type outbox struct {
 	conn    transport.Conn
 	pending func() int // bytes that wait in the connection
+	later   flusher    // the connection, where it can wait for company
 	running *sync.WaitGroup
 
 	mu     sync.Mutex
@@ -34,6 +35,12 @@ type outbox struct {
 	busy   bool // a goroutine sends
 	ended  bool
 	late   *time.Timer // of an end that waits for the goroutine
+}
+
+// flusher is a connection that writes many messages at once, when told.
+type flusher interface {
+	Later(kind wire.Kind, payload []byte) error
+	Flush(here bool)
 }
 
 type frame struct {
@@ -46,30 +53,36 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	if c, ok := in.Conn.(interface{ Pending() int }); ok {
 		o.pending = c.Pending
 	}
+	o.later, _ = in.Conn.(flusher)
 }
 
-// put sends a copy of payload. What goes wrong is for the connection's reader to
-// find.
-func (o *outbox) put(kind wire.Kind, payload []byte) {
+// put sends a copy of payload, and says whether it waits for a flush of the
+// connection. What goes wrong is for the connection's reader to find.
+func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
-		return
+		return false
 	}
 	if !o.busy && o.pending != nil && o.pending() < directBytes {
+		if o.later != nil {
+			_ = o.later.Later(kind, payload)
+			return true
+		}
 		_ = o.conn.Send(kind, payload)
-		return
+		return false
 	}
 	if o.bytes += len(payload); o.bytes > maxOutbox {
 		o.frames = nil
 		o.finish()
-		return
+		return false
 	}
 	o.frames = append(o.frames, frame{kind, append([]byte(nil), payload...)})
 	if !o.busy {
 		o.busy = true
 		o.running.Go(o.drain)
 	}
+	return false
 }
 
 func (o *outbox) drain() {

@@ -45,6 +45,7 @@ type Server struct {
 	last    uint64 // connection
 	actions []Action
 	later   []Event // what actions led to at once
+	full    []*link // have frames that wait for a flush
 	closed  bool
 }
 
@@ -54,6 +55,8 @@ type link struct {
 	in     *transport.Incoming
 	outbox outbox
 	let    bool
+	full   bool           // in Server.full
+	flush  []*link        // its reader's, for those to be flushed
 	ends   wire.Completed // its reader's, for the next message
 }
 
@@ -97,7 +100,7 @@ func (s *Server) tick(every time.Duration) {
 		case <-s.done:
 			return
 		case <-t.C:
-			s.step(Event{Kind: Tick}, true)
+			s.step(nil, Event{Kind: Tick}, true)
 		}
 	}
 }
@@ -137,7 +140,7 @@ const maxBurst = 64
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
-	s.step(Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer()}, true)
+	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer()}, true)
 	if !c.let {
 		return // it was refused
 	}
@@ -148,7 +151,7 @@ func (s *Server) read(c *link) {
 			err = s.take(c, kind, payload, n%maxBurst == 0 || !c.in.Buffered())
 		}
 		if err != nil {
-			s.step(Event{Kind: Lost, Conn: c.number, Err: err}, true)
+			s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
 			s.hangUp(c)
 			return
 		}
@@ -167,7 +170,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	if err != nil {
 		return err
 	}
-	s.step(Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
+	s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
 	return nil
 }
 
@@ -235,10 +238,11 @@ func decodeCompleted(m *wire.Completed, payload []byte) error {
 	return nil
 }
 
-// step gives State an event and carries the actions out.
-func (s *Server) step(ev Event, flush bool) {
+// step gives State an event, by a link's reader or by nobody, and carries the
+// actions out. With flush, where there is no more at hand, clients hear what has
+// ended and frames leave.
+func (s *Server) step(by *link, ev Event, flush bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	ev.Now = int64(time.Since(s.begun))
 	s.run(ev)
 	for len(s.later) > 0 {
@@ -247,8 +251,43 @@ func (s *Server) step(ev Event, flush bool) {
 		next.Now = ev.Now
 		s.run(next)
 	}
-	if flush && s.state.Dirty() {
-		s.run(Event{Kind: Flush, Now: ev.Now})
+	var full []*link
+	if flush {
+		if s.state.Dirty() {
+			s.run(Event{Kind: Flush, Now: ev.Now})
+		}
+		if by != nil {
+			full = by.flush[:0]
+		}
+		full = s.takeFull(full)
+	}
+	s.mu.Unlock()
+	leave(full)
+	if by != nil && flush {
+		clear(full)
+		by.flush = full
+	}
+}
+
+// takeFull takes the links whose frames wait. Called with the lock.
+func (s *Server) takeFull(into []*link) []*link {
+	for _, c := range s.full {
+		c.full = false
+		into = append(into, c)
+	}
+	clear(s.full)
+	s.full = s.full[:0]
+	return into
+}
+
+// flushedHere is how many connections are written to by whoever sends. Where there
+// are more, other processors take part.
+const flushedHere = 16
+
+// leave flushes connections, without the lock.
+func leave(full []*link) {
+	for i := len(full) - 1; i >= 0; i-- { // the others begin first
+		full[i].outbox.later.Flush(i < flushedHere)
 	}
 }
 
@@ -270,6 +309,7 @@ func (s *Server) Close() {
 		for _, c := range s.conns { // those that State has yet to hear of
 			c.outbox.end()
 		}
+		s.takeFull(nil) // closing flushes
 	}
 	s.mu.Unlock()
 	s.running.Wait()
@@ -295,8 +335,9 @@ func (s *Server) do(a *Action) {
 	switch a.Kind {
 	case Send:
 		for _, number := range a.To {
-			if c := s.conns[number]; c != nil {
-				c.outbox.put(a.Wire, a.Payload)
+			if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload) && !c.full {
+				c.full = true
+				s.full = append(s.full, c)
 			}
 		}
 	case Welcome:
@@ -318,7 +359,7 @@ func (s *Server) do(a *Action) {
 	case Read:
 		key := a.Key
 		s.running.Go(func() {
-			s.step(Event{Kind: Cached, Key: key, Payload: s.cache.read(key)}, true)
+			s.step(nil, Event{Kind: Cached, Key: key, Payload: s.cache.read(key)}, true)
 		})
 	case Write:
 		key, payload := a.Key, append([]byte(nil), a.Payload...)

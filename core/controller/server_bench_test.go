@@ -3,10 +3,13 @@ package controller
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -14,12 +17,13 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/stream"
 )
 
 // seat is a Server with connections of which the benchmark holds the other ends.
 type seat struct {
 	t       testing.TB
-	network *inproc.Network
+	dialer  func(*wire.Hello) (transport.Conn, *wire.Welcome, error)
 	server  *Server
 	client  *far
 	workers []*far
@@ -31,13 +35,26 @@ type far struct {
 	link *link
 }
 
-func newSeat(t testing.TB, workers, devices int) *seat {
-	s := &seat{t: t, network: inproc.NewNetwork(transport.Credentials{})}
+func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
+	s := &seat{t: t}
 	var err error
 	if s.server, err = NewServer(ServerConfig{Heartbeat: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.network.Listen("controller")
+	var l transport.Listener
+	if sockets {
+		address := "unix:" + filepath.Join(t.TempDir(), "controller")
+		l, err = stream.Listen(address, stream.Options{}, nil)
+		s.dialer = func(h *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+			return stream.Dial(context.Background(), address, h, stream.Options{})
+		}
+	} else {
+		network := inproc.NewNetwork(transport.Credentials{})
+		l, err = network.Listen("controller")
+		s.dialer = func(h *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+			return network.Dial(context.Background(), "inproc:controller", h)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +81,11 @@ func newSeat(t testing.TB, workers, devices int) *seat {
 }
 
 func (s *seat) dial(h *wire.Hello) *far {
-	conn, _, err := s.network.Dial(context.Background(), "inproc:controller", h)
+	conn, _, err := s.dialer(h)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.t.Cleanup(func() { conn.Close() })
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	return &far{conn, s.server.conns[s.server.last]}
@@ -91,10 +109,13 @@ func (s *seat) hear(f *far, want wire.Kind, into proto.Message) {
 	}
 }
 
-// say has the server take a message as if it had come over the connection.
-func (s *seat) say(f *far, kind wire.Kind, payload []byte) {
-	if err := s.server.take(f.link, kind, payload, true); err != nil {
-		s.t.Fatal(err)
+// say has the server take messages as if they had come over the connection at
+// once.
+func (s *seat) say(f *far, kind wire.Kind, payloads ...[]byte) {
+	for i, payload := range payloads {
+		if err := s.server.take(f.link, kind, payload, i == len(payloads)-1); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 }
 
@@ -119,43 +140,85 @@ func (s *seat) program(devices int) {
 	s.hear(s.client, wire.KindCompleted, nil)
 }
 
-// What a gang costs the controller, with everything but a socket: decoding, locks,
-// State, and the frames in the connections' buffers. run-µs is from a run's frame
-// to its frames being with all workers, end-µs from the workers' reports, each by
-// itself, to the client's being told; the free between them is left out.
-func BenchmarkServer(b *testing.B) {
-	for _, workers := range []int{1, 2, 16, 128, 512} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
-			s := newSeat(b, workers, 4)
-			op, object, gang := uint64(1), uint64(1), s.server.state.gang
-			var run, end time.Duration
-			b.ReportAllocs()
-			for b.Loop() {
-				op++
-				object++
-				gang++
-				frame := mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{object - 1}})
-				begun := time.Now()
-				s.say(s.client, wire.KindRun, frame)
-				run += time.Since(begun)
-				for _, w := range s.workers {
-					s.hear(w, wire.KindDispatch, nil)
-				}
-				frame = mustMarshal(b, &wire.Completed{Ok: []uint64{gang}})
-				begun = time.Now()
-				for _, w := range s.workers {
-					s.say(w, wire.KindCompleted, frame)
-				}
-				end += time.Since(begun)
-				s.hear(s.client, wire.KindCompleted, nil)
-				gang++
-				s.say(s.client, wire.KindFree, mustMarshal(b, &wire.Free{Objects: []uint64{object - 1}}))
-				for _, w := range s.workers {
-					s.hear(w, wire.KindDispatch, nil)
-				}
-			}
-			b.ReportMetric(run.Seconds()*1e6/float64(b.N), "run-µs")
-			b.ReportMetric(end.Seconds()*1e6/float64(b.N), "end-µs")
-		})
+// processorTime is what this thread has used of a processor, whatever else runs on
+// the machine.
+func processorTime(b *testing.B) time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
 	}
+	return time.Duration(t.Nano())
+}
+
+// What a gang costs the controller, but for what the connections' own goroutines do:
+// decoding, locks, State, and the frames in the connections' buffers. run-µs is from a run's frame
+// to its frames being with all workers, end-µs from the workers' reports, each by
+// itself, to the client's being told, in processor time. The free between them is
+// left out, and ns/op also has the other ends' part.
+//
+// Depth is how many gangs come at once. One by one, a socket is written to where a
+// frame is sent, which is run-µs then; the frames of more leave together, by the
+// connections' goroutines.
+func BenchmarkServer(b *testing.B) {
+	for _, connections := range []string{"queues", "sockets"} {
+		for _, depth := range []int{1, 32} {
+			for _, workers := range []int{1, 2, 16, 128, 512} {
+				b.Run(fmt.Sprintf("%s/depth=%d/workers=%d", connections, depth, workers), func(b *testing.B) {
+					benchmarkServer(b, newSeat(b, connections == "sockets", workers, 4), depth)
+				})
+			}
+		}
+	}
+}
+
+func benchmarkServer(b *testing.B, s *seat, depth int) {
+	runtime.LockOSThread() // for processorTime
+	defer runtime.UnlockOSThread()
+	op, object, gang := uint64(1), uint64(1), s.server.state.gang
+	var run, end time.Duration
+	var frames [][]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		frames = frames[:0]
+		for range depth {
+			op++
+			object++
+			frames = append(frames, mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{1}}))
+		}
+		begun := processorTime(b)
+		s.say(s.client, wire.KindRun, frames...)
+		run += processorTime(b) - begun
+		for range depth {
+			for _, w := range s.workers {
+				s.hear(w, wire.KindDispatch, nil)
+			}
+		}
+		frames = frames[:0]
+		for range depth {
+			gang++
+			frames = append(frames, mustMarshal(b, &wire.Completed{Ok: []uint64{gang}}))
+		}
+		begun = processorTime(b)
+		for _, f := range frames {
+			for _, w := range s.workers {
+				s.say(w, wire.KindCompleted, f)
+			}
+		}
+		end += processorTime(b) - begun
+		for range depth {
+			s.hear(s.client, wire.KindCompleted, nil)
+		}
+		gang++
+		free := &wire.Free{}
+		for i := range depth {
+			free.Objects = append(free.Objects, object-uint64(i))
+		}
+		s.say(s.client, wire.KindFree, mustMarshal(b, free))
+		for _, w := range s.workers {
+			s.hear(w, wire.KindDispatch, nil)
+		}
+	}
+	gangs := float64(b.N * depth)
+	b.ReportMetric(run.Seconds()*1e6/gangs, "run-µs")
+	b.ReportMetric(end.Seconds()*1e6/gangs, "end-µs")
 }

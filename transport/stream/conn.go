@@ -80,11 +80,15 @@ func (c *Conn) Peer() string { return c.peer }
 func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
 
 // Send implements transport.Conn.
-func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1, true) }
+func (c *Conn) Send(kind wire.Kind, payload []byte) error {
+	return c.send(kind, payload, -1, true, false)
+}
 
 // Post is Send that never waits for room: for those who read from the peer and
 // must not wait for it, and whose protocol bounds what they send.
-func (c *Conn) Post(kind wire.Kind, payload []byte) error { return c.send(kind, payload, -1, false) }
+func (c *Conn) Post(kind wire.Kind, payload []byte) error {
+	return c.send(kind, payload, -1, false, false)
+}
 
 // PassesFiles says whether files can be passed.
 func (c *Conn) PassesFiles() bool {
@@ -103,7 +107,7 @@ func (c *Conn) PostFile(kind wire.Kind, payload []byte, file *os.File) error {
 	if err != nil {
 		return status.New(status.Internal, "a file cannot be passed to %s: %w", c.peer, err)
 	}
-	if err := c.send(kind, payload, fd, false); err != nil {
+	if err := c.send(kind, payload, fd, false, false); err != nil {
 		syscall.Close(fd)
 		return err
 	}
@@ -122,8 +126,9 @@ func duplicate(file *os.File) (fd int, err error) {
 	return fd, err
 }
 
-// send queues a message, and a file with it unless fd is -1.
-func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait bool) error {
+// send queues a message, and a file with it unless fd is -1, and has it written
+// unless it is for later.
+func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait, later bool) error {
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
 	}
@@ -143,19 +148,9 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait bool) error {
 	}
 	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
 	c.pending = append(append(c.pending, byte(kind)), payload...)
-	if !c.idle {
-		return nil
+	if c.idle && !later {
+		c.leave(fd < 0 && c.direct.due())
 	}
-	if fd < 0 && c.direct.due() {
-		if n := c.direct.write(c.pending); n > 0 {
-			c.wrote.Add(1)
-			if c.pending = c.pending[:copy(c.pending, c.pending[n:])]; len(c.pending) == 0 {
-				return nil
-			}
-		}
-	}
-	c.idle = false
-	c.work.Signal()
 	return nil
 }
 
