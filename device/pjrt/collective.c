@@ -172,9 +172,32 @@ void* pwdrv_collective_error(const void* ffi, int code, const char* message) {
   return pw_ffi_error(ffi, (XLA_FFI_Error_Code)code, message);
 }
 
+// The rest of the program runs on the thread that ends a call, and XLA's own
+// threads take denormal floats for zero, and give zero in their place.
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+enum { FLUSH = 1 << 15 | 1 << 6 };
+static uint64_t control(void) { return _mm_getcsr(); }
+static void set_control(uint64_t word) { _mm_setcsr((unsigned)word); }
+#elif defined(__aarch64__)
+enum { FLUSH = 1 << 24 };
+static uint64_t control(void) {
+  uint64_t word;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+  return word;
+}
+static void set_control(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
+#else
+enum { FLUSH = 0 };
+static uint64_t control(void) { return 0; }
+static void set_control(uint64_t word) { (void)word; }
+#endif
+
 void pwdrv_future_finish(const void* ffi, void* future, int code, const char* message) {
   const XLA_FFI_Api* api = ffi;
   XLA_FFI_Error* error;
+  uint64_t word = control();
+  set_control(word | FLUSH);
   if (code == 0) {
     XLA_FFI_Future_SetAvailable_Args args = {.struct_size = XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE,
                                              .future = future};
@@ -187,5 +210,6 @@ void pwdrv_future_finish(const void* ffi, void* future, int code, const char* me
     XLA_FFI_Error* (*set)(XLA_FFI_Future_SetError_Args*) = api->XLA_FFI_Future_SetError;
     error = set(&args);
   }
+  set_control(word);
   if (error != NULL) drop(api, error);  // only where the arguments' sizes are wrong
 }

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -12,7 +13,7 @@ import (
 type kernel struct {
 	size    int64                // bytes an element
 	neutral func(acc []byte)     // fills acc with what every fold begins with
-	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc
+	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc; in flushed
 }
 
 // kernelOf finds the kernel of a reduction.
@@ -46,9 +47,9 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 	case shape.U64:
 		k = whole[uint64](r, 0, 1<<64-1)
 	case shape.F32:
-		k = ordered[float32](r, -infinity32, infinity32)
+		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)))
 	case shape.F64:
-		k = ordered[float64](r, -infinity64, infinity64)
+		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1))
 	case shape.F16:
 		k = halves(r, f16, f16Bits)
 	case shape.BF16:
@@ -140,34 +141,41 @@ func product[T number](acc, in []T) {
 	}
 }
 
-func least[T number](acc, in []T) {
-	in = in[:len(acc)]
-	for i, v := range in {
-		if v < acc[i] {
-			acc[i] = v
+// Adding zero, the negative one of floats, changes nothing but denormal floats,
+// which flushed has made zero.
+
+func least[T number](zero T) func(acc, in []T) {
+	return func(acc, in []T) {
+		in = in[:len(acc)]
+		for i, v := range in {
+			if v < acc[i] {
+				acc[i] = v + zero
+			}
 		}
 	}
 }
 
-func greatest[T number](acc, in []T) {
-	in = in[:len(acc)]
-	for i, v := range in {
-		if acc[i] < v {
-			acc[i] = v
+func greatest[T number](zero T) func(acc, in []T) {
+	return func(acc, in []T) {
+		in = in[:len(acc)]
+		for i, v := range in {
+			if acc[i] < v {
+				acc[i] = v + zero
+			}
 		}
 	}
 }
 
-func ordered[T number](r spmd.Reduction, lowest, highest T) kernel {
+func ordered[T number](r spmd.Reduction, lowest, highest, zero T) kernel {
 	switch r {
 	case spmd.Sum:
 		return of(0, sum[T])
 	case spmd.Product:
 		return of(1, product[T])
 	case spmd.Min:
-		return of(highest, least[T])
+		return of(highest, least(zero))
 	case spmd.Max:
-		return of(lowest, greatest[T])
+		return of(lowest, greatest(zero))
 	}
 	return kernel{}
 }
@@ -181,7 +189,7 @@ func whole[T integer](r spmd.Reduction, lowest, highest T) kernel {
 	case spmd.Xor:
 		return of(0, each(func(a, b T) T { return a ^ b }))
 	}
-	return ordered(r, lowest, highest)
+	return ordered(r, lowest, highest, 0)
 }
 
 // preds folds truth values: a byte each, 0 or 1. A sum is an or.

@@ -34,9 +34,11 @@ func aligned(n int64) []byte {
 func foldAll(k kernel, ins [][]byte) []byte {
 	acc := aligned(int64(len(ins[0])))
 	k.neutral(acc)
-	for _, in := range ins {
-		k.fold(acc, in)
-	}
+	flushed(func() {
+		for _, in := range ins {
+			k.fold(acc, in)
+		}
+	})
 	return acc
 }
 
@@ -65,26 +67,17 @@ func component(t shape.DType, b []byte, i int) string {
 	return hex.EncodeToString(b[i*size : (i+1)*size])
 }
 
-// subnormal says whether a component, or the other one of a complex number, is
-// too small for XLA, some of whose builds take it for zero.
+// subnormal says whether a component is too small for XLA. A minimum or maximum
+// that is, its loops give as it is in some places and as zero in others, whatever
+// their vectors are.
 func subnormal(t shape.DType, b []byte, i int) bool {
-	single := func(i int) bool {
-		f := elements[float32](b)[i]
-		return f != 0 && math.Abs(float64(f)) < 0x1p-126
-	}
-	double := func(i int) bool {
-		f := elements[float64](b)[i]
-		return f != 0 && math.Abs(f) < 0x1p-1022
-	}
 	switch t {
 	case shape.F32:
-		return single(i)
-	case shape.C64:
-		return single(i) || single(i^1)
+		f := elements[float32](b)[i]
+		return f != 0 && math.Abs(float64(f)) < 0x1p-126
 	case shape.F64:
-		return double(i)
-	case shape.C128:
-		return double(i) || double(i^1)
+		f := elements[float64](b)[i]
+		return f != 0 && math.Abs(f) < 0x1p-1022
 	}
 	return false
 }
@@ -133,7 +126,7 @@ func TestFoldsAreXLAs(t *testing.T) {
 			count *= 2
 		}
 		for i := range count {
-			if slices.ContainsFunc(ins, func(in []byte) bool { return subnormal(dtype, in, i) }) {
+			if (reduction == spmd.Min || reduction == spmd.Max) && subnormal(dtype, want, i) {
 				continue
 			}
 			if g, w := component(dtype, got, i), component(dtype, want, i); g != w {

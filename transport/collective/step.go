@@ -56,15 +56,17 @@ func (m *meeting) fold(s *step) {
 	to := s.to.reg.like(like)
 	out := m.memory(s.to)
 	if to.count > 1 {
-		for i := range to.count {
-			foldRun(k, out[to.off+i*to.stride:][:to.run], ins, i, 0)
-		}
+		flushed(func() {
+			for i := range to.count {
+				foldRun(k, out[to.off+i*to.stride:][:to.run], ins, i, 0)
+			}
+		})
 		return
 	}
 	acc := out[to.off : to.off+to.run]
 	parts := min(int64(runtime.GOMAXPROCS(0)), to.run*int64(len(ins))/splitWork)
 	if parts <= 1 {
-		foldRun(k, acc, ins, 0, 0)
+		flushed(func() { foldRun(k, acc, ins, 0, 0) })
 		return
 	}
 	var wg sync.WaitGroup
@@ -73,7 +75,7 @@ func (m *meeting) fold(s *step) {
 		if i == parts-1 {
 			end = to.run
 		}
-		wg.Go(func() { foldRun(k, acc[from:end], ins, 0, from) })
+		wg.Go(func() { flushed(func() { foldRun(k, acc[from:end], ins, 0, from) }) })
 	}
 	wg.Wait()
 }
@@ -84,7 +86,8 @@ type term struct {
 	reg  region
 }
 
-// foldRun folds the i-th run of all terms, from a place in it on, into acc.
+// foldRun folds the i-th run of all terms, from a place in it on, into acc. It is
+// called by flushed.
 func foldRun(k kernel, acc []byte, ins []term, i, from int64) {
 	for at := int64(0); at < int64(len(acc)); at += foldBlock {
 		a := acc[at:min(at+foldBlock, int64(len(acc)))]

@@ -81,7 +81,7 @@ func fold(s *spmd.Spec, to []byte, group []int, operands [][][]byte, i int, at [
 	for _, r := range group {
 		one := aligned(int64(len(to)))
 		copy(one, operands[r][i][flat(s.Operands[i].Dims, at)*len(to):])
-		k.fold(acc, one)
+		flushed(func() { k.fold(acc, one) })
 	}
 	copy(to, acc)
 }

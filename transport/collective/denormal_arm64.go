@@ -1,0 +1,4 @@
+package collective
+
+// flushBits of FPCR: results and operands that are too small become zero (FZ).
+const flushBits = 1 << 24
