@@ -34,13 +34,17 @@ func address(kind, dir string, i int) string {
 func world(t testing.TB, kind string, n int, deaf func(i int) bool) transporttest.World {
 	t.Helper()
 	dir := t.TempDir()
+	o := options()
+	if kind == "tls" {
+		o.TLS = transporttest.Certificates(t)
+	}
 	var w transporttest.World
 	var pools []*shm.Pool
 	addresses := make([][]string, n+1)
 	for i := 1; i <= n; i++ {
-		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
+		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
 		if !deaf(i) {
-			l, err := stream.Listen(address(kind, dir, i), options(), func(peer string, err error) { t.Logf("%s was not let in: %v", peer, err) })
+			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) { t.Logf("%s was not let in: %v", peer, err) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +80,7 @@ func world(t testing.TB, kind string, n int, deaf func(i int) bool) transporttes
 func none(int) bool { return false }
 
 func TestExchange(t *testing.T) {
-	for _, kind := range []string{"unix", "tcp"} {
+	for _, kind := range []string{"unix", "tcp", "tls"} {
 		t.Run(kind, func(t *testing.T) {
 			transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World { return world(t, kind, n, none) })
 		})

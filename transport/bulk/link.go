@@ -14,13 +14,14 @@ import (
 
 // link is a connection to a peer. The peer's mu guards all that changes.
 type link struct {
-	x       *Exchange
-	peer    *peer
-	conn    *stream.Conn
-	shared  bool            // long blocks go through shared memory
-	address string          // that was dialled; none where the peer came
-	token   [tokenSize]byte // streams name it
-	arena   *shm.Arena      // what the peer writes into, where it is shared
+	x        *Exchange
+	peer     *peer
+	conn     *stream.Conn
+	shared   bool            // long blocks go through shared memory
+	accepted bool            // the peer dialled
+	address  string          // that was dialled here
+	token    [tokenSize]byte // streams name it
+	arena    *shm.Arena      // what the peer writes into, where it is shared
 
 	// What this side pushes.
 	number   uint64 // the last

@@ -207,6 +207,9 @@ func (p *peer) joined(l *link) error {
 		return p.lost
 	}
 	p.links[l] = struct{}{}
+	if l.accepted {
+		l.post(kindLink, l.token[:]) // before all else; streams may come from now on
+	}
 	var fill []*outgoing
 	if p.out == nil {
 		p.out = l
@@ -316,14 +319,12 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 		if taken {
 			return status.New(status.InvalidArgument, "a link was announced twice")
 		}
-		err := conn.Post(kindLink, payload)
-		if err == nil {
-			err = p.joined(l)
-		}
-		if err != nil {
+		l.accepted = true
+		if err := p.joined(l); err != nil {
 			x.forget(l)
+			return err
 		}
-		return err
+		return nil
 	}
 	x.mu.Lock()
 	l := x.links[[tokenSize]byte(payload)]

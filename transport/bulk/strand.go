@@ -28,7 +28,7 @@ const pieceTime = 30 * time.Second
 // reach begins to make strands, where this is the side that does. The peer's mu is
 // held.
 func (l *link) reach() {
-	if l.shared || l.address == "" || l.dialing || l.peer.lost != nil {
+	if l.shared || l.accepted || l.dialing || l.peer.lost != nil {
 		return
 	}
 	l.dialing = true

@@ -3,15 +3,9 @@ package stream
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/binary"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,43 +23,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// certificates makes an authority and a configuration that both sides can use.
-func certificates(t testing.TB) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}},
-		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}
-}
-
 func cred() transport.Credentials {
 	return transport.Credentials{Token: "secret", Versions: map[string]string{"jax": "0.10.2"}}
 }
 
 // places are the kinds of address, with their options.
 func places(t testing.TB) map[string]func(t testing.TB) (string, Options) {
-	secured := certificates(t)
+	secured := transporttest.Certificates(t)
 	return map[string]func(t testing.TB) (string, Options){
 		"unix": func(t testing.TB) (string, Options) {
 			return "unix:" + filepath.Join(t.TempDir(), "s"), Options{Credentials: cred()}
@@ -352,7 +316,7 @@ func TestAddresses(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	secured := certificates(t)
+	secured := transporttest.Certificates(t)
 	open := secured.Clone()
 	open.ClientAuth = tls.NoClientCert
 	for _, c := range []struct {
@@ -400,10 +364,10 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestStrangersCertificate(t *testing.T) {
-	o := Options{Credentials: cred(), TLS: certificates(t)}
+	o := Options{Credentials: cred(), TLS: transporttest.Certificates(t)}
 	l := listen(t, "tcp:127.0.0.1:0", o)
 	for name, with := range map[string]*tls.Config{
-		"another authority": certificates(t),
+		"another authority": transporttest.Certificates(t),
 		"no certificate":    {RootCAs: o.TLS.RootCAs},
 		"old TLS":           {RootCAs: o.TLS.RootCAs, Certificates: o.TLS.Certificates, MaxVersion: tls.VersionTLS12},
 	} {
