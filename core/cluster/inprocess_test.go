@@ -15,6 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -409,4 +410,45 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 		t.Error(err)
 	}
 	objects(3)
+}
+
+// A run whose argument fails while it waits for another fails with the argument's
+// error.
+func TestArgumentFailsMeanwhile(t *testing.T) {
+	drivers := simulated(t, 1, 2)
+	l, err := cluster.InProcess{Drivers: drivers, Lease: -1}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	s := connect(t, l, "client")
+	x := s.vector([]int{0}, ramp)
+	one, sum := s.program(addOne, 0), s.program(sumAll, 0, 1)
+	island := drivers[0].(*sim.Driver).Island()
+	island.Settle()
+	if err := drivers[0].(*sim.Driver).FailRun(0, 1, status.New(status.DataLoss, "the computation broke")); err != nil {
+		t.Fatal(err)
+	}
+	let := make(chan func(error), 1)
+	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{1}, Token: s.next(),
+		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
+	if err := s.Put(late); err != nil {
+		t.Fatal(err)
+	}
+	written := <-let
+	first, y := s.start(one, x)
+	spec := &client.RunSpec{Program: sum.ID, FirstOutput: s.Objects(1), Inputs: []uint64{0}, Only: -1, Token: s.next(),
+		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: y, Rows: 1}, {Object: late.Object, Rows: 1}}}}}
+	if err := s.Run(spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(first); status.CodeOf(err) != status.DataLoss {
+		t.Errorf("the run that breaks: %v", err)
+	}
+	written(nil)
+	if err := s.wait(spec.Token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "the computation broke") {
+		t.Errorf("the run behind it: %v", err)
+	}
+	s.Free([]uint64{x, y, late.Object, spec.FirstOutput})
+	free(t, drivers)
 }

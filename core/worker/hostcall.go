@@ -84,8 +84,8 @@ func (g *gang) depart() {
 	for i, q := range g.queues {
 		p, h := part{g, i}, r.meet.promised[i]
 		q.post(note{call: func() {
-			q.meeting = false
 			q.promise(p, h)
+			q.parts()
 			q.next()
 		}})
 	}

@@ -25,8 +25,9 @@ type queue struct {
 	last    *table // looked at last
 	todo    []part // from head on: parts that have not begun
 	head    int
-	meeting bool // the first of todo is at hand and waits for the gang's other devices
-	flying  int  // computations under way
+	meeting bool     // the first of todo is at hand and waits for the gang's other devices
+	held    []*shard // that it reads
+	flying  int      // computations under way
 	inputs  []input
 	stays   bool // serve goes on
 	spare   []*shard

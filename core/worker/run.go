@@ -267,6 +267,10 @@ func (q *queue) meet(p part) bool {
 	m.launched = last
 	m.mu.Unlock()
 	q.meeting = true
+	for _, in := range q.inputs {
+		in.shard.readers++ // what fails or goes meanwhile stays until the launch
+		q.held = append(q.held, in.shard)
+	}
 	q.waits(p.g, "the other devices of %s", r.program.name)
 	if last && r.program.calls {
 		go p.g.enter()
@@ -276,6 +280,16 @@ func (q *queue) meet(p part) bool {
 		q.post(note{}) // it failed meanwhile: look again
 	}
 	return false
+}
+
+// parts ends the queue's part in a meeting.
+func (q *queue) parts() {
+	q.meeting = false
+	for i, s := range q.held {
+		q.read(s)
+		q.held[i] = nil
+	}
+	q.held = q.held[:0]
 }
 
 // forsake ends a part that is at its meeting, where the gang has failed.
@@ -291,7 +305,7 @@ func (q *queue) forsake(p part) bool {
 	if launched {
 		return false // its results are about to come
 	}
-	q.meeting = false
+	q.parts()
 	return q.refuse(p, err)
 }
 
@@ -406,7 +420,7 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 			continue
 		}
 		q.post(note{call: func() {
-			q.meeting = false
+			q.parts()
 			if err != nil {
 				q.refuse(p, q.explain(err, r.program.name, r.trace))
 			} else {
