@@ -173,6 +173,10 @@ static XLA_FFI_Error* host_callback(XLA_FFI_CallFrame* frame) {
   return error;
 }
 
+bool pw_ffi_has_functions(const void* functions) { return ((const host_callbacks*)functions)->count > 0; }
+
+uint32_t pw_ffi_functions(const void* functions) { return ((const host_callbacks*)functions)->count; }
+
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message) {
   const host_callbacks* table = functions;
   *message = NULL;

@@ -24,6 +24,13 @@ int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** messa
 // this thread comes from inside a running execution and must be let through.
 int pw_ffi_in_callback(void);
 
+// Whether there is a Python function among those that jaxlib gave to an execution:
+// it gives every execution a list of them.
+bool pw_ffi_has_functions(const void* functions);
+
+// How many Python functions jaxlib gave to an execution: none to most.
+uint32_t pw_ffi_functions(const void* functions);
+
 // Calls one of the Python functions that jaxlib gave to an execution elsewhere;
 // words are those of pw_callback. It returns an absl code, and the text where that
 // is not 0.

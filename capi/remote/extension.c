@@ -149,9 +149,10 @@ static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
   return NULL;
 }
 
+// jaxlib gives every execution its functions, also where there are none.
 const void* pr_context_functions(PJRT_ExecuteContext* c) {
   for (size_t i = 0; c && i < c->num_data; i++)
-    if (c->data[i].type_id == PW_FFI_HOST_CALLBACKS) return c->data[i].data;
+    if (c->data[i].type_id == PW_FFI_HOST_CALLBACKS && pw_ffi_has_functions(c->data[i].data)) return c->data[i].data;
   return NULL;
 }
 
