@@ -86,9 +86,9 @@ def devices() -> list[jax.Device]:
 def reshard(arrays: Any, shardings: Any) -> Any:
     """Moves arrays to other shardings, on the same devices or any others, without a detour through this process.
 
-    Every destination shard is put together from the boxes of source shards that it needs, which go from device to device,
-    and in a cluster from worker to worker. It does not wait for the data: what is returned can be used at once, and an
-    error of what computes an array goes on to what it becomes. The arrays given stay as they are.
+    Every destination shard is put together from the boxes of source shards that it needs, which go from device to
+    device, and in a cluster from worker to worker. It does not wait for the data: what is returned can be used at once,
+    and an error of what computes an array goes on to what it becomes. The arrays given stay as they are.
 
     `jax.device_put` takes this way too wherever stock JAX would read an array on the host.
 

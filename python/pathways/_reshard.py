@@ -212,8 +212,10 @@ def _one(x: Any, target: Any) -> jax.Array:
         raise PathwaysError(
             "INVALID_ARGUMENT", f"reshard moves arrays of JAX, and got {type(x)}; bring it in with jax.device_put()"
         )
-    if isinstance(x, jax.core.Tracer) or jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
-        return jax.device_put(x, target)
+    if isinstance(x, jax.core.Tracer):
+        return jax.lax.with_sharding_constraint(x, target)  # a part of the computation that is traced
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        return jax.device_put(x, target)  # which knows what such elements are made of
     if x.is_deleted():
         raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
     if x.sharding.is_equivalent_to(target, x.ndim):

@@ -1,0 +1,361 @@
+"""pathways.reshard, and jax.device_put that takes its way: any sharding on any devices to any other."""
+
+import itertools
+import random
+import threading
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pathways
+import pytest
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+
+@pytest.fixture(autouse=True)
+def nothing_held():
+    yield
+    assert "held" not in pathways.stats()["live"]
+
+
+def bits(x) -> bytes:
+    return np.asarray(x).tobytes()
+
+
+def count(name: str) -> int:
+    return pathways.stats()[name]
+
+
+def values(shape, dtype="float32"):
+    n = int(np.prod(shape))
+    if dtype == "complex64":
+        return (np.arange(n) * (1 + 2j)).astype(dtype).reshape(shape)
+    return (np.arange(n) % 2 if dtype == "bool" else np.arange(n) % 7).astype(dtype).reshape(shape)
+
+
+def put(shape, sharding, dtype="float32"):
+    return jax.device_put(values(shape, dtype), sharding)
+
+
+def mesh(devices, *sizes):
+    n = int(np.prod(sizes))
+    return Mesh(np.array(devices[:n]).reshape(sizes), tuple("abc"[: len(sizes)]))
+
+
+def moved(x, sharding):
+    """Moves an array and checks what came of it; nothing of it may pass the host."""
+    before = count("fetches")
+    y = pathways.reshard(x, sharding)
+    y.block_until_ready()
+    assert count("fetches") == before
+    assert y.sharding.is_equivalent_to(sharding, y.ndim)
+    assert (y.shape, y.dtype, y.weak_type, y.committed) == (x.shape, x.dtype, x.weak_type, True)
+    assert bits(y) == bits(x)
+    for shard in y.addressable_shards:
+        assert bits(shard.data) == bits(np.asarray(x)[shard.index])
+    return y
+
+
+def some_sharding(r, devices, ndim):
+    """A random mesh over a random choice of devices, in random order, with each axis for one dimension or none."""
+    sizes = r.choice([(1,), (2,), (4,), (8,), (2, 2), (4, 2), (2, 4), (2, 2, 2), (3,), (6,), (2, 3)])
+    chosen = r.sample(devices, int(np.prod(sizes)))
+    names = list("abc"[: len(sizes)])
+    spec = [[] for _ in range(ndim)]
+    for name in names:
+        if ndim and r.random() < 0.75:
+            spec[r.randrange(ndim)].append(name)
+    return NamedSharding(mesh(chosen, *sizes), P(*(tuple(axes) or None for axes in spec)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_shardings(devices, seed):
+    r = random.Random(seed)
+    ndim = r.randrange(4)
+    shape = tuple(24 for _ in range(ndim))  # divides into what any of the meshes makes of it
+    x = put(shape, some_sharding(r, devices, ndim))
+    for _ in range(4):
+        x = moved(x, some_sharding(r, devices, ndim))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64"],
+)
+def test_types(devices, dtype):
+    x = put((8, 6), NamedSharding(mesh(devices, 4, 2), P("a", "b")), dtype)
+    moved(x, NamedSharding(mesh(devices[5:], 3), P(None, "a")))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "float4_e2m1fn"])
+def test_elements_narrower_than_a_byte(devices, dtype):
+    # Three of them a row: no shard begins where a byte does.
+    x = jax.jit(lambda v: v.astype(dtype))(put((3, 9), NamedSharding(mesh(devices, 3), P("a")), "int8"))
+    before = count("fetches")
+    y = pathways.reshard(x, NamedSharding(mesh(devices[4:], 3), P(None, "a"))).block_until_ready()
+    assert count("fetches") == before
+    assert y.dtype == x.dtype and bits(y) == bits(x)
+
+
+def test_every_bit_pattern_survives(devices):
+    patterns = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)  # with all NaNs
+    x = jax.device_put(patterns, NamedSharding(mesh(devices, 8), P("a")))
+    assert bits(moved(x, NamedSharding(mesh(devices[1:], 4), P("a")))) == patterns.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 8), (8, 0), (8, 8)])
+def test_scalars_empty_arrays_and_copies(devices, shape):
+    everywhere, few = NamedSharding(mesh(devices, 8), P()), NamedSharding(mesh(devices[6:], 2), P())
+    one = SingleDeviceSharding(devices[3])
+    for source, target in itertools.permutations([everywhere, few, one], 2):
+        moved(put(shape, source), target)
+
+
+def test_eight_to_three_and_back(devices):
+    eight, three = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[5:], 3), P(None, "a"))
+    x = put((16, 9), eight)
+    assert bits(moved(moved(x, three), eight)) == bits(x)
+
+
+def test_other_order_of_the_same_devices(devices):
+    x = put((8, 8), NamedSharding(mesh(devices, 4, 2), P("a", "b")))
+    moved(x, NamedSharding(mesh(devices[::-1], 2, 4), P("b", "a")))
+
+
+def test_one_device_to_another(devices):
+    moved(put((4,), SingleDeviceSharding(devices[0])), SingleDeviceSharding(devices[7]))
+    x = pathways.reshard(put((4,), SingleDeviceSharding(devices[0])), devices[1])
+    assert x.devices() == {devices[1]}
+
+
+def test_equivalent_sharding_gives_the_array_itself(devices):
+    x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
+    assert pathways.reshard(x, NamedSharding(mesh(devices, 8), P("a", None))) is x
+
+
+def test_large_arrays_by_threads(devices):
+    # More than is copied at once by the calling thread, and pieces for several.
+    x = put((1 << 10, 1 << 11), NamedSharding(mesh(devices, 8), P("a")))
+    moved(moved(x, NamedSharding(mesh(devices[2:], 4), P(None, "a"))), NamedSharding(mesh(devices[:3], 1), P()))
+
+
+def test_weak_types_and_uncommitted_arrays(devices):
+    x = jax.device_put(jnp.broadcast_to(2.0, (8, 2)), NamedSharding(mesh(devices, 8), P("a")))
+    assert x.weak_type
+    moved(x, NamedSharding(mesh(devices[1:], 2), P("a")))
+    uncommitted = jnp.arange(8)
+    assert not uncommitted.committed
+    moved(uncommitted, uncommitted.sharding)
+    moved(uncommitted, NamedSharding(mesh(devices, 4), P("a")))
+
+
+def test_pytrees_and_prefixes(devices):
+    rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    tree = {"w": put((8, 4), rows), "layers": [put((16, 8), rows), put((8, 8), rows, "int8")]}
+    for shardings in (columns, {"w": devices[1], "layers": columns}, {"w": rows, "layers": [columns, devices[0]]}):
+        out = pathways.reshard(tree, shardings)
+        assert jax.tree.structure(out) == jax.tree.structure(tree)
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), out, tree)
+    assert pathways.reshard([], columns) == []
+
+
+def test_random_keys(devices):
+    keys = jax.device_put(jax.random.split(jax.random.key(1), 8), NamedSharding(mesh(devices, 8), P("a")))
+    out = pathways.reshard(keys, NamedSharding(mesh(devices[3:], 2), P("a")))
+    assert out.dtype == keys.dtype and bits(jax.random.key_data(out)) == bits(jax.random.key_data(keys))
+
+
+def test_inside_a_jitted_function(devices):
+    rows, columns = (NamedSharding(mesh(devices, 8), spec) for spec in (P("a"), P(None, "a")))
+    x = put((8, 8), rows)
+    y = jax.jit(lambda v: pathways.reshard(v + 1, columns))(x)
+    assert y.sharding.is_equivalent_to(columns, 2) and bits(y) == bits(np.asarray(x) + 1)
+
+
+def test_while_something_else_is_traced(devices):
+    x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
+    columns = NamedSharding(mesh(devices, 8), P(None, "a"))
+    seen = []
+
+    def f(v):
+        with jax.ensure_compile_time_eval():
+            seen.append(jax.device_put(x, columns))
+            seen.append(jax.device_put(x, SingleDeviceSharding(devices[2])))
+        return v + 1
+
+    jax.jit(f)(1.0)
+    assert [bits(y) for y in seen] == [bits(x)] * 2
+
+
+# --- device_put ---
+
+
+def test_device_put_reads_nothing_on_the_host(devices):
+    x = put((24, 24), NamedSharding(mesh(devices, 8), P("a")))
+    jax.block_until_ready(x)
+    ways = [
+        NamedSharding(mesh(devices, 8), P(None, "a")),
+        NamedSharding(mesh(devices[4:], 4), P("a")),
+        SingleDeviceSharding(devices[7]),
+        NamedSharding(mesh(devices, 2, 4), P("b", "a")),
+        NamedSharding(mesh(devices[::-1], 8), P("a")),
+        NamedSharding(mesh(devices[2:], 3), P()),
+        devices[0],
+    ]
+    before, last = pathways.stats(), x
+    results = []
+    for way in ways:
+        results.append(jax.device_put(x, way))
+        results.append(last := jax.device_put(last, way))
+    jax.block_until_ready(results)
+    after = pathways.stats()
+    assert (after["fetches"], after["puts"]) == (before["fetches"], before["puts"])
+    assert after["reshards"] > before["reshards"]
+    assert [bits(y) for y in results] == [bits(x)] * len(results)
+
+
+def test_arguments_that_lie_otherwise_are_not_read_on_the_host(devices):
+    x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
+    two = NamedSharding(mesh(devices[6:], 2), P(None, "a"))
+    f = jax.jit(lambda v: v + 1)
+    want = bits(np.asarray(x) + 1)
+    before = count("fetches")
+    y = f(jax.device_put({"x": x}, two)["x"]).block_until_ready()
+    assert count("fetches") == before and bits(y) == want
+
+
+def test_the_host_is_counted_when_it_reads(devices):
+    # Without this the tests above could not fail.
+    x = put((8, 8), NamedSharding(mesh(devices, 8), P("a"))) + 1
+    before = count("fetches")
+    np.asarray(x)
+    assert count("fetches") >= before + 8
+
+
+# --- order, errors, ends ---
+
+
+def test_source_that_is_not_ready(devices):
+    rows = NamedSharding(mesh(devices, 8), P("a"))
+    slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
+    x = put((512, 512), rows)
+    want = bits(slow(x))
+    y = slow(x)
+    z = pathways.reshard(y, NamedSharding(mesh(devices[1:], 4), P(None, "a")))
+    w = jax.jit(lambda v: v * 1)(z)  # a computation that waits for what moves
+    back = pathways.reshard(w, rows)
+    assert [bits(v) for v in (z, w, back)] == [want] * 3
+
+
+def test_source_may_go_while_it_moves(devices):
+    rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
+    twice = jax.jit(lambda v: v * 2, donate_argnums=0)
+    x = put((512, 512), rows)
+    want = np.asarray(slow(x))
+
+    y = slow(x)
+    z = pathways.reshard(y, columns)
+    y.delete()
+    assert bits(z) == want.tobytes()
+
+    y = slow(x)
+    z = pathways.reshard(y, columns)
+    doubled = twice(y)
+    assert y.is_deleted() and bits(z) == want.tobytes() and bits(doubled) == (want * 2).tobytes()
+
+    z = pathways.reshard(slow(x), columns)
+    doubled = twice(z)  # and what is on its way may be donated
+    assert z.is_deleted() and bits(doubled) == (want * 2).tobytes()
+
+    pathways.reshard(slow(x), columns).delete()
+
+
+def test_error_of_the_source_reaches_what_reads_it(devices):
+    two, four = (NamedSharding(mesh(devices[at:], n), P("a")) for at, n in ((0, 2), (4, 4)))
+    slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
+    # It finds out that there is no room when its argument has come, long after the call.
+    broken = jax.jit(lambda v: (v[:8, :8] * 2, jnp.zeros((1 << 44,)) + v[0, 0]), out_shardings=(two, two))
+    x = pathways.reshard(slow(put((512, 512), four)), two)
+    bad, huge = broken(x)
+    del huge
+    with pytest.raises(RuntimeError, match="Out of memory") as caught:
+        bad.block_until_ready()
+    why = f"^{str(caught.value).partition(':')[0]}: .*Out of memory"  # code and text are the source's
+    for target in (
+        NamedSharding(four.mesh, P(None, "a")),
+        SingleDeviceSharding(devices[3]),
+        NamedSharding(mesh(devices[1:], 2), P()),
+    ):
+        out = pathways.reshard(bad, target)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=why):
+                out.block_until_ready()
+            with pytest.raises(RuntimeError, match=why):
+                np.asarray(out)
+        with pytest.raises(RuntimeError, match=why):
+            pathways.reshard(out, NamedSharding(mesh(devices, 8), P("a"))).block_until_ready()
+    moved(x, four)
+
+
+def test_refusals(devices):
+    rows = NamedSharding(mesh(devices, 8), P("a"))
+    x = put((8, 8), rows)
+    gone = put((8, 8), rows)
+    gone.delete()
+    stock = jnp.zeros(8, device=jax.devices("cpu")[0])
+    for array, target, text in (
+        (gone, devices[0], "was deleted or donated"),
+        (np.zeros(8), rows, "bring it in with jax.device_put"),
+        (x, P("a"), "expected a Sharding or a Device"),
+        (stock, rows, "between devices of Pathways"),
+        ([x, x], [rows], "no prefix of the arrays' tree"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=text) as e:
+            pathways.reshard(array, target)
+        assert e.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(RuntimeError, match="deleted"):
+        jax.device_put(gone, devices[0])
+    with pytest.raises(ValueError, match="divi"):
+        pathways.reshard(x, NamedSharding(mesh(devices, 3), P("a")))
+
+
+def test_many_threads(devices):
+    ways = [
+        NamedSharding(mesh(devices, 8), P("a")),
+        NamedSharding(mesh(devices[3:], 2), P(None, "a")),
+        NamedSharding(mesh(devices[1:], 2, 2), P("b", "a")),
+        SingleDeviceSharding(devices[6]),
+    ]
+    failed = []
+
+    def work(seed):
+        r = random.Random(seed)
+        x = jax.device_put(np.full((8, 8), seed, np.float32), ways[0])
+        for _ in range(40):
+            x = pathways.reshard(x, r.choice(ways))
+        if not (np.asarray(x) == seed).all():
+            failed.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_one_entry_into_go_a_move(devices):
+    x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
+    target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    keep = [pathways.reshard(x, target)]
+    jax.block_until_ready(keep)
+    before = pathways.stats()
+    keep += [pathways.reshard(x, target) for _ in range(32)]
+    jax.block_until_ready(keep)
+    after = pathways.stats()
+    assert after["reshards"] - before["reshards"] == 32
+    assert after["executes"] == before["executes"]
+    assert 32 <= after["go_entries"] - before["go_entries"] <= 36
