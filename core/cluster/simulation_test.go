@@ -238,7 +238,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int) {
 			f.what = name + " crashes"
 			f.do = func() {
 				for k := range x.each {
-					if err := x.drivers[n].Lose(k, "its process crashed"); err != nil {
+					if err := x.drivers[n].Lose(k, "the process of "+name+" crashed"); err != nil {
 						x.t.Error(err)
 					}
 				}
