@@ -1,0 +1,65 @@
+"""One, two and four workers give the bits of the same plugin in one process, for every kind of collective."""
+
+import os
+from pathlib import Path
+
+import fresh
+import numpy as np
+import pytest
+
+SCRIPT = f"""
+    import sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    import cluster_computations
+    cluster_computations.save(sys.stdin.readline().strip())
+"""
+TOPOLOGIES = ["local:1x8", "local:2x4", "local:4x2"]
+# The same on a cluster whose address is given.
+if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in TOPOLOGIES:
+    TOPOLOGIES.append(address)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Gives a function: door or address → name → array, each run once, in a process of its own."""
+    folder, done = tmp_path_factory.mktemp("bits"), {}
+
+    def results(where):
+        if where not in done:
+            path = folder / f"{len(done)}.npz"
+            door, env = (
+                (where, {"PATHWAYS_ADDRESS": ""}) if where == "plugin" else ("pathways", {"PATHWAYS_ADDRESS": where})
+            )
+            process = fresh.start(SCRIPT, door, env)
+            process.stdin.write(f"{path}\n")
+            process.stdin.flush()
+            ended = fresh.finish(process)
+            assert ended.returncode == 0, f"{where}: {ended.stderr}"
+            with np.load(path) as saved:
+                done[where] = dict(saved)
+        return done[where]
+
+    return results
+
+
+def test_every_computation_is_there_and_says_something(run):
+    results = run("plugin")
+    assert len(results) >= 180
+    for name, array in results.items():
+        assert array.size > 0, name
+        if array.dtype.kind in "fc":
+            assert np.isfinite(array).all(), name
+        assert array.any() or "permute_some" in name or name.startswith("index"), name
+
+
+@pytest.mark.parametrize("where", TOPOLOGIES)
+def test_the_bits_of_one_process(run, where):
+    ours, plugin = run(where), run("plugin")
+    assert ours.keys() == plugin.keys()
+    wrong = []
+    for name, a in ours.items():
+        b = plugin[name]
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+        if a.tobytes() != b.tobytes():
+            wrong.append(f"{name}: {np.mean(a != b):.2%} of the elements differ")
+    assert not wrong, "\n".join(wrong)
