@@ -25,7 +25,6 @@ import jax  # isort: skip
 import pytest  # isort: skip
 
 
-
 def pytest_configure(config):
     config.addinivalue_line("markers", "embedded(why): needs the devices in this process; why says what for")
 

@@ -13,7 +13,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-
 pointer = pytest.mark.embedded("reads the address of an array")
 external = pytest.mark.embedded("shares an array's memory")
 

@@ -19,7 +19,7 @@ SWAP = [(i, i ^ 1) for i in range(6)]  # two ranks are in no pair: they get zero
 def values(*shape, dtype="float32", seed=0):
     """Random values of a dtype: floats whose sums depend on their order, all bits of whole numbers."""
     rng, dtype = np.random.default_rng(seed), jnp.dtype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.random(shape) < 0.9
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
