@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,7 +21,10 @@ import (
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
-var simulations = flag.Int("simulations", 200, "how many seeds the fault simulation tries")
+var (
+	simulations = flag.Int("simulations", 200, "how many seeds the fault simulation tries")
+	many        = flag.Int("many", 64, "how many workers of four devices the large fault simulation has")
+)
 
 // seedVariable names the one seed to try, as a failure prints it.
 const seedVariable = "PATHWAYS_SEED"
@@ -32,13 +36,9 @@ const seedVariable = "PATHWAYS_SEED"
 // Time is virtual. A seed decides what is done and what goes wrong when; goroutines
 // that are ready at one time run in any order.
 func TestSimulation(t *testing.T) {
-	if text := os.Getenv(seedVariable); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("%s=%q: want a number", seedVariable, text)
-		}
+	if seed, ok := givenSeed(t); ok {
 		for range *simulations {
-			simulate(t, seed)
+			simulate(t, seed, 0)
 		}
 		return
 	}
@@ -49,7 +49,7 @@ func TestSimulation(t *testing.T) {
 	for range runtime.GOMAXPROCS(0) {
 		running.Go(func() {
 			for seed := range next {
-				simulate(t, seed)
+				simulate(t, seed, 0)
 			}
 		})
 	}
@@ -63,14 +63,39 @@ func TestSimulation(t *testing.T) {
 	running.Wait()
 }
 
-func simulate(t *testing.T, seed uint64) {
+// The same with many workers, few of which go.
+func TestSimulationOfMany(t *testing.T) {
+	for range 3 {
+		seed, ok := givenSeed(t)
+		if !ok {
+			seed = rand.Uint64N(1 << 32)
+		}
+		simulate(t, seed, *many)
+	}
+}
+
+func givenSeed(t *testing.T) (seed uint64, ok bool) {
+	text := os.Getenv(seedVariable)
+	if text == "" {
+		return 0, false
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q: want a number", seedVariable, text)
+	}
+	return seed, true
+}
+
+// simulate tries a seed, with as many workers as it draws where none are said.
+func simulate(t *testing.T, seed uint64, workers int) {
 	t.Run(fmt.Sprint(seed), func(t *testing.T) {
 		defer func() {
 			if t.Failed() {
-				t.Logf("again: %s=%d go test -run TestSimulation ./core/cluster", seedVariable, seed)
+				name, _, _ := strings.Cut(t.Name(), "/")
+				t.Logf("again: %s=%d go test -run %s$ ./core/cluster", seedVariable, seed, name)
 			}
 		}()
-		synctest.Test(t, func(t *testing.T) { newTrial(t, seed).run() })
+		synctest.Test(t, func(t *testing.T) { newTrial(t, seed).run(workers) })
 	})
 }
 
@@ -130,10 +155,13 @@ func (x *trial) later() bool {
 	return x.delays.IntN(4) == 0
 }
 
-func (x *trial) run() {
+func (x *trial) run(many int) {
 	t, r := x.t, rand.New(rand.NewPCG(x.seed, 0))
 	workers, clients := 1+r.IntN(4), 1+r.IntN(3)
 	x.each = 1 + r.IntN(3)
+	if many > 0 {
+		workers, x.each = many, 4
+	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed), Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
 		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
