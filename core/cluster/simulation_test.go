@@ -184,7 +184,7 @@ func (x *trial) run(many int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.plan(r, workers, clients)
+	x.plan(r, workers, clients, many > 0)
 	var exits sync.WaitGroup
 	for i, d := range x.drivers {
 		exits.Go(func() {
@@ -229,7 +229,7 @@ func (x *trial) run(many int) {
 }
 
 // plan draws what goes wrong.
-func (x *trial) plan(r *rand.Rand, workers, clients int) {
+func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 	away := map[string]bool{} // for good; of the goroutine of the faults
 	for range r.IntN(5) {
 		f := fault{at: time.Duration(r.Int64N(int64(workTime)))}
@@ -285,8 +285,17 @@ func (x *trial) plan(r *rand.Rand, workers, clients int) {
 					x.t.Error(err)
 				}
 			}
-		default:
+		case many: // or all would be lost in most of the trials
 			continue
+		default:
+			for i := range workers {
+				x.doomed[fmt.Sprint("w", i)] = true
+			}
+			for i := range clients {
+				x.doomed[fmt.Sprint("c", i)] = true
+			}
+			f.what = "the controller is cut off for good"
+			f.do = func() { x.local.Cut("controller") }
 		}
 		x.faults = append(x.faults, f)
 	}
