@@ -1,5 +1,6 @@
 """pathways.reshard, and jax.device_put that takes its way: any sharding on any devices to any other."""
 
+import ctypes
 import itertools
 import random
 import threading
@@ -10,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pathways
 import pytest
+from fresh import run
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -359,3 +361,104 @@ def test_one_entry_into_go_a_move(devices):
     assert after["reshards"] - before["reshards"] == 32
     assert after["executes"] == before["executes"]
     assert 32 <= after["go_entries"] - before["go_entries"] <= 36
+
+
+# --- the C API ---
+
+
+def test_what_does_not_fit_is_refused(devices):
+    from pathways import _reshard
+
+    library = _reshard._library()
+    number = (ctypes.c_uint64 * 1)()
+    rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    aval = jax.ShapeDtypeStruct((8, 8), np.dtype("float32"), sharding=columns, weak_type=False)
+    give = _reshard._import(aval)
+    x = put((8, 8), rows)
+    take = _reshard._export(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows, weak_type=False))
+    plan = _reshard._Plan(x.shape, rows, columns)
+
+    with pytest.raises(RuntimeError, match="FAILED_PRECONDITION: .*has to name 1 arrays"):
+        give()
+    take(x)
+    assert library.pathways_exported(number, 0) == 1  # there was no room for it
+    assert library.pathways_exported(number, 1) == 0
+    take(x)
+    assert library.pathways_exported(number, 1) == 1
+    exported = number[0]
+    library.pathways_import(number, 1)
+    with pytest.raises(RuntimeError, match="INVALID_ARGUMENT: .*4 shards of this client that no client has"):
+        give()  # the client has it
+    with pytest.raises(pathways.PathwaysError, match="NOT_FOUND: .*held no more"):
+        _reshard._native.check(library.pathways_reshard(exported, plan.number, number))
+
+    def resharded(y, plan):
+        take = _reshard._export(jax.ShapeDtypeStruct(y.shape, y.dtype, sharding=y.sharding, weak_type=False))
+        take(y)
+        assert library.pathways_exported(number, 1) == 1
+        held = number[0]
+        try:
+            _reshard._native.check(library.pathways_reshard(held, plan.number, number))
+        finally:
+            library.pathways_release((ctypes.c_uint64 * 1)(held), 1)
+        return number[0]
+
+    wide = put((8, 16), rows)
+    with pytest.raises(pathways.PathwaysError, match="INVALID_ARGUMENT: .*the plan is for"):
+        resharded(wide, plan)
+    resharded(wide, _reshard._Plan(wide.shape, rows, columns))
+    library.pathways_import(number, 1)
+    with pytest.raises(RuntimeError, match=r"is f32\[8,2\] on device .* has f32\[8,4\]"):
+        give()
+    resharded(x, plan)
+    library.pathways_import(number, 1)
+    assert bits(give()) == bits(x)
+    resharded(x, plan)
+    library.pathways_release(number, 1)
+    library.pathways_release(number, 1)  # of nothing
+
+
+SCRIPT = """
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    def move():
+        devices = np.array(jax.devices())
+        x = jax.device_put(np.arange(64.0).reshape(8, 8), NamedSharding(Mesh(devices, "a"), P("a")))
+        return pathways.reshard(x, NamedSharding(Mesh(devices[4:], "a"), P(None, "a")))
+"""
+
+
+def test_shutdown_in_between():
+    run(
+        SCRIPT
+        + """
+    for _ in range(3):
+        y = move()
+        assert (np.asarray(y) == np.arange(64.0).reshape(8, 8)).all()
+        z = move()  # may be under way
+        del y, z
+        pathways.shutdown()
+        pathways.init()
+    """
+    )
+
+
+@pytest.mark.embedded("a cluster's devices have no limit of ours")
+def test_memory_limit():
+    run(
+        SCRIPT
+        + """
+    pathways.init(memory_limit=300)
+    y = move()
+    copies = NamedSharding(Mesh(np.array(jax.devices()[:2]), "a"), P())  # 256 bytes a device
+    kept = [pathways.reshard(y, copies)]
+    try:
+        kept.append(pathways.reshard(y, copies))
+        raise SystemExit("there was room")
+    except pathways.PathwaysError as error:
+        assert error.code == "RESOURCE_EXHAUSTED" and "300" in error.message, error
+    kept.clear()
+    pathways.reshard(y, copies).block_until_ready()
+    """
+    )
