@@ -59,6 +59,8 @@ def left_alive() -> dict[str, int]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_alive(request):
     """Fails the session where buffers, events or objects outlive the tests."""
+    # A cluster's workers begin to work beside the client: from here on all of them do.
+    jax.block_until_ready([jax.device_put(0, device) for device in jax.devices()])
     yield
     # A failed test's traceback holds its arrays.
     if not request.session.testsfailed:

@@ -215,8 +215,10 @@ def _client_options() -> dict[str, Any]:
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
         if asked.address.startswith("local:"):
-            # As in a worker's own process: XLA warns of each program that another worker compiled.
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            # As in a worker's own process: XLA warns of each program that another worker compiled. JAX has set 1 where
+            # the user says nothing.
+            if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         return {}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:
