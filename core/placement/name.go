@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// compareNames orders names as people number them: runs of digits count by value.
-func compareNames(a, b string) int {
+// CompareNames orders names as people number them: runs of digits count by value.
+func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
 		if x == 0 || y == 0 {

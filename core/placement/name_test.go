@@ -8,13 +8,13 @@ import (
 func TestNamesInTheOrderOfPeople(t *testing.T) {
 	want := []string{"", "a", "a:7", "worker-0", "worker-1", "worker-02", "worker-2", "worker-10", "worker-10a", "worker-10b"}
 	got := []string{"worker-10b", "worker-02", "a:7", "worker-10", "", "worker-2", "worker-1", "a", "worker-10a", "worker-0"}
-	slices.SortStableFunc(got, compareNames)
+	slices.SortStableFunc(got, CompareNames)
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, a := range want {
 		for _, b := range want {
-			if compareNames(a, b) != -compareNames(b, a) {
+			if CompareNames(a, b) != -CompareNames(b, a) {
 				t.Errorf("%q and %q are in no order", a, b)
 			}
 		}

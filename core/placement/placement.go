@@ -127,7 +127,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		}
 	}
 	at, _ := slices.BinarySearchFunc(is.members, w, func(a, b *Worker) int {
-		return cmp.Or(compareNames(a.Offer.Name, b.Offer.Name), cmp.Compare(a.Offer.Worker, b.Offer.Worker))
+		return cmp.Or(CompareNames(a.Offer.Name, b.Offer.Name), cmp.Compare(a.Offer.Worker, b.Offer.Worker))
 	})
 	is.members = slices.Insert(is.members, at, w)
 	if m.workers == nil {

@@ -34,10 +34,11 @@ const (
 	KindHeartbeat Kind = 3
 	KindGoodbye   Kind = 4
 
-	KindCompile  Kind = 10
-	KindCompiled Kind = 11
-	KindLoad     Kind = 12
-	KindForget   Kind = 13
+	KindCompile   Kind = 10
+	KindCompiled  Kind = 11
+	KindLoad      Kind = 12
+	KindForget    Kind = 13
+	KindCompiling Kind = 14
 
 	KindRun      Kind = 20
 	KindPut      Kind = 21
@@ -55,6 +56,10 @@ const (
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41
+
+	KindEpoch      Kind = 50
+	KindKeyRequest Kind = 51
+	KindKeyAnswer  Kind = 52
 
 	// KindBulk and above are of peer links, see transport/bulk.
 	KindBulk Kind = 64

@@ -37,6 +37,7 @@ const (
 	Role_ROLE_WORKER Role = 2 // to a controller: devices
 	Role_ROLE_ADMIN  Role = 3 // to a controller: questions of the command line
 	Role_ROLE_PEER   Role = 4 // between workers, and from clients to workers: bytes
+	Role_ROLE_MEMBER Role = 5 // to a controller: a part of an island's epoch, see MemberOffer
 )
 
 // Enum value maps for Role.
@@ -47,6 +48,7 @@ var (
 		2: "ROLE_WORKER",
 		3: "ROLE_ADMIN",
 		4: "ROLE_PEER",
+		5: "ROLE_MEMBER",
 	}
 	Role_value = map[string]int32{
 		"ROLE_NONE":   0,
@@ -54,6 +56,7 @@ var (
 		"ROLE_WORKER": 2,
 		"ROLE_ADMIN":  3,
 		"ROLE_PEER":   4,
+		"ROLE_MEMBER": 5,
 	}
 )
 
@@ -82,6 +85,61 @@ func (x Role) Number() protoreflect.EnumNumber {
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{0}
+}
+
+type KeyRequest_Act int32
+
+const (
+	KeyRequest_NONE KeyRequest_Act = 0
+	KeyRequest_PUT  KeyRequest_Act = 1
+	KeyRequest_GET  KeyRequest_Act = 2 // waits until the key is there
+	KeyRequest_TRY  KeyRequest_Act = 3 // does not: NOT_FOUND
+	KeyRequest_DROP KeyRequest_Act = 4 // the GET of this id is not wanted any more
+)
+
+// Enum value maps for KeyRequest_Act.
+var (
+	KeyRequest_Act_name = map[int32]string{
+		0: "NONE",
+		1: "PUT",
+		2: "GET",
+		3: "TRY",
+		4: "DROP",
+	}
+	KeyRequest_Act_value = map[string]int32{
+		"NONE": 0,
+		"PUT":  1,
+		"GET":  2,
+		"TRY":  3,
+		"DROP": 4,
+	}
+)
+
+func (x KeyRequest_Act) Enum() *KeyRequest_Act {
+	p := new(KeyRequest_Act)
+	*p = x
+	return p
+}
+
+func (x KeyRequest_Act) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KeyRequest_Act) Descriptor() protoreflect.EnumDescriptor {
+	return file_wire_proto_enumTypes[1].Descriptor()
+}
+
+func (KeyRequest_Act) Type() protoreflect.EnumType {
+	return &file_wire_proto_enumTypes[1]
+}
+
+func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KeyRequest_Act.Descriptor instead.
+func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type Loadable_Form int32
@@ -120,11 +178,11 @@ func (x Loadable_Form) String() string {
 }
 
 func (Loadable_Form) Descriptor() protoreflect.EnumDescriptor {
-	return file_wire_proto_enumTypes[1].Descriptor()
+	return file_wire_proto_enumTypes[2].Descriptor()
 }
 
 func (Loadable_Form) Type() protoreflect.EnumType {
-	return &file_wire_proto_enumTypes[1]
+	return &file_wire_proto_enumTypes[2]
 }
 
 func (x Loadable_Form) Number() protoreflect.EnumNumber {
@@ -133,7 +191,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17, 0}
+	return file_wire_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type Hello struct {
@@ -150,6 +208,7 @@ type Hello struct {
 	Cluster       string                 `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                            // of ROLE_PEER: Welcome.cluster of the dialler's controller
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
 	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
+	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +325,13 @@ func (x *Hello) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Hello) GetMember() *MemberOffer {
+	if x != nil {
+		return x.Member
+	}
+	return nil
 }
 
 type Welcome struct {
@@ -531,6 +597,8 @@ type Process struct {
 	Host          string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
 	Board         uint64                 `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"` // of workers: Board.number; 0 is none
 	Slot          uint32                 `protobuf:"varint,6,opt,name=slot,proto3" json:"slot,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"` // of workers whose devices are joined: Epoch.number; 0 is none
+	Node          uint32                 `protobuf:"varint,8,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -603,6 +671,20 @@ func (x *Process) GetBoard() uint64 {
 func (x *Process) GetSlot() uint32 {
 	if x != nil {
 		return x.Slot
+	}
+	return 0
+}
+
+func (x *Process) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Process) GetNode() uint32 {
+	if x != nil {
+		return x.Node
 	}
 	return 0
 }
@@ -746,6 +828,8 @@ type WorkerOffer struct {
 	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // differs whenever the process is started anew
 	Board         string                 `protobuf:"bytes,8,opt,name=board,proto3" json:"board,omitempty"`              // a file with room for a board, which others of the host can open; "" is none
 	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`  // plugin file, processor features, thread count: programs compiled by equals are shared
+	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`             // Epoch.number of the member that this worker's driver joined as; 0 is none
+	Node          uint32                 `protobuf:"varint,10,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -834,6 +918,20 @@ func (x *WorkerOffer) GetFingerprint() string {
 		return x.Fingerprint
 	}
 	return ""
+}
+
+func (x *WorkerOffer) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *WorkerOffer) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
 }
 
 type LocalDevice struct {
@@ -1073,6 +1171,258 @@ func (x *Heartbeat) GetWaits() []string {
 	return nil
 }
 
+// What a member asks for: to be one of so many.
+type MemberOffer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Island        string                 `protobuf:"bytes,1,opt,name=island,proto3" json:"island,omitempty"`
+	Nodes         uint32                 `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberOffer) Reset() {
+	*x = MemberOffer{}
+	mi := &file_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberOffer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberOffer) ProtoMessage() {}
+
+func (x *MemberOffer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
+func (*MemberOffer) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MemberOffer) GetIsland() string {
+	if x != nil {
+		return x.Island
+	}
+	return ""
+}
+
+func (x *MemberOffer) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+// Controller to member: the epoch has begun; or, with a status, it is over.
+type Epoch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // never used again
+	Node          uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`     // the member's place: 0 to nodes - 1, by name
+	Nodes         uint32                 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Over          *Status                `protobuf:"bytes,4,opt,name=over,proto3" json:"over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Epoch) Reset() {
+	*x = Epoch{}
+	mi := &file_wire_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Epoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Epoch) ProtoMessage() {}
+
+func (x *Epoch) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
+func (*Epoch) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Epoch) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Epoch) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Epoch) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Epoch) GetOver() *Status {
+	if x != nil {
+		return x.Over
+	}
+	return nil
+}
+
+// Member to controller: a request to the epoch's store. PUT, GET and TRY are
+// answered once; a GET that waits ends without an answer when it is dropped.
+type KeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // made by the member
+	Act           KeyRequest_Act         `protobuf:"varint,2,opt,name=act,proto3,enum=pathways.wire.KeyRequest_Act" json:"act,omitempty"`
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"` // of PUT
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyRequest) Reset() {
+	*x = KeyRequest{}
+	mi := &file_wire_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyRequest) ProtoMessage() {}
+
+func (x *KeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
+func (*KeyRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *KeyRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeyRequest) GetAct() KeyRequest_Act {
+	if x != nil {
+		return x.Act
+	}
+	return KeyRequest_NONE
+}
+
+func (x *KeyRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *KeyRequest) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type KeyAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Value         []byte                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyAnswer) Reset() {
+	*x = KeyAnswer{}
+	mi := &file_wire_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyAnswer) ProtoMessage() {}
+
+func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
+func (*KeyAnswer) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *KeyAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeyAnswer) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *KeyAnswer) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 type Compile struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Op      uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`           // client's, or the controller's own towards a worker
@@ -1084,14 +1434,15 @@ type Compile struct {
 	Options []byte `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	// Controller to worker: the devices of the assignment, row by row, as
 	// (worker, local device). O(shards), once a program.
-	Places        []*Place `protobuf:"bytes,6,rep,name=places,proto3" json:"places,omitempty"`
+	Places        []*Place   `protobuf:"bytes,6,rep,name=places,proto3" json:"places,omitempty"`
+	Handlers      []*Handler `protobuf:"bytes,7,rep,name=handlers,proto3" json:"handlers,omitempty"` // of custom calls that the program may have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1454,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1467,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -1161,6 +1512,212 @@ func (x *Compile) GetPlaces() []*Place {
 	return nil
 }
 
+func (x *Compile) GetHandlers() []*Handler {
+	if x != nil {
+		return x.Handlers
+	}
+	return nil
+}
+
+// A handler of XLA custom calls that the client registered, as functions of
+// shared libraries. A worker that has the target already keeps what it has.
+type Handler struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Platform      string                 `protobuf:"bytes,2,opt,name=platform,proto3" json:"platform,omitempty"` // as XLA calls it: "Host"
+	Traits        uint32                 `protobuf:"varint,3,opt,name=traits,proto3" json:"traits,omitempty"`
+	Stages        []*Symbol              `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // instantiate, prepare, initialize, execute; empty where there is none
+	Types         []*HandlerType         `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`   // of the states that its library makes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handler) Reset() {
+	*x = Handler{}
+	mi := &file_wire_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handler) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handler) ProtoMessage() {}
+
+func (x *Handler) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handler.ProtoReflect.Descriptor instead.
+func (*Handler) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Handler) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *Handler) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *Handler) GetTraits() uint32 {
+	if x != nil {
+		return x.Traits
+	}
+	return 0
+}
+
+func (x *Handler) GetStages() []*Symbol {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+func (x *Handler) GetTypes() []*HandlerType {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+type HandlerType struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Id            *Symbol                `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Info          *Symbol                `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandlerType) Reset() {
+	*x = HandlerType{}
+	mi := &file_wire_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandlerType) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandlerType) ProtoMessage() {}
+
+func (x *HandlerType) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
+func (*HandlerType) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *HandlerType) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HandlerType) GetId() *Symbol {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *HandlerType) GetInfo() *Symbol {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+// Something in a shared library, at the library's path on the client's machine.
+type Symbol struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Library       string                 `protobuf:"bytes,1,opt,name=library,proto3" json:"library,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`     // empty: the library does not name it
+	Sha256        []byte                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the library's file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Symbol) Reset() {
+	*x = Symbol{}
+	mi := &file_wire_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Symbol) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Symbol) ProtoMessage() {}
+
+func (x *Symbol) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
+func (*Symbol) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Symbol) GetLibrary() string {
+	if x != nil {
+		return x.Library
+	}
+	return ""
+}
+
+func (x *Symbol) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Symbol) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 type Place struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Worker        uint64                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -1171,7 +1728,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1740,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1753,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -1226,7 +1783,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1795,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1808,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -1289,6 +1846,68 @@ func (x *Compiled) GetLoadable() *Loadable {
 	return nil
 }
 
+// Controller to client: a program that takes its time is being compiled. Sent
+// once, and again where another worker begins it.
+type Compiling struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
+	Worker        string                 `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been at it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Compiling) Reset() {
+	*x = Compiling{}
+	mi := &file_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Compiling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Compiling) ProtoMessage() {}
+
+func (x *Compiling) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
+func (*Compiling) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Compiling) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Compiling) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Compiling) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
 // What a client needs to know of a program.
 type ProgramInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1309,7 +1928,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1940,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1953,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -1426,7 +2045,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +2057,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +2070,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -1495,7 +2114,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +2126,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +2139,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -1568,13 +2187,14 @@ type Loadable struct {
 	Options       []byte                 `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	Collective    bool                   `protobuf:"varint,6,opt,name=collective,proto3" json:"collective,omitempty"`
 	CallsHost     bool                   `protobuf:"varint,7,opt,name=calls_host,json=callsHost,proto3" json:"calls_host,omitempty"` // it calls functions of the client that runs it
+	Handlers      []*Handler             `protobuf:"bytes,8,rep,name=handlers,proto3" json:"handlers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +2206,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +2219,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -1651,6 +2271,13 @@ func (x *Loadable) GetCallsHost() bool {
 	return false
 }
 
+func (x *Loadable) GetHandlers() []*Handler {
+	if x != nil {
+		return x.Handlers
+	}
+	return nil
+}
+
 // Controller to the workers of a program.
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1667,7 +2294,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +2306,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +2319,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -1748,13 +2375,14 @@ type Forget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"`
+	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of what nobody waits for any more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +2394,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +2407,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -1792,6 +2420,13 @@ func (x *Forget) GetSession() uint32 {
 func (x *Forget) GetPrograms() []uint64 {
 	if x != nil {
 		return x.Programs
+	}
+	return nil
+}
+
+func (x *Forget) GetCompiles() []uint64 {
+	if x != nil {
+		return x.Compiles
 	}
 	return nil
 }
@@ -1812,7 +2447,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2459,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2472,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -1907,7 +2542,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +2554,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2567,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -1959,7 +2594,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2606,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2619,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -2014,7 +2649,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2661,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2674,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -2083,7 +2718,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2730,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2743,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -2155,7 +2790,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2802,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2815,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -2245,7 +2880,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2892,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2905,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -2305,7 +2940,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2952,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2965,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -2355,7 +2990,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +3002,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +3015,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -2438,7 +3073,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +3085,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +3098,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -2497,7 +3132,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +3144,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +3157,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -2559,7 +3194,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +3206,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +3219,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -2647,7 +3282,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +3294,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +3307,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -2709,7 +3344,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +3356,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +3369,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -2766,7 +3401,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +3413,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +3426,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -2836,7 +3471,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +3483,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +3496,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -2897,7 +3532,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3544,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3557,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -2957,7 +3592,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2969,7 +3604,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2982,7 +3617,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -3010,7 +3645,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3657,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3670,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -3054,7 +3689,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3701,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3714,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Ask) GetStop() bool {
@@ -3102,7 +3737,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3749,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3762,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Report) GetCluster() string {
@@ -3176,7 +3811,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3188,7 +3823,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3201,7 +3836,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40, 0}
+	return file_wire_proto_rawDescGZIP(), []int{48, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -3238,7 +3873,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3885,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3898,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40, 1}
+	return file_wire_proto_rawDescGZIP(), []int{48, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -3316,7 +3951,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3963,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3976,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40, 2}
+	return file_wire_proto_rawDescGZIP(), []int{48, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -3398,7 +4033,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xcb\x03\n" +
+	"wire.proto\x12\rpathways.wire\"\xff\x03\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -3412,7 +4047,8 @@ const file_wire_proto_rawDesc = "" +
 	"\acluster\x18\n" +
 	" \x01(\tR\acluster\x12\x14\n" +
 	"\x05proof\x18\v \x01(\fR\x05proof\x12\x12\n" +
-	"\x04host\x18\f \x01(\tR\x04host\x1a;\n" +
+	"\x04host\x18\f \x01(\tR\x04host\x122\n" +
+	"\x06member\x18\r \x01(\v2\x1a.pathways.wire.MemberOfferR\x06member\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +
@@ -3437,14 +4073,16 @@ const file_wire_proto_rawDesc = "" +
 	"\x04slot\x18\x03 \x01(\rR\x04slot\"6\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\x91\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xbb\x01\n" +
 	"\aProcess\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x12\n" +
 	"\x04host\x18\x04 \x01(\tR\x04host\x12\x14\n" +
 	"\x05board\x18\x05 \x01(\x04R\x05board\x12\x12\n" +
-	"\x04slot\x18\x06 \x01(\rR\x04slot\"\xd2\x02\n" +
+	"\x04slot\x18\x06 \x01(\rR\x04slot\x12\x14\n" +
+	"\x05epoch\x18\a \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04node\x18\b \x01(\rR\x04node\"\xd2\x02\n" +
 	"\bPlatform\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12>\n" +
@@ -3459,7 +4097,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\x03R\x06values\"\x9c\x02\n" +
+	"\x06values\x18\x02 \x03(\x03R\x06values\"\xc6\x02\n" +
 	"\vWorkerOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x123\n" +
@@ -3468,7 +4106,10 @@ const file_wire_proto_rawDesc = "" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x14\n" +
 	"\x05board\x18\b \x01(\tR\x05board\x12 \n" +
-	"\vfingerprint\x18\a \x01(\tR\vfingerprint\"\x9d\x01\n" +
+	"\vfingerprint\x18\a \x01(\tR\vfingerprint\x12\x14\n" +
+	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04node\x18\n" +
+	" \x01(\rR\x04node\"\x9d\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +
@@ -3488,14 +4129,53 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
-	"\x05waits\x18\x04 \x03(\tR\x05waits\"\xa7\x01\n" +
+	"\x05waits\x18\x04 \x03(\tR\x05waits\";\n" +
+	"\vMemberOffer\x12\x16\n" +
+	"\x06island\x18\x01 \x01(\tR\x06island\x12\x14\n" +
+	"\x05nodes\x18\x02 \x01(\rR\x05nodes\"t\n" +
+	"\x05Epoch\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x14\n" +
+	"\x05nodes\x18\x03 \x01(\rR\x05nodes\x12)\n" +
+	"\x04over\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x04over\"\xab\x01\n" +
+	"\n" +
+	"KeyRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12/\n" +
+	"\x03act\x18\x02 \x01(\x0e2\x1d.pathways.wire.KeyRequest.ActR\x03act\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x04 \x01(\fR\x05value\"4\n" +
+	"\x03Act\x12\b\n" +
+	"\x04NONE\x10\x00\x12\a\n" +
+	"\x03PUT\x10\x01\x12\a\n" +
+	"\x03GET\x10\x02\x12\a\n" +
+	"\x03TRY\x10\x03\x12\b\n" +
+	"\x04DROP\x10\x04\"`\n" +
+	"\tKeyAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\xdb\x01\n" +
 	"\aCompile\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x16\n" +
 	"\x06format\x18\x03 \x01(\tR\x06format\x12\x12\n" +
 	"\x04code\x18\x04 \x01(\fR\x04code\x12\x18\n" +
 	"\aoptions\x18\x05 \x01(\fR\aoptions\x12,\n" +
-	"\x06places\x18\x06 \x03(\v2\x14.pathways.wire.PlaceR\x06places\"5\n" +
+	"\x06places\x18\x06 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x122\n" +
+	"\bhandlers\x18\a \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\"\xb6\x01\n" +
+	"\aHandler\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1a\n" +
+	"\bplatform\x18\x02 \x01(\tR\bplatform\x12\x16\n" +
+	"\x06traits\x18\x03 \x01(\rR\x06traits\x12-\n" +
+	"\x06stages\x18\x04 \x03(\v2\x15.pathways.wire.SymbolR\x06stages\x120\n" +
+	"\x05types\x18\x05 \x03(\v2\x1a.pathways.wire.HandlerTypeR\x05types\"s\n" +
+	"\vHandlerType\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
+	"\x02id\x18\x02 \x01(\v2\x15.pathways.wire.SymbolR\x02id\x12)\n" +
+	"\x04info\x18\x03 \x01(\v2\x15.pathways.wire.SymbolR\x04info\"N\n" +
+	"\x06Symbol\x12\x18\n" +
+	"\alibrary\x18\x01 \x01(\tR\alibrary\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"5\n" +
 	"\x05Place\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\"\xc8\x01\n" +
@@ -3504,7 +4184,11 @@ const file_wire_proto_rawDesc = "" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12-\n" +
 	"\x06status\x18\x03 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12.\n" +
 	"\x04info\x18\x04 \x01(\v2\x1a.pathways.wire.ProgramInfoR\x04info\x123\n" +
-	"\bloadable\x18\x05 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\"\x80\x03\n" +
+	"\bloadable\x18\x05 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\"N\n" +
+	"\tCompiling\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n" +
+	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\"\x80\x03\n" +
 	"\vProgramInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x18\n" +
@@ -3537,7 +4221,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"temp_bytes\x18\x04 \x01(\x03R\ttempBytes\x12\x1d\n" +
 	"\n" +
-	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\x99\x02\n" +
+	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xcd\x02\n" +
 	"\bLoadable\x120\n" +
 	"\x04form\x18\x01 \x01(\x0e2\x1c.pathways.wire.Loadable.FormR\x04form\x12\x1e\n" +
 	"\n" +
@@ -3550,7 +4234,8 @@ const file_wire_proto_rawDesc = "" +
 	"collective\x18\x06 \x01(\bR\n" +
 	"collective\x12\x1d\n" +
 	"\n" +
-	"calls_host\x18\a \x01(\bR\tcallsHost\"6\n" +
+	"calls_host\x18\a \x01(\bR\tcallsHost\x122\n" +
+	"\bhandlers\x18\b \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\"6\n" +
 	"\x04Form\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -3565,10 +4250,11 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonated\">\n" +
+	"\adonated\x18\a \x03(\rR\adonated\"Z\n" +
 	"\x06Forget\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
-	"\bprograms\x18\x02 \x03(\x04R\bprograms\"\xe1\x01\n" +
+	"\bprograms\x18\x02 \x03(\x04R\bprograms\x12\x1a\n" +
+	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\"\xe1\x01\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12!\n" +
@@ -3681,14 +4367,15 @@ const file_wire_proto_rawDesc = "" +
 	"\bprograms\x18\x04 \x01(\x04R\bprograms\x12\x1b\n" +
 	"\tunder_way\x18\x05 \x01(\x04R\bunderWay\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\x03R\x05ageMs\x12\x14\n" +
-	"\x05bytes\x18\a \x03(\x03R\x05bytes*V\n" +
+	"\x05bytes\x18\a \x03(\x03R\x05bytes*g\n" +
 	"\x04Role\x12\r\n" +
 	"\tROLE_NONE\x10\x00\x12\x0f\n" +
 	"\vROLE_CLIENT\x10\x01\x12\x0f\n" +
 	"\vROLE_WORKER\x10\x02\x12\x0e\n" +
 	"\n" +
 	"ROLE_ADMIN\x10\x03\x12\r\n" +
-	"\tROLE_PEER\x10\x04B,Z*github.com/openpathways/pathways/core/wireb\x06proto3"
+	"\tROLE_PEER\x10\x04\x12\x0f\n" +
+	"\vROLE_MEMBER\x10\x05B,Z*github.com/openpathways/pathways/core/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -3702,113 +4389,132 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
-	(Loadable_Form)(0),           // 1: pathways.wire.Loadable.Form
-	(*Hello)(nil),                // 2: pathways.wire.Hello
-	(*Welcome)(nil),              // 3: pathways.wire.Welcome
-	(*Board)(nil),                // 4: pathways.wire.Board
-	(*Status)(nil),               // 5: pathways.wire.Status
-	(*Process)(nil),              // 6: pathways.wire.Process
-	(*Platform)(nil),             // 7: pathways.wire.Platform
-	(*IntList)(nil),              // 8: pathways.wire.IntList
-	(*WorkerOffer)(nil),          // 9: pathways.wire.WorkerOffer
-	(*LocalDevice)(nil),          // 10: pathways.wire.LocalDevice
-	(*Device)(nil),               // 11: pathways.wire.Device
-	(*Heartbeat)(nil),            // 12: pathways.wire.Heartbeat
-	(*Compile)(nil),              // 13: pathways.wire.Compile
-	(*Place)(nil),                // 14: pathways.wire.Place
-	(*Compiled)(nil),             // 15: pathways.wire.Compiled
-	(*ProgramInfo)(nil),          // 16: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 17: pathways.wire.Array
-	(*Cost)(nil),                 // 18: pathways.wire.Cost
-	(*Loadable)(nil),             // 19: pathways.wire.Loadable
-	(*Load)(nil),                 // 20: pathways.wire.Load
-	(*Forget)(nil),               // 21: pathways.wire.Forget
-	(*Run)(nil),                  // 22: pathways.wire.Run
-	(*Mixed)(nil),                // 23: pathways.wire.Mixed
-	(*Piece)(nil),                // 24: pathways.wire.Piece
-	(*Put)(nil),                  // 25: pathways.wire.Put
-	(*Transfer)(nil),             // 26: pathways.wire.Transfer
-	(*Move)(nil),                 // 27: pathways.wire.Move
-	(*Fetch)(nil),                // 28: pathways.wire.Fetch
-	(*Free)(nil),                 // 29: pathways.wire.Free
-	(*Dispatch)(nil),             // 30: pathways.wire.Dispatch
-	(*Completed)(nil),            // 31: pathways.wire.Completed
-	(*Failure)(nil),              // 32: pathways.wire.Failure
-	(*HostCall)(nil),             // 33: pathways.wire.HostCall
-	(*HostValue)(nil),            // 34: pathways.wire.HostValue
-	(*Abort)(nil),                // 35: pathways.wire.Abort
-	(*Peers)(nil),                // 36: pathways.wire.Peers
-	(*Session)(nil),              // 37: pathways.wire.Session
-	(*Span)(nil),                 // 38: pathways.wire.Span
-	(*Drop)(nil),                 // 39: pathways.wire.Drop
-	(*Goodbye)(nil),              // 40: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 41: pathways.wire.Ask
-	(*Report)(nil),               // 42: pathways.wire.Report
-	nil,                          // 43: pathways.wire.Hello.VersionsEntry
-	nil,                          // 44: pathways.wire.Platform.StringsEntry
-	nil,                          // 45: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 46: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 47: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 48: pathways.wire.Report.SessionReport
+	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
+	(Loadable_Form)(0),           // 2: pathways.wire.Loadable.Form
+	(*Hello)(nil),                // 3: pathways.wire.Hello
+	(*Welcome)(nil),              // 4: pathways.wire.Welcome
+	(*Board)(nil),                // 5: pathways.wire.Board
+	(*Status)(nil),               // 6: pathways.wire.Status
+	(*Process)(nil),              // 7: pathways.wire.Process
+	(*Platform)(nil),             // 8: pathways.wire.Platform
+	(*IntList)(nil),              // 9: pathways.wire.IntList
+	(*WorkerOffer)(nil),          // 10: pathways.wire.WorkerOffer
+	(*LocalDevice)(nil),          // 11: pathways.wire.LocalDevice
+	(*Device)(nil),               // 12: pathways.wire.Device
+	(*Heartbeat)(nil),            // 13: pathways.wire.Heartbeat
+	(*MemberOffer)(nil),          // 14: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 15: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 16: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 17: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 18: pathways.wire.Compile
+	(*Handler)(nil),              // 19: pathways.wire.Handler
+	(*HandlerType)(nil),          // 20: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 21: pathways.wire.Symbol
+	(*Place)(nil),                // 22: pathways.wire.Place
+	(*Compiled)(nil),             // 23: pathways.wire.Compiled
+	(*Compiling)(nil),            // 24: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 25: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 26: pathways.wire.Array
+	(*Cost)(nil),                 // 27: pathways.wire.Cost
+	(*Loadable)(nil),             // 28: pathways.wire.Loadable
+	(*Load)(nil),                 // 29: pathways.wire.Load
+	(*Forget)(nil),               // 30: pathways.wire.Forget
+	(*Run)(nil),                  // 31: pathways.wire.Run
+	(*Mixed)(nil),                // 32: pathways.wire.Mixed
+	(*Piece)(nil),                // 33: pathways.wire.Piece
+	(*Put)(nil),                  // 34: pathways.wire.Put
+	(*Transfer)(nil),             // 35: pathways.wire.Transfer
+	(*Move)(nil),                 // 36: pathways.wire.Move
+	(*Fetch)(nil),                // 37: pathways.wire.Fetch
+	(*Free)(nil),                 // 38: pathways.wire.Free
+	(*Dispatch)(nil),             // 39: pathways.wire.Dispatch
+	(*Completed)(nil),            // 40: pathways.wire.Completed
+	(*Failure)(nil),              // 41: pathways.wire.Failure
+	(*HostCall)(nil),             // 42: pathways.wire.HostCall
+	(*HostValue)(nil),            // 43: pathways.wire.HostValue
+	(*Abort)(nil),                // 44: pathways.wire.Abort
+	(*Peers)(nil),                // 45: pathways.wire.Peers
+	(*Session)(nil),              // 46: pathways.wire.Session
+	(*Span)(nil),                 // 47: pathways.wire.Span
+	(*Drop)(nil),                 // 48: pathways.wire.Drop
+	(*Goodbye)(nil),              // 49: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 50: pathways.wire.Ask
+	(*Report)(nil),               // 51: pathways.wire.Report
+	nil,                          // 52: pathways.wire.Hello.VersionsEntry
+	nil,                          // 53: pathways.wire.Platform.StringsEntry
+	nil,                          // 54: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 55: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 56: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 57: pathways.wire.Report.SessionReport
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
-	9,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	43, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	5,  // 3: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
-	11, // 4: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
-	6,  // 5: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
-	7,  // 6: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	4,  // 7: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	44, // 8: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	45, // 9: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	8,  // 10: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	10, // 11: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	7,  // 12: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	14, // 13: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	5,  // 14: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	16, // 15: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	19, // 16: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	17, // 17: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	17, // 18: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	18, // 19: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	1,  // 20: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	19, // 21: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	14, // 22: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	17, // 23: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	23, // 24: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	24, // 25: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	17, // 26: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	17, // 27: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	27, // 28: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	17, // 29: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	32, // 30: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	5,  // 31: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	34, // 32: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	34, // 33: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	5,  // 34: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	6,  // 35: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	11, // 36: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	5,  // 37: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	6,  // 38: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	38, // 39: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	5,  // 40: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	5,  // 41: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	46, // 42: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	48, // 43: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	47, // 44: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	6,  // 45: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	10, // 46: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	12, // 47: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
+	52, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	14, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
+	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
+	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
+	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
+	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
+	53, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	54, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	6,  // 14: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 15: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 16: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	22, // 17: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	19, // 18: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	21, // 19: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	20, // 20: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	21, // 21: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	21, // 22: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 23: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	25, // 24: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	28, // 25: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	26, // 26: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	26, // 27: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	27, // 28: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 29: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	19, // 30: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	28, // 31: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	22, // 32: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	26, // 33: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	32, // 34: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	33, // 35: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	26, // 36: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	26, // 37: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	36, // 38: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	26, // 39: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	41, // 40: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 41: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	43, // 42: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	43, // 43: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 44: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 45: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	12, // 46: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 47: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 48: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	47, // 49: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 50: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 51: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	55, // 52: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	57, // 53: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	56, // 54: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 55: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 56: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 57: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -3821,8 +4527,8 @@ func file_wire_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   47,
+			NumEnums:      3,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
