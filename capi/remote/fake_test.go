@@ -64,13 +64,13 @@ func array(s shape.Shape, memory string) *wire.Array {
 	return &wire.Array{Dtype: uint32(s.DType), Dims: s.Dims, Memory: memory}
 }
 
-func (c *single) Compile(ctx context.Context, format string, code, options []byte) (*client.Remote, error) {
-	x, err := c.driver.Compile(ctx, device.Program{Format: format, Code: code}, options)
+func (c *single) Compile(ctx context.Context, s client.CompileSpec) (*client.Remote, error) {
+	x, err := c.driver.Compile(ctx, device.Program{Format: s.Format, Code: s.Code}, s.Options)
 	if err != nil {
 		return nil, err
 	}
 	var source sim.Program
-	if err := json.Unmarshal(code, &source); err != nil {
+	if err := json.Unmarshal(s.Code, &source); err != nil {
 		return nil, status.New(status.InvalidArgument, "%w", err)
 	}
 	cost := x.Cost()

@@ -50,7 +50,7 @@ type remote struct {
 	credit   int
 	underWay int
 	pending  map[uint64]pending // by operation
-	compiles map[uint64]chan *wire.Compiled
+	compiles map[uint64]*compiling
 	compile  uint64 // number given last
 	lost     error
 
@@ -69,6 +69,12 @@ type pending struct {
 	put   *putting
 	fetch *fetching
 	calls *calling
+}
+
+// compiling is a Compile under way.
+type compiling struct {
+	answer chan *wire.Compiled // holds one; closed without one where the session is lost
+	slow   func(worker string, since time.Duration)
 }
 
 // freeAfter is how long objects that were let go of wait for company: a submission
@@ -92,7 +98,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
-		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, compiles: map[uint64]chan *wire.Compiled{}}
+		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, compiles: map[uint64]*compiling{}}
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()
@@ -134,7 +140,7 @@ func (r *remote) Close() error {
 }
 
 // Compile implements Cluster.
-func (r *remote) Compile(ctx context.Context, format string, code, options []byte) (*Remote, error) {
+func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 	answer := make(chan *wire.Compiled, 1)
 	id := r.programs.Add(1)
 	r.mu.Lock()
@@ -144,9 +150,9 @@ func (r *remote) Compile(ctx context.Context, format string, code, options []byt
 	}
 	r.compile++
 	op := r.compile
-	r.compiles[op] = answer
+	r.compiles[op] = &compiling{answer, c.Slow}
 	r.mu.Unlock()
-	err := r.sendMessage(wire.KindCompile, &wire.Compile{Op: op, Program: id, Format: format, Code: code, Options: options})
+	err := r.sendMessage(wire.KindCompile, &wire.Compile{Op: op, Program: id, Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers})
 	if err == nil {
 		select {
 		case m, ok := <-answer:
@@ -216,6 +222,11 @@ func (r *remote) read() {
 				}
 			case wire.KindCompiled:
 				err = r.compiled(payload)
+			case wire.KindCompiling:
+				m := new(wire.Compiling)
+				if err = wire.Decode(kind, payload, m); err == nil {
+					r.compiling(m)
+				}
 			case wire.KindHostCall:
 				m := new(wire.HostCall)
 				if err = wire.Decode(kind, payload, m); err == nil {
@@ -329,14 +340,24 @@ func (r *remote) compiled(payload []byte) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if answer := r.compiles[m.Op]; answer != nil {
+	if c := r.compiles[m.Op]; c != nil {
 		delete(r.compiles, m.Op)
 		if m.Status.Err() == nil && m.Info == nil {
 			m.Status = wire.Of(status.New(status.Internal, "the controller says nothing of the compiled program"))
 		}
-		answer <- m
+		c.answer <- m
 	}
 	return nil
+}
+
+// compiling tells of a compile that takes its time.
+func (r *remote) compiling(m *wire.Compiling) {
+	r.mu.Lock()
+	c := r.compiles[m.Op]
+	r.mu.Unlock()
+	if c != nil && c.slow != nil {
+		c.slow(m.Worker, time.Duration(m.SinceMs)*time.Millisecond)
+	}
 }
 
 // lose ends the session, once, and all that is under way in it.
@@ -356,9 +377,9 @@ func (r *remote) lose(err error) {
 		}
 	}
 	clear(r.pending)
-	for op, answer := range r.compiles {
+	for op, c := range r.compiles {
 		delete(r.compiles, op)
-		close(answer)
+		close(c.answer)
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
@@ -16,8 +17,10 @@ import (
 type Cluster interface {
 	Devices() []*wire.Device
 	Platform() *wire.Platform
-	// Compile waits for the program to be compiled. It honours ctx.
-	Compile(ctx context.Context, format string, code, options []byte) (*Remote, error)
+	// Compile waits for the program to be compiled. The end of ctx ends the wait at
+	// once; what a compiler is at goes on, since none can be stopped midway, and is
+	// kept for whoever asks for the same next.
+	Compile(ctx context.Context, c CompileSpec) (*Remote, error)
 	// Forget lets go of a program; runs submitted before go on.
 	Forget(program uint64)
 	// Objects gives n numbers for objects, the first of n in a row.
@@ -47,6 +50,16 @@ type Cluster interface {
 type Remote struct {
 	ID   uint64
 	Info *wire.ProgramInfo
+}
+
+// CompileSpec is a program to be compiled.
+type CompileSpec struct {
+	Format        string
+	Code, Options []byte
+	Handlers      []*wire.Handler // of custom calls that it may have
+	// Slow is told which worker compiles, where that takes more than a moment, and
+	// for how long it has been at it. It must not wait. It may be nil.
+	Slow func(worker string, since time.Duration)
 }
 
 // RunSpec is one execution of a Remote.

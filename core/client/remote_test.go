@@ -86,7 +86,7 @@ func (n *near) quiet() {
 	done := make(chan error, 1)
 	before := len(n.came(wire.KindCompile))
 	go func() {
-		_, err := n.cluster.Compile(context.Background(), "", nil, nil)
+		_, err := n.cluster.Compile(context.Background(), CompileSpec{})
 		done <- err
 	}()
 	for len(n.came(wire.KindCompile)) == before {
@@ -208,7 +208,7 @@ func TestSessionIsLost(t *testing.T) {
 					t.Errorf("got %v, want UNAVAILABLE", err)
 				}
 			}
-			if _, err := n.cluster.Compile(context.Background(), "", nil, nil); status.CodeOf(err) != status.Unavailable {
+			if _, err := n.cluster.Compile(context.Background(), CompileSpec{}); status.CodeOf(err) != status.Unavailable {
 				t.Errorf("a compile gives %v", err)
 			}
 			n.cluster.Free([]uint64{1})
@@ -289,5 +289,38 @@ func TestRunEncodes(t *testing.T) {
 	got := new(wire.Run)
 	if err := proto.Unmarshal(appendRun(nil, 9, s), got); err != nil || !proto.Equal(got, want) {
 		t.Errorf("got %v, %v\nwant %v", got, err, want)
+	}
+}
+
+// Who waits for a slow compile hears of it, and may give up at any time: the
+// controller is told, and an answer that comes all the same is nobody's.
+func TestCompileSlowly(t *testing.T) {
+	n := connect(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	said, done := make(chan string, 1), make(chan error, 1)
+	go func() {
+		_, err := n.cluster.Compile(ctx, CompileSpec{Slow: func(worker string, since time.Duration) { said <- worker + " " + since.String() }})
+		done <- err
+	}()
+	for len(n.came(wire.KindCompile)) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	n.says(wire.KindCompiling, &wire.Compiling{Op: 1, Worker: "w", SinceMs: 2500})
+	if got := <-said; got != "w 2.5s" {
+		t.Errorf("it hears of %q, want worker w and 2.5s", got)
+	}
+	cancel()
+	if err := <-done; status.CodeOf(err) != status.Cancelled {
+		t.Errorf("a compile that was given up ends with %v, want CANCELLED", err)
+	}
+	var m wire.Forget
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], &m) != nil || len(m.Programs) != 1 || m.Programs[0] != 1 {
+		t.Errorf("the controller is told %v, want to forget program 1", m.Programs)
+	}
+	n.says(wire.KindCompiling, &wire.Compiling{Op: 1, Worker: "w", SinceMs: 5000})
+	n.says(wire.KindCompiled, &wire.Compiled{Op: 1, Program: 1, Info: &wire.ProgramInfo{}})
+	n.quiet()
+	if len(said) > 0 {
+		t.Errorf("who gave up hears of %q", <-said)
 	}
 }

@@ -336,7 +336,7 @@ func (a *actor) compute() bool {
 		if a.risky[key] {
 			return true // it did not compile
 		}
-		p, err := a.s.Compile(a.t.Context(), sim.Format, c.program.Source().Code, sim.CompileOptions(y.devices))
+		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{Format: sim.Format, Code: c.program.Source().Code, Options: sim.CompileOptions(y.devices)})
 		if err != nil {
 			a.blame("compiling "+key, err, risk)
 			a.risky[key] = true

@@ -135,7 +135,7 @@ func (s *session) wait(token uint64) error {
 // program compiles p for the devices.
 func (s *session) program(p sim.Program, devices ...int) *client.Remote {
 	s.t.Helper()
-	r, err := s.Compile(s.t.Context(), sim.Format, p.Source().Code, sim.CompileOptions(devices))
+	r, err := s.Compile(s.t.Context(), client.CompileSpec{Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -18,7 +19,11 @@ type compiled struct {
 	key           string
 	format        string
 	code, options []byte
+	handlers      []*wire.Handler
 	by            *worker // that compiles it
+	op            uint64  // in State.compiles
+	begun         int64   // then
+	unwanted      bool    // by was told that nobody waits for it
 	waiting       []waiter
 	ready         bool
 	info          *wire.ProgramInfo // without devices
@@ -37,6 +42,7 @@ type waiter struct {
 	program  uint64
 	place    *place
 	portable bool
+	told     bool // that it takes its time
 }
 
 // program is a compiled program of a session on its devices.
@@ -104,7 +110,7 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 			c.waiting = append(c.waiting, w)
 			return nil
 		}
-		c = &compiled{key: key, format: m.Format, code: m.Code, options: options, waiting: []waiter{w}}
+		c = &compiled{key: key, format: m.Format, code: m.Code, options: options, handlers: m.Handlers, waiting: []waiter{w}}
 		st.compiled[key], s.compiling[w.program] = c, c
 		if st.config.Cached {
 			st.out = append(st.out, Action{Kind: Read, Key: key})
@@ -129,6 +135,11 @@ func (st *State) key(s *session, m *wire.Compile, options []byte, p *place, port
 	put([]byte(m.Format))
 	put(m.Code)
 	put(options)
+	for _, handler := range m.Handlers {
+		if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(handler); err == nil { // what was decoded encodes
+			put(b)
+		}
+	}
 	put([]byte(first.offer.Fingerprint))
 	put([]byte(first.offer.Platform.GetName()))
 	put([]byte(first.offer.Platform.GetVersion()))
@@ -159,13 +170,47 @@ func (st *State) begin(c *compiled) {
 			c.madeFor = places(w.s, w.place.rows)
 			st.compile++
 			st.compiles[st.compile] = c
-			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: st.compile, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor})
+			c.op, c.begun, c.unwanted = st.compile, st.now, false
+			for i := range c.waiting {
+				c.waiting[i].told = false
+			}
+			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor, Handlers: c.handlers})
 			return
 		}
 		c.waiting = c.waiting[1:]
 		st.notCompiled(w, err)
 	}
 	delete(st.compiled, c.key)
+}
+
+// A compile that takes longer is told of.
+const slowCompile = 2e9 // nanoseconds
+
+// tellSlow tells those who wait for a program that takes its time who is at it.
+func (st *State) tellSlow() {
+	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
+		c := st.compiles[op]
+		since := st.now - c.begun
+		if since < slowCompile {
+			continue
+		}
+		for i := range c.waiting {
+			if w := &c.waiting[i]; !w.told && w.s.conn != 0 {
+				w.told = true
+				st.send(w.s.to(), wire.KindCompiling, &wire.Compiling{Op: w.op, Worker: c.by.name, SinceMs: since / 1e6})
+			}
+		}
+	}
+}
+
+// leave takes waiters off a program. Where nobody is left, its worker need not
+// begin it; one that has begun cannot stop, and what it makes is kept.
+func (st *State) leave(c *compiled, who func(waiter) bool) {
+	c.waiting = slices.DeleteFunc(c.waiting, who)
+	if len(c.waiting) == 0 && c.by != nil && !c.unwanted {
+		c.unwanted = true
+		st.send(c.by.to[:], wire.KindForget, &wire.Forget{Compiles: []uint64{c.op}})
+	}
 }
 
 func (st *State) notCompiled(w waiter, err error) {
@@ -189,6 +234,10 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	name := c.by.name
 	c.by = nil
 	err := m.Status.Err()
+	if status.CodeOf(err) == status.Cancelled && c.unwanted && len(c.waiting) > 0 {
+		st.begin(c) // somebody has come meanwhile who wants it
+		return
+	}
 	if err == nil {
 		if err = c.fill(m); err != nil {
 			err = status.New(status.Internal, "worker %s: %w", name, err)
@@ -305,7 +354,7 @@ func (st *State) forgetPrograms(s *session, m *wire.Forget) {
 		if p == nil {
 			if c := s.compiling[id]; c != nil { // not wanted any more; others may be
 				delete(s.compiling, id)
-				c.waiting = slices.DeleteFunc(c.waiting, func(w waiter) bool { return w.s == s && w.program == id })
+				st.leave(c, func(w waiter) bool { return w.s == s && w.program == id })
 			}
 			continue
 		}

@@ -78,7 +78,7 @@ func TestRunFails(t *testing.T) {
 	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
 		t.Errorf("what it made gives %v", err)
 	}
-	if _, err := c.Compile(context.Background(), "number", []byte("NaN"), nil); status.CodeOf(err) != status.InvalidArgument {
+	if _, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a bad program gives %v", err)
 	}
 }
@@ -220,12 +220,12 @@ func TestCompileEnds(t *testing.T) {
 	c := w.client(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := c.Compile(ctx, "number", []byte("1"), sim.CompileOptions([]int{0})); status.CodeOf(err) != status.Cancelled {
+	if _, err := c.Compile(ctx, client.CompileSpec{Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})}); status.CodeOf(err) != status.Cancelled {
 		t.Errorf("compiling that was given up gives %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Compile(context.Background(), "number", []byte("2"), sim.CompileOptions([]int{0}))
+		_, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte("2"), Options: sim.CompileOptions([]int{0})})
 		done <- err
 	}()
 	until(t, "the program came to the worker", func() bool {

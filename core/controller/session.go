@@ -157,8 +157,8 @@ func (st *State) drop(s *session, why error) {
 			st.forget(g)
 		}
 	}
-	for _, c := range st.compiled {
-		c.waiting = slices.DeleteFunc(c.waiting, func(w waiter) bool { return w.s == s })
+	for _, program := range slices.Sorted(maps.Keys(s.compiling)) {
+		st.leave(s.compiling[program], func(w waiter) bool { return w.s == s && w.program == program })
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
 		st.let(s.programs[id].of)

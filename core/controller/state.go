@@ -328,6 +328,7 @@ func (st *State) lost(c *conn, err error) {
 
 func (st *State) tick() {
 	st.listen()
+	st.tellSlow()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
 			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))

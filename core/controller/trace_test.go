@@ -22,7 +22,7 @@ import (
 //	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
 //	steps
 //	1 worker a devices=2 [island=x] | 2 client c | 3 admin
-//	2 compile 1 text [on=0,1] | 1 compiled 1 [donated=0] [form=joined] [error=…]
+//	2 compile 1 text [on=0,1] | 1 compiled 1 [cancelled] [donated=0] [form=joined] [error=…]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
@@ -150,6 +150,9 @@ func (tr *tracer) parse(line string) (Event, error) {
 		if args["error"] != "" {
 			m = &wire.Compiled{Op: op, Status: why}
 		}
+		if words[3] == "cancelled" {
+			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "nobody waits"}}
+		}
 		ev.Wire, ev.Message = wire.KindCompiled, m
 	case "run":
 		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]), Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
@@ -251,6 +254,10 @@ func (tr *tracer) print(a Action) {
 			for _, p := range m.Places {
 				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
 			}
+		case wire.KindCompiling:
+			m := new(wire.Compiling)
+			into(m)
+			fmt.Fprintf(w, "compiling %d on %s for %d ms", m.Op, m.Worker, m.SinceMs)
 		case wire.KindCompiled:
 			m := new(wire.Compiled)
 			into(m)
@@ -269,6 +276,10 @@ func (tr *tracer) print(a Action) {
 		case wire.KindForget:
 			m := new(wire.Forget)
 			into(m)
+			if len(m.Compiles) > 0 {
+				fmt.Fprintf(w, "nobody waits for %v", m.Compiles)
+				break
+			}
 			fmt.Fprintf(w, "forget programs %v of session %d", m.Programs, m.Session)
 		case wire.KindDispatch:
 			m := new(wire.Dispatch)

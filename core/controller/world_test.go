@@ -414,7 +414,7 @@ func put(t testing.TB, c client.Cluster, token uint64, devices ...uint32) uint64
 
 func compile(t testing.TB, c client.Cluster, add int, devices ...int) *client.Remote {
 	t.Helper()
-	p, err := c.Compile(context.Background(), "number", []byte(strconv.Itoa(add)), sim.CompileOptions(devices))
+	p, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})
 	if err != nil {
 		t.Fatal(err)
 	}

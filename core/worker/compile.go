@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"context"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,10 +15,18 @@ import (
 
 // compile compiles a program beside the queues and answers.
 func (w *Worker) compile(m *wire.Compile) {
+	ctx, giveUp := context.WithCancelCause(w.ctx)
+	w.mu.Lock()
+	w.giveUp[m.Op] = giveUp
+	w.mu.Unlock()
 	w.beside.Go(func() {
 		answer := &wire.Compiled{Op: m.Op, Program: m.Program}
 		var err error
-		answer.Info, answer.Loadable, err = w.compiled(m)
+		answer.Info, answer.Loadable, err = w.compiled(ctx, m)
+		w.mu.Lock()
+		delete(w.giveUp, m.Op)
+		w.mu.Unlock()
+		giveUp(nil)
 		if err != nil {
 			answer.Info, answer.Loadable = nil, nil
 			answer.Status = wire.Of(status.Wrap(err, "compiling on worker %s", w.config.Name))
@@ -32,11 +41,22 @@ func (w *Worker) compile(m *wire.Compile) {
 	})
 }
 
-func (w *Worker) compiled(m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, error) {
+// unwanted gives up a compile that nobody waits for any more: one that has yet to
+// begin, or that the driver can stop.
+func (w *Worker) unwanted(op uint64) {
+	w.mu.Lock()
+	giveUp := w.giveUp[op]
+	w.mu.Unlock()
+	if giveUp != nil {
+		giveUp(status.New(status.Cancelled, "nobody waits for the program any more"))
+	}
+}
+
+func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, error) {
 	if len(m.Places) == 0 {
 		return nil, nil, status.New(status.InvalidArgument, "a program for no devices")
 	}
-	done, err := w.slot()
+	done, err := w.slot(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,13 +74,13 @@ func (w *Worker) compiled(m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, e
 	}
 	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options, CallsHost: bytes.Contains(m.Code, hostCallTarget)}
 	if form == wire.Loadable_PORTABLE {
-		return w.portable(m, o, l)
+		return w.portable(ctx, m, o, l)
 	}
 	options, err := w.assign(m.Options, form, m.Places)
 	if err != nil {
 		return nil, nil, err
 	}
-	x, err := w.driver.Compile(w.ctx, device.Program{Format: m.Format, Code: m.Code}, options)
+	x, err := w.driver.Compile(ctx, device.Program{Format: m.Format, Code: m.Code}, options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,10 +103,10 @@ func (w *Worker) form(m *wire.Compile, o spmd.Options) (wire.Loadable_Form, erro
 		return wire.Loadable_PORTABLE, nil
 	case alone:
 		return wire.Loadable_NATIVE, nil
+	case w.config.DeviceID != nil: // first: drivers of plugins can partition, too
+		return wire.Loadable_JOINED, nil
 	case partitions:
 		return wire.Loadable_PORTABLE, nil
-	case w.config.DeviceID != nil:
-		return wire.Loadable_JOINED, nil
 	}
 	return 0, status.New(status.Unimplemented, "the devices of the program belong to several workers, and platform %s of worker %s can neither partition programs nor join workers: use the devices of one worker", w.driver.Platform(), w.config.Name)
 }
@@ -160,12 +180,12 @@ func waits(module []byte) bool {
 
 // portable makes a program that each device of several workers runs by itself,
 // with our collectives.
-func (w *Worker) portable(m *wire.Compile, o spmd.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+func (w *Worker) portable(ctx context.Context, m *wire.Compile, o spmd.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
 	var module []byte
 	if !o.Portable {
 		var err error
 		source := device.Program{Format: m.Format, Code: m.Code}
-		if module, err = w.driver.(device.Partitioner).Partition(w.ctx, source, m.Options, len(m.Places)); err != nil {
+		if module, err = w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places)); err != nil {
 			return nil, nil, err
 		}
 		p, err := spmd.Rewrite(module)
@@ -177,7 +197,7 @@ func (w *Worker) portable(m *wire.Compile, o spmd.Options, l *wire.Loadable) (*w
 			return nil, nil, err
 		}
 	}
-	x, err := w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: l.Code}, l.Options)
+	x, err := w.driver.Compile(ctx, device.Program{Format: l.Format, Code: l.Code}, l.Options)
 	if err != nil {
 		return nil, nil, err
 	}

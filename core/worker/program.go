@@ -102,7 +102,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 	if l.Form == wire.Loadable_PORTABLE && len(places) > 1 && w.config.Engine == nil {
 		return nil, status.New(status.Unimplemented, "worker %s carries no collectives between processes", w.config.Name)
 	}
-	done, err := w.slot()
+	done, err := w.slot(w.ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +135,14 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 }
 
 // slot waits until one more may compile or load.
-func (w *Worker) slot() (done func(), err error) {
+func (w *Worker) slot(ctx context.Context) (done func(), err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case w.slots <- struct{}{}:
 		return func() { <-w.slots }, nil
-	case <-w.ctx.Done():
-		return nil, context.Cause(w.ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }

@@ -126,6 +126,7 @@ type Worker struct {
 	idle    *sync.Cond // gangs is empty
 	closing bool
 	specs   specs
+	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
@@ -148,7 +149,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, gangs: map[uint64]*gang{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -304,6 +305,9 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		return decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
 			for _, p := range m.Programs {
 				w.forget(programKey{m.Session, p})
+			}
+			for _, op := range m.Compiles {
+				w.unwanted(op)
 			}
 		})
 	case wire.KindPeers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.metadata
+import logging
 import os
 import site
 import sys
@@ -141,8 +142,21 @@ def _register_plugin(xla_bridge: Any) -> None:
     _ffi.install(library)
     _reshard.install()
     _native.set_locate(_location)
+    _native.set_compiling(_tell_compiling)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
     atexit.register(_at_exit, os.getpid())
+
+
+def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None:
+    """One line on a compile that takes long: to the logger `pathways`, at INFO, where somebody listens to it; otherwise
+    to a terminal."""
+    state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s", "given up after {:.0f} s")[how]
+    text = f"compiling {program} on {worker}: {state.format(seconds)}"
+    logger = logging.getLogger("pathways")
+    if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
+        logger.info(text)
+    elif sys.stderr is not None and sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
 
 
 def _make_client(factory: Callable[[], Any]) -> Any:
@@ -324,3 +338,4 @@ def _at_exit(process: int) -> None:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
     finally:
         _native.set_locate(None)  # Python goes
+        _native.set_compiling(None)

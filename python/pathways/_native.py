@@ -17,10 +17,12 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
+COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
 LOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 _lock = threading.Lock()
 _locate: Any = None  # what the library calls, kept alive
+_compiling: Any = None  # the same
 _library: ctypes.CDLL | None = None  # guarded by _lock; set once
 
 
@@ -67,6 +69,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_trace_stop", ctypes.c_void_p, []),
             ("pathways_shutdown", ctypes.c_void_p, [ctypes.c_int64]),
             ("pathways_set_locate", None, [LOCATE]),
+            ("pathways_set_compiling", None, [COMPILING]),
             ("pathways_free", None, [ctypes.c_void_p]),
         ):
             function = getattr(library, name)
@@ -149,6 +152,25 @@ def set_locate(location: Callable[[], str] | None) -> None:
     function = LOCATE(locate) if location is not None else LOCATE()
     load().pathways_set_locate(function)
     _locate = function
+
+
+def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
+    """Says who is told of compiles that take long: program, worker, seconds, and how it is, 0 for under way, 1 for done,
+    2 for failed, 3 for given up; None, nobody is."""
+    global _compiling
+
+    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> int:
+        try:
+            tell(program.decode(errors="replace"), worker.decode(errors="replace"), seconds, how)
+        except KeyboardInterrupt:
+            return 1
+        except Exception:  # a word to the user must not cost the compile
+            return 0
+        return 0
+
+    function = COMPILING(compiling) if tell is not None else COMPILING()
+    load().pathways_set_compiling(function)
+    _compiling = function
 
 
 def trace_start(path: str) -> None:

@@ -166,7 +166,7 @@ func (p program) options() []byte { return pjrt.CompileOptions(p.replicas, 1, up
 
 func (s *session) compile(p program) *client.Remote {
 	s.t.Helper()
-	r, err := s.Compile(s.t.Context(), "mlir", []byte(p.text), p.options())
+	r, err := s.Compile(s.t.Context(), client.CompileSpec{Format: "mlir", Code: []byte(p.text), Options: p.options()})
 	if err != nil {
 		s.t.Fatalf("%s: %v", p.name, err)
 	}

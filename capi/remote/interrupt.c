@@ -1,0 +1,67 @@
+#define _GNU_SOURCE
+#include "interrupt.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <unistd.h>
+
+// What is used of Python where there is one in this process: its stable ABI.
+static struct {
+  int (*is_initialized)(void);
+  int (*ensure)(void);
+  void (*release)(int);
+  int (*check_signals)(void);
+  void* (*occurred)(void);
+  int (*set_async)(unsigned long thread, void* exception);
+  void (*clear)(void);
+} python;
+static bool has_python;
+static pthread_once_t looked = PTHREAD_ONCE_INIT;
+
+static void look(void) {
+  struct {
+    const char* name;
+    void* into;
+  } const all[] = {
+      {"Py_IsInitialized", &python.is_initialized}, {"PyGILState_Ensure", &python.ensure},
+      {"PyGILState_Release", &python.release},      {"PyErr_CheckSignals", &python.check_signals},
+      {"PyErr_Occurred", &python.occurred},         {"PyThreadState_SetAsyncExc", &python.set_async},
+      {"PyErr_Clear", &python.clear},
+  };
+  has_python = true;
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    void* symbol = dlsym(RTLD_DEFAULT, all[i].name);
+    *(void**)all[i].into = symbol;
+    if (symbol == NULL) has_python = false;
+  }
+}
+
+bool pr_interrupted(void) {
+  if (gettid() != getpid()) return false;  // handlers run on the first thread alone
+  pthread_once(&looked, look);
+  if (!has_python || !python.is_initialized()) return false;
+  int state = python.ensure();
+  bool raised = python.check_signals() != 0;
+  if (raised) {
+    python.set_async((unsigned long)pthread_self(), python.occurred());
+    python.clear();
+  }
+  python.release(state);
+  return raised;
+}
+
+static _Atomic(pr_compiling) told;
+
+void pathways_set_compiling(pr_compiling compiling) { atomic_store(&told, compiling); }
+
+bool pr_tells_compiling(void) { return atomic_load(&told) != NULL; }
+
+bool pr_tell_compiling(const char* program, const char* worker, double seconds, int how) {
+  pr_compiling compiling = atomic_load(&told);
+  if (compiling == NULL || compiling(program, worker, seconds, how) == 0) return false;
+  raise(SIGINT);  // its handler was run in the wrong place
+  return true;
+}
