@@ -36,14 +36,15 @@ type Board struct {
 
 	out []outbox // by place
 
-	mu      sync.Mutex
-	seen    uint32 // arrivals that are certainly taken
-	waits   map[mail]wait
-	early   map[mail][]byte  // for a meeting that has yet to start
-	open    map[*meeting]int // blocks that are missing
-	awake   int              // who lingers: the bell need not wake the poller
-	live    map[uint64]bool  // gangs that have begun
-	highest uint64           // of those and of ended ones
+	mu       sync.Mutex
+	seen     uint32 // arrivals that are certainly taken
+	waits    map[mail]wait
+	early    map[mail][]byte  // for a meeting that has yet to start
+	open     map[*meeting]int // blocks that are missing
+	awake    int              // who lingers: the bell need not wake the poller
+	patience time.Duration    // how long lingering is worth while
+	live     map[uint64]bool  // gangs that have begun
+	highest  uint64           // of those and of ended ones
 }
 
 // members are the processes that are known, and is never changed.
@@ -84,7 +85,8 @@ const (
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
 	placesMax    = 256
 	retryPause   = 50 * time.Microsecond
-	lingerTime   = 100 * time.Microsecond
+	lingerTime   = 50 * time.Microsecond // at most
+	lingerStep   = 2 * time.Microsecond
 	sleepForEver = 1 << 30
 )
 
@@ -366,6 +368,10 @@ func (b *Board) arrive() {
 // to be ended from elsewhere: the device's own thread goes on with the answer, no
 // other is woken, and the processes of a busy machine take turns. InHand is 1 + the
 // call's index.
+//
+// Where all processes have a processor, or take turns of a few microseconds, it is
+// the fastest way; where others keep the processors busy, it takes from what is
+// waited for. So how long it looks doubles when it was of use, and halves when not.
 func (b *Board) linger(m *meeting, inHand int) {
 	b.mu.Lock()
 	if b.open[m] == 0 || b.closed.Load() {
@@ -374,14 +380,19 @@ func (b *Board) linger(m *meeting, inHand int) {
 	}
 	b.awake++
 	b.bell(b.self, 1).Store(0)
+	end := time.Now().Add(b.patience)
 	b.mu.Unlock()
 	var full []*meeting
-	for end := time.Now().Add(lingerTime); ; {
+	for {
 		yield()
 		b.mu.Lock()
 		full = b.take(full[:0])
-		last := b.open[m] == 0 || time.Now().After(end) || b.closed.Load()
+		came := b.open[m] == 0
+		last := came || time.Now().After(end) || b.closed.Load()
 		if last {
+			if b.patience /= 2; came {
+				b.patience = min(lingerTime, 4*b.patience+lingerStep)
+			}
 			b.awake--
 			full = b.take(full)
 		}
