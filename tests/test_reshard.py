@@ -127,6 +127,18 @@ def test_other_order_of_the_same_devices(devices):
     moved(x, NamedSharding(mesh(devices[::-1], 2, 4), P("b", "a")))
 
 
+def test_same_devices_by_a_computation(devices, monkeypatch):
+    # As on devices that have an interconnect.
+    from pathways import _reshard
+
+    monkeypatch.setattr(_reshard, "_connected", lambda _: True)
+    before = count("executes")
+    shape = (8, 24)  # of no other test: its way is not kept yet
+    moved(put(shape, NamedSharding(mesh(devices, 8), P("a"))), NamedSharding(mesh(devices, 8), P(None, "a")))
+    assert count("executes") == before + 1
+    _reshard.forget()
+
+
 def test_one_device_to_another(devices):
     moved(put((4,), SingleDeviceSharding(devices[0])), SingleDeviceSharding(devices[7]))
     x = pathways.reshard(put((4,), SingleDeviceSharding(devices[0])), devices[1])

@@ -122,6 +122,14 @@ def _ours(sharding: Sharding) -> bool:
     return all("Open Pathways" in device.client.platform_version for device in sharding.device_set)
 
 
+def _connected(sharding: Sharding) -> bool:
+    """Whether devices have an interconnect, by which a computation moves arrays between them best.
+
+    CPU devices have memory only, and a computation would bring no more than its collectives in between.
+    """
+    return next(iter(sharding.device_set)).platform != "cpu"
+
+
 @functools.lru_cache(CACHED)
 def _route(
     shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
@@ -131,8 +139,7 @@ def _route(
         return None
     before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
     leaves = jax.ShapeDtypeStruct(shape, dtype, sharding=source, weak_type=weak)
-    if list(before) == list(after):
-        # On the same devices it is a computation, which the compiler knows best how to do.
+    if list(before) == list(after) and _connected(target):
         return _at_once(jax.jit(lambda x: x, out_shardings=target))
     if len(before) == len(after) == 1:
         return lambda x: jax.device_put(x, target)  # JAX copies it from device to device
