@@ -1,7 +1,7 @@
 package client
 
 import (
-	"sync/atomic"
+	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -16,7 +16,7 @@ type calling struct {
 	err   error // with this
 }
 
-// hostCall begins a call. The results are written where they leave from.
+// hostCall begins a call.
 func (r *remote) hostCall(m *wire.HostCall) {
 	r.mu.Lock()
 	p := r.pending[m.Op]
@@ -47,27 +47,27 @@ func (r *remote) hostCall(m *wire.HostCall) {
 			r.returned(p)
 			return
 		}
-		over := func() {
-			b.Release()
-			r.returned(p)
-		}
-		var taken atomic.Bool // by the function, or by the end of a push that never came to it
-		r.exchange.Push(m.Worker, reply, results, func(dst []byte, written func(error)) {
-			if taken.Swap(true) {
-				written(status.New(status.Cancelled, "the run has ended"))
-				return
-			}
-			p.calls.call(&HostCall{Index: m.Index, Arguments: hostValues(m.Arguments, b.Data), Results: hostValues(m.Results, dst),
-				Done: func(err error) {
-					written(err)
-					over()
-				}})
-		}, func(error) {
-			if !taken.Swap(true) {
-				over()
-			}
-		})
+		// The results have memory of their own: whoever waits for them can be ended
+		// while the function runs.
+		block := aligned(results)
+		p.calls.call(&HostCall{Index: m.Index, Arguments: hostValues(m.Arguments, b.Data), Results: hostValues(m.Results, block),
+			Done: func(err error) {
+				b.Release()
+				if err == nil {
+					r.exchange.PushBytes(m.Worker, reply, block, func(error) {})
+				} else {
+					r.exchange.Push(m.Worker, reply, results, func(_ []byte, written func(error)) { written(err) }, func(error) {})
+				}
+				r.returned(p)
+			}})
 	})
+}
+
+// aligned gives zeroed bytes at a multiple of 64.
+func aligned(size int64) []byte {
+	b := make([]byte, size+63)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 63
+	return b[skip : skip+int(size)]
 }
 
 func hostValues(values []*wire.HostValue, block []byte) []HostValue {

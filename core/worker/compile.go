@@ -101,7 +101,9 @@ func (w *Worker) form(m *wire.Compile, o spmd.Options) (wire.Loadable_Form, erro
 	switch {
 	case o.Portable:
 		return wire.Loadable_PORTABLE, nil
-	case alone:
+	case alone && !(partitions && w.config.Engine != nil && len(m.Places) > 1 && bytes.Contains(m.Code, hostCallTarget)):
+		// Where a call of the client fails on one device, the others would wait in the
+		// plugin's own collectives for ever: ours end.
 		return wire.Loadable_NATIVE, nil
 	case w.config.DeviceID != nil: // first: drivers of plugins can partition, too
 		return wire.Loadable_JOINED, nil

@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// calling has each of n devices call function 0 of the client, and then sums what
+// they got.
+func calling(n int) program {
+	return program{name: "calling", replicas: n, text: `module @calling {
+  func.func public @main(%x: tensor<96xf32>) -> tensor<96xf32> {
+    %y = stablehlo.custom_call @xla_ffi_python_cpu_callback(%x)
+        {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<96xf32>) -> tensor<96xf32>
+    %z = "stablehlo.all_reduce"(%y) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {replica_groups = ` + everyone(n) + `} : (tensor<96xf32>) -> tensor<96xf32>
+    return %z : tensor<96xf32>
+  }
+}`}
+}
+
+// startCalling is start of a run whose functions are call.
+func (s *session) startCalling(r *client.Remote, call func(*client.HostCall), inputs ...uint64) (token, output uint64) {
+	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.next(), Call: call}
+	if err := s.Run(spec); err != nil {
+		s.t.Error(err)
+	}
+	return spec.Token, spec.FirstOutput
+}
+
+// negate is a function: it gives back its argument with the signs changed.
+func negate(h *client.HostCall) {
+	for i, b := range h.Arguments[0].Data {
+		if i%4 == 3 {
+			b ^= 0x80
+		}
+		h.Results[0].Data[i] = b
+	}
+	h.Done(nil)
+}
+
+func TestHostCalls(t *testing.T) {
+	for _, workers := range []int{1, 2, 4} {
+		r := open(t, workers, 4/workers)
+		s := r.connect(t, "client")
+		p, plain := s.compile(calling(4)), s.compile(programs(4)[1])
+		x := s.put(input, upTo(4), values(length))
+		var calls atomic.Int64
+		for range 10 {
+			token, y := s.startCalling(p, func(h *client.HostCall) {
+				calls.Add(1)
+				go negate(h)
+			}, x)
+			if err := s.wait(token); err != nil {
+				t.Fatal(err)
+			}
+			a, err := s.read(y, 3, 4*length)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := s.read(y, 0, 4*length)
+			if err != nil || !bytes.Equal(a, b) || bytes.Equal(a, make([]byte, len(a))) {
+				t.Fatalf("the devices have %x and %x, %v", a[:8], b[:8], err)
+			}
+			s.Free([]uint64{y})
+		}
+		if calls.Load() != 40 {
+			t.Errorf("%d calls, want 40", calls.Load())
+		}
+		// An error of one call is the run's, and the run's alone.
+		why := status.New(status.Internal, "the function has failed")
+		var first atomic.Bool
+		token, y := s.startCalling(p, func(h *client.HostCall) {
+			if !first.Swap(true) {
+				h.Done(why)
+			} else {
+				negate(h)
+			}
+		}, x)
+		if err := s.wait(token); status.CodeOf(err) != status.Internal {
+			t.Errorf("a run with a call that fails: %v", err)
+		}
+		// A run that brings no functions fails where it calls one.
+		none, v := s.start(p, x)
+		if err := s.wait(none); status.CodeOf(err) != status.FailedPrecondition {
+			t.Errorf("a run without functions: %v", err)
+		}
+		token, z := s.start(plain, x)
+		if err := s.wait(token); err != nil {
+			t.Error(err)
+		}
+		s.Free([]uint64{x, y, v, z})
+		r.free()
+		r.Close()
+	}
+}
+
+// A run does not end before its calls have, also where it has failed meanwhile:
+// until then its functions are the client's.
+func TestRunEndsAfterItsCalls(t *testing.T) {
+	r := open(t, 2, 1)
+	s := r.connect(t, "client")
+	p := s.compile(calling(2))
+	x := s.put(input, upTo(2), values(length))
+	held := make(chan *client.HostCall, 2)
+	token, _ := s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
+	one, two := <-held, <-held
+	r.Lose(1)
+	time.Sleep(20 * time.Millisecond) // the loss is likely to be known; it must not matter
+	s.mu.Lock()
+	err, over := s.ended[token]
+	s.mu.Unlock()
+	if over {
+		t.Fatalf("the run ended while two calls were under way: %v", err)
+	}
+	negate(one)
+	negate(two)
+	if err := s.wait(token); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("a run with a part on a worker that was lost: %v", err)
+	}
+}
+
+// A client that goes leaves nothing that waits for its functions.
+func TestClientGoesWhileItIsCalled(t *testing.T) {
+	r := open(t, 2, 2)
+	s, other := r.connect(t, "client"), r.connect(t, "other")
+	p := s.compile(calling(4))
+	x := s.put(input, upTo(4), values(length))
+	held := make(chan *client.HostCall, 4)
+	s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
+	calls := []*client.HostCall{<-held, <-held, <-held, <-held}
+	closed := make(chan struct{})
+	go func() {
+		s.Close()
+		close(closed)
+	}()
+	time.Sleep(20 * time.Millisecond)
+	for _, h := range calls {
+		negate(h)
+	}
+	<-closed
+	q := other.compile(programs(4)[1])
+	y := other.put(input, upTo(4), values(length))
+	token, z := other.start(q, y)
+	if err := other.wait(token); err != nil {
+		t.Error(err)
+	}
+	other.Free([]uint64{y, z})
+	r.free()
+}
