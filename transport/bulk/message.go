@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -33,7 +34,7 @@ const chunkHeader = 8 + 8 + 4
 const (
 	tokenSize  = 16
 	keySize    = 24
-	maxMessage = 1 << 10 // bytes of a status's text
+	maxMessage = 16 << 10 // bytes of a status's text: a traceback
 )
 
 // reader takes a payload apart. Bad is set where it is too short.
@@ -106,7 +107,7 @@ func withStatus(b []byte, err error) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(status.CodeOf(err)))
 	if err != nil {
 		text := err.Error()
-		b = append(b, text[:min(len(text), maxMessage)]...)
+		b = append(b, strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")...) // a letter may be cut
 	}
 	return b
 }
