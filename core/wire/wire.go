@@ -11,6 +11,8 @@ package wire
 //go:generate go run ./gen
 
 import (
+	"strings"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -90,7 +92,8 @@ func Of(err error) *Status {
 	if err == nil {
 		return nil
 	}
-	return &Status{Code: uint32(status.CodeOf(err)), Message: err.Error()}
+	// A message that is no text would make the whole frame one that does not decode.
+	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(err.Error(), "\ufffd")}
 }
 
 // Err takes an error out of a message.
