@@ -7,6 +7,7 @@ was loaded cannot use it; the library answers each call there with an error.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
-COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
+COMPILING = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
 LOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 _lock = threading.Lock()
@@ -156,17 +157,12 @@ def set_locate(location: Callable[[], str] | None) -> None:
 
 def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
     """Says who is told of compiles that take long: program, worker, seconds, and how it is, 0 for under way, 1 for done,
-    2 for failed, 3 for given up; None, nobody is."""
+    2 for failed; None, nobody is."""
     global _compiling
 
-    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> int:
-        try:
+    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> None:
+        with contextlib.suppress(Exception):  # a word to the user must not become one more error
             tell(program.decode(errors="replace"), worker.decode(errors="replace"), seconds, how)
-        except KeyboardInterrupt:
-            return 1
-        except Exception:  # a word to the user must not cost the compile
-            return 0
-        return 0
 
     function = COMPILING(compiling) if tell is not None else COMPILING()
     load().pathways_set_compiling(function)

@@ -1,0 +1,104 @@
+package remote
+
+/*
+#include <stdlib.h>
+#include "compiling.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"time"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/client"
+)
+
+// The user is told of a slow compile when the controller says that it is one, after
+// this time, and then after twice as long each time.
+const tellAgain = 5 * time.Second
+
+// at is a worker that has been compiling since a time.
+type at struct {
+	worker string
+	since  time.Time
+}
+
+// wait compiles on the cluster and tells the user where that takes long. Who is
+// interrupted meanwhile is jaxlib, which has a thread of its own here and leaves it
+// behind.
+func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
+	slow, done := make(chan at, 1), make(chan error, 1)
+	spec.Slow = func(worker string, since time.Duration) {
+		select {
+		case slow <- at{worker, time.Now().Add(-since)}:
+		default: // the one before has not been told
+		}
+	}
+	var remote *client.Remote
+	go func() {
+		var err error
+		remote, err = s.cluster.Compile(s.ctx, spec)
+		done <- err
+	}()
+	var now at
+	next := tellAgain
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	program := programName(spec.Code)
+	for {
+		select {
+		case now = <-slow:
+			tell(program, now, C.PR_COMPILING)
+			for next <= time.Since(now.since) {
+				next *= 2
+			}
+			again.Reset(time.Until(now.since.Add(next)))
+		case <-again.C:
+			if now.worker != "" {
+				tell(program, now, C.PR_COMPILING)
+				next *= 2
+				again.Reset(time.Until(now.since.Add(next)))
+			}
+		case err := <-done:
+			switch {
+			case now.worker == "":
+			case err == nil:
+				tell(program, now, C.PR_COMPILED)
+			default:
+				tell(program, now, C.PR_FAILED)
+			}
+			return remote, err
+		}
+	}
+}
+
+func tell(program string, now at, how C.int) {
+	p, w := C.CString(program), C.CString(now.worker)
+	defer C.free(unsafe.Pointer(p))
+	defer C.free(unsafe.Pointer(w))
+	C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
+}
+
+// Names that JAX gives to modules begin with these.
+var modulePrefixes = [][]byte{[]byte("jit_"), []byte("pmap_"), []byte("shmap_")}
+
+// programName finds the name of a module in its text or bytecode, for people.
+func programName(code []byte) string {
+	for _, prefix := range modulePrefixes {
+		i := bytes.Index(code, prefix)
+		if i < 0 {
+			continue
+		}
+		n := len(prefix)
+		for i+n < len(code) && n < 100 && nameByte(code[i+n]) {
+			n++
+		}
+		return string(code[i : i+n])
+	}
+	return "a program"
+}
+
+func nameByte(c byte) bool {
+	return c == '_' || c == '.' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
+}

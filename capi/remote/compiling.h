@@ -1,0 +1,15 @@
+// Words to the user on compiles that take long.
+#ifndef PATHWAYS_CAPI_COMPILING_H_
+#define PATHWAYS_CAPI_COMPILING_H_
+
+// Told what is compiled, where, for how many seconds, and how it is: PR_COMPILING, or
+// how it ended.
+typedef void (*pr_compiling)(const char* program, const char* worker, double seconds, int how);
+enum { PR_COMPILING, PR_COMPILED, PR_FAILED };
+
+// Says who is told; NULL, nobody.
+void pathways_set_compiling(pr_compiling compiling) __attribute__((visibility("default")));
+
+void pr_tell_compiling(const char* program, const char* worker, double seconds, int how);
+
+#endif  // PATHWAYS_CAPI_COMPILING_H_
