@@ -2,7 +2,7 @@
 
 They are this process's own, or those of the cluster that PATHWAYS_TEST_ADDRESS names: local:2x4 (two workers with four
 devices each, inside this process), local:1x8, local:4x2, or the address of a controller. Tests marked `embedded` need
-the devices to be in this process; the mark says why.
+the devices to be the process's own, those marked `same_process` the workers in this process; the mark says why.
 
 A test that needs another interpreter starts one with `fresh.run`. What the tests made must be gone at the end: the
 library counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
@@ -26,7 +26,8 @@ import pytest  # isort: skip
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "embedded(why): needs the devices in this process; why says what for")
+    config.addinivalue_line("markers", "embedded(why): needs devices that are no cluster's; why says what for")
+    config.addinivalue_line("markers", "same_process(why): needs the workers in this process; why says what for")
 
 
 def pytest_collection_modifyitems(items):
@@ -36,6 +37,9 @@ def pytest_collection_modifyitems(items):
         if mark := item.get_closest_marker("embedded"):
             (why,) = mark.args
             item.add_marker(pytest.mark.skip(reason=f"embedded only: {why}"))
+        elif (mark := item.get_closest_marker("same_process")) and not ADDRESS.startswith("local:"):
+            (why,) = mark.args
+            item.add_marker(pytest.mark.skip(reason=f"not on other processes: {why}"))
 
 
 # What lives as long as the client or as JAX's own caches.

@@ -23,6 +23,8 @@ from pathways import _ffi
 HERE = Path(__file__).parent
 _names = (f"pathways_test_{os.getpid()}_{i}" for i in itertools.count())
 
+ours = pytest.mark.same_process("the handlers are in the memory of this process")
+
 
 # --- LAPACK ---
 
@@ -61,6 +63,7 @@ def test_lapack_gives_numpys_numbers(name):
     np.testing.assert_allclose(np.asarray(ours()), numpys(), rtol=2e-3, atol=2e-4)
 
 
+@ours
 def test_every_target_that_jax_registers_was_taken():
     jnp.zeros(()).block_until_ready()
     assert _ffi.refusals() == []
@@ -92,6 +95,7 @@ def call(name, x):
     return jax.jit(lambda v: jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(v.shape, v.dtype))(v))(x)
 
 
+@ours
 def test_handler_built_with_newer_headers_runs(handlers, devices):
     name = next(_names)
     assert _raw(name, None, None, None, handlers.add_one) is None
@@ -108,6 +112,7 @@ def test_handler_built_with_newer_headers_runs(handlers, devices):
     np.testing.assert_array_equal(jax.jit(each)(jnp.arange(8.0)), np.arange(8.0) + 1)
 
 
+@ours
 def test_target_of_jax_ffi_runs_here_and_on_jaxs_own_cpu_client(handlers):
     name = next(_names)
     register(name, handlers.add_two)
@@ -117,6 +122,7 @@ def test_target_of_jax_ffi_runs_here_and_on_jaxs_own_cpu_client(handlers):
         assert y.devices() == {device}
 
 
+@ours
 def test_error_of_a_handler_keeps_its_code_and_text(handlers):
     name = next(_names)
     register(name, handlers.refuses_to_run)
@@ -124,6 +130,7 @@ def test_error_of_a_handler_keeps_its_code_and_text(handlers):
         call(name, jnp.ones(3)).block_until_ready()
 
 
+@ours
 def test_handler_with_state(handlers):
     name = next(_names)
     for function in (handlers.stateful_type_id, handlers.stateful_type_info):
@@ -162,6 +169,7 @@ def _raw(name, *stages, platform=b"Host", traits=0):
     return text
 
 
+@ours
 def test_refusal_names_target_versions_and_what_to_do(handlers):
     name = next(_names)
     text = _raw(name, None, None, None, handlers.other_major)
@@ -173,6 +181,7 @@ def test_refusal_names_target_versions_and_what_to_do(handlers):
     np.testing.assert_array_equal(call(name, jnp.zeros(2)), [2, 2])
 
 
+@ours
 def test_registering_again(handlers):
     name = next(_names)
     assert _raw(name, None, None, None, handlers.add_one) is None
@@ -191,6 +200,7 @@ def test_registering_again(handlers):
         register(jaxs, handlers.refuses_to_run)
 
 
+@ours
 def test_threads_register_the_same_and_different_targets(handlers):
     shared, own = next(_names), [next(_names) for _ in range(6)]
     answers = []
@@ -214,6 +224,7 @@ def test_untyped_target_is_warned_of(handlers):
         register(next(_names), handlers.add_one, api_version=0)
 
 
+@ours
 def test_too_many_handlers_are_refused_with_a_sentence(handlers):
     fresh.run(
         f"""
@@ -253,6 +264,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(axpy, Axpy, ffi::Ffi::Bind().Attr<float>("a").Arg<
 """
 
 
+@ours
 def test_typed_cpp_handler(tmp_path):
     source = tmp_path / "axpy.cc"
     source.write_text(CPP)
@@ -276,6 +288,7 @@ def test_target_that_nobody_registered_is_an_error():
 # --- the process ---
 
 
+@ours
 def test_targets_registered_before_and_after_the_import(handlers):
     fresh.run(
         f"""
@@ -294,6 +307,7 @@ def test_targets_registered_before_and_after_the_import(handlers):
     )
 
 
+@ours
 def test_early_target_that_is_refused_is_a_warning(handlers):
     done = fresh.run(
         f"""
