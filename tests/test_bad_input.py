@@ -35,6 +35,7 @@ def elf_of_another_machine(path):
     path.write_bytes(head + (1).to_bytes(4, "little") + bytes(40) + bytes(4096))
 
 
+@pytest.mark.same_process("names the plugin by the environment of this process")
 @pytest.mark.parametrize(
     "kind, code, said",
     [
