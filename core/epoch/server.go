@@ -1,0 +1,243 @@
+package epoch
+
+import (
+	"log/slog"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Server is State with connections.
+type Server struct {
+	log     *slog.Logger
+	limits  Limits
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards the rest
+	state   *State
+	links   map[uint64]*link
+	last    uint64 // connection
+	actions []Action
+	closed  bool
+}
+
+// link is a member's connection with what waits for its writer. The server's lock
+// guards it.
+type link struct {
+	number uint64
+	in     *transport.Incoming
+	queue  []message
+	filled sync.Cond // the queue is not empty, or over
+	over   bool      // when the queue has been written the connection ends
+}
+
+// message is what a writer has to send; one without a kind is the Welcome.
+type message struct {
+	kind wire.Kind
+	body proto.Message
+}
+
+// NewServer makes a server with no members. Log may be nil.
+func NewServer(l Limits, log *slog.Logger) *Server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{log: log, limits: l.filled(), state: New(l), links: map[uint64]*link{}}
+}
+
+// Take takes a connection that has said hello as a member. It does not wait.
+func (s *Server) Take(in *transport.Incoming) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	offer := in.Hello.GetMember()
+	var err error
+	switch {
+	case s.closed:
+		err = status.New(status.Unavailable, "the controller stops")
+	case offer == nil:
+		err = status.New(status.InvalidArgument, "member %s does not say of what", in.Hello.GetName())
+	}
+	s.last++
+	c := &link{number: s.last, in: in}
+	if err != nil {
+		s.refuse(c, err)
+		return
+	}
+	c.filled.L = &s.mu
+	s.links[c.number] = c
+	s.step(Event{Kind: Join, Member: c.number, Name: in.Hello.Name, Island: offer.Island, Nodes: int(offer.Nodes)})
+	if s.links[c.number] == c {
+		s.running.Add(2)
+		go s.write(c)
+		go s.read(c)
+	}
+}
+
+func (s *Server) refuse(c *link, why error) {
+	s.log.Warn("a member was refused", "name", c.in.Hello.GetName(), "reason", why)
+	s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
+}
+
+// step carries out what follows from an event. Called with the lock.
+func (s *Server) step(ev Event) {
+	s.actions = s.state.Step(ev, s.actions[:0])
+	for _, a := range s.actions {
+		c := s.links[a.To]
+		if c == nil {
+			continue // its connection is no more, which State is about to hear
+		}
+		switch a.Kind {
+		case Welcome:
+			s.send(c, message{body: new(wire.Welcome)})
+		case Refuse:
+			delete(s.links, c.number)
+			s.refuse(c, a.Err)
+		case Begin:
+			s.log.Info("a worker is a member", "name", c.in.Hello.Name, "epoch", a.Epoch, "node", a.Node, "of", a.Nodes)
+			s.send(c, message{wire.KindEpoch, &wire.Epoch{Number: a.Epoch, Node: uint32(a.Node), Nodes: uint32(a.Nodes)}})
+		case Answer:
+			s.send(c, message{wire.KindKeyAnswer, &wire.KeyAnswer{Id: a.ID, Status: wire.Of(a.Err), Value: a.Value}})
+		case Over:
+			s.log.Warn("a worker's epoch is over", "name", c.in.Hello.Name, "reason", a.Err)
+			s.send(c, message{wire.KindEpoch, &wire.Epoch{Number: a.Epoch, Over: wire.Of(a.Err)}})
+			s.end(c)
+		}
+	}
+	clear(s.actions)
+}
+
+// send queues a message. Called with the lock.
+func (s *Server) send(c *link, m message) {
+	c.queue = append(c.queue, m)
+	c.filled.Signal()
+}
+
+// end lets a connection go when it has been told all. Called with the lock.
+func (s *Server) end(c *link) {
+	delete(s.links, c.number)
+	c.over = true
+	c.filled.Signal()
+}
+
+// write is a link's writer.
+func (s *Server) write(c *link) {
+	defer s.running.Done()
+	defer c.in.Close()
+	s.mu.Lock()
+	for {
+		if len(c.queue) == 0 {
+			if c.over {
+				s.mu.Unlock()
+				return
+			}
+			c.filled.Wait()
+			continue
+		}
+		queue := c.queue
+		c.queue = nil
+		s.mu.Unlock()
+		for _, m := range queue {
+			if c.put(m) != nil {
+				return // the reader learns why
+			}
+		}
+		s.mu.Lock()
+	}
+}
+
+func (c *link) put(m message) error {
+	if w, ok := m.body.(*wire.Welcome); ok {
+		return c.in.Welcome(w)
+	}
+	payload, err := proto.Marshal(m.body)
+	if err != nil {
+		return status.New(status.Internal, "a message of kind %d does not encode: %w", m.kind, err)
+	}
+	return c.in.Send(m.kind, payload)
+}
+
+// read brings a member's requests to State until the connection ends.
+func (s *Server) read(c *link) {
+	defer s.running.Done()
+	var err error
+	for err == nil {
+		var kind wire.Kind
+		var payload []byte
+		if kind, payload, err = c.in.Recv(); err == nil {
+			err = s.take(c, kind, payload)
+		}
+	}
+	s.mu.Lock()
+	s.step(Event{Kind: Leave, Member: c.number, Err: err})
+	s.end(c)
+	s.mu.Unlock()
+	c.in.Close() // the writer may stand at one that does not read
+}
+
+// take brings one message to State. An error ends the member.
+func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
+	switch kind {
+	case wire.KindHeartbeat:
+		return nil
+	case wire.KindGoodbye:
+		m := new(wire.Goodbye)
+		if err := wire.Decode(kind, payload, m); err != nil {
+			return err
+		}
+		if err := m.Status.Err(); err != nil {
+			return err
+		}
+		return status.New(status.Cancelled, "it said goodbye")
+	case wire.KindKeyRequest:
+	default:
+		return status.New(status.InvalidArgument, "a message of kind %d is not a member's to send", kind)
+	}
+	m := new(wire.KeyRequest)
+	if err := wire.Decode(kind, payload, m); err != nil {
+		return err
+	}
+	ev := Event{Member: c.number, ID: m.Id, Key: string(m.Key), Value: m.Value}
+	switch m.Act {
+	case wire.KeyRequest_PUT:
+		ev.Kind = Put
+	case wire.KeyRequest_GET:
+		ev.Kind = Get
+	case wire.KeyRequest_TRY:
+		ev.Kind = Try
+	case wire.KeyRequest_DROP:
+		ev.Kind = Drop
+	default:
+		return status.New(status.InvalidArgument, "a request to do %v with a key; expected PUT, GET, TRY or DROP", m.Act)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(c.queue) > s.limits.Waits {
+		return status.New(status.ResourceExhausted, "%d answers wait until member %s reads them", len(c.queue), c.in.Hello.Name)
+	}
+	s.step(ev)
+	return nil
+}
+
+// Check looks for what does not fit together, see State.
+func (s *Server) Check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Check()
+}
+
+// Close says goodbye to all members, ends their connections, and waits until that
+// is done. Listeners are the caller's, who closes them first.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, c := range s.links {
+		s.send(c, message{wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(status.New(status.Unavailable, "the controller stops"))}})
+		s.end(c)
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}

@@ -1,0 +1,364 @@
+// Package epoch joins the drivers of several workers: those whose devices have
+// an interconnect of their own, and find each other before there is a client of
+// them (device.Kind.Join).
+//
+// A member says which island it is of and how many members that has. When so
+// many are there an epoch begins: each gets a number, its node, in the order of
+// names, and all share a store of keys and values. Members are fixed for an
+// epoch. When one leaves or is lost the epoch is over for all of them, and its
+// store is gone; each joins again, over a new connection, to be in the next. An
+// island has one epoch at a time: members beyond it wait for the next.
+//
+// State is all of it that decides: a machine that takes one event after the
+// other and appends the actions that follow. It has no goroutine, lock, clock or
+// socket, and the same events give the same actions. Server is the shell around
+// it at the controller's listeners, and Member the other end, with the store.
+//
+// # What it guarantees
+//
+// A request is answered once, or the epoch is over, or the member has dropped
+// it. A key is written once: what was read stays true. Everything a member can
+// make grow has a bound, and who exceeds it is refused alone.
+//
+// # Concurrency
+//
+// The caller serialises calls of State. All methods of Server and Member may be
+// called from any goroutine. core/cluster assembles them.
+package epoch
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Limits bound what members hold. Zero fields take the defaults.
+type Limits struct {
+	Members int   // at one time; 4096
+	Keys    int   // of an epoch; 64 Ki
+	Bytes   int64 // of an epoch's keys and values; 64 MiB
+	Key     int   // bytes of a key; 4 KiB
+	Waits   int   // of a member at one time; 1024
+}
+
+func (l Limits) filled() Limits {
+	l.Members = cmp.Or(l.Members, 4096)
+	l.Keys = cmp.Or(l.Keys, 64<<10)
+	l.Bytes = cmp.Or(l.Bytes, 64<<20)
+	l.Key = cmp.Or(l.Key, 4<<10)
+	l.Waits = cmp.Or(l.Waits, 1024)
+	return l
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The events.
+const (
+	Join  EventKind = iota // Member wants to be one of Nodes of Island
+	Put                    // Member puts Value under Key
+	Get                    // Member wants Key's value, and waits for it
+	Try                    // Member wants Key's value if it is there
+	Drop                   // Member does not want the value of its Get of this ID any more
+	Leave                  // Member is no more, for the reason Err
+)
+
+// Event is one input of Step.
+type Event struct {
+	Kind   EventKind
+	Member uint64 // a connection's number, never used again
+	Name   string // of Join: for people, and for the order
+	Island string
+	Nodes  int
+	ID     uint64 // of a request, made by the member
+	Key    string
+	Value  []byte // State keeps it; nobody changes it
+	Err    error
+}
+
+// ActionKind says what to do.
+type ActionKind uint8
+
+// The actions.
+const (
+	Welcome ActionKind = iota // let To in: it waits for its epoch
+	Refuse                    // turn To away for the reason Err
+	Begin                     // tell To that Epoch has begun
+	Answer                    // tell To what became of its request ID: Value or Err
+	Over                      // tell To that its epoch is over for the reason Err, and let it go
+)
+
+// Action is one output of Step.
+type Action struct {
+	Kind        ActionKind
+	To          uint64
+	Epoch       uint64 // of Begin and Over
+	Node, Nodes int
+	ID          uint64
+	Value       []byte
+	Err         error
+}
+
+// State is the members of all islands. Make it with New.
+type State struct {
+	limits  Limits
+	members map[uint64]*member
+	islands map[string]*island
+	last    uint64 // epoch
+	out     []Action
+}
+
+type island struct {
+	name    string
+	nodes   int // of members that are there
+	waiting []*member
+	epoch   *epoch // nil between epochs
+}
+
+type member struct {
+	number uint64
+	name   string
+	island *island
+	epoch  *epoch            // nil while it waits for one
+	waits  map[uint64]string // keys, by request
+}
+
+type epoch struct {
+	number  uint64
+	members []*member // by node
+	values  map[string][]byte
+	bytes   int64 // of keys and values
+	waiting map[string][]wait
+}
+
+type wait struct {
+	by *member
+	id uint64
+}
+
+// New makes a State with nobody in it.
+func New(l Limits) *State {
+	return &State{limits: l.filled(), members: map[uint64]*member{}, islands: map[string]*island{}}
+}
+
+// Step takes one event and appends what is to be done, in order.
+func (st *State) Step(ev Event, out []Action) []Action {
+	st.out = out
+	m := st.members[ev.Member]
+	switch {
+	case ev.Kind == Join:
+		st.join(&ev, m)
+	case m == nil: // its epoch is over, which it was told
+	case ev.Kind == Leave:
+		st.leave(m, ev.Err)
+	case ev.Kind == Drop:
+		st.drop(m, ev.ID)
+	default:
+		if value, waits, err := st.ask(m, &ev); !waits {
+			st.answer(m, ev.ID, value, err)
+		}
+	}
+	out, st.out = st.out, nil
+	return out
+}
+
+func (st *State) answer(m *member, id uint64, value []byte, err error) {
+	st.out = append(st.out, Action{Kind: Answer, To: m.number, ID: id, Value: value, Err: err})
+}
+
+const (
+	maxNodes = 1 << 12
+	maxName  = 1 << 10 // bytes of a name
+)
+
+func (st *State) join(ev *Event, known *member) {
+	is := st.islands[ev.Island]
+	var err error
+	switch {
+	case known != nil:
+		err = status.New(status.AlreadyExists, "member %s has joined already", ev.Name)
+	case ev.Nodes < 1 || ev.Nodes > maxNodes || len(ev.Name) > maxName || len(ev.Island) > maxName:
+		err = status.New(status.InvalidArgument, "member %.100s asks for an epoch of %d nodes; expected 1 to %d, and names of at most %d bytes", ev.Name, ev.Nodes, maxNodes, maxName)
+	case len(st.members) >= st.limits.Members:
+		err = status.New(status.ResourceExhausted, "%d workers wait for epochs or are in one, which is the limit", len(st.members))
+	case is != nil && is.nodes != ev.Nodes:
+		err = status.New(status.FailedPrecondition, "worker %s says that island %q has %d nodes, and %s that it has %d; start all of them with the same --nodes", ev.Name, ev.Island, ev.Nodes, is.any().name, is.nodes)
+	}
+	if err != nil {
+		st.out = append(st.out, Action{Kind: Refuse, To: ev.Member, Err: err})
+		return
+	}
+	if is == nil {
+		is = &island{name: ev.Island, nodes: ev.Nodes}
+		st.islands[is.name] = is
+	}
+	m := &member{number: ev.Member, name: ev.Name, island: is, waits: map[uint64]string{}}
+	st.members[m.number] = m
+	is.waiting = append(is.waiting, m)
+	st.out = append(st.out, Action{Kind: Welcome, To: m.number})
+	st.gather(is)
+}
+
+// any gives one of an island's members.
+func (is *island) any() *member {
+	if is.epoch != nil {
+		return is.epoch.members[0]
+	}
+	return is.waiting[0]
+}
+
+// gather begins an epoch where enough members wait: those who came first, numbered
+// by name, as their devices are in their island.
+func (st *State) gather(is *island) {
+	if is.epoch != nil || len(is.waiting) < is.nodes {
+		return
+	}
+	st.last++
+	e := &epoch{number: st.last, members: slices.Clone(is.waiting[:is.nodes]), values: map[string][]byte{}, waiting: map[string][]wait{}}
+	is.waiting = slices.Delete(is.waiting, 0, is.nodes)
+	is.epoch = e
+	slices.SortFunc(e.members, func(a, b *member) int {
+		return cmp.Or(placement.CompareNames(a.name, b.name), cmp.Compare(a.number, b.number))
+	})
+	for node, m := range e.members {
+		m.epoch = e
+		st.out = append(st.out, Action{Kind: Begin, To: m.number, Epoch: e.number, Node: node, Nodes: is.nodes})
+	}
+}
+
+// leave ends the epoch of a member that goes.
+func (st *State) leave(m *member, why error) {
+	delete(st.members, m.number)
+	is, e := m.island, m.epoch
+	if e == nil {
+		is.waiting = slices.DeleteFunc(is.waiting, func(o *member) bool { return o == m })
+	} else {
+		is.epoch = nil
+		err := status.New(status.Aborted, "epoch %d of island %q is over: worker %s has gone", e.number, is.name, m.name)
+		if why != nil {
+			err = status.New(status.Aborted, "%w: %w", err, why)
+		}
+		for _, o := range e.members {
+			if o != m {
+				delete(st.members, o.number)
+				st.out = append(st.out, Action{Kind: Over, To: o.number, Epoch: e.number, Err: err})
+			}
+		}
+	}
+	if is.epoch == nil && len(is.waiting) == 0 {
+		delete(st.islands, is.name)
+		return
+	}
+	st.gather(is)
+}
+
+// ask carries a request out, or waits.
+func (st *State) ask(m *member, ev *Event) (value []byte, waits bool, err error) {
+	e := m.epoch
+	if e == nil {
+		return nil, false, status.New(status.FailedPrecondition, "the epoch of worker %s has not begun: it has no keys yet", m.name)
+	}
+	if len(ev.Key) > st.limits.Key {
+		return nil, false, status.New(status.InvalidArgument, "a key of %d bytes; at most %d", len(ev.Key), st.limits.Key)
+	}
+	value, there := e.values[ev.Key]
+	switch {
+	case ev.Kind == Put:
+		return nil, false, st.put(e, ev)
+	case there:
+		return value, false, nil
+	case ev.Kind == Try:
+		return nil, false, status.New(status.NotFound, "there is no key %q in epoch %d", ev.Key, e.number)
+	case len(m.waits) >= st.limits.Waits:
+		return nil, false, status.New(status.ResourceExhausted, "worker %s waits for %d keys, which is the limit", m.name, len(m.waits))
+	}
+	if _, twice := m.waits[ev.ID]; twice {
+		return nil, false, status.New(status.InvalidArgument, "request %d of worker %s is under way already", ev.ID, m.name)
+	}
+	m.waits[ev.ID] = ev.Key
+	e.waiting[ev.Key] = append(e.waiting[ev.Key], wait{m, ev.ID})
+	return nil, true, nil
+}
+
+func (st *State) put(e *epoch, ev *Event) error {
+	if old, there := e.values[ev.Key]; there {
+		if bytes.Equal(old, ev.Value) {
+			return nil
+		}
+		return status.New(status.AlreadyExists, "key %q has another value in epoch %d already", ev.Key, e.number)
+	}
+	size := int64(len(ev.Key)) + int64(len(ev.Value))
+	if len(e.values) >= st.limits.Keys || e.bytes+size > st.limits.Bytes {
+		return status.New(status.ResourceExhausted, "epoch %d has %d keys of %d bytes, and one of %d more is too much; at most %d keys of %d bytes", e.number, len(e.values), e.bytes, size, st.limits.Keys, st.limits.Bytes)
+	}
+	e.values[ev.Key] = ev.Value
+	e.bytes += size
+	for _, w := range e.waiting[ev.Key] {
+		delete(w.by.waits, w.id)
+		st.answer(w.by, w.id, ev.Value, nil)
+	}
+	delete(e.waiting, ev.Key)
+	return nil
+}
+
+// drop forgets a wait. Where it has been answered there is none.
+func (st *State) drop(m *member, id uint64) {
+	key, ok := m.waits[id]
+	if !ok {
+		return
+	}
+	delete(m.waits, id)
+	left := slices.DeleteFunc(m.epoch.waiting[key], func(w wait) bool { return w == wait{m, id} })
+	if m.epoch.waiting[key] = left; len(left) == 0 {
+		delete(m.epoch.waiting, key)
+	}
+}
+
+// Check says what does not fit together, or nil.
+func (st *State) Check() error {
+	seen, bad := 0, func(format string, args ...any) error { return fmt.Errorf(format, args...) }
+	for name, is := range st.islands {
+		if is.name != name || is.epoch == nil && (len(is.waiting) == 0 || len(is.waiting) >= is.nodes) {
+			return bad("island %q: %d members wait for an epoch of %d", name, len(is.waiting), is.nodes)
+		}
+		for _, m := range is.waiting {
+			if seen++; st.members[m.number] != m || m.island != is || m.epoch != nil || len(m.waits) > 0 {
+				return bad("island %q: member %d waits for an epoch and for more", name, m.number)
+			}
+		}
+		e := is.epoch
+		if e == nil {
+			continue
+		}
+		if len(e.members) != is.nodes || len(e.values) > st.limits.Keys || e.bytes > st.limits.Bytes {
+			return bad("epoch %d has %d of %d members, %d keys of %d bytes", e.number, len(e.members), is.nodes, len(e.values), e.bytes)
+		}
+		waits, size := 0, int64(0)
+		for k, v := range e.values {
+			size += int64(len(k) + len(v))
+		}
+		for _, m := range e.members {
+			if seen++; st.members[m.number] != m || m.island != is || m.epoch != e || len(m.waits) > st.limits.Waits {
+				return bad("epoch %d has member %d, which is not there", e.number, m.number)
+			}
+			waits += len(m.waits)
+		}
+		for key, list := range e.waiting {
+			waits -= len(list)
+			if _, there := e.values[key]; there || len(list) == 0 {
+				return bad("epoch %d: %d members wait for key %q, which is there", e.number, len(list), key)
+			}
+		}
+		if waits != 0 || size != e.bytes {
+			return bad("epoch %d: %d waits and %d bytes too many", e.number, waits, e.bytes-size)
+		}
+	}
+	if seen != len(st.members) {
+		return bad("%d members, and islands have %d", len(st.members), seen)
+	}
+	return nil
+}
