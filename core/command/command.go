@@ -96,17 +96,42 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pathways",
 		Short: "one Python process drives the accelerators of many machines, with ordinary JAX",
-		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster through one process.
+		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster through one process. In a script, one line before
+the first use of JAX is all: import pathways
 
-On this machine, to try it:
+In one process, on the devices of this machine:
+
+  pathways doctor                            # what is here, and what is missing
+  PATHWAYS_DEVICES=8 python train.py         # on a CPU, as many devices as you like
+
+In several, on this machine:
 
   pathways up --workers 4 --devices 2        # eight devices in four worker processes
   export PATHWAYS_ADDRESS=$(pathways address)
-  python train.py                            # import pathways, and JAX shows all eight
+  python train.py                            # JAX shows all eight
   pathways down
 
-On several machines: pathways controller on one of them, pathways worker on each.`,
-		SilenceUsage: true, SilenceErrors: true,
+On several machines: pathways controller on one of them, pathways worker on each.
+
+variables of scripts:
+  PATHWAYS_ADDRESS       the cluster whose devices JAX shows; default: the devices of this machine
+  PATHWAYS_DEVICES       number of devices of this machine; on a CPU, default: as JAX would show
+  PATHWAYS_PLUGIN        path of the PJRT plugin to drive, instead of the one found
+  PATHWAYS_PLUGIN_DIRS   further directories to look for plugin packages in, colon-separated
+  PATHWAYS_LIBRARY       another libpathways.so than the one of the package
+Those of the commands are listed by pathways options.
+
+exit codes: 0 well, 1 something is wrong and the output says what, 2 the command line was not understood`,
+		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", args[0], meant(cmd.SuggestionsFor(args[0])))}
+			}
+			cmd.SetOut(p.err)
+			_ = cmd.Help() // it only writes
+			return usage{errors.New("expected a command")}
+		},
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
 			if err := settle(cmd.Flags(), p.Lookup); err != nil {
@@ -123,6 +148,14 @@ On several machines: pathways controller on one of them, pathways worker on each
 	}
 	root.AddCommand(p.controller(), p.worker(), p.up(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version())
 	return root
+}
+
+// meant says which commands somebody may have had in mind.
+func meant(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "did you mean " + strings.Join(names, " or ") + "? "
 }
 
 func (p *program) options() *cobra.Command {
