@@ -38,7 +38,7 @@ demo: $(VENV)/.installed ## train a small transformer on eight devices, beside s
 	$(VENV)/bin/python examples/train_transformer.py
 
 .PHONY: test
-test: test-go test-python ## run all tests, on every Python found
+test: test-go test-python test-cluster ## run all tests, on every Python found
 
 .PHONY: test-go
 test-go: $(VENVS:=/.installed)
@@ -59,6 +59,19 @@ test-python: $(VENVS:=/.installed)
 		echo; echo "== pytest, $$($$venv/bin/python -V), jax $$($$venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
 		$$venv/bin/python -m pytest; \
 	done
+
+# The tests of one process once more, on the devices of worker processes.
+.PHONY: test-cluster
+test-cluster: $(VENVS:=/.installed)
+	@for workers in 1 2 4; do \
+		echo; echo "== pytest on a cluster of $$workers workers"; \
+		$(call on_cluster,$(VENV),$$workers); \
+	done
+	$(if $(NEW),$(call say,pytest of $(NEW) on a cluster of 2 workers))
+	$(if $(NEW),@$(call on_cluster,$(NEW),2))
+
+on_cluster = $(1)/bin/pathways up --cluster test-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
+	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/python'
 
 .PHONY: lint
 lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, staticcheck, ruff, and that generated code is fresh
