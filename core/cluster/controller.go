@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/epoch"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -47,6 +48,8 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		return err
 	}
 	defer server.Close()
+	epochs := epoch.NewServer(epoch.Limits{}, c.Log)
+	defer epochs.Close()
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
 	o := stream.Options{
@@ -62,11 +65,26 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		}
 		defer l.Close()
 		c.Log.Info("the controller listens", "address", l.Address())
-		accepting.Go(func() { _ = server.Accept(l) }) // it ends with the listener
+		accepting.Go(func() { accept(l, server, epochs) })
 	}
 	<-ctx.Done()
 	c.Log.Info("the controller stops")
 	return nil
+}
+
+// accept takes a listener's connections until it closes.
+func accept(l transport.Listener, server *controller.Server, epochs *epoch.Server) {
+	for {
+		in, err := l.Accept()
+		switch {
+		case err != nil:
+			return
+		case in.Hello.Role == wire.Role_ROLE_MEMBER:
+			epochs.Take(in)
+		default:
+			server.Take(in)
+		}
+	}
 }
 
 // Ask asks a controller how its cluster is, and, where stop is set, to end it.

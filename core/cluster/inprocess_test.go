@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -36,46 +35,16 @@ func simulated(t testing.TB, workers, each int) []device.Driver {
 // them.
 func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 	t.Helper()
-	s := &rendezvous{values: map[string][]byte{}}
-	s.changed = sync.NewCond(&s.mu)
-	drivers := make([]device.Driver, workers)
-	var joins sync.WaitGroup
-	for i := range drivers {
-		joins.Go(func() {
-			d, err := sim.Kind{Options: o}.Join(t.Context(), device.Membership{Epoch: 1, Node: i, Nodes: workers, Store: s})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			drivers[i] = d
-		})
+	kinds := make([]device.Kind, workers)
+	for i := range kinds {
+		kinds[i] = sim.Kind{Options: o}
 	}
-	joins.Wait()
+	drivers, leave, err := cluster.Join(t.Context(), kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
 	return drivers
-}
-
-// rendezvous is a device.KeyValues.
-type rendezvous struct {
-	mu      sync.Mutex
-	changed *sync.Cond
-	values  map[string][]byte
-}
-
-func (s *rendezvous) Put(_ context.Context, key string, value []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.values[key] = value
-	s.changed.Broadcast()
-	return nil
-}
-
-func (s *rendezvous) Get(_ context.Context, key string) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.values[key] == nil {
-		s.changed.Wait()
-	}
-	return s.values[key], nil
 }
 
 // session is a client of a test.
@@ -91,9 +60,15 @@ type session struct {
 
 func connect(t testing.TB, l *cluster.Local, name string) *session {
 	t.Helper()
+	return begin(t, func(n client.Notify) (client.Cluster, error) { return l.Connect(t.Context(), name, n) })
+}
+
+// begin begins a session.
+func begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *session {
+	t.Helper()
 	s := &session{t: t, ended: map[uint64]error{}}
 	s.changed = sync.NewCond(&s.mu)
-	c, err := l.Connect(t.Context(), name, func(batch []client.Ended) {
+	c, err := connect(func(batch []client.Ended) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range batch {

@@ -44,17 +44,33 @@ const redial = 100 * time.Millisecond
 // Errors: those of listening, the controller's refusal, UNAVAILABLE where it
 // cannot be reached within Wait or has gone without a word.
 func ServeWorker(ctx context.Context, c WorkerConfig) error {
-	secure, err := c.Secret.tls()
+	o, err := c.options()
 	if err != nil {
 		return err
 	}
-	o := stream.Options{
+	return c.serve(ctx, o, nil)
+}
+
+// options are those of the worker's connections.
+func (c WorkerConfig) options() (stream.Options, error) {
+	secure, err := c.Secret.tls()
+	return stream.Options{
 		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
-	}
+	}, err
+}
+
+// serve is ServeWorker. Joined is not nil where the driver is a member of an
+// epoch.
+func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) error {
+	var err error
 	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Worker: worker.Offer(c.Driver)}
 	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
 	_, partitions := c.Driver.(device.Partitioner)
+	if in != nil {
+		partitions = false // the driver's own interconnect carries what spans workers
+		hello.Worker.Epoch, hello.Worker.Node = in.membership.Epoch, uint32(in.membership.Node)
+	}
 	var own *os.File // room for a board, for this host's workers
 	if partitions {
 		if own, err = collective.CreateBoard(controller.BoardSlots); err != nil {
@@ -92,7 +108,7 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 		listeners = append(listeners, l)
 		hello.Worker.Addresses = append(hello.Worker.Addresses, l.Address())
 	}
-	conn, welcome, err := dialUntil(ctx, c, hello, o)
+	conn, welcome, err := c.dial(ctx, hello, o)
 	var board *collective.Board
 	if err == nil && welcome.Board != nil {
 		if board, err = openBoard(welcome.Board); err != nil {
@@ -100,7 +116,7 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 			c.Log.Info("small blocks of collectives go by sockets", "why", err)
 			conn.Close()
 			hello.Worker.Board = ""
-			conn, welcome, err = dialUntil(ctx, c, hello, o)
+			conn, welcome, err = c.dial(ctx, hello, o)
 		} else {
 			defer board.Close()
 		}
@@ -135,6 +151,10 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 	if board != nil {
 		board.Meet(welcome.Process, int(welcome.Board.Slot))
 		config.Exchange = neighbours{exchange, board, welcome.Board.Number}
+	}
+	if in != nil {
+		in.come(&wire.Process{Number: welcome.Process, Epoch: in.membership.Epoch, Node: uint32(in.membership.Node)})
+		config.Exchange, config.DeviceID = fellows{exchange, in}, in.device
 	}
 	w, err := worker.New(config)
 	if err != nil {
@@ -177,26 +197,32 @@ func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
 	n.Exchange.Peers(come, gone, why)
 }
 
-// dialUntil says hello to the controller, and again while it is not there.
-func dialUntil(ctx context.Context, c WorkerConfig, hello *wire.Hello, o stream.Options) (*stream.Conn, *wire.Welcome, error) {
+// dial says hello to the controller, and again while it is not there.
+func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn, welcome *wire.Welcome, err error) {
+	err = c.reach(ctx, func() (err error) {
+		conn, welcome, err = stream.Dial(ctx, c.Address, hello, o)
+		return err
+	})
+	return conn, welcome, err
+}
+
+// reach tries to reach the controller until Wait is over.
+func (c WorkerConfig) reach(ctx context.Context, dial func() error) error {
 	end := time.Now().Add(c.Wait)
 	for {
-		conn, welcome, err := stream.Dial(ctx, c.Address, hello, o)
-		if err == nil {
-			return conn, welcome, nil
-		}
+		err := dial()
 		if code := status.CodeOf(err); code != status.Unavailable && code != status.DeadlineExceeded {
-			return nil, nil, err
+			return err
 		}
 		if time.Now().After(end) {
-			return nil, nil, status.Wrap(err, "the controller at %s was not reached within %v", c.Address, c.Wait)
+			return status.Wrap(err, "the controller at %s was not reached within %v", c.Address, c.Wait)
 		}
 		timer := time.NewTimer(redial)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, nil, status.New(status.Cancelled, "told to stop before the controller was reached")
+			return status.New(status.Cancelled, "told to stop before the controller was reached")
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	board := st.board(host, o.Board)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
 		name: h.Name, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host,
-			Board: board.GetNumber(), Slot: board.GetSlot()}}
+			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers = append(st.workers, nil)

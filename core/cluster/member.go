@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/openpathways/pathways/core/epoch"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// ServeMember runs a worker whose driver is one of so many members of an epoch of
+// its island: it waits for the others, has kind make the driver, and serves as
+// ServeWorker does, until ctx ends, the epoch is over or the controller goes.
+// c.Driver is not used.
+//
+// What a driver does with members that have gone may never end, and then ServeMember
+// does not return. So over, which may be nil, is told at once when an epoch
+// is over, with the reason, and may end the process.
+//
+// Errors: those of ServeWorker and of kind; ABORTED where the epoch was over, and
+// the worker may join the next one.
+func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int, over func(error)) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	var pending *epoch.Pending
+	err = c.reach(ctx, func() (err error) {
+		pending, err = epoch.Dial(ctx, epoch.Config{Dialer: o, Address: c.Address, Name: c.Name, Host: Host(), Island: c.Island, Nodes: nodes})
+		return err
+	})
+	var member *epoch.Member
+	if err == nil {
+		c.Log.Info("the worker waits for the other members of its island", "nodes", nodes)
+		member, err = pending.Wait(ctx)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer member.Close()
+	within, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		select {
+		case <-member.Done():
+			if ended, err := member.Err(); ended && over != nil {
+				over(err)
+			}
+			cancel()
+		case <-within.Done():
+		}
+	})
+	err = c.join(within, o, kind, member)
+	if ended, why := member.Err(); ended {
+		return why
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// join makes the driver and serves with it.
+func (c WorkerConfig) join(ctx context.Context, o stream.Options, kind device.Kind, member *epoch.Member) error {
+	driver, err := kind.Join(ctx, member.Membership())
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
+	c.Driver = driver
+	in, err := meet(ctx, member.Membership(), driver)
+	if err != nil {
+		return err
+	}
+	err = c.serve(ctx, o, in)
+	if _, why := member.Err(); err == nil {
+		err = why
+	}
+	member.Close() // before the driver, which may wait for the others
+	return err
+}
+
+// joined is what a worker knows of the epoch that its driver is a member of.
+type joined struct {
+	membership device.Membership
+	ids        [][]int // numbers of the drivers' devices, by node and local device
+
+	mu    sync.Mutex
+	nodes map[uint64]int // of this epoch, by process; guarded by mu
+}
+
+// meet tells the other members the numbers of this driver's devices, and learns
+// theirs.
+func meet(ctx context.Context, m device.Membership, d device.Driver) (*joined, error) {
+	in := &joined{membership: m, ids: make([][]int, m.Nodes), nodes: map[uint64]int{}}
+	var mine []int
+	for _, v := range d.Devices() {
+		mine = append(mine, v.ID)
+	}
+	value, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	key := func(node int) string { return fmt.Sprintf("pathways/devices/%d", node) }
+	if err := m.Store.Put(ctx, key(m.Node), value); err != nil {
+		return nil, err
+	}
+	for node := range in.ids {
+		value, err := m.Store.Get(ctx, key(node))
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(value, &in.ids[node]); err != nil {
+			return nil, status.New(status.Internal, "node %d of epoch %d says that its devices are %q: %w", node, m.Epoch, value, err)
+		}
+	}
+	return in, nil
+}
+
+// come takes note of a worker that may be a member.
+func (in *joined) come(p *wire.Process) {
+	if p.Epoch == in.membership.Epoch && int(p.Node) < len(in.ids) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.nodes[p.Number] = int(p.Node)
+	}
+}
+
+// device is worker.Config.DeviceID.
+func (in *joined) device(process uint64, local int) (id int, ok bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	node, ok := in.nodes[process]
+	if !ok || local < 0 || local >= len(in.ids[node]) {
+		return 0, false
+	}
+	return in.ids[node][local], true
+}
+
+// fellows is an exchange that tells of those who are members of the same epoch.
+type fellows struct {
+	transport.Exchange
+	in *joined
+}
+
+// Peers implements transport.Exchange.
+func (f fellows) Peers(come []*wire.Process, gone []uint64, why error) {
+	for _, p := range come {
+		f.in.come(p)
+	}
+	f.Exchange.Peers(come, gone, why)
+}
+
+// Join makes drivers of this process, one of each kind, that are the members of
+// one epoch. The drivers are the caller's, who closes them; leave ends the epoch.
+//
+// Errors: the first of the kinds', and then there is nothing to close.
+func Join(ctx context.Context, kinds []device.Kind) (drivers []device.Driver, leave func(), err error) {
+	network := inproc.NewNetwork(transport.Credentials{})
+	l, err := network.Listen(inProcessName)
+	if err != nil {
+		return nil, nil, err
+	}
+	epochs := epoch.NewServer(epoch.Limits{}, nil)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for in, err := l.Accept(); err == nil; in, err = l.Accept() {
+			epochs.Take(in)
+		}
+	})
+	members := make([]*epoch.Member, len(kinds))
+	leave = func() {
+		for _, m := range members {
+			if m != nil {
+				m.Close()
+			}
+		}
+		l.Close()
+		running.Wait()
+		epochs.Close()
+	}
+	drivers = make([]device.Driver, len(kinds))
+	joining, failed := context.WithCancelCause(ctx) // where one fails, the others do not wait for it
+	defer failed(nil)
+	var all sync.WaitGroup
+	for i, kind := range kinds {
+		all.Go(func() {
+			pending, err := epoch.Dial(joining, epoch.Config{Dialer: network, Address: l.Address(), Name: fmt.Sprintf("w%d", i), Nodes: len(kinds)})
+			if err == nil {
+				members[i], err = pending.Wait(joining)
+			}
+			if err == nil {
+				drivers[i], err = kind.Join(joining, members[i].Membership())
+			}
+			if err != nil {
+				failed(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := context.Cause(joining); err != nil {
+		for _, d := range drivers {
+			if d != nil {
+				_ = d.Close() // what it had to say was said to who waited
+			}
+		}
+		leave()
+		return nil, nil, err
+	}
+	return drivers, leave, nil
+}

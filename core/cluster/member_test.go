@@ -1,0 +1,161 @@
+package cluster_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// served is a part of a cluster of sockets in this process.
+type served struct {
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+func serve(t *testing.T, f func(ctx context.Context) error) *served {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &served{cancel, make(chan error, 1)}
+	go func() { s.ended <- f(ctx) }()
+	t.Cleanup(cancel)
+	return s
+}
+
+// end stops it and gives what it ended with.
+func (s *served) end() error {
+	s.cancel()
+	return <-s.ended
+}
+
+// sockets is a controller on a unix socket.
+func sockets(t *testing.T) (address string, member func(name string, kind device.Kind, nodes int) *served) {
+	t.Helper()
+	dir := t.TempDir()
+	address = "unix:" + filepath.Join(dir, "c")
+	log := slog.New(slog.DiscardHandler)
+	c := serve(t, func(ctx context.Context) error {
+		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Lease: -1, Log: log})
+	})
+	t.Cleanup(func() {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	return address, func(name string, kind device.Kind, nodes int) *served {
+		return serve(t, func(ctx context.Context) error {
+			return cluster.ServeMember(ctx, cluster.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
+				Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Log: log}, kind, nodes, nil)
+		})
+	}
+}
+
+// workers waits until so many are in the cluster.
+func workers(t *testing.T, address string, n int) []*wire.Report_Worker {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false)
+		if err == nil && len(r.Islands) == 1 && len(r.Islands[0].Workers) == n {
+			return r.Islands[0].Workers
+		}
+		if time.Now().After(end) {
+			t.Fatalf("there are not %d workers: %v, %v", n, r, err)
+		}
+	}
+}
+
+// Workers whose drivers join through the controller's store run programs with
+// collectives over all their devices. When one goes the others end, and the next
+// epoch does as well.
+func TestMembersServe(t *testing.T) {
+	address, member := sockets(t)
+	island := sim.NewIsland(sim.Real, 1)
+	kinds := []device.Kind{sim.Kind{Options: sim.Options{Devices: 1, Island: island}}, sim.Kind{Options: sim.Options{Devices: 3, Island: island}}}
+	var last uint64
+	for round := range 2 {
+		// The second in the order of names comes first.
+		b := member("w10", kinds[1], 2)
+		a := member("w9", kinds[0], 2)
+		for i, w := range workers(t, address, 2) {
+			if p := w.Process; p.Epoch <= last || int(p.Node) != i || p.Name != []string{"w9", "w10"}[i] {
+				t.Errorf("worker %d of the island is %v", i, p)
+			}
+		}
+		last++
+		s := begin(t, func(n client.Notify) (client.Cluster, error) {
+			return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+		})
+		for _, devices := range [][]int{{0, 1, 2, 3}, {3, 0}, {1, 2}} {
+			sum := s.program(sumAll, devices...)
+			x := s.vector(devices, ramp)
+			token, y := s.start(sum, x)
+			if err := s.wait(token); err != nil {
+				t.Fatalf("round %d, devices %v: %v", round, devices, err)
+			}
+			want := make([]float32, 4)
+			for _, d := range devices {
+				for i, v := range ramp(d) {
+					want[i] += v
+				}
+			}
+			for _, d := range devices {
+				if got, err := s.read(y, d); err != nil || !slices.Equal(got, want) {
+					t.Errorf("round %d, device %d of %v: %v, %v, want %v", round, d, devices, got, err, want)
+				}
+			}
+		}
+		if err := a.end(); err != nil {
+			t.Errorf("a member that is told to stop: %v", err)
+		}
+		if err := <-b.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 has gone") {
+			t.Errorf("the other member: %v", err)
+		}
+		s.Close()
+	}
+}
+
+// unable is a kind that cannot join.
+type unable struct{ device.Kind }
+
+func (unable) Join(context.Context, device.Membership) (device.Driver, error) {
+	return nil, status.New(status.NotFound, "no such hardware")
+}
+
+// A driver that cannot be made is its worker's end, and the others do not wait for
+// it.
+func TestMemberCannotJoin(t *testing.T) {
+	address, member := sockets(t)
+	kind := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
+	well, bad := member("well", kind, 2), member("bad", unable{kind}, 2)
+	if err := <-bad.ended; status.CodeOf(err) != status.NotFound {
+		t.Errorf("who cannot: %v", err)
+	}
+	if err := <-well.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad has gone") {
+		t.Errorf("who can: %v", err)
+	}
+	// Who waits for members can be told to stop, and is not in the way afterwards.
+	if err := member("waits", kind, 2).end(); err != nil {
+		t.Errorf("who waits: %v", err)
+	}
+	one := member("one", kind, 1)
+	workers(t, address, 1)
+	if err := one.end(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := cluster.Join(t.Context(), []device.Kind{kind, unable{kind}, kind}); status.CodeOf(err) != status.NotFound {
+		t.Errorf("in one process: %v", err)
+	}
+	elsewhere := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
+	if _, _, err := cluster.Join(t.Context(), []device.Kind{kind, elsewhere}); status.CodeOf(err) != status.Unimplemented {
+		t.Errorf("on two islands: %v", err)
+	}
+}
