@@ -1,4 +1,4 @@
-// XLA FFI handlers of a user, for tests/test_ffi.py: built with the headers that jaxlib ships.
+// XLA FFI handlers of a user, for tests/test_ffi.py and tests/cluster/test_handlers.py: built with the headers that jaxlib ships.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +45,13 @@ XLA_FFI_Error* add_two(XLA_FFI_CallFrame* frame) {
   return add(frame, 2);
 }
 
+// One that the library does not name.
+static XLA_FFI_Error* nameless(XLA_FFI_CallFrame* frame) {
+  if (answer(frame, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR, 0)) return NULL;
+  return add(frame, 3);
+}
+void* nameless_handler(void) { return (void*)nameless; }
+
 XLA_FFI_Error* other_major(XLA_FFI_CallFrame* frame) {
   if (answer(frame, 7, 3, 0)) return NULL;
   return add(frame, 1);
@@ -56,13 +63,13 @@ XLA_FFI_Error* refuses_to_run(XLA_FFI_CallFrame* frame) {
 }
 
 // A handler with state: instantiate makes it, execute adds it, XLA destroys it.
-static XLA_FFI_TypeId state_id;
+XLA_FFI_TypeId state_id;
 static int alive;
 static void destroy_state(void* state) {
   __atomic_sub_fetch(&alive, 1, __ATOMIC_SEQ_CST);
   free(state);
 }
-static XLA_FFI_TypeInfo state_info = {XLA_FFI_TypeInfo_STRUCT_SIZE, NULL, destroy_state};
+XLA_FFI_TypeInfo state_info = {XLA_FFI_TypeInfo_STRUCT_SIZE, NULL, destroy_state};
 XLA_FFI_TypeId* stateful_type_id(void) { return &state_id; }
 XLA_FFI_TypeInfo* stateful_type_info(void) { return &state_info; }
 int states_alive(void) { return __atomic_load_n(&alive, __ATOMIC_SEQ_CST); }

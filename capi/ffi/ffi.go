@@ -1,7 +1,8 @@
 // Package ffi is the native side of XLA FFI when the driver's plugin lives in
 // the user's process: it carries FFI handlers (LAPACK, user targets of jax.ffi,
 // host callbacks) from the process that made them to the PJRT plugin that runs
-// them. All of it is C; this file only makes the C part of the build.
+// them, and, on a cluster, to the workers whose plugins run them (cluster.go). All
+// but that is C.
 //
 // What it guarantees:
 //

@@ -36,6 +36,34 @@ uint32_t pw_ffi_functions(const void* functions);
 // is not 0.
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message);
 
+// --- for clients and workers of a cluster ---
+
+// A registration: of a target, or of a type. Its texts stay for the process's life.
+typedef struct {
+  const char* name;
+  const char* platform;   // NULL for a type
+  const void* stages[4];  // instantiate, prepare, initialize, execute; of a type its id and info
+  uint32_t traits;
+} pw_ffi_entry;
+
+// Gives the i-th registration, in order; false where there are no more.
+bool pw_ffi_entry_at(size_t i, pw_ffi_entry* out);
+bool pw_ffi_has(const char* name, const char* platform);
+
+// Something in a shared library; name is NULL where the library does not name it,
+// and library where it is in none. Its texts belong to the dynamic linker.
+typedef struct {
+  const char *library, *name;
+} pw_ffi_symbol;
+
+pw_ffi_symbol pw_ffi_symbol_of(const void* address);
+const char* pw_ffi_own_library(void);
+
+// Register what symbols name, loading their libraries. They return an absl code;
+// when it is not 0, *message is the text.
+int pw_ffi_load(const char* name, const char* platform, const pw_ffi_symbol stages[4], uint32_t traits, char** message);
+int pw_ffi_load_type(const char* name, pw_ffi_symbol id, pw_ffi_symbol info, char** message);
+
 // --- for the Python package ---
 
 // Registers the bundle of a target; stages other than execute may be NULL.

@@ -47,6 +47,7 @@ char* pw_ffi_serve_local(pw_ffi_handler handler);
 
 int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
                            uint32_t traits, char** message);
+int pw_ffi_register_type(const char* name, int64_t* type_id, void* type_info, char** message);
 char* pw_ffi_status(int code, char* message);
 
 #endif  // PATHWAYS_FFI_INTERNAL_H_

@@ -214,7 +214,7 @@ int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_
   return code;
 }
 
-static int register_type(const char* name, int64_t* type_id, void* type_info, char** message) {
+int pw_ffi_register_type(const char* name, int64_t* type_id, void* type_info, char** message) {
   pthread_mutex_lock(&mu);
   entry* e = find(name, NULL);
   int code = 0;
@@ -244,7 +244,7 @@ char* pathways_ffi_register(const char* name, const char* platform, void* instan
 
 char* pathways_ffi_register_type(const char* name, int64_t* type_id, void* type_info) {
   char* message = NULL;
-  int code = register_type(name, type_id, type_info, &message);
+  int code = pw_ffi_register_type(name, type_id, type_info, &message);
   return pw_ffi_status(code, message);
 }
 
@@ -267,6 +267,32 @@ char* pathways_ffi_version(void) {
       api ? pw_ffi_format("%d.%d", api->api_version.major_version, api->api_version.minor_version) : NULL;
   pthread_mutex_unlock(&mu);
   return text;
+}
+
+bool pw_ffi_entry_at(size_t i, pw_ffi_entry* out) {
+  pthread_mutex_lock(&mu);
+  entry* e = entries;
+  while (e != NULL && i-- > 0) e = e->next;
+  if (e != NULL) {
+    *out = (pw_ffi_entry){.name = e->name, .platform = e->platform};
+    if (e->platform == NULL) {
+      out->stages[0] = e->type_id;
+      out->stages[1] = e->type_info;
+    } else {
+      for (int s = 0; s < PW_FFI_STAGES; s++) out->stages[s] = (const void*)e->bundle[s];
+      out->traits = e->traits;
+    }
+  }
+  pthread_mutex_unlock(&mu);
+  return e != NULL;
+}
+
+bool pw_ffi_has(const char* name, const char* platform) {
+  pthread_mutex_lock(&mu);
+  entry* e = find(name, platform);
+  bool has = e != NULL && e->state != REFUSED;
+  pthread_mutex_unlock(&mu);
+  return has;
 }
 
 char* pw_ffi_serve_local(pw_ffi_handler handler) {

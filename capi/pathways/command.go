@@ -15,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/drivers"
-	_ "github.com/openpathways/pathways/capi/ffi" // what C calls here
+	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/core/command"
 	"github.com/openpathways/pathways/device"
@@ -43,6 +43,7 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 	}
 	return C.int(command.Main(context.Background(), args, command.Env{
 		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
+		Handler: ffi.Load,
 		Drivers: func(ctx context.Context, name string, count int) (device.Driver, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
 			return drivers.Open(ctx, name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {

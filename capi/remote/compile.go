@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
@@ -84,10 +85,10 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	if bytes.Contains(p.code, []byte(bufferCallback)) {
 		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address")
 	}
-	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options})
+	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: ffi.Named(p.code)})
 	if err != nil {
-		if strings.Contains(err.Error(), "No FFI handler registered") {
-			return nil, status.New(status.CodeOf(err), "%w; the target's library has to be loaded on the workers", err)
+		if text := err.Error(); strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {
+			return nil, status.New(status.CodeOf(err), "%w; register the target here with jax.ffi.register_ffi_target, or start the workers with `pathways worker --import module`, a Python module that does", err)
 		}
 		return nil, err
 	}

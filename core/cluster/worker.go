@@ -26,7 +26,8 @@ type WorkerConfig struct {
 	Secret    Secret
 	Name      string
 	Island    string
-	Driver    device.Driver // stays the caller's
+	Driver    device.Driver             // stays the caller's
+	Handler   func(*wire.Handler) error // see worker.Config
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Wait      time.Duration // for the controller to be there
@@ -141,7 +142,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	defer exchange.Close()
 	config := worker.Config{
 		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
-		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, Log: c.Log,
+		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, Handler: c.Handler, Log: c.Log,
 	}
 	if partitions {
 		engine := collective.New(exchange, 0, board)

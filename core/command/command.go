@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -40,6 +41,9 @@ type Env struct {
 	// Drivers opens devices: name is the option --driver, count the option
 	// --devices (0 is not said). The default has simulated devices alone.
 	Drivers func(ctx context.Context, name string, count int) (device.Driver, error)
+	// Handler makes a handler of XLA custom calls, which a client has registered, one
+	// of this process; nil: it knows of none.
+	Handler func(*wire.Handler) error
 	// Versions are what the processes of a cluster must agree in, such as "jax".
 	Versions map[string]string
 	Version  string // of Pathways

@@ -115,7 +115,7 @@ controller, at SIGTERM, or at Ctrl-C.`,
 			}
 			defer driver.Close()
 			return cluster.ServeWorker(cmd.Context(), cluster.WorkerConfig{
-				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Driver: driver,
+				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Driver: driver, Handler: p.Handler,
 				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
 				Versions: p.Versions, Software: p.software(), Log: log,
 			})

@@ -339,7 +339,7 @@ func (st *State) load(s *session, p *program, at *place) {
 	loadable, where := p.of.loadable, places(s, at.rows)
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
-		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code, Options: loadable.Options, Collective: loadable.Collective}
+		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code, Options: loadable.Options, Collective: loadable.Collective, CallsHost: loadable.CallsHost, Handlers: loadable.Handlers}
 	}
 	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
 		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})

@@ -52,7 +52,7 @@ func (w *Worker) unwanted(op uint64) {
 	}
 }
 
-func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (*wire.ProgramInfo, *wire.Loadable, error) {
+func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.ProgramInfo, l *wire.Loadable, err error) {
 	if len(m.Places) == 0 {
 		return nil, nil, status.New(status.InvalidArgument, "a program for no devices")
 	}
@@ -72,7 +72,12 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (*wire.ProgramIn
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options, CallsHost: bytes.Contains(m.Code, hostCallTarget)}
+	l = &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options, CallsHost: bytes.Contains(m.Code, hostCallTarget), Handlers: m.Handlers}
+	missing, err := w.handlers(m.Handlers)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = missing.explain(err) }()
 	if form == wire.Loadable_PORTABLE {
 		return w.portable(ctx, m, o, l)
 	}
@@ -85,7 +90,7 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (*wire.ProgramIn
 		return nil, nil, err
 	}
 	defer x.Close()
-	info := describe(x, o)
+	info = describe(x, o)
 	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
 	l.Collective = info.Collective
 	return info, l, serialize(x, l)

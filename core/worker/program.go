@@ -95,7 +95,7 @@ func (w *Worker) load(m *wire.Load) {
 
 // executable makes what a Loadable describes, from its serialized form or else
 // from its code.
-func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int) (device.Executable, error) {
+func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int) (x device.Executable, err error) {
 	if l == nil {
 		return nil, status.New(status.InvalidArgument, "there is nothing to load")
 	}
@@ -107,6 +107,11 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 		return nil, err
 	}
 	defer done()
+	missing, err := w.handlers(l.Handlers)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = missing.explain(err) }()
 	var unloaded error
 	if len(l.Serialized) > 0 {
 		x, err := w.driver.Load(w.ctx, l.Serialized)

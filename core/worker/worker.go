@@ -84,7 +84,10 @@ type Config struct {
 	// Heartbeat is how often the controller is to hear of this worker; 0: only
 	// when there is something to say.
 	Heartbeat time.Duration
-	Log       *slog.Logger // nil: nothing is logged
+	// Handler makes a handler of custom calls, which a client has registered, one of
+	// this process. nil: it has them all, or does without.
+	Handler func(*wire.Handler) error
+	Log     *slog.Logger // nil: nothing is logged
 }
 
 // DefaultWindow keeps a device busy and is half of what XLA's CPU client takes

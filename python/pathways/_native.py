@@ -156,8 +156,10 @@ def set_locate(location: Callable[[], str] | None) -> None:
 
 
 def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
-    """Says who is told of compiles that take long: program, worker, seconds, and how it is, 0 for under way, 1 for done,
-    2 for failed; None, nobody is."""
+    """Says who is told of compiles that take long; None, nobody is.
+
+    It is given the program, the worker, the seconds so far and how it is: 0 for under way, 1 for done, 2 for failed.
+    """
     global _compiling
 
     def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> None:
