@@ -3,7 +3,6 @@
 package drivers
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,18 +13,18 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// Open makes a driver. Name is "auto" for the best there is on this machine,
+// Kind finds a kind of devices. Name is "auto" for the best there is on this machine,
 // "cpu", "cuda", "tpu", "sim" for simulated devices, or the path of a PJRT
 // plugin; count is how many devices, where that can be said, and 0 the driver's
 // default. Dirs hold packages with plugins. Loaded is told of the plugin before
 // a client of it is made; it may be nil.
 //
 // Errors: INVALID_ARGUMENT for another name; those of pjrt.Find and Open.
-func Open(ctx context.Context, name string, count int, dirs []string, loaded func(*pjrt.Plugin)) (device.Driver, error) {
+func Kind(name string, count int, dirs []string, loaded func(*pjrt.Plugin)) (device.Kind, error) {
 	look := pjrt.FindOptions{Dirs: dirs}
 	switch {
 	case name == "sim":
-		return sim.Open(sim.Options{Devices: count})
+		return sim.Kind{Options: sim.Options{Devices: count}}, nil
 	case name == "auto" || name == "":
 	case name == "cpu" || name == "cuda" || name == "tpu":
 		look.Platform = name
@@ -50,5 +49,5 @@ func Open(ctx context.Context, name string, count int, dirs []string, loaded fun
 	if loaded != nil {
 		loaded(p)
 	}
-	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count}).Join(ctx, device.Membership{})
+	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count}), nil
 }

@@ -44,9 +44,9 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 	return C.int(command.Main(context.Background(), args, command.Env{
 		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
 		Handler: ffi.Load,
-		Drivers: func(ctx context.Context, name string, count int) (device.Driver, error) {
+		Kinds: func(name string, count int) (device.Kind, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
-			return drivers.Open(ctx, name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {
+			return drivers.Kind(name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {
 				C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
 			})
 		},

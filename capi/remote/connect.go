@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/openpathways/pathways/capi/drivers"
@@ -42,22 +41,36 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 		if err != nil {
 			return nil, err
 		}
-		return within(ctx, notify, workers, func(int) (device.Driver, error) {
-			return drivers.Open(ctx, "auto", each, pjrt.PluginDirs(), func(p *driver.Plugin) {
-				C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
-			})
+		kind, err := drivers.Kind("auto", each, pjrt.PluginDirs(), func(p *driver.Plugin) {
+			C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
 		})
+		if err != nil {
+			return nil, err
+		}
+		var all []device.Driver
+		for range workers {
+			d, err := kind.Join(ctx, device.Membership{})
+			if err != nil {
+				closeAll(all)
+				return nil, err
+			}
+			all = append(all, d)
+		}
+		return within(ctx, notify, all, func() {})
 	case "sim":
 		workers, each, err := grid(rest)
 		if err != nil {
 			return nil, err
 		}
-		options := sim.Options{Devices: each, Island: sim.NewIsland(sim.Real, 1)}
-		epoch := &rendezvous{values: map[string][]byte{}}
-		epoch.changed.L = &epoch.mu
-		return within(ctx, notify, workers, func(i int) (device.Driver, error) {
-			return sim.Kind{Options: options}.Join(ctx, device.Membership{Epoch: 1, Node: i, Nodes: workers, Store: epoch})
-		})
+		kinds, island := make([]device.Kind, workers), sim.NewIsland(sim.Real, 1)
+		for i := range kinds {
+			kinds[i] = sim.Kind{Options: sim.Options{Devices: each, Island: island}}
+		}
+		all, leave, err := cluster.Join(ctx, kinds)
+		if err != nil {
+			return nil, err
+		}
+		return within(ctx, notify, all, leave)
 	case "tcp", "unix":
 		secret, err := cluster.SecretOf(address, os.LookupEnv)
 		if err != nil {
@@ -108,35 +121,26 @@ func (c inner) Close() error {
 	return err
 }
 
-// within makes a cluster in this process for one session.
-func within(ctx context.Context, notify client.Notify, workers int, open func(i int) (device.Driver, error)) (client.Cluster, error) {
-	all, errs := make([]device.Driver, workers), make([]error, workers)
-	var opening sync.WaitGroup
-	for i := range all { // members of an epoch wait for each other
-		opening.Go(func() { all[i], errs[i] = open(i) })
+func closeAll(all []device.Driver) {
+	for _, d := range all {
+		_ = d.Close() // what it had to say was said to who waited
 	}
-	opening.Wait()
-	closeAll := func() {
-		for _, d := range all {
-			if d != nil {
-				_ = d.Close() // what it had to say was said to who waited
-			}
-		}
-	}
-	for _, err := range errs {
-		if err != nil {
-			closeAll()
-			return nil, err
-		}
-	}
+}
+
+// within makes a cluster in this process for one session, with these drivers;
+// closed is called when they are.
+func within(ctx context.Context, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
 	local, err := cluster.InProcess{Drivers: all}.Start(ctx)
-	if err != nil {
-		closeAll()
-		return nil, err
-	}
 	end := func() {
-		local.Close()
-		closeAll()
+		if local != nil {
+			local.Close()
+		}
+		closeAll(all)
+		closed()
+	}
+	if err != nil {
+		end()
+		return nil, err
 	}
 	c, err := local.Connect(ctx, "door", notify)
 	if err != nil {
@@ -144,37 +148,4 @@ func within(ctx context.Context, notify client.Notify, workers int, open func(i 
 		return nil, err
 	}
 	return inner{c, end}, nil
-}
-
-// rendezvous is the store of an epoch whose members are all here.
-type rendezvous struct {
-	mu      sync.Mutex
-	changed sync.Cond
-	values  map[string][]byte // guarded by mu
-}
-
-func (r *rendezvous) Put(_ context.Context, key string, value []byte) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.values[key] = value
-	r.changed.Broadcast()
-	return nil
-}
-
-func (r *rendezvous) Get(ctx context.Context, key string) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.changed.Broadcast()
-	})
-	defer stop()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for r.values[key] == nil {
-		if err := ctx.Err(); err != nil {
-			return nil, status.New(status.Cancelled, "waiting for %s of an epoch: %w", key, err)
-		}
-		r.changed.Wait()
-	}
-	return r.values[key], nil
 }

@@ -38,9 +38,9 @@ type Env struct {
 	// Self is the command that starts another process like this one, such as the
 	// path of this program.
 	Self []string
-	// Drivers opens devices: name is the option --driver, count the option
-	// --devices (0 is not said). The default has simulated devices alone.
-	Drivers func(ctx context.Context, name string, count int) (device.Driver, error)
+	// Kinds finds devices: name is the option --driver, count the option --devices (0
+	// is not said).
+	Kinds func(name string, count int) (device.Kind, error)
 	// Handler makes a handler of XLA custom calls, which a client has registered, one
 	// of this process; nil: it knows of none.
 	Handler func(*wire.Handler) error

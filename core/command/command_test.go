@@ -34,8 +34,8 @@ func environment(out, err interface{ Write([]byte) (int, error) }, variables map
 	return Env{
 		Self: []string{self}, Version: "1.2.3", Out: out, Err: err, Elsewhere: map[string]string{"doctor": "look"},
 		Lookup: func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
-		Drivers: func(_ context.Context, _ string, count int) (device.Driver, error) {
-			return sim.Open(sim.Options{Devices: max(count, 1)})
+		Kinds: func(name string, count int) (device.Kind, error) {
+			return meets{sim.Options{Devices: count}, name}, nil
 		},
 	}
 }

@@ -35,6 +35,7 @@ var options = []option{
 	{"tls-ca", "", "PEM file with the authority that signed the other processes' certificates"},
 	{"workers", 2, "how many workers to start"},
 	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
+	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},
 	{"driver", "auto", "what drives the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
 	{"island", "", "name of the island a worker's devices belong to"},
 	{"import", "", "Python modules that a worker imports first, separated by commas: those that register FFI handlers"},

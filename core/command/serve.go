@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
 )
 
 func (p *program) controller() *cobra.Command {
@@ -65,7 +66,10 @@ func (p *program) worker() *cobra.Command {
 		Use:   "worker",
 		Short: "bring this machine's devices to a cluster until told to stop",
 		Long: `Runs a worker: it finds the devices of this machine and brings them to the controller at --address. It ends with the
-controller, at SIGTERM, or at Ctrl-C.`,
+controller, at SIGTERM, or at Ctrl-C.
+
+With --nodes the devices of so many workers of an island are joined by an interconnect of their own, as NCCL's of GPUs: the
+worker waits for the others, and when one of them goes, all start anew and wait again, each in a new process.`,
 		Example: `  pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
   pathways worker --address tcp:10.0.0.5:8476 --listen tcp:10.0.0.6:8477 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
@@ -97,6 +101,10 @@ controller, at SIGTERM, or at Ctrl-C.`,
 			if s.number("devices") < 0 {
 				return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
 			}
+			nodes := s.number("nodes")
+			if nodes < 0 {
+				return usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0", nodes)}
+			}
 			for _, module := range s.list("import") {
 				if !slices.Contains(p.Imported, module) {
 					return usage{status.New(status.InvalidArgument, "the module %s of --import was not imported; only the command of the Python package imports modules, as its flag or PATHWAYS_IMPORT says", module)}
@@ -106,22 +114,36 @@ controller, at SIGTERM, or at Ctrl-C.`,
 			if err != nil {
 				return err
 			}
-			if p.Drivers == nil {
+			if nodes > 0 && s.number(lifeline) == 0 {
+				return p.supervise(cmd.Context(), cmd.Flags(), name, log)
+			}
+			if p.Kinds == nil {
 				return status.New(status.Unimplemented, "this program has no drivers of devices")
 			}
-			driver, err := p.Drivers(cmd.Context(), s.text("driver"), s.number("devices"))
+			kind, err := p.Kinds(s.text("driver"), s.number("devices"))
 			if err != nil {
 				return err
 			}
-			defer driver.Close()
-			return cluster.ServeWorker(cmd.Context(), cluster.WorkerConfig{
-				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Driver: driver, Handler: p.Handler,
+			config := cluster.WorkerConfig{
+				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler,
 				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
 				Versions: p.Versions, Software: p.software(), Log: log,
-			})
+			}
+			if nodes > 0 {
+				ctx, cancel := held(cmd.Context(), s.number(lifeline))
+				defer cancel()
+				return cluster.ServeMember(ctx, config, kind, nodes, p.epochOver)
+			}
+			if config.Driver, err = kind.Join(cmd.Context(), device.Membership{}); err != nil {
+				return err
+			}
+			defer config.Driver.Close()
+			return cluster.ServeWorker(cmd.Context(), config)
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
+	cmd.Flags().Int(lifeline, 0, "")
+	_ = cmd.Flags().MarkHidden(lifeline) // it is there
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
 	return cmd
 }
 

@@ -28,8 +28,6 @@ func main() {
 	}
 	os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
 		Self: []string{self}, Version: version, Out: os.Stdout, Err: os.Stderr,
-		Drivers: func(ctx context.Context, name string, count int) (device.Driver, error) {
-			return drivers.Open(ctx, name, count, nil, nil)
-		},
+		Kinds: func(name string, count int) (device.Kind, error) { return drivers.Kind(name, count, nil, nil) },
 	}))
 }
