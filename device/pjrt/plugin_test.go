@@ -9,12 +9,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/openpathways/pathways/core/epoch"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
 )
 
 // build makes the plugin of testdata/plugin.c at path.
@@ -308,6 +312,51 @@ func TestJoinStore(t *testing.T) {
 	t.Run("a store that fails", func(t *testing.T) {
 		_, err := NewKind(p, ClientOptions{}).Join(t.Context(), device.Membership{Nodes: 2, Store: broken{}})
 		refused(t, err, status.Aborted, "put: 7 not your island", "get: 13 the rendezvous store panicked: the store is gone")
+	})
+	t.Run("that of an epoch", func(t *testing.T) {
+		epochs := epoch.NewServer(epoch.Limits{}, nil)
+		defer epochs.Close()
+		network := inproc.NewNetwork(transport.Credentials{})
+		l, err := network.Listen("controller")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		var pending [2]*epoch.Pending
+		for i := range pending {
+			let := make(chan struct{})
+			go func() {
+				defer close(let)
+				if in, err := l.Accept(); err == nil {
+					epochs.Take(in)
+				}
+			}()
+			if pending[i], err = epoch.Dial(t.Context(), epoch.Config{Dialer: network, Address: l.Address(), Name: strconv.Itoa(i), Nodes: 2}); err != nil {
+				t.Fatal(err)
+			}
+			<-let
+		}
+		var members [2]*epoch.Member
+		for i := range members {
+			if members[i], err = pending[i].Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			defer members[i].Close()
+		}
+		if err := members[0].Put(t.Context(), "to plugin", []byte("good morning")); err != nil {
+			t.Fatal(err)
+		}
+		_, err = NewKind(p, ClientOptions{}).Join(t.Context(), members[1].Membership())
+		refused(t, err, status.Aborted, "node_id=1; num_nodes=2; ", "put: ok; get: good morning; try: good morning; ",
+			"get: "+dead, "try: "+missing)
+		if got, err := members[0].Get(t.Context(), "from plugin"); err != nil || string(got) != "a\x00b" {
+			t.Errorf("the plugin put %q, %v", got, err)
+		}
+		// A plugin that is still at it when another member goes is told so.
+		members[0].Close()
+		<-members[1].Done()
+		_, err = NewKind(p, ClientOptions{}).Join(t.Context(), members[1].Membership())
+		refused(t, err, status.Aborted, "put: 10 ", "worker 0 has gone")
 	})
 	k := NewKind(p, ClientOptions{})
 	_, err = k.Join(t.Context(), device.Membership{Nodes: 2})
