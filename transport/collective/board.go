@@ -36,15 +36,14 @@ type Board struct {
 
 	out []outbox // by place
 
-	mu       sync.Mutex
-	seen     uint32 // arrivals that are certainly taken
-	waits    map[mail]wait
-	early    map[mail][]byte  // for a meeting that has yet to start
-	open     map[*meeting]int // blocks that are missing
-	awake    int              // who lingers: the bell need not wake the poller
-	patience time.Duration    // how long lingering is worth while
-	live     map[uint64]bool  // gangs that have begun
-	highest  uint64           // of those and of ended ones
+	mu      sync.Mutex
+	seen    uint32 // arrivals that are certainly taken
+	waits   map[mail]wait
+	early   map[mail][]byte  // for a meeting that has yet to start
+	open    map[*meeting]int // blocks that are missing
+	awake   int              // who lingers, and is woken instead of the poller
+	live    map[uint64]bool  // gangs that have begun
+	highest uint64           // of those and of ended ones
 }
 
 // members are the processes that are known, and is never changed.
@@ -71,13 +70,13 @@ type wait struct {
 }
 
 // Where things are: a page that says what this is; a bell for each member: how
-// many blocks have come for it, and with how many it wants to be woken, each on a
-// line of its own; a ring for each pair: how far it is written, how far read,
+// many blocks have come for it, with how many it wants to be woken, and how often
+// who lingers was woken, each on a line of its own; a ring for each pair: how far it is written, how far read,
 // and its bytes.
 const (
 	boardMagic   = 0x70617468_77617931
 	boardPage    = 4096
-	bellBytes    = 128
+	bellBytes    = 3 * 64
 	ringHeader   = 128
 	ringBytes    = 16 << 10
 	mailHeader   = 24             // size, gang, part
@@ -85,9 +84,19 @@ const (
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
 	placesMax    = 256
 	retryPause   = 50 * time.Microsecond
-	lingerTime   = 50 * time.Microsecond // at most
-	lingerStep   = 2 * time.Microsecond
+	lingerTime   = 500 * time.Microsecond
 	sleepForEver = 1 << 30
+)
+
+// The lines of a bell. Who sleeps on which: the poller on the count, who lingers on
+// the third. What is wanted is 0, or a count with wanted and perhaps wantedSoon set.
+const (
+	countLine = iota
+	wantLine
+	lingerLine
+
+	wanted     = 1 << 63
+	wantedSoon = 1 << 62 // by who lingers, not the poller
 )
 
 func boardBytes(n int) int64 {
@@ -174,8 +183,10 @@ func (b *Board) Close() {
 	if b.closed.Swap(true) {
 		return
 	}
-	b.bell(b.self, 0).Add(1)
-	wake(b.bell(b.self, 0))
+	for _, line := range []int{countLine, lingerLine} {
+		b.bell(b.self, line).Add(1)
+		wake(b.bell(b.self, line))
+	}
 	<-b.done
 	// Who writes a queue or lingers sees closed.
 	for ; b.used(); time.Sleep(retryPause) {
@@ -205,6 +216,10 @@ func (b *Board) reaches(process uint64) bool {
 
 func (b *Board) bell(member, line int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&b.data[boardPage+member*bellBytes+line*64]))
+}
+
+func (b *Board) want(member int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&b.data[boardPage+member*bellBytes+wantLine*64]))
 }
 
 // ring gives the ring by which one member writes to another.
@@ -288,9 +303,16 @@ func (b *Board) put(to int, id, part uint64, data []byte) bool {
 
 // ringBell counts a block, and wakes its receiver when it wants so.
 func (b *Board) ringBell(to int) {
-	bell, at := b.bell(to, 0), b.bell(to, 1)
+	bell, want := b.bell(to, countLine), b.want(to)
 	n := bell.Add(1)
-	if w := at.Load(); w != 0 && int32(n-w) >= 0 && at.CompareAndSwap(w, 0) {
+	w := want.Load()
+	switch {
+	case w == 0 || int32(n-uint32(w)) < 0 || !want.CompareAndSwap(w, 0):
+	case w&wantedSoon != 0:
+		soon := b.bell(to, lingerLine)
+		soon.Add(1)
+		wake(soon)
+	default:
 		wake(bell)
 	}
 }
@@ -364,14 +386,9 @@ func (b *Board) arrive() {
 	}
 }
 
-// linger looks for the last blocks of a meeting for a while, before its call has
-// to be ended from elsewhere: the device's own thread goes on with the answer, no
-// other is woken, and the processes of a busy machine take turns. InHand is 1 + the
-// call's index.
-//
-// Where all processes have a processor, or take turns of a few microseconds, it is
-// the fastest way; where others keep the processors busy, it takes from what is
-// waited for. So how long it looks doubles when it was of use, and halves when not.
+// linger waits a while for the last blocks of a meeting, before its call has to be
+// ended from elsewhere: the device's own thread is woken and goes on with the
+// answer, with no other between. InHand is 1 + the call's index.
 func (b *Board) linger(m *meeting, inHand int) {
 	b.mu.Lock()
 	if b.open[m] == 0 || b.closed.Load() {
@@ -379,22 +396,17 @@ func (b *Board) linger(m *meeting, inHand int) {
 		return
 	}
 	b.awake++
-	b.bell(b.self, 1).Store(0)
-	end := time.Now().Add(b.patience)
-	b.mu.Unlock()
+	bell := b.bell(b.self, lingerLine)
+	end := time.Now().Add(lingerTime)
 	var full []*meeting
 	for {
-		yield()
-		b.mu.Lock()
+		n := bell.Load()
 		full = b.take(full[:0])
-		came := b.open[m] == 0
-		last := came || time.Now().After(end) || b.closed.Load()
+		left := time.Until(end)
+		last := b.open[m] == 0 || left <= 0 || b.closed.Load()
 		if last {
-			if b.patience /= 2; came {
-				b.patience = min(lingerTime, 4*b.patience+lingerStep)
-			}
 			b.awake--
-			full = b.take(full)
+			full = b.take(full) // for the poller, if nobody else lingers
 		}
 		b.mu.Unlock()
 		for i, f := range full {
@@ -408,13 +420,17 @@ func (b *Board) linger(m *meeting, inHand int) {
 		if last {
 			return
 		}
+		if len(full) == 0 {
+			sleep(bell, n, left)
+		}
+		b.mu.Lock()
 	}
 }
 
 // take reads all rings and sets the bell. It gives the meetings that have got
 // their last block, each with one hold left to let go. mu is held.
 func (b *Board) take(full []*meeting) []*meeting {
-	bell, target := b.bell(b.self, 0), b.bell(b.self, 1)
+	bell, want := b.bell(b.self, countLine), b.want(b.self)
 	for {
 		b.seen = bell.Load()
 		for _, from := range b.met.Load().from {
@@ -424,21 +440,19 @@ func (b *Board) take(full []*meeting) []*meeting {
 		for _, n := range b.open {
 			more = min(more, uint32(n))
 		}
-		if b.awake > 0 {
-			return full // target is 0
-		}
 		if more == sleepForEver {
 			more = 64 // nobody waits: empty the rings now and then
 		}
 		w := b.seen + more
-		if w == 0 {
-			w--
+		if b.awake > 0 {
+			want.Store(wanted | wantedSoon | uint64(w))
+		} else {
+			want.Store(wanted | uint64(w))
 		}
-		target.Store(w)
 		if int32(bell.Load()-w) < 0 {
 			return full
 		}
-		target.Store(0)
+		want.Store(0)
 	}
 }
 
@@ -479,7 +493,7 @@ func (b *Board) read(from int, full []*meeting) []*meeting {
 // poll takes what comes while everybody else here is away.
 func (b *Board) poll() {
 	defer close(b.done)
-	bell, target := b.bell(b.self, 0), b.bell(b.self, 1)
+	bell, want := b.bell(b.self, countLine), b.want(b.self)
 	var full []*meeting
 	for !b.closed.Load() {
 		b.mu.Lock()
@@ -494,21 +508,23 @@ func (b *Board) poll() {
 			continue
 		}
 		n := bell.Load()
-		w := target.Load()
-		if !others && (w == 0 || int32(n-w) >= 0) || b.closed.Load() {
+		w := want.Load()
+		if !others && (w == 0 || int32(n-uint32(w)) >= 0) || b.closed.Load() {
 			continue
 		}
-		sleep(bell, n)
+		sleep(bell, n, 0)
 	}
 }
 
-// yield lets another thread run that waits for this one's processor.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
-
-// sleep waits on a word until it is not n, or somebody wakes it. It may return
-// for no reason.
-func sleep(word *atomic.Uint32, n uint32) {
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0, uintptr(n), 0, 0, 0)
+// sleep waits on a word until it is not n, somebody wakes it, or the time is over;
+// 0 is for ever. It may return for no reason.
+func sleep(word *atomic.Uint32, n uint32, most time.Duration) {
+	var end *unix.Timespec
+	if most > 0 {
+		t := unix.NsecToTimespec(most.Nanoseconds())
+		end = &t
+	}
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0, uintptr(n), uintptr(unsafe.Pointer(end)), 0, 0)
 }
 
 func wake(word *atomic.Uint32) {
