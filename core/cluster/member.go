@@ -21,12 +21,13 @@ import (
 // c.Driver is not used.
 //
 // What a driver does with members that have gone may never end, and then ServeMember
-// does not return. So over, which may be nil, is told at once when an epoch
-// is over, with the reason, and may end the process.
+// does not return. So over, which may be nil, is told at once when the worker's
+// part in its epoch has ended, with the reason, and may end the process; next says
+// that the worker may join the next epoch. It may be told twice.
 //
 // Errors: those of ServeWorker and of kind; ABORTED where the epoch was over, and
 // the worker may join the next one.
-func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int, over func(error)) error {
+func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int, over func(next bool, why error)) error {
 	o, err := c.options()
 	if err != nil {
 		return err
@@ -55,15 +56,18 @@ func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes in
 	watching.Go(func() {
 		select {
 		case <-member.Done():
-			if ended, err := member.Err(); ended && over != nil {
-				over(err)
+			if over != nil {
+				over(member.Err())
 			}
 			cancel()
 		case <-within.Done():
 		}
 	})
 	err = c.join(within, o, kind, member)
-	if ended, why := member.Err(); ended {
+	if next, why := member.Err(); next {
+		if over != nil {
+			over(next, why)
+		}
 		return why
 	}
 	if ctx.Err() != nil {
@@ -80,7 +84,7 @@ func (c WorkerConfig) join(ctx context.Context, o stream.Options, kind device.Ki
 	}
 	defer driver.Close()
 	c.Driver = driver
-	in, err := meet(ctx, member.Membership(), driver)
+	in, err := meet(ctx, member, driver)
 	if err != nil {
 		return err
 	}
@@ -94,6 +98,7 @@ func (c WorkerConfig) join(ctx context.Context, o stream.Options, kind device.Ki
 
 // joined is what a worker knows of the epoch that its driver is a member of.
 type joined struct {
+	member     *epoch.Member
 	membership device.Membership
 	ids        [][]int // numbers of the drivers' devices, by node and local device
 
@@ -103,8 +108,9 @@ type joined struct {
 
 // meet tells the other members the numbers of this driver's devices, and learns
 // theirs.
-func meet(ctx context.Context, m device.Membership, d device.Driver) (*joined, error) {
-	in := &joined{membership: m, ids: make([][]int, m.Nodes), nodes: map[uint64]int{}}
+func meet(ctx context.Context, member *epoch.Member, d device.Driver) (*joined, error) {
+	m := member.Membership()
+	in := &joined{member: member, membership: m, ids: make([][]int, m.Nodes), nodes: map[uint64]int{}}
 	var mine []int
 	for _, v := range d.Devices() {
 		mine = append(mine, v.ID)

@@ -54,7 +54,12 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 	return address, func(name string, kind device.Kind, nodes int) *served {
 		return serve(t, func(ctx context.Context) error {
 			return cluster.ServeMember(ctx, cluster.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
-				Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Log: log}, kind, nodes, nil)
+				Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Stuck: 20 * time.Millisecond, Log: log}, kind, nodes,
+				func(bool, error) {
+					if k, ok := kind.(*endless); ok {
+						k.driver.Close() // as the end of a process does
+					}
+				})
 		})
 	}
 }
@@ -157,5 +162,47 @@ func TestMemberCannotJoin(t *testing.T) {
 	elsewhere := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
 	if _, _, err := cluster.Join(t.Context(), []device.Kind{kind, elsewhere}); status.CodeOf(err) != status.Unimplemented {
 		t.Errorf("on two islands: %v", err)
+	}
+}
+
+// endless is a kind whose drivers cannot end what they have launched.
+type endless struct {
+	sim.Kind
+	driver *sim.Driver
+}
+
+func (k *endless) Join(ctx context.Context, m device.Membership) (device.Driver, error) {
+	d, err := k.Kind.Join(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	k.driver = d.(*sim.Driver)
+	return struct{ device.Driver }{d}, nil
+}
+
+// A run that fails on one member before it has begun there leaves the others in its
+// collective. They give the epoch up.
+func TestStuckMember(t *testing.T) {
+	address, member := sockets(t)
+	kind := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
+	a, b := &endless{Kind: kind}, &endless{Kind: kind}
+	members := []*served{member("a", a, 2), member("b", b, 2)}
+	workers(t, address, 2)
+	s := begin(t, func(n client.Notify) (client.Cluster, error) {
+		return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+	})
+	sum := s.program(sumAll, 0, 1)
+	x := s.vector(upTo(2), ramp)
+	if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
+		t.Fatal(err)
+	}
+	token, _ := s.start(sum, x)
+	if err := s.wait(token); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("the run ended with %v", err)
+	}
+	for i, m := range members {
+		if err := <-m.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "does not end on worker a") {
+			t.Errorf("member %d ended with %v", i, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -31,6 +32,7 @@ type WorkerConfig struct {
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Wait      time.Duration // for the controller to be there
+	Stuck     time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
 	Versions  map[string]string
 	Software  string
 	Log       *slog.Logger
@@ -38,6 +40,8 @@ type WorkerConfig struct {
 
 // How long ServeWorker waits between attempts to reach the controller.
 const redial = 100 * time.Millisecond
+
+const stuckAfter = 10 * time.Second
 
 // ServeWorker runs a worker until ctx ends or its controller goes. The end of ctx
 // is no error.
@@ -156,6 +160,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	if in != nil {
 		in.come(&wire.Process{Number: welcome.Process, Epoch: in.membership.Epoch, Node: uint32(in.membership.Node)})
 		config.Exchange, config.DeviceID = fellows{exchange, in}, in.device
+		config.Stuck, config.StuckAfter = in.member.Leave, cmp.Or(c.Stuck, stuckAfter)
 	}
 	w, err := worker.New(config)
 	if err != nil {

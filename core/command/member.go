@@ -102,8 +102,16 @@ func held(ctx context.Context, fd int) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// epochOver ends a child, whatever its driver waits for.
-func (p *program) epochOver(why error) {
+// epochOver ends a child, whatever its driver waits for. One that is not to be in
+// the next epoch may still end by itself.
+func (p *program) epochOver(next bool, why error) {
+	if !next {
+		time.AfterFunc(childGrace, func() {
+			fmt.Fprintf(p.err, "pathways: %s: %v\n", status.CodeOf(why), why)
+			os.Exit(ExitFailed)
+		})
+		return
+	}
 	fmt.Fprintf(p.err, "pathways: %s: %v; joining the next epoch\n", status.CodeOf(why), why)
 	os.Exit(exitOver)
 }

@@ -31,6 +31,7 @@ type Member struct {
 	mu    sync.Mutex // guards the rest
 	asked map[uint64]chan *wire.KeyAnswer
 	last  uint64
+	left  error // why Leave was called
 	over  bool
 	err   error // why done is closed
 }
@@ -117,9 +118,22 @@ func (m *Member) Err() (over bool, err error) {
 	return m.over, m.err
 }
 
+// Leave ends the epoch, for all its members and this one, for a reason. It is for
+// those who want to be in the next.
+func (m *Member) Leave(why error) {
+	m.mu.Lock()
+	if m.left == nil {
+		m.left = status.New(status.Aborted, "this worker gives up epoch %d: %w", m.epoch.Number, why)
+	}
+	m.mu.Unlock()
+	m.goodbye(why)
+}
+
 // Close leaves the epoch, which is over with that for all its members.
-func (m *Member) Close() {
-	if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil {
+func (m *Member) Close() { m.goodbye(nil) }
+
+func (m *Member) goodbye(why error) {
+	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
 		_ = m.conn.Send(wire.KindGoodbye, payload) // the end of the connection says it too
 	}
 	m.conn.Close()
@@ -131,6 +145,9 @@ func (m *Member) read() {
 	over, err := m.answers()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.left != nil && !over {
+		over, err = true, m.left
+	}
 	m.over, m.err = over, err
 	close(m.done)
 	m.conn.Close()

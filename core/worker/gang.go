@@ -25,7 +25,8 @@ type gang struct {
 	failed  atomic.Pointer[failure]
 	// collective: the engine knows it.
 	collective bool
-	bytes      bool // it has pushes or expectations under (session, op)
+	bytes      bool        // it has pushes or expectations under (session, op)
+	watched    atomic.Bool // by giveUp
 }
 
 type failure struct{ err error }
@@ -66,6 +67,8 @@ func (g *gang) abandon() {
 	if err := g.failure(); err != nil {
 		if a, ok := g.w.driver.(device.Aborter); ok {
 			a.Abort(launch(g.id), err)
+		} else if g.w.config.Stuck != nil && g.watched.CompareAndSwap(false, true) {
+			g.giveUp(err, false)
 		}
 	}
 }

@@ -81,6 +81,11 @@ type Config struct {
 	// DeviceID gives the driver's number for a place, of this or of other members
 	// of the driver's epoch. nil: only places of this worker have one.
 	DeviceID func(worker uint64, local int) (id int, ok bool)
+	// Stuck is told where a run over several members of the driver's epoch has failed
+	// and has not ended in StuckAfter, since the driver cannot end it (see
+	// device.Aborter). It may be called more than once. nil: the run stays.
+	Stuck      func(error)
+	StuckAfter time.Duration
 	// Heartbeat is how often the controller is to hear of this worker; 0: only
 	// when there is something to say.
 	Heartbeat time.Duration
