@@ -64,7 +64,16 @@ func (q *queue) put(p part) bool {
 		g.end(err)
 		return true
 	}
+	bytes := q.size(u.shape, u.memory)
+	if ok, err := q.fits(g, bytes, 0, "device_put"); err != nil {
+		q.lose(g.session, u.object, q.explain(err, "bringing "+u.shape.String(), nil))
+		g.end(err)
+		return true
+	} else if !ok {
+		return false
+	}
 	s := q.add(g.session, u.object)
+	q.charge(s, g.session, bytes, "device_put")
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(u.devices[p.i])}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
 		q.post(note{call: func() { q.arrived(g, s, u.shape, u.memory, b, err) }})
@@ -100,9 +109,9 @@ func (q *queue) arrived(g *gang, s *shard, sh shape.Shape, memory string, b tran
 		g.end(err)
 		return
 	}
-	e := buf.Ready()
+	e, c := buf.Ready(), s.charge.busy()
 	q.came(s, buf, nil)
-	q.settle(g, s, e)
+	q.settle(g, s, c, e)
 }
 
 var errFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
@@ -118,15 +127,16 @@ func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (devi
 }
 
 // settle ends a part when the contents of its shard are there.
-func (q *queue) settle(g *gang, s *shard, e device.Event) {
+func (q *queue) settle(g *gang, s *shard, c *charge, e device.Event) {
 	if e.Ready() {
-		q.settled(g, s, e.Wait(background))
+		q.settled(g, s, c, e.Wait(background))
 		return
 	}
-	e.Then(func(err error) { q.post(note{call: func() { q.settled(g, s, err) }}) })
+	e.Then(func(err error) { q.post(note{call: func() { q.settled(g, s, c, err) }}) })
 }
 
-func (q *queue) settled(g *gang, s *shard, err error) {
+func (q *queue) settled(g *gang, s *shard, c *charge, err error) {
+	c.read()
 	err = q.explain(err, "bringing an array", nil)
 	if err != nil && s.state == ready && !s.freed {
 		s.fail(err)

@@ -29,7 +29,7 @@ func (q *queue) promise(p part, h *promised) {
 		in.shard.readers++
 	}
 	for k := range r.program.outputs {
-		h.outputs = append(h.outputs, q.add(p.g.session, r.first+uint64(k)))
+		h.outputs = append(h.outputs, q.result(p, k))
 	}
 	q.flying++
 }
@@ -38,6 +38,10 @@ func (q *queue) promise(p part, h *promised) {
 func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device.Event, err error, maker uint64) {
 	g, r := p.g, p.g.work.(*run)
 	q.flying--
+	var read []*charge
+	if err == nil {
+		read = q.reading(h.inputs)
+	}
 	for _, in := range h.inputs {
 		q.read(in.shard)
 	}
@@ -58,7 +62,7 @@ func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device
 			q.donate(t, in.object)
 		}
 	}
-	q.started(p, h.outputs, outputs, done, maker)
+	q.started(p, h.outputs, outputs, done, maker, read)
 }
 
 // aside launches a part beside the queue.

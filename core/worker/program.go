@@ -27,6 +27,8 @@ type program struct {
 	queues     []*queue           // of rows
 	set        schedule.DeviceSet // of rows
 	outputs    int
+	sizes      []int64 // of outputs on a device's default memory, in bytes; others are 0
+	bytes      int64   // of all
 	donated    []int
 	collective bool
 	calls      bool // functions of its client
@@ -68,6 +70,12 @@ func (w *Worker) load(m *wire.Load) {
 	p := &program{name: m.Name, places: m.Places, outputs: len(m.Outputs)}
 	if m.Loadable != nil {
 		p.form, p.collective, p.calls = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost
+	}
+	if w.config.MemoryLimit > 0 {
+		for _, o := range m.Outputs {
+			n := w.queues[0].counted(o)
+			p.sizes, p.bytes = append(p.sizes, n), p.bytes+n
+		}
 	}
 	for _, d := range m.Donated {
 		p.donated = append(p.donated, int(d))

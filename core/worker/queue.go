@@ -25,9 +25,11 @@ type queue struct {
 	last    *table // looked at last
 	todo    []part // from head on: parts that have not begun
 	head    int
-	meeting bool     // the first of todo is at hand and waits for the gang's other devices
-	held    []*shard // that it reads
-	flying  int      // computations under way
+	meeting bool      // the first of todo is at hand and waits for the gang's other devices
+	held    []*shard  // that it reads
+	using   []*charge // of them
+	flying  int       // computations under way
+	room    memory
 	inputs  []input
 	stays   bool // serve goes on
 	spare   []*shard
@@ -67,6 +69,7 @@ type mailbox struct {
 
 func newQueue(w *Worker, local int) *queue {
 	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true}
+	q.room.limit, q.room.arrays = w.config.MemoryLimit, charges{}
 	q.box.wake = make(chan struct{}, 1)
 	d := w.driver.Devices()[local]
 	if d.Default < len(d.Memories) {
@@ -121,6 +124,9 @@ func (q *queue) serve() {
 				q.advance()
 			case q.head < len(q.todo) || !q.begin(n.part):
 				q.todo = append(q.todo, n.part)
+				if _, frees := n.part.g.work.(*free); frees && q.room.short {
+					q.advance()
+				}
 			}
 		}
 		q.w.report.flush()

@@ -143,6 +143,11 @@ func (q *queue) run(p part) bool {
 	if q.flying >= q.w.config.Window {
 		return q.waits(g, "one of %d computations under way to end", q.flying)
 	}
+	if ok, err := q.fits(g, r.program.bytes, q.consumed(), r.program.name); err != nil {
+		return q.refuse(p, q.explain(err, r.program.name, r.trace))
+	} else if !ok {
+		return false
+	}
 	if r.meet != nil {
 		return q.meet(p)
 	}
@@ -164,12 +169,13 @@ func (q *queue) run(p part) bool {
 	if err != nil {
 		return q.refuse(p, q.explain(err, r.program.name, r.trace))
 	}
+	read := q.reading(q.inputs)
 	for _, in := range q.inputs {
 		if in.donated {
 			q.donate(t, in.object)
 		}
 	}
-	q.started(p, nil, results.Outputs[0], results.Done[0], 0)
+	q.started(p, nil, results.Outputs[0], results.Done[0], 0, read)
 	g.abandon()
 	return true
 }
@@ -194,20 +200,25 @@ func (q *queue) donate(t *table, object uint64) {
 var errDonated = status.New(status.FailedPrecondition, "the array was donated to a computation and its contents are gone")
 
 // started takes the results of a part that the driver has; into are their shards
-// where they are there already.
-func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done device.Event, maker uint64) {
-	g, r := p.g, p.g.work.(*run)
+// where they are there already. Read is what it uses until it is done.
+func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done device.Event, maker uint64, read []*charge) {
 	for k, buf := range outputs {
 		var s *shard
 		if into != nil {
 			s = into[k]
 		} else {
-			s = q.add(g.session, r.first+uint64(k))
+			s = q.result(p, k)
 		}
 		s.maker = maker
+		if c := s.charge; c != nil { // it is written
+			read = append(read, c.busy())
+		}
 		q.came(s, buf, nil)
 	}
 	if done.Ready() {
+		for _, c := range read {
+			c.read()
+		}
 		q.done(p, done.Wait(background))
 		return
 	}
@@ -215,9 +226,32 @@ func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done dev
 	done.Then(func(err error) {
 		q.post(note{call: func() {
 			q.flying--
+			for _, c := range read {
+				c.read()
+			}
 			q.done(p, err)
 		}})
 	})
+}
+
+// result makes the shard of a part's result.
+func (q *queue) result(p part, k int) *shard {
+	r := p.g.work.(*run)
+	s := q.add(p.g.session, r.first+uint64(k))
+	if k < len(r.program.sizes) {
+		q.charge(s, p.g.session, r.program.sizes[k], r.program.name)
+	}
+	return s
+}
+
+// consumed is the bytes of the inputs that the part being begun takes over.
+func (q *queue) consumed() (bytes int64) {
+	for _, in := range q.inputs {
+		if in.donated && in.shard.charge != nil {
+			bytes += in.shard.charge.bytes
+		}
+	}
+	return bytes
 }
 
 // done ends a part that the driver is through with.
@@ -267,6 +301,9 @@ func (q *queue) meet(p part) bool {
 	m.launched = last
 	m.mu.Unlock()
 	q.meeting = true
+	if !r.program.calls {
+		q.using = q.reading(q.inputs)
+	}
 	for _, in := range q.inputs {
 		in.shard.readers++ // what fails or goes meanwhile stays until the launch
 		q.held = append(q.held, in.shard)
@@ -305,6 +342,10 @@ func (q *queue) forsake(p part) bool {
 	if launched {
 		return false // its results are about to come
 	}
+	for _, c := range q.using {
+		c.read()
+	}
+	q.using = nil
 	q.parts()
 	return q.refuse(p, err)
 }
@@ -420,15 +461,20 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 			continue
 		}
 		q.post(note{call: func() {
+			read := q.using
+			q.using = nil
 			q.parts()
 			if err != nil {
+				for _, c := range read {
+					c.read()
+				}
 				q.refuse(p, q.explain(err, r.program.name, r.trace))
 			} else {
 				t := q.table(g.session)
 				for _, object := range r.meet.donated[i] {
 					q.donate(t, object)
 				}
-				q.started(p, nil, outputs, done, maker)
+				q.started(p, nil, outputs, done, maker, read)
 			}
 			q.next()
 		}})

@@ -20,7 +20,8 @@ type shard struct {
 	readers int  // copies that have yet to be begun by the driver
 	buf     device.Buffer
 	err     error
-	maker   uint64 // the island's number of the gang that makes it, where that counts
+	maker   uint64  // the island's number of the gang that makes it, where that counts
+	charge  *charge // nil where its bytes are not counted
 }
 
 type state uint8
@@ -74,12 +75,17 @@ func (s *shard) fail(err error) {
 		s.buf.Close()
 		s.buf = nil
 	}
+	s.charge.leaves()
+	if s.buf == nil {
+		s.charge.goes()
+	}
 	s.state, s.err = failed, err
 }
 
 // remove lets go of a shard that is in no table any more.
 func (q *queue) remove(s *shard) {
 	s.freed = true
+	s.charge.leaves()
 	if s.readers > 0 || s.state == pending {
 		return // who reads or brings it comes back
 	}
@@ -90,6 +96,7 @@ func (q *queue) bury(s *shard) {
 	if s.buf != nil {
 		s.buf.Close()
 	}
+	s.charge.goes()
 	*s = shard{}
 	if len(q.spare) < 256 {
 		q.spare = append(q.spare, s)
@@ -106,6 +113,7 @@ func (q *queue) read(s *shard) {
 	case s.state == failed && s.buf != nil:
 		s.buf.Close()
 		s.buf = nil
+		s.charge.goes()
 	}
 }
 
@@ -114,6 +122,7 @@ func (q *queue) came(s *shard, buf device.Buffer, err error) {
 	s.buf, s.err, s.state = buf, err, ready
 	if err != nil {
 		s.state = failed
+		s.charge.goes()
 	}
 	if s.freed && s.readers == 0 {
 		q.bury(s)

@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -47,7 +48,9 @@ type assembly struct {
 	moves []*move
 	shard *shard // nil until the queue has come to it
 	need  int    // boxes that have yet to come
-	gone  bool   // the shard will not be made
+	// There is room for it: the driver may copy into it.
+	admitted atomic.Bool
+	gone     bool // the shard will not be made
 
 	mu    sync.Mutex // guards the rest
 	block transport.Block
@@ -171,6 +174,22 @@ func (q *queue) transfer(p part) bool {
 			}
 		}
 	}
+	if err == nil && l.makes != nil && !l.makes.admitted.Load() {
+		var ok bool
+		if ok, err = q.fits(g, q.size(t.shape, t.memory), 0, "a transfer"); err != nil {
+			err = q.explain(err, "moving an array", nil)
+		} else if !ok {
+			return false
+		} else {
+			q.admit(g, l.makes)
+		}
+	}
+	for _, v := range l.sends {
+		// What the driver copies itself is there at once.
+		if err == nil && v.whole && v.local != nil && q.room.limit > 0 && v.queue != q && !v.local.makes.admitted.Load() {
+			return q.waits(g, "room on device %d", v.to.local)
+		}
+	}
 	if err != nil {
 		g.fail(err)
 		if l.makes != nil {
@@ -217,6 +236,19 @@ func (q *queue) transfer(p part) bool {
 
 func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
 
+// admit lets the boxes of a shard come, for which there is room.
+func (q *queue) admit(g *gang, a *assembly) {
+	a.admitted.Store(true)
+	if q.room.limit == 0 {
+		return
+	}
+	for _, other := range g.queues {
+		if other != q {
+			other.post(note{}) // it may wait for that
+		}
+	}
+}
+
 // sent ends one of a leg's duties.
 func (q *queue) sent(g *gang, l *leg, err error) {
 	if err != nil && l.err == nil {
@@ -251,6 +283,7 @@ func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
 func (q *queue) expect(g *gang, t *transfer, l *leg) {
 	a := l.makes
 	a.shard = q.add(g.session, t.object)
+	q.charge(a.shard, g.session, q.size(t.shape, t.memory), "a transfer")
 	if a.need == 0 { // its boxes were quicker
 		q.make(g, t, l)
 		return
@@ -355,9 +388,10 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 		q.sent(g, l, err)
 		return
 	}
-	e := a.buf.Ready()
+	e, c := a.buf.Ready(), s.charge.busy()
 	q.came(s, a.buf, nil)
 	end := func(err error) {
+		c.read()
 		if err != nil && s.state == ready && !s.freed {
 			s.fail(err)
 		}

@@ -89,6 +89,9 @@ type Config struct {
 	// Heartbeat is how often the controller is to hear of this worker; 0: only
 	// when there is something to say.
 	Heartbeat time.Duration
+	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
+	// the driver has room for.
+	MemoryLimit int64
 	// Handler makes a handler of custom calls, which a client has registered, one of
 	// this process. nil: it has them all, or does without.
 	Handler func(*wire.Handler) error
@@ -146,7 +149,7 @@ type Worker struct {
 //
 // Errors: INVALID_ARGUMENT, or why the driver does not take a collective handler.
 func New(c Config) (*Worker, error) {
-	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Window < 0 || c.Threads < 0 {
+	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Window < 0 || c.Threads < 0 || c.MemoryLimit < 0 {
 		return nil, status.New(status.InvalidArgument, "a worker needs a connection, a driver and an exchange, and bounds that are not negative")
 	}
 	if c.Window == 0 {

@@ -1,0 +1,171 @@
+package worker_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// limited is a world whose devices have room for so many vectors of 16 bytes. Its
+// drivers have no more either, so that what is admitted too early fails.
+func limited(t *testing.T, workers, each, vectors int, o sim.Options, programs ...sim.Program) *world {
+	t.Helper()
+	o.Memory = int64(16 * vectors)
+	w := &world{script: start(t, simDrivers(t, workers, each, o), func(c *worker.Config) { c.MemoryLimit = o.Memory })}
+	for d := range workers * each {
+		w.devices = append(w.devices, d)
+	}
+	w.all = w.of(w.devices)
+	for id, p := range programs {
+		if err := w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices), w.devices...).Status.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *world) free(objects ...uint64) {
+	w.dispatch(1, wire.KindFree, &wire.Free{Objects: objects}, w.all...)
+}
+
+// full asserts that a gang was refused for lack of memory, with words that say why.
+func (w *world) full(gang uint64, parts ...string) {
+	w.t.Helper()
+	err := w.wait(gang, w.all...)
+	if status.CodeOf(err) != status.ResourceExhausted {
+		w.t.Fatalf("gang %d ends with %v, want RESOURCE_EXHAUSTED", gang, err)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			w.t.Errorf("%q does not say %q", err, p)
+		}
+	}
+}
+
+// What does not fit and never will is refused, with what is needed, what there is
+// and who has it; what was there before stays good.
+func TestNoRoom(t *testing.T) {
+	w := limited(t, 2, 2, 2, sim.Options{}, addOne(), sum())
+	w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
+	for _, program := range []uint64{1, 2} { // by itself, and with its devices together
+		w.full(w.run(1, 2+program, program, 3, 1), "makes 16 bytes", "may have 32 bytes", "32 bytes are in use", "1 of add_one, session 1", "1 of device_put, session 1", "train.py:7")
+		w.free(3)
+	}
+	w.full(w.dispatch(1, wire.KindPut, &wire.Put{Op: 5, Object: 5, Array: vector4, Devices: []uint32{0, 1, 2, 3}}, w.all...), "device_put")
+	w.full(w.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 6, Object: 6, Array: vector4, Moves: []*wire.Move{{Source: 2, From: 0, To: 3}, {Source: 2, From: 1, To: 0}}}, w.all...), "a transfer")
+	w.free(5, 6)
+	if got, err := w.fetch(1, 7, 2, 1, 4); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
+		t.Errorf("what was there before is %v, %v", got, err)
+	}
+	w.free(1)
+	w.must(w.run(1, 8, 1, 8, 2))
+	w.free(2, 8)
+	w.empty()
+}
+
+var vector4 = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+
+// A run waits for room as long as what is in flight makes some, and for arrays that
+// are freed further back.
+func TestRoomComes(t *testing.T) {
+	for _, island := range []func() sim.Options{
+		func() sim.Options { return sim.Options{} },
+		func() sim.Options { return sim.Options{Island: sim.NewIsland(sim.Real, 1), Cost: 2e6} }, // 2 ms
+	} {
+		for _, n := range []struct{ workers, each int }{{1, 1}, {2, 2}} {
+			w := limited(t, n.workers, n.each, 3, island(), addOne())
+			gangs := []uint64{w.put(1, 1, 1, w.devices, ramp)}
+			const steps = 40
+			for i := uint64(2); i < steps; i++ { // a client that runs ahead: at most three are there at a time
+				gangs = append(gangs, w.run(1, i, 1, i, i-1))
+				w.free(i - 1)
+			}
+			w.must(gangs...)
+			if got, err := w.fetch(1, steps, steps-1, 0, 4); err != nil || got[0] != steps-2 {
+				t.Errorf("after %d steps it is %v, %v", steps-2, got, err)
+			}
+			w.free(steps - 1)
+			w.empty()
+		}
+	}
+}
+
+// A donated array's memory is its result's.
+func TestDonationTakesNoRoom(t *testing.T) {
+	step := addOne()
+	step.Params = []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}
+	w := limited(t, 1, 2, 1, sim.Options{}, step)
+	gangs := []uint64{w.put(1, 1, 1, w.devices, ramp)}
+	for i := uint64(2); i < 20; i++ {
+		gangs = append(gangs, w.run(1, i, 1, i, i-1))
+		w.free(i - 1)
+	}
+	w.must(gangs...)
+	w.free(19)
+	w.empty()
+}
+
+// stands waits until the first device stands at something.
+func (w *world) stands(what string) {
+	w.t.Helper()
+	for end := time.Now().Add(far); ; time.Sleep(time.Millisecond) {
+		if waits := w.workers[0].Waits(); len(waits) == 1 && strings.Contains(waits[0].For, what) || what == "" && len(waits) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("the device stands at %v, want %q", w.workers[0].Waits(), what)
+		}
+	}
+}
+
+// What a computation under way reads and writes takes room until it is done, also
+// where it was freed; runs and puts wait that long. Bytes of a put come only then.
+func TestWaitsForComputations(t *testing.T) {
+	island := sim.NewIsland(sim.Manual, 1)
+	long := addOne()
+	hour := time.Hour
+	long.Cost = &hour
+	w := limited(t, 1, 1, 4, sim.Options{Island: island}, long, addOne())
+	stop := make(chan struct{})
+	var ticks sync.WaitGroup
+	ticks.Go(func() { // what takes no time needs the clock to go on all the same
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				island.Advance(time.Nanosecond)
+			}
+		}
+	})
+	defer ticks.Wait()
+	defer close(stop)
+	var puts []uint64
+	for i := uint64(1); i <= 3; i++ {
+		puts = append(puts, w.put(1, i, i, w.devices, ramp))
+	}
+	w.must(puts...)
+	run := w.run(1, 4, 1, 4, 1) // for an hour; now all is full
+	next := w.run(1, 5, 2, 5, 2)
+	w.stands("room for add_one, which makes 16 bytes")
+	w.free(1, 4) // in use by the run
+	w.stands("room for add_one")
+	w.free(3) // further back, and nobody reads it
+	w.stands("")
+	put := w.put(1, 6, 6, w.devices, ramp)
+	w.stands("room for device_put")
+	island.Advance(2 * time.Hour)
+	w.must(run, put)
+	island.Advance(time.Hour)
+	w.must(next)
+	w.free(2, 5, 6)
+	w.empty()
+}
