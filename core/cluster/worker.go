@@ -22,20 +22,23 @@ import (
 
 // WorkerConfig is what a worker's process is made from.
 type WorkerConfig struct {
-	Address   string   // of the controller
-	Listen    []string // addresses at which other processes reach this one's bytes; at least one
-	Secret    Secret
-	Name      string
-	Island    string
-	Driver    device.Driver             // stays the caller's
-	Handler   func(*wire.Handler) error // see worker.Config
-	Heartbeat time.Duration
-	Silence   time.Duration
-	Wait      time.Duration // for the controller to be there
-	Stuck     time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
-	Versions  map[string]string
-	Software  string
-	Log       *slog.Logger
+	Address string   // of the controller
+	Listen  []string // addresses at which other processes reach this one's bytes; at least one
+	Secret  Secret
+	Name    string
+	Island  string
+	Driver  device.Driver             // stays the caller's
+	Handler func(*wire.Handler) error // see worker.Config
+	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
+	// the driver has room for.
+	MemoryLimit int64
+	Heartbeat   time.Duration
+	Silence     time.Duration
+	Wait        time.Duration // for the controller to be there
+	Stuck       time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
+	Versions    map[string]string
+	Software    string
+	Log         *slog.Logger
 }
 
 // How long ServeWorker waits between attempts to reach the controller.
@@ -71,6 +74,11 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	var err error
 	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Worker: worker.Offer(c.Driver)}
 	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
+	for _, d := range hello.Worker.Devices {
+		if c.MemoryLimit > 0 && (d.MemoryLimit == 0 || c.MemoryLimit < d.MemoryLimit) {
+			d.MemoryLimit = c.MemoryLimit
+		}
+	}
 	_, partitions := c.Driver.(device.Partitioner)
 	if in != nil {
 		partitions = false // the driver's own interconnect carries what spans workers
@@ -146,7 +154,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	defer exchange.Close()
 	config := worker.Config{
 		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
-		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, Handler: c.Handler, Log: c.Log,
+		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, MemoryLimit: c.MemoryLimit, Handler: c.Handler, Log: c.Log,
 	}
 	if partitions {
 		engine := collective.New(exchange, 0, board)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/cluster"
@@ -65,6 +66,8 @@ func TestUsage(t *testing.T) {
 		{"number", short, []string{"up", "--workers", "many"}, "--help"},
 		{"no workers", short, []string{"up", "--workers", "0"}, "at least 1"},
 		{"devices", short, []string{"up", "--devices", "-1"}, "at least 1"},
+		{"memory", short, []string{"up", "--memory-limit", "plenty"}, "such as 4GiB"},
+		{"memory of a worker", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
 		{"argument", short, []string{"up", "train.py"}, "behind --"},
 		{"variable", map[string]string{"HOME": "/tmp", "PATHWAYS_WORKERS": "some"}, []string{"up"}, "PATHWAYS_WORKERS"},
 		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},
@@ -102,6 +105,23 @@ func TestPrecedence(t *testing.T) {
 		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
 		if code != ExitWell || strings.TrimSpace(out) != c.want {
 			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags.String("memory-limit", text, "")
+		if got, err := (settings{flags}).size("memory-limit"); err != nil || got != want {
+			t.Errorf("%q is %d bytes, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"-1", "many", "4G4", "GiB", "NaN", "1e300", "Inf", "9223372036854775808", "--1KB"} {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags.String("memory-limit", text, "")
+		if got, err := (settings{flags}).size("memory-limit"); err == nil {
+			t.Errorf("%q is %d bytes, want an error", text, got)
 		}
 	}
 }

@@ -2,8 +2,10 @@ package command
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +38,7 @@ var options = []option{
 	{"workers", 2, "how many workers to start"},
 	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
 	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},
+	{"memory-limit", "", "bytes that arrays may have on each device of a worker, such as 4GiB; empty: as many as there is room for"},
 	{"driver", "auto", "what drives the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
 	{"island", "", "name of the island a worker's devices belong to"},
 	{"import", "", "Python modules that a worker imports first, separated by commas: those that register FFI handlers"},
@@ -152,6 +155,37 @@ func (s settings) time(name string) time.Duration {
 		panic(err)
 	}
 	return v
+}
+
+// Units of bytes, longest first.
+var units = []struct {
+	name  string
+	bytes int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+}
+
+// size reads a number of bytes, with or without a unit; "" is 0.
+//
+// Errors: INVALID_ARGUMENT.
+func (s settings) size(name string) (int64, error) {
+	text := strings.TrimSpace(s.text(name))
+	if text == "" {
+		return 0, nil
+	}
+	digits, unit := text, int64(1)
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(text, u.name); ok {
+			digits, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(digits, 64)
+	if bytes := n * float64(unit); err == nil && bytes >= 0 && bytes < math.MaxInt64 {
+		return int64(bytes), nil
+	}
+	return 0, usage{status.New(status.InvalidArgument, "--%s is %q; expected bytes, such as 4GiB or 500000000", name, text)}
 }
 
 // list splits a text at its commas.

@@ -101,6 +101,10 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 			if s.number("devices") < 0 {
 				return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
 			}
+			memory, err := s.size("memory-limit")
+			if err != nil {
+				return err
+			}
 			nodes := s.number("nodes")
 			if nodes < 0 {
 				return usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0", nodes)}
@@ -125,7 +129,7 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 				return err
 			}
 			config := cluster.WorkerConfig{
-				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler,
+				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler, MemoryLimit: memory,
 				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
 				Versions: p.Versions, Software: p.software(), Log: log,
 			}
@@ -143,7 +147,7 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // it is there
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func (p *program) up() *cobra.Command {
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
 	}
-	take(cmd, "cluster", "dir", "workers", "devices", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "dispatch", "wait")
+	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "dispatch", "wait")
 	return cmd
 }
 
@@ -54,6 +54,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	if s.number("devices") < 0 {
 		return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
+	}
+	if _, err := s.size("memory-limit"); err != nil {
+		return err
 	}
 	switch alive, err := c.running(); {
 	case err != nil:
@@ -125,7 +128,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 	for i := range workers {
 		name := fmt.Sprintf("worker-%d", i)
 		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
-			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")),
+			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")), "--memory-limit", s.text("memory-limit"),
 			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--wait", s.time("wait").String()}, common...)...)
 		if err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -17,10 +18,11 @@ import (
 type memory struct {
 	limit   int64 // 0: nothing is counted
 	used    int64
-	leaving int64   // of it, bytes that were let go of and that something in flight still reads
-	short   bool    // the first of the queue waits for room
-	need    int64   // what is being begun makes so much
-	arrays  charges // all
+	leaving int64     // of it, bytes that were let go of and that something in flight still reads
+	short   bool      // the first of the queue waits for room
+	last    uint64    // the gang that waits although nothing in flight makes room
+	since   time.Time // that it does
+	arrays  charges   // all
 }
 
 type charges map[*charge]struct{}
@@ -117,13 +119,28 @@ func (q *queue) fits(g *gang, need, consumed int64, what string) (bool, error) {
 		if q.freeAhead(); m.used-consumed+need <= m.limit {
 			return true, nil
 		}
-		if q.flying > 0 || m.leaving > 0 {
+		if q.flying > 0 || m.leaving > 0 || q.lately(g) {
 			m.short = true
 			return q.waits(g, "room for %s, which makes %s", what, bytesText(need)), nil
 		}
 	}
 	return false, status.New(status.ResourceExhausted, "%s makes %s, and the arrays of a device may have %s, of which %s are in use%s; free arrays that are no longer needed, or start the worker with a larger --memory-limit",
 		what, bytesText(need-consumed), bytesText(m.limit), bytesText(m.used), m.holders())
+}
+
+// Clients tell of what they let go of in batches, behind what they submit next. A
+// part for which there is no room waits so long for that.
+const freesCome = 100 * time.Millisecond
+
+// lately says that the part may wait a little longer for frees to come.
+func (q *queue) lately(g *gang) bool {
+	m := &q.room
+	if m.last != g.id {
+		m.last, m.since = g.id, time.Now()
+		time.AfterFunc(freesCome, func() { q.post(note{}) })
+		return true
+	}
+	return time.Since(m.since) < freesCome
 }
 
 // freeAhead lets go of what operations further back in the queue free and nothing
