@@ -8,15 +8,20 @@ import "C"
 
 import (
 	"bytes"
+	"context"
 	"time"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
 )
 
 // The user is told of a slow compile when the controller says that it is one, after
 // this time, and then after twice as long each time.
 const tellAgain = 5 * time.Second
+
+// How often a thread that waits looks whether its user has pressed Ctrl-C.
+const lookAgain = 100 * time.Millisecond
 
 // at is a worker that has been compiling since a time.
 type at struct {
@@ -24,9 +29,9 @@ type at struct {
 	since  time.Time
 }
 
-// wait compiles on the cluster and tells the user where that takes long. Who is
-// interrupted meanwhile is jaxlib, which has a thread of its own here and leaves it
-// behind.
+// wait compiles on the cluster and tells the user where that takes long. Some
+// versions of jaxlib have a thread of their own here and leave it behind when the
+// user interrupts; with others it is the user's, who is heard here.
 func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	slow, done := make(chan at, 1), make(chan error, 1)
 	spec.Slow = func(worker string, since time.Duration) {
@@ -35,16 +40,20 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 		default: // the one before has not been told
 		}
 	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
 	var remote *client.Remote
 	go func() {
 		var err error
-		remote, err = s.cluster.Compile(s.ctx, spec)
+		remote, err = s.cluster.Compile(ctx, spec)
 		done <- err
 	}()
 	var now at
 	next := tellAgain
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
 	program := programName(spec.Code)
 	for {
 		select {
@@ -60,6 +69,21 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 				next *= 2
 				again.Reset(time.Until(now.since.Add(next)))
 			}
+		case <-look.C:
+			exception := C.pr_interrupted()
+			if exception == nil {
+				continue
+			}
+			if now.worker != "" {
+				tell(program, now, C.PR_GIVEN_UP)
+			}
+			go func() { // it may stand behind a submission, which waits for room
+				if <-done == nil {
+					s.cluster.Forget(remote.ID)
+				}
+			}()
+			C.pr_raise(exception)
+			return nil, status.New(status.Cancelled, "compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it makes is kept for the next time", program)
 		case err := <-done:
 			switch {
 			case now.worker == "":

@@ -150,7 +150,7 @@ def _register_plugin(xla_bridge: Any) -> None:
 def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None:
     """One line on a compile that takes long: to the logger `pathways`, at INFO, where somebody listens to it; otherwise
     to a terminal."""
-    state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s")[how]
+    state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s", "given up after {:.0f} s")[how]
     text = f"compiling {program} on {worker}: {state.format(seconds)}"
     logger = logging.getLogger("pathways")
     if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():

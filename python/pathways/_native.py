@@ -158,7 +158,8 @@ def set_locate(location: Callable[[], str] | None) -> None:
 def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
     """Says who is told of compiles that take long; None, nobody is.
 
-    It is given the program, the worker, the seconds so far and how it is: 0 for under way, 1 for done, 2 for failed.
+    It is given the program, the worker, the seconds so far and how it is: 0 for under way, 1 for done, 2 for failed,
+    3 for given up.
     """
     global _compiling
 

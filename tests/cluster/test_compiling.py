@@ -81,6 +81,7 @@ print(jax.jit(patience)(x)[0])
 
 def test_ctrl_c_ends_a_script_that_does_not_catch_it(cluster):
     client = begin(cluster, "jax.jit(patience)(x)")
+    read_until(client.stdout, "INFO compiling jit_patience on worker-0:")
     client.send_signal(signal.SIGINT)
     out, err = client.communicate()
     assert client.returncode == -signal.SIGINT and "KeyboardInterrupt" in err, (client.returncode, out, err)
