@@ -164,6 +164,11 @@ func (q *queue) run(p part) bool {
 		q.aside(p, slices.Clone(buffers), only)
 		return true
 	}
+	if g.collective {
+		// The driver may run the program within the call, which then waits for other
+		// workers. What they wait for must not be waiting here to be told.
+		q.w.report.flush()
+	}
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	clear(buffers)
 	if err != nil {
