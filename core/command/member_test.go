@@ -190,13 +190,18 @@ func TestNodes(t *testing.T) {
 	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed || !strings.Contains(said, "NOT_FOUND: no such hardware") {
 		t.Errorf("a driver that cannot be made: exit code %d\n%s", code, said)
 	}
-	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "e").wait(t); code != ExitFailed || !strings.Contains(said, "--nodes") {
+	e := worker("e") // so that somebody is there: between two epochs of b nobody is
+	next("b", "e")
+	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t); code != ExitFailed || !strings.Contains(said, "--nodes") {
 		t.Errorf("another number of nodes: exit code %d\n%s", code, said)
 	}
 	// The controller's end is a member's.
 	_ = controller.Process.Signal(syscall.SIGTERM)
 	if code, said := controller.wait(t); code != ExitWell {
 		t.Errorf("the controller's exit code is %d\n%s", code, said)
+	}
+	if code, said := e.wait(t); code != ExitFailed {
+		t.Errorf("exit code %d without a controller\n%s", code, said)
 	}
 	if code, said := b.wait(t); code != ExitFailed || !strings.Contains(said, "the controller stops") || !strings.Contains(said, "ABORTED: epoch") {
 		t.Errorf("a worker without a controller: exit code %d\n%s", code, said)
