@@ -33,8 +33,13 @@ _DOORS = {
         """),
 }
 
-# A dump of every thread's stack just before the guard strikes says where a hang sits.
-_PRELUDE = f"import faulthandler\nfaulthandler.dump_traceback_later({HANG_SECONDS - 20}, exit=True)\n"
+# A dump of every thread's stack just before the guard strikes says where a hang sits. A shell has its background jobs
+# ignore Ctrl-C, and they have their children do so, which is not what a test of Ctrl-C is about.
+_PRELUDE = textwrap.dedent(f"""\
+    import faulthandler, signal
+    faulthandler.dump_traceback_later({HANG_SECONDS - 20}, exit=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """)
 
 
 def plugin_path() -> str:
