@@ -203,6 +203,16 @@ func (r *report) rest() {
 	r.flush()
 }
 
+// warn sends what there is where something has failed.
+func (r *report) warn() {
+	r.mu.Lock()
+	failed := len(r.failed) > 0
+	r.mu.Unlock()
+	if failed {
+		r.flush()
+	}
+}
+
 // flush sends what there is, unless the reader is about to. Who finds another at
 // it leaves it to that one.
 func (r *report) flush() {

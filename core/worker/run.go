@@ -166,8 +166,8 @@ func (q *queue) run(p part) bool {
 	}
 	if g.collective {
 		// The driver may run the program within the call, which then waits for other
-		// workers. What they wait for must not be waiting here to be told.
-		q.w.report.flush()
+		// workers, and they for hearing that a gang before it has failed here.
+		q.w.report.warn()
 	}
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	clear(buffers)
