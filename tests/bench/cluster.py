@@ -57,9 +57,10 @@ class Part:
     most: float = 0
 
 
-def controller(workers, most=0):
-    name = f"controller, a gang of {workers} on {4 * workers} devices"
-    return Part(name, "controller", f"Server/workers={workers}", ("run-µs", "end-µs"), "µs", most=most)
+def controller(workers, most=0, depth=32):
+    name = f"controller, a gang of {workers} workers" + (", alone" if depth == 1 else "")
+    bench = f"Server/sockets/depth={depth}/workers={workers}"
+    return Part(name, "controller", bench, ("run-µs", "end-µs"), "µs", most=most)
 
 
 PARTS = [
@@ -69,6 +70,7 @@ PARTS = [
     Part("  into memory of the reader's", "bulk", "TCP/into", ("x-stream",)),
     controller(1),
     controller(16, most=20),
+    controller(16, most=20, depth=1),
     controller(128),
     controller(512, most=1000),
 ]
