@@ -6,15 +6,15 @@ enum { PARTS_ON_STACK = 32 };
 // the call goes on after it returns.
 extern void* pathwaysDriverCollective(pwdrv_collective* call);
 
-static int bits_of(uint32_t dtype) {
-  switch (dtype) {
+int pwdrv_bits(uint32_t type) {
+  switch (type) {
+    case XLA_FFI_DataType_C128:
+      return 128;
     case XLA_FFI_DataType_S64:
     case XLA_FFI_DataType_U64:
     case XLA_FFI_DataType_F64:
     case XLA_FFI_DataType_C64:
       return 64;
-    case XLA_FFI_DataType_C128:
-      return 128;
     case XLA_FFI_DataType_S32:
     case XLA_FFI_DataType_U32:
     case XLA_FFI_DataType_F32:
@@ -35,23 +35,28 @@ static int bits_of(uint32_t dtype) {
     case XLA_FFI_DataType_F8E4M3:
     case XLA_FFI_DataType_F8E3M4:
     case XLA_FFI_DataType_F8E8M0FNU:
-    // Narrower than a byte, and a byte each in memory.
+      return 8;
     case XLA_FFI_DataType_S4:
     case XLA_FFI_DataType_U4:
+    case XLA_FFI_DataType_F4E2M1FN:
+      return 4;
     case XLA_FFI_DataType_S2:
     case XLA_FFI_DataType_U2:
+      return 2;
     case XLA_FFI_DataType_S1:
     case XLA_FFI_DataType_U1:
-    case XLA_FFI_DataType_F4E2M1FN:
-      return 8;
+      return 1;
+    case XLA_FFI_DataType_TOKEN:
+      return 0;
   }
-  return 0;
+  return -1;
 }
 
 static bool read_part(int type, const XLA_FFI_Buffer* buffer, pwdrv_part* part) {
   if (type != 1) return false;  // a token
-  size_t size = (size_t)bits_of(buffer->dtype) / 8;
-  if (size == 0) return false;
+  int bits = pwdrv_bits(buffer->dtype);
+  if (bits <= 0) return false;
+  size_t size = bits < 8 ? 1 : (size_t)bits / 8;  // narrower elements have a byte each here
   for (int64_t i = 0; i < buffer->rank; i++) size *= (size_t)((const int64_t*)buffer->dims)[i];
   *part = (pwdrv_part){buffer->data, size};
   return true;

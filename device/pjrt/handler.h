@@ -8,6 +8,9 @@
 // What the plugin lacks for handlers that answer later; NULL where nothing.
 const char* pwdrv_missing(const PJRT_Api* api, const XLA_FFI_Api* of);
 
+// Bits of an element; 0 is a token's, -1 not known.
+int pwdrv_bits(uint32_t type);
+
 // What an execution's context has of a type; NULL where it has none, or no context.
 void* pwdrv_context_of(const XLA_FFI_Api* api, void* ctx, int64_t type);
 

@@ -7,57 +7,10 @@ enum { VALUES_ON_STACK = 16 };
 // Written in Go, as pathwaysDriverCollective.
 extern void* pathwaysDriverHostCall(pwdrv_host_call* call);
 
-// Bits of an element in memory; 0 is a token's, -1 not known.
-static int bits_of(uint32_t type) {
-  switch (type) {
-    case XLA_FFI_DataType_C128:
-      return 128;
-    case XLA_FFI_DataType_S64:
-    case XLA_FFI_DataType_U64:
-    case XLA_FFI_DataType_F64:
-    case XLA_FFI_DataType_C64:
-      return 64;
-    case XLA_FFI_DataType_S32:
-    case XLA_FFI_DataType_U32:
-    case XLA_FFI_DataType_F32:
-      return 32;
-    case XLA_FFI_DataType_S16:
-    case XLA_FFI_DataType_U16:
-    case XLA_FFI_DataType_F16:
-    case XLA_FFI_DataType_BF16:
-      return 16;
-    case XLA_FFI_DataType_PRED:
-    case XLA_FFI_DataType_S8:
-    case XLA_FFI_DataType_U8:
-    case XLA_FFI_DataType_F8E5M2:
-    case XLA_FFI_DataType_F8E4M3FN:
-    case XLA_FFI_DataType_F8E4M3B11FNUZ:
-    case XLA_FFI_DataType_F8E5M2FNUZ:
-    case XLA_FFI_DataType_F8E4M3FNUZ:
-    case XLA_FFI_DataType_F8E4M3:
-    case XLA_FFI_DataType_F8E3M4:
-    case XLA_FFI_DataType_F8E8M0FNU:
-      return 8;
-    case XLA_FFI_DataType_S4:
-    case XLA_FFI_DataType_U4:
-    case XLA_FFI_DataType_F4E2M1FN:
-      return 4;
-    case XLA_FFI_DataType_S2:
-    case XLA_FFI_DataType_U2:
-      return 2;
-    case XLA_FFI_DataType_S1:
-    case XLA_FFI_DataType_U1:
-      return 1;
-    case XLA_FFI_DataType_TOKEN:
-      return 0;
-  }
-  return -1;
-}
-
 static bool read_values(int64_t n, const int* types, XLA_FFI_Buffer** buffers, pwdrv_value* out) {
   for (int64_t i = 0; i < n; i++) {
     const XLA_FFI_Buffer* b = buffers[i];
-    int bits = types[i] == 1 ? bits_of(b->dtype) : -1;
+    int bits = types[i] == 1 ? pwdrv_bits(b->dtype) : -1;
     if (bits < 0) return false;
     size_t count = 1;
     for (int64_t k = 0; k < b->rank; k++) count *= (size_t)((const int64_t*)b->dims)[k];
