@@ -3,54 +3,8 @@
 
 #include "door.h"
 
-// Data that a client of the door hangs on a memory, by key.
-struct pw_user_data {
-  struct pw_user_data* next;
-  const void* key;
-  void* data;
-  void (*destroy)(void*);
-};
-
 static pthread_mutex_t clients_mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list of open clients
 static PJRT_Client* clients;
-
-static pthread_mutex_t data_mu = PTHREAD_MUTEX_INITIALIZER;  // guards every memory's user_data
-
-static void* get_user_data(PJRT_Memory* memory, const void* key) {
-  void* data = NULL;
-  pthread_mutex_lock(&data_mu);
-  for (struct pw_user_data* d = ((pw_memory*)memory)->user_data; d; d = d->next)
-    if (d->key == key) data = d->data;
-  pthread_mutex_unlock(&data_mu);
-  return data;
-}
-
-static void set_user_data(PJRT_Memory* memory, const void* key, void* data, void (*destroy)(void*)) {
-  pw_memory* m = (pw_memory*)memory;
-  struct pw_user_data old = {0};
-  pthread_mutex_lock(&data_mu);
-  struct pw_user_data* d = m->user_data;
-  while (d && d->key != key) d = d->next;
-  if (d) {
-    old = *d;
-  } else {
-    d = calloc(1, sizeof *d);
-    d->key = key;
-    d->next = m->user_data;
-    m->user_data = d;
-  }
-  d->data = data;
-  d->destroy = destroy;
-  pthread_mutex_unlock(&data_mu);
-  if (old.data && old.destroy) old.destroy(old.data);
-}
-
-static PJRT_Memory_FunctionTable memory_table = {
-    .struct_size = sizeof(PJRT_Memory_FunctionTable),
-    .instance_struct_size = sizeof(PJRT_Memory),
-    .get_user_data = (void*)get_user_data,
-    .set_user_data = (void*)set_user_data,
-};
 
 PJRT_Device* pw_device_of(PJRT_Client* c, PJRT_Device* under) {
   for (size_t i = 0; i < c->num_devices; i++)
@@ -60,7 +14,7 @@ PJRT_Device* pw_device_of(PJRT_Client* c, PJRT_Device* under) {
 
 PJRT_Memory* pw_memory_of(PJRT_Client* c, PJRT_Memory* under) {
   for (size_t i = 0; i < c->num_memories; i++)
-    if (c->memory_structs[i].under == under) return &c->memory_structs[i].base;
+    if (c->memory_structs[i].under == under) return &c->memory_structs[i].base.base;
   return NULL;
 }
 
@@ -83,7 +37,7 @@ PJRT_Device* pw_device_anywhere(PJRT_Device* under) {
 PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
   for (size_t i = 0; i < d->num_memories; i++) {
     pw_memory* m = (pw_memory*)d->memories[i];
-    if (m->kind_size == size && memcmp(m->kind, kind, size) == 0) return &m->base;
+    if (m->kind_size == size && memcmp(m->kind, kind, size) == 0) return &m->base.base;
   }
   return d->default_memory;
 }
@@ -119,7 +73,7 @@ static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
 
 static PJRT_Error* memory_init(PJRT_Client* c, pw_memory* m) {
   PJRT_Error* err;
-  m->base.vtable = (void*)&memory_table;
+  pw_memory_init(&m->base);
   PW_ARGS(PJRT_Memory_Kind_Args, kind);
   kind.memory = m->under;
   if ((err = pw_under->PJRT_Memory_Kind(&kind))) return err;
@@ -171,7 +125,7 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
   }
   for (size_t i = 0; i < c->num_memories; i++) {
     c->memory_structs[i].under = mem.addressable_memories[i];
-    c->memories[i] = &c->memory_structs[i].base;
+    c->memories[i] = &c->memory_structs[i].base.base;
   }
   for (size_t i = 0; i < c->num_memories; i++)
     if ((err = memory_init(c, &c->memory_structs[i]))) goto fail;
@@ -200,12 +154,7 @@ void pw_client_free(PJRT_Client* c) {
   for (size_t i = 0; i < c->num_memories; i++) {
     pw_memory* m = &c->memory_structs[i];
     free(m->devices);
-    while (m->user_data) {
-      struct pw_user_data* d = m->user_data;
-      m->user_data = d->next;
-      if (d->data && d->destroy) d->destroy(d->data);
-      free(d);
-    }
+    pw_memory_close(&m->base);
   }
   free(c->device_structs);
   free(c->memory_structs);

@@ -12,16 +12,8 @@
 #ifndef PATHWAYS_CAPI_PJRT_DOOR_H_
 #define PATHWAYS_CAPI_PJRT_DOOR_H_
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
+#include "edge.h"
 #include "held.h"
-#include "pjrt_abi.h"
-
-enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
 
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;
@@ -30,56 +22,11 @@ extern const PJRT_Api* pw_under;
 #define PW_HAS(slot) \
   (pw_under != NULL && pw_under->struct_size >= offsetof(PJRT_Api, slot) + sizeof(void*) && pw_under->slot != NULL)
 
-// PW_ARGS declares a zeroed argument struct with its size set.
-#define PW_ARGS(type, name) \
-  type name;                \
-  memset(&name, 0, sizeof name); \
-  name.struct_size = type##_STRUCT_SIZE
-
-// PW_COPY copies a caller's struct as far as both sides know it.
-#define PW_COPY(type, name, from)                                                    \
-  type name;                                                                         \
-  memset(&name, 0, sizeof name);                                                     \
-  name.struct_size = (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name; \
-  do {                                                                               \
-    size_t size_ = name.struct_size;                                                 \
-    memcpy(&name, (from), size_);                                                    \
-    name.struct_size = size_;                                                        \
-  } while (0)
-
-// PW_COVERS: the caller's struct is large enough to have the field.
-#define PW_COVERS(args, field) \
-  ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
-
-// ---- errors (error.c) ----
-
-// pw_error makes an error of ours; the caller of the door owns it.
-PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// pw_error_take makes an error from a malloc'd message and frees the message.
-PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
-// pw_error_context takes an error of either side and gives one of ours with the
-// same code and payload-free text, and context behind the text.
-PJRT_Error* pw_error_context(PJRT_Error* error, const char* context);
-void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size);
-void pw_error_free(PJRT_Error* error);
+// The errors, shapes, refusal and places of edge.h are defined here (error.c,
+// slab.c, api.c, wait.c), its memories there. Errors are of either side.
 PJRT_Error* pw_unimplemented(const char* slot);
 
-// ---- shapes, arrays, buffers (slab.c, buffer.c) ----
-
-// pw_shape is what an executable's output or a host array fixed. Counted.
-typedef struct pw_shape {
-  _Atomic int32_t refs;
-  PJRT_Buffer_Type type;
-  size_t num_dims;
-  int64_t dims[];
-} pw_shape;
-
-pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
-void pw_shape_drop(pw_shape* shape);
-int64_t pw_shape_bytes(const pw_shape* shape);
-// Writes a shape as XLA does, such as f32[4,8].
-void pw_shape_text(const pw_shape* shape, char* text, size_t size);
-int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
+// ---- arrays, buffers (slab.c, buffer.c) ----
 
 // pw_array is one logical array: the shards of one output of one run, or one
 // buffer made alone. The core counts it as one object; it is told once, when
@@ -146,13 +93,12 @@ PJRT_Error* pw_adopt(PJRT_Client* client, PJRT_Buffer* under, PJRT_Device* devic
 // ---- clients, devices, memories (client.c) ----
 
 typedef struct pw_memory {
-  PJRT_Memory base;  // first: clients reach the function table through it
+  pw_memory_base base;
   PJRT_Memory* under;
   PJRT_Device** devices;
   size_t num_devices;
   const char* kind;
   size_t kind_size;
-  struct pw_user_data* user_data;
 } pw_memory;
 
 struct PJRT_Device {
@@ -315,10 +261,6 @@ typedef struct {
 } pw_counters;
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)
-
-// True in the child of a fork: Go does not run there.
-extern bool pw_forked;
-PJRT_Error* pw_forked_error(void);
 
 // ---- tracing (trace.c) ----
 char* pw_trace_start(const char* path);  // NULL, or a malloc'd "CODE: text"

@@ -26,10 +26,6 @@ void pw_donated(pw_buffer** inputs, size_t n);
 void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
              bool promises);
 
-// pw_location writes where the user's program made the call that is on this
-// thread, as its options or its client say; text stays as it is where nobody does.
-enum { PW_LOCATION = 512 };
-int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
 // pw_located adds a location to an error. The text before stays as it is.
 PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location);
 
