@@ -34,7 +34,17 @@ func serve(t *testing.T, f func(ctx context.Context) error) *served {
 // end stops it and gives what it ended with.
 func (s *served) end() error {
 	s.cancel()
-	return <-s.ended
+	return s.wait()
+}
+
+// wait waits for what it ends with.
+func (s *served) wait() error {
+	select {
+	case err := <-s.ended:
+		return err
+	case <-time.After(20 * time.Second):
+		return status.New(status.DeadlineExceeded, "it has not ended")
+	}
 }
 
 // sockets is a controller on a unix socket.
@@ -121,7 +131,7 @@ func TestMembersServe(t *testing.T) {
 		if err := a.end(); err != nil {
 			t.Errorf("a member that is told to stop: %v", err)
 		}
-		if err := <-b.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 has gone") {
+		if err := b.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 has gone") {
 			t.Errorf("the other member: %v", err)
 		}
 		s.Close()
@@ -141,10 +151,10 @@ func TestMemberCannotJoin(t *testing.T) {
 	address, member := sockets(t)
 	kind := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
 	well, bad := member("well", kind, 2), member("bad", unable{kind}, 2)
-	if err := <-bad.ended; status.CodeOf(err) != status.NotFound {
+	if err := bad.wait(); status.CodeOf(err) != status.NotFound {
 		t.Errorf("who cannot: %v", err)
 	}
-	if err := <-well.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad has gone") {
+	if err := well.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad has gone") {
 		t.Errorf("who can: %v", err)
 	}
 	// Who waits for members can be told to stop, and is not in the way afterwards.
@@ -193,15 +203,29 @@ func TestStuckMember(t *testing.T) {
 	})
 	sum := s.program(sumAll, 0, 1)
 	x := s.vector(upTo(2), ramp)
-	if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
-		t.Fatal(err)
+	for d := range 2 { // it is there, and what fails next is the room for the sum
+		if _, err := s.read(x, d); err != nil {
+			t.Fatal(err)
+		}
 	}
-	token, _ := s.start(sum, x)
-	if err := s.wait(token); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("the run ended with %v", err)
+	// Where a hears of the failure before it has begun either, nobody is stuck.
+	for range 5 {
+		if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
+			t.Fatal(err)
+		}
+		token, _ := s.start(sum, x)
+		if err := s.wait(token); status.CodeOf(err) != status.ResourceExhausted {
+			t.Errorf("the run ended with %v", err)
+		}
+		for end := time.Now().Add(4 * time.Second); len(members[0].ended) == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if len(members[0].ended) > 0 {
+			break
+		}
 	}
 	for i, m := range members {
-		if err := <-m.ended; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "does not end on worker a") {
+		if err := m.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "does not end on worker a") {
 			t.Errorf("member %d ended with %v", i, err)
 		}
 	}

@@ -220,10 +220,9 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 	}
 	if err := m.send(&wire.KeyRequest{Id: id, Act: act, Key: []byte(key), Value: value}); err != nil {
 		forget()
-		select {
-		case <-m.done: // for a better reason
-			_, err = m.Err()
-		default:
+		<-m.done // soon, and it knows why: the controller may have said that the epoch is over
+		if _, why := m.Err(); why != nil {
+			err = why
 		}
 		return nil, status.Wrap(err, "key %q", key)
 	}

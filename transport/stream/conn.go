@@ -23,21 +23,24 @@ type Conn struct {
 	peer   string
 	config Config
 
-	mu      sync.Mutex
-	work    sync.Cond // the writer waits for something to write
-	room    sync.Cond // Send waits for room
-	pending []byte    // frames for the next write
-	direct  direct    // writes by Send itself
-	files   []passed  // files that go with them
-	idle    bool      // the writer waits in work
-	closing bool      // nothing more is sent; the writer ends when pending is empty
-	err     error     // why the connection is no more
-	timer   *time.Timer
-	watch   watch
+	mu       sync.Mutex
+	work     sync.Cond // the writer waits for something to write
+	room     sync.Cond // Send waits for room
+	pending  []byte    // frames for the next write
+	direct   direct    // writes by Send itself
+	files    []passed  // files that go with them
+	idle     bool      // the writer waits in work
+	closing  bool      // nothing more is sent; the writer ends when pending is empty
+	err      error     // why the connection is no more
+	hears    bool      // err is that of a write: what the peer said before is still received
+	detached bool      // the socket is somebody else's
+	timer    *time.Timer
+	watch    watch
 
 	spare  []byte        // the writer's: the buffer it wrote last
 	ended  chan struct{} // closed when the writer has ended
 	detach bool          // the socket outlives the writer
+	shut   func()        // closes the socket, once
 
 	wrote atomic.Uint64 // writes that have ended
 	busy  atomic.Bool   // a write is under way
@@ -60,7 +63,7 @@ type watch struct {
 // New makes a Conn of a socket, which it owns from now on. Trusted is true where
 // the other side need not be let in by Greet or Incoming first.
 func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
-	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{})}
+	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), shut: sync.OnceFunc(func() { socket.Close() })}
 	c.work.L, c.room.L = &c.mu, &c.mu
 	c.reader.init(c, trusted)
 	c.direct.init(socket)
@@ -183,7 +186,7 @@ func (c *Conn) write() {
 		c.wrote.Add(1)
 		c.busy.Store(false)
 		if err != nil {
-			c.fail(c.lost(err))
+			c.deaf(c.lost(err))
 			break
 		}
 		if c.spare = out; cap(out) > keepSize {
@@ -195,7 +198,7 @@ func (c *Conn) write() {
 	c.files = nil
 	c.mu.Unlock()
 	closeAll(files) // Send adds none: it fails, or is closing
-	if !c.detach {
+	if !c.detach && c.failure() == nil {
 		c.fail(c.closedHere())
 	}
 }
@@ -250,6 +253,7 @@ func (c *Conn) Close() error {
 		c.fail(c.closedHere())
 		<-c.ended
 	}
+	c.fail(c.closedHere())
 	return nil
 }
 
@@ -277,24 +281,40 @@ func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) 
 	if c.err != nil {
 		return nil, nil, c.err
 	}
-	c.err = c.closedHere()
+	c.err, c.detached = c.closedHere(), true
 	c.timer.Stop()
 	return c.net, c.reader.rest(), nil
 }
 
-// fail ends the connection. The first error stays.
+// deaf ends the sending half, because the peer takes nothing any more. It may have
+// said why, which Recv gives before it fails.
+func (c *Conn) deaf(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err, c.hears = err, true
+		c.room.Broadcast()
+	}
+}
+
+// fail ends the connection, and the socket has been closed when it returns. The
+// first error stays.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
-	if c.err == nil {
-		c.err = err
+	if c.err == nil || c.hears {
+		if c.err == nil {
+			c.err = err
+		}
+		c.hears = false
 		c.timer.Stop()
 		c.work.Signal()
 		c.room.Broadcast()
-		c.mu.Unlock()
-		c.net.Close()
-		return
 	}
+	gone := c.detached
 	c.mu.Unlock()
+	if !gone {
+		c.shut()
+	}
 }
 
 // failure is why the connection is no more, or nil.
@@ -323,7 +343,7 @@ func (c *Conn) look() {
 	busy, inside, reading := c.busy.Load(), c.reader.inside.Load(), c.reader.reading.Load()
 
 	c.mu.Lock()
-	if c.err != nil {
+	if c.err != nil && !c.hears {
 		c.mu.Unlock()
 		return
 	}
@@ -353,7 +373,7 @@ func (c *Conn) look() {
 	case now.Sub(w.done) >= o.FrameTime:
 		err = status.New(status.Unavailable, "%s began a message and did not end it in %v", c.peer, o.FrameTime)
 	}
-	if err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
+	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
 		c.pending = append(c.pending, 0, 0, 0, 0, byte(wire.KindHeartbeat))
 		if c.idle {
 			c.idle = false

@@ -424,3 +424,30 @@ func FuzzRecv(f *testing.F) {
 		}
 	})
 }
+
+// What the peer said before it closed is received, also by who learns from a write
+// that it has closed.
+func TestLastWords(t *testing.T) {
+	for name, place := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			address, o := place(t)
+			a, b := transporttest.Greeted(t, listen(t, address, o), o)
+			if err := a.Send(wire.KindGoodbye, []byte("enough")); err != nil {
+				t.Fatal(err)
+			}
+			a.Close()
+			for end := time.Now().Add(20 * time.Second); b.Send(wire.KindHeartbeat, []byte("to nobody")) == nil; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("what is sent to a closed connection does not fail")
+				}
+			}
+			if kind, payload, err := b.Recv(); err != nil || kind != wire.KindGoodbye || string(payload) != "enough" {
+				t.Errorf("received %v %q, %v", kind, payload, err)
+			}
+			if _, _, err := b.Recv(); status.CodeOf(err) != status.Unavailable {
+				t.Errorf("afterwards: %v", err)
+			}
+			b.Close()
+		})
+	}
+}
