@@ -25,7 +25,7 @@ var (
 	pureTrees = []string{"core", "transport", "device", "device/sim", "device/devicetest"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
-	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/reshard", "core/shape", "core/status", "core/protowalk", "core/hlo"}
+	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/program", "core/reshard", "core/shape", "core/status", "core/protowalk", "core/hlo"}
 	// Files of other packages that decide and never act, beside a shell that does.
 	// They may import what holds no more than values.
 	decidingFiles = map[string][]string{"core/controller": {"bits.go", "operation.go", "options.go", "program.go", "report.go", "session.go", "state.go", "worker.go"}, "core/epoch": {"state.go"}}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -325,3 +326,11 @@ func (c *single) Close() error {
 	c.pending.Wait()
 	return err
 }
+
+func (c *single) Define(*program.Graph) (uint64, error) {
+	return 0, status.New(status.Unimplemented, "graphs are played by clusters of more parts")
+}
+
+func (c *single) Play(*client.PlaySpec) error { return nil }
+
+func (c *single) ForgetGraph(uint64) {}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -38,6 +39,21 @@ type Cluster interface {
 	// Fetch brings a shard's dense bytes into dst, C or pinned memory that stays
 	// until done is called.
 	Fetch(object uint64, device uint32, dst []byte, done func(error)) error
+	// Define makes a graph known, to be played as often as is wanted, and gives its
+	// name in the session. It does not wait: what the controller finds wrong with
+	// the graph fails its plays. The programs of its Runs stay loaded until it is
+	// forgotten. It keeps g, which must not change any more.
+	//
+	// Errors: those of program.Graph.Check, and of a session that is lost.
+	Define(g *program.Graph) (uint64, error)
+	// Play submits all nodes of a graph at once, as so many operations: each ends as
+	// Notify says. It is one message, whatever the nodes. PlaySpec is read before
+	// Play returns.
+	//
+	// Errors: INVALID_ARGUMENT where the graph is not known or has other inputs.
+	Play(p *PlaySpec) error
+	// ForgetGraph lets go of a graph; plays submitted before go on.
+	ForgetGraph(graph uint64)
 	// Free lets go of objects, when the operations submitted before are through
 	// with them. It never waits.
 	Free(objects []uint64)
@@ -76,6 +92,29 @@ type RunSpec struct {
 	// either, even where it has failed. nil: such a call fails.
 	Call  func(*HostCall)
 	Token uint64
+}
+
+// PlaySpec is one play of a graph.
+type PlaySpec struct {
+	Graph  uint64
+	Inputs []uint64 // objects: as many as the graph's Inputs
+	// First is the first of Made objects in a row, of Objects: the graph's object
+	// Inputs+k is First+k-1. Those that the graph does not keep go by themselves,
+	// and must not be used.
+	First uint64
+	Token uint64 // node i ends with Token+i
+	// Calls are the functions of this client that nodes call, as RunSpec.Call, by
+	// node; nil or short where there are none.
+	Calls []func(*HostCall)
+}
+
+// Program is what a graph is to know of a compiled program.
+func (r *Remote) Program() *program.Program {
+	p := &program.Program{Name: r.Info.Name, Parameters: len(r.Info.Parameters), Donated: r.Info.Donated, Devices: r.Info.Devices}
+	for _, o := range r.Info.Outputs {
+		p.Outputs = append(p.Outputs, max(0, shape.Shape{DType: shape.DType(o.GetDtype()), Dims: o.GetDims()}.Bytes()))
+	}
+	return p
 }
 
 // HostCall is one device's call of a function of the client that runs its

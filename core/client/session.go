@@ -41,8 +41,8 @@ type Program struct {
 	Code   []byte
 }
 
-// program is a Program with what a run needs at hand.
-type program struct {
+// kept is a Program with what a run needs at hand.
+type kept struct {
 	Program
 	set   schedule.DeviceSet
 	specs []store.Spec
@@ -61,7 +61,7 @@ type Session struct {
 	sets   []schedule.DeviceSet
 
 	mu       sync.RWMutex // guards the rest
-	programs map[uint64]*program
+	programs map[uint64]*kept
 	last     uint64 // program number given last; none is given twice
 }
 
@@ -70,7 +70,7 @@ type Session struct {
 //
 // Errors: ALREADY_EXISTS where table has an owner with this id.
 func Open(id uint32, name string, devices int, island *executor.Island, table *store.Table) (*Session, error) {
-	s := &Session{id: id, island: island, table: table, programs: map[uint64]*program{}}
+	s := &Session{id: id, island: island, table: table, programs: map[uint64]*kept{}}
 	for d := range devices {
 		p, err := table.Place([]int{d})
 		if err != nil {
@@ -99,7 +99,7 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	q := &program{Program: p, set: schedule.Devices(p.Devices...)}
+	q := &kept{Program: p, set: schedule.Devices(p.Devices...)}
 	for _, bytes := range p.Outputs {
 		q.specs = append(q.specs, store.Spec{ShardBytes: bytes, Placement: place, Purpose: store.Array, Label: p.Name})
 	}
