@@ -1,5 +1,5 @@
-// Package placement knows which devices there are, and gives each session its
-// numbers for them.
+// Package placement knows which devices there are, gives each session its
+// numbers for them, and grants slices.
 //
 // A worker brings devices to an island. A session sees the devices of all islands
 // as one list of virtual devices 0, 1, 2 …: islands in the order in which they
@@ -7,9 +7,14 @@
 // its devices in their local order. The list is a View: fixed when the session begins,
 // whoever comes or goes later.
 //
+// A slice is devices of a session's list that it was granted together. Grants
+// go by what all sessions have been granted, never to a worker that has gone, and
+// end with their session.
+//
 // It is pure: values and one table, with no goroutine, lock, clock or socket. The
 // caller serialises calls of a Map; a View does not change. It imports core/status
-// alone; core/controller is who uses it.
+// alone; core/controller uses it, and core/client for the devices of its own
+// process.
 package placement
 
 import (
@@ -36,6 +41,7 @@ type Offer struct {
 	// the key.
 	Versions map[string]string
 	Devices  int
+	Kinds    []string // of the devices, as people call them; "" where it ends before
 }
 
 // Island is devices that can run one computation together.
@@ -51,12 +57,23 @@ type Worker struct {
 	Offer
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
+	granted []int // slices that have them, by local device
 }
 
-// Map is the workers that are there. The zero Map is empty.
+// kind is a device's.
+func (w *Worker) kind(local int) string {
+	if local < len(w.Kinds) {
+		return w.Kinds[local]
+	}
+	return ""
+}
+
+// Map is the workers that are there, and the slices of sessions. The zero Map is
+// empty.
 type Map struct {
 	islands []*Island
 	workers map[uint64]*Worker
+	slices  map[uint32]map[uint64]*Slice // by session, number
 }
 
 // Device is what is behind a virtual device.
@@ -116,7 +133,8 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		m.islands = append(m.islands, is)
 	}
 	o.Versions = maps.Clone(o.Versions)
-	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
+	o.Kinds = slices.Clone(o.Kinds)
+	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices)}
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
 			is.taken = append(is.taken, false)
