@@ -383,10 +383,13 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return fail(o.explain(err), message)
 	}
-	system := cluster.Embedded{Devices: len(c.Devices()), Cells: cells(numCells), Limit: o.limit}
+	system := cluster.Embedded{Cells: cells(numCells), Limit: o.limit}
+	for _, d := range c.Devices() {
+		system.Devices = append(system.Devices, d.Kind)
+	}
 	if c.Platform() == "cpu" {
 		system.Window = cpuWindow
-		system.Threads = max(runtime.NumCPU(), system.Devices) // as XLA sizes the pool
+		system.Threads = max(runtime.NumCPU(), len(system.Devices)) // as XLA sizes the pool
 	}
 	inner, err := system.Open()
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 // one simulated driver. What it cannot do at once it does in goroutines, so that
 // ends come when they come.
 type single struct {
-	driver device.Driver
-	notify client.Notify
+	client.Slices // nobody here asks for one
+	driver        device.Driver
+	notify        client.Notify
 
 	mu       sync.Mutex
 	next     uint64

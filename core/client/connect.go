@@ -40,6 +40,7 @@ type remote struct {
 
 	objects  atomic.Uint64 // numbers given
 	programs atomic.Uint64
+	slices   atomic.Uint64
 
 	order sync.Mutex
 	op    uint64 // number given last
@@ -52,6 +53,7 @@ type remote struct {
 	pending  map[uint64]pending // by operation
 	compiles map[uint64]*compiling
 	compile  uint64 // number given last
+	asking   asking
 	lost     error
 
 	freeing sync.Mutex
@@ -98,7 +100,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
-		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, compiles: map[uint64]*compiling{}}
+		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, compiles: map[uint64]*compiling{}, asking: asking{}}
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()
@@ -226,6 +228,11 @@ func (r *remote) read() {
 				m := new(wire.Compiling)
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.compiling(m)
+				}
+			case wire.KindSliceAnswer:
+				m := new(wire.SliceAnswer)
+				if err = wire.Decode(kind, payload, m); err == nil {
+					r.answered(m)
 				}
 			case wire.KindHostCall:
 				m := new(wire.HostCall)
@@ -380,6 +387,10 @@ func (r *remote) lose(err error) {
 	for op, c := range r.compiles {
 		delete(r.compiles, op)
 		close(c.answer)
+	}
+	for slice, answer := range r.asking {
+		delete(r.asking, slice)
+		close(answer)
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()

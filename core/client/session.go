@@ -59,19 +59,25 @@ type Session struct {
 	// single is the placement and the set of one device each.
 	single []store.Placement
 	sets   []schedule.DeviceSet
+	*local // its slices
 
 	mu       sync.RWMutex // guards the rest
 	programs map[uint64]*kept
 	last     uint64 // program number given last; none is given twice
 }
 
-// Open begins a session on an island of so many devices, whose objects are
+// Open begins a session on an island of devices of these kinds, whose objects are
 // counted in table.
 //
-// Errors: ALREADY_EXISTS where table has an owner with this id.
-func Open(id uint32, name string, devices int, island *executor.Island, table *store.Table) (*Session, error) {
+// Errors: ALREADY_EXISTS where table has an owner with this id, INVALID_ARGUMENT for
+// no devices.
+func Open(id uint32, name string, kinds []string, island *executor.Island, table *store.Table) (*Session, error) {
 	s := &Session{id: id, island: island, table: table, programs: map[uint64]*kept{}}
-	for d := range devices {
+	var err error
+	if s.local, err = newLocal(kinds); err != nil {
+		return nil, err
+	}
+	for d := range kinds {
 		p, err := table.Place([]int{d})
 		if err != nil {
 			return nil, err
@@ -247,6 +253,7 @@ func (s *Session) Objects() int { return s.table.Len() }
 // for, and all its objects go.
 func (s *Session) Close() {
 	s.closed.Store(true)
+	s.local.end(executor.ErrClosed)
 	s.island.Close()
 	s.table.DropOwner(store.Owner(s.id), nil)
 }

@@ -25,7 +25,7 @@ func open(t testing.TB, id uint32, table *store.Table) *client.Session {
 	for i := range cells {
 		cells[i] = new(executor.Cell)
 	}
-	s, err := client.Open(id, "session", devices, executor.NewIsland(cells, schedule.Config{}), table)
+	s, err := client.Open(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), table)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -265,7 +265,7 @@ func TestFreeOfStaleObjects(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	table := store.New()
 	open(t, 1, table)
-	_, err := client.Open(1, "again", devices, executor.NewIsland(nil, schedule.Config{}), table)
+	_, err := client.Open(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), table)
 	fails(t, "Open with a number that is taken", err, status.AlreadyExists)
 }
 

@@ -17,7 +17,7 @@ import (
 
 // Embedded is what one process with devices of its own is made from.
 type Embedded struct {
-	Devices int
+	Devices []string // their kinds, as people call them
 	// Cells bound how many gangs of several devices are launched at once by
 	// their own threads; see executor.Cell.
 	Cells []*executor.Cell
@@ -38,8 +38,8 @@ var sessions atomic.Uint32
 //
 // Errors: INVALID_ARGUMENT for fields that make no sense.
 func (e Embedded) Open() (*client.Session, error) {
-	if e.Devices < 1 {
-		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got %d", e.Devices)
+	if len(e.Devices) < 1 {
+		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got none")
 	}
 	table := store.New()
 	for d := range e.Devices {

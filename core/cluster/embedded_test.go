@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Each session that is opened stands by itself: devices, memory and order.
 func TestEmbedded(t *testing.T) {
-	e := cluster.Embedded{Devices: 2, Limit: 1 << 20}
+	e := cluster.Embedded{Devices: []string{"cpu", "cpu"}, Limit: 1 << 20}
 	var sessions [2]*client.Session
 	for i := range sessions {
 		e.Cells = []*executor.Cell{new(executor.Cell)}
@@ -49,7 +49,7 @@ func TestEmbedded(t *testing.T) {
 }
 
 func TestEmbeddedRefuses(t *testing.T) {
-	for _, e := range []cluster.Embedded{{}, {Devices: -1}, {Devices: 1, Limit: -1}} {
+	for _, e := range []cluster.Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
 		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%+v: %v, want INVALID_ARGUMENT", e, err)
 		}

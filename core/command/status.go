@@ -1,7 +1,10 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -104,7 +107,35 @@ func (p *program) show(r *wire.Report, address string) error {
 	for _, s := range r.Sessions {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
+	showSlices(w, r)
 	return w.Flush()
+}
+
+// showSlices writes what the sessions were granted, if anything.
+func showSlices(w io.Writer, r *wire.Report) {
+	names := map[uint64]string{}
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			names[k.Process.GetNumber()] = k.Process.GetName()
+		}
+	}
+	head := "\nSESSION\tSLICE\tDEVICES\n"
+	for _, s := range r.Sessions {
+		for _, slice := range s.Slices {
+			n := uint32(0)
+			var where []string
+			for _, span := range slice.Devices {
+				n += span.Count
+				last := ""
+				if span.Count > 1 {
+					last = fmt.Sprintf("-%d", span.Local+span.Count-1)
+				}
+				where = append(where, fmt.Sprintf("%s/%d%s", cmp.Or(names[span.Worker], "a lost worker"), span.Local, last))
+			}
+			fmt.Fprintf(w, "%s%d\t%d\t%d: %s\n", head, s.Session, slice.Slice, n, strings.Join(where, ", "))
+			head = ""
+		}
+	}
 }
 
 func age(ms int64) time.Duration {

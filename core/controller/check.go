@@ -61,6 +61,11 @@ func (st *State) Check() error {
 			}
 		}
 	}
+	for _, id := range st.layout.Holders() {
+		if st.sessions[id] == nil {
+			say("session %d has slices and is gone", id)
+		}
+	}
 	present := 0
 	for slot, w := range st.workers {
 		switch {

@@ -31,6 +31,8 @@ func FuzzFrames(f *testing.F) {
 		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{1, 1, 2}, Failed: []*wire.Failure{{Number: 3}}})
 	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1}}}, wire.KindAbort, &wire.Abort{Gang: 1},
 		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk, &wire.Ask{Stop: true})
+	add(wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}}, wire.KindSliceRequest, &wire.SliceRequest{Slice: 1},
+		wire.KindSliceRequest, &wire.SliceRequest{Slice: 2, Devices: 1 << 31, Island: "x", Kind: "y"}, wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{1, 3}})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		b := newBed(t, Config{Limits: Limits{Credit: 8, Window: 1}}, 2, 1)
 		b.program(2) // of the session that is to notice nothing

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -57,6 +58,9 @@ func (st *State) Report() *wire.Report {
 			if o.err == nil && !o.donated {
 				o.place.has.each(func(d int) { rs.Bytes[d] += o.bytes })
 			}
+		}
+		for _, slice := range st.layout.Slices(id) {
+			rs.Slices = append(rs.Slices, &wire.Report_Slice{Slice: slice.Number, Devices: spans(placement.Spans(slice.Behind()))})
 		}
 		r.Sessions = append(r.Sessions, rs)
 	}

@@ -200,6 +200,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Abort)
 	case wire.KindHostCall:
 		m = new(wire.HostCall)
+	case wire.KindSliceRequest:
+		m = new(wire.SliceRequest)
+	case wire.KindSliceRelease:
+		m = new(wire.SliceRelease)
 	case wire.KindHeartbeat:
 		m = new(wire.Heartbeat)
 	case wire.KindGoodbye:

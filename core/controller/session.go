@@ -108,10 +108,10 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	}
 	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster, Proof: wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
-	for _, span := range view.Spans() {
+	s.spans = spans(view.Spans())
+	for _, span := range s.spans {
 		w := by[span.Worker]
 		w.views++
-		s.spans = append(s.spans, &wire.Span{Worker: span.Worker, Local: uint32(span.Local), Count: uint32(span.Count)})
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
 	}
@@ -149,6 +149,7 @@ func (st *State) drop(s *session, why error) {
 	delete(st.sessions, s.id)
 	st.log("session ended: "+s.name, why)
 	st.gone(s, why)
+	st.layout.ReleaseAll(s.id)
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}
@@ -297,6 +298,14 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		return nil
 	case *wire.Abort:
 		st.abortOf(s, m.Gang, m.Status.Err())
+		return nil
+	case *wire.SliceRequest:
+		st.slice(s, m)
+		return nil
+	case *wire.SliceRelease:
+		for _, number := range m.Slices {
+			st.layout.Release(s.id, number)
+		}
 		return nil
 	case *wire.Run:
 		item.op = m.Op

@@ -15,7 +15,7 @@
 // and workers do. A session's operations are dispatched in its order; all
 // workers get the operations of an island's runs in one order, by rising gang
 // numbers. A session cannot name what belongs to another: numbers of objects and
-// programs are its own. When it ends, all it had goes everywhere. Everything a
+// programs are its own. When it ends, all it had goes everywhere, its slices too. Everything a
 // peer can make grow has a bound, and who exceeds it is dropped alone.
 //
 // # Costs

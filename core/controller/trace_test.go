@@ -21,10 +21,11 @@ import (
 //
 //	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
 //	steps
-//	1 worker a devices=2 [island=x] | 2 client c | 3 admin
+//	1 worker a devices=2 [island=x] [kind=k] | 2 client c | 3 admin
 //	2 compile 1 text [on=0,1] | 1 compiled 1 [cancelled] [donated=0] [form=joined] [error=…]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
+//	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
 func TestTraces(t *testing.T) {
 	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
@@ -125,7 +126,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "worker":
 		offer := &wire.WorkerOffer{Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
 		for d := range number(args["devices"]) {
-			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"]})
 		}
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer}
 	case "client":
@@ -185,6 +186,11 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindFree, &wire.Free{Objects: numbers(words[2])}
 	case "forget":
 		ev.Wire, ev.Message = wire.KindForget, &wire.Forget{Programs: numbers(words[2])}
+	case "slice":
+		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{Slice: number(words[2]), Devices: uint32(number(args["devices"])),
+			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"]}
+	case "release":
+		ev.Wire, ev.Message = wire.KindSliceRelease, &wire.SliceRelease{Slices: numbers(words[2])}
 	case "abort":
 		ev.Wire, ev.Message = wire.KindAbort, &wire.Abort{Gang: op, Status: why}
 	case "done":
@@ -304,6 +310,10 @@ func (tr *tracer) print(a Action) {
 			for _, f := range m.Failed {
 				fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
 			}
+		case wire.KindSliceAnswer:
+			m := new(wire.SliceAnswer)
+			into(m)
+			fmt.Fprintf(w, "slice %d, %s, is %v", m.Slice, said(m.Status), m.Devices)
 		case wire.KindAbort:
 			m := new(wire.Abort)
 			into(m)
@@ -341,6 +351,12 @@ func (tr *tracer) print(a Action) {
 			}
 			for _, s := range m.Sessions {
 				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects, s.Programs, s.UnderWay, s.Bytes)
+				for _, x := range s.Slices {
+					fmt.Fprintf(w, ", slice %d is", x.Slice)
+					for _, p := range x.Devices {
+						fmt.Fprintf(w, " %d.%d+%d", p.Worker, p.Local, p.Count)
+					}
+				}
 			}
 		default:
 			fmt.Fprintf(w, "kind %d", a.Wire)

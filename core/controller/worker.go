@@ -50,9 +50,13 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		platform = new(wire.Platform)
 		o.Platform = platform
 	}
+	kinds := make([]string, len(o.Devices))
+	for i, d := range o.Devices {
+		kinds[i] = d.Kind
+	}
 	st.process++
 	placed, err := st.layout.Join(placement.Offer{Worker: st.process, Name: h.Name, Island: o.Island, Platform: platform.Name,
-		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices)})
+		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds})
 	if err != nil {
 		return err
 	}

@@ -239,9 +239,12 @@ type Span struct {
 }
 
 // Spans gives the virtual devices run-length coded: one span a worker.
-func (v *View) Spans() []Span {
+func (v *View) Spans() []Span { return Spans(v.devices) }
+
+// Spans gives devices run-length coded, in their order.
+func Spans(devices []Device) []Span {
 	var spans []Span
-	for _, d := range v.devices {
+	for _, d := range devices {
 		if n := len(spans); n > 0 && spans[n-1].Worker == d.Worker && spans[n-1].Local+spans[n-1].Count == d.Local {
 			spans[n-1].Count++
 			continue

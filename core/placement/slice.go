@@ -196,7 +196,7 @@ type unit struct {
 
 // choose gives the devices for a slice that has had some of them before.
 func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
-	if err := w.check(); err != nil {
+	if err := w.Check(); err != nil {
 		return nil, err
 	}
 	all, err := m.candidates(view, w, old)
@@ -232,24 +232,32 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 	return best.devices, nil
 }
 
-// check says what no cluster could give.
-func (w Want) check() error {
+// Check says what no cluster could give.
+//
+// Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED for more than MaxGranted devices.
+func (w Want) Check() error {
 	if w.Devices < 1 {
 		return status.New(status.InvalidArgument, "a slice of %d devices was asked for; it needs at least 1", w.Devices)
+	}
+	if w.Devices > MaxGranted {
+		return status.New(status.ResourceExhausted, "a slice of %d devices was asked for; a session may have %d in all", w.Devices, MaxGranted)
+	}
+	if len(w.Topology) > maxDimensions {
+		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d", len(w.Topology), maxDimensions)
 	}
 	if len(w.Topology) == 0 {
 		return nil
 	}
 	product := 1
 	for _, n := range w.Topology {
-		if n < 1 || n > w.Devices/product || len(w.Topology) > maxDimensions {
+		if n < 1 || n > w.Devices/product {
 			product = 0
 			break
 		}
 		product *= n
 	}
 	if product != w.Devices {
-		return status.New(status.InvalidArgument, "topology %v is no shape of %d devices; its at most %d sizes are to be positive and their product the number of devices", w.Topology, w.Devices, maxDimensions)
+		return status.New(status.InvalidArgument, "topology %v is no shape of %d devices; expected positive sizes whose product is the number of devices", w.Topology, w.Devices)
 	}
 	return nil
 }

@@ -109,14 +109,14 @@ func TestGrantIsRefused(t *testing.T) {
 		{"another shape", Want{Devices: 4, Topology: []int{2, 3}}, status.InvalidArgument, []string{"[2 3]", "4 devices"}},
 		{"a shape of none", Want{Devices: 4, Topology: []int{4, 1, 0}}, status.InvalidArgument, []string{"[4 1 0]"}},
 		{"a shape that overflows", Want{Devices: 4, Topology: []int{1 << 62, 1 << 62, 4}}, status.InvalidArgument, []string{"4 devices"}},
-		{"too many dimensions", Want{Devices: 1, Topology: make([]int, 1000)}, status.InvalidArgument, []string{"1 devices"}},
+		{"too many dimensions", Want{Devices: 1, Topology: make([]int, 1000)}, status.InvalidArgument, []string{"1000 dimensions"}},
 		{"an island that is not there", Want{Devices: 1, Island: "near"}, status.InvalidArgument, []string{`"near"`, `"default" with 2, "far" with 2`}},
 		{"a kind that is not there", Want{Devices: 1, Kind: "gpu"}, status.InvalidArgument, []string{`"gpu"`, `"cpu" with 2`, `"tpu v5" with 1`}},
 		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument, []string{`"far"`, `"cpu"`}},
 		{"too many", Want{Devices: 5}, status.ResourceExhausted, []string{"5 devices", "there are 4", "2 more were lost"}},
 		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted, []string{"there are 2", `"default"`}},
 		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted, []string{`"tpu v4"`, "there are 1"}},
-		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"limits"}},
+		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"1048576"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := m.Grant(1, 1, v, c.want)

@@ -63,6 +63,10 @@ const (
 	KindKeyRequest Kind = 51
 	KindKeyAnswer  Kind = 52
 
+	KindSliceRequest Kind = 60
+	KindSliceAnswer  Kind = 61
+	KindSliceRelease Kind = 62
+
 	// KindBulk and above are of peer links, see transport/bulk.
 	KindBulk Kind = 64
 )

@@ -2431,6 +2431,188 @@ func (x *Forget) GetCompiles() []uint64 {
 	return nil
 }
 
+// Client to controller: grant a slice, or, where it is there, choose its devices
+// again by the constraints that it has.
+type SliceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`     // number made by the client
+	Devices       uint32                 `protobuf:"varint,2,opt,name=devices,proto3" json:"devices,omitempty"` // how many; 0 where the slice is there
+	Topology      []uint32               `protobuf:"varint,3,rep,packed,name=topology,proto3" json:"topology,omitempty"`
+	Island        string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"` // "" is any
+	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // the same
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SliceRequest) Reset() {
+	*x = SliceRequest{}
+	mi := &file_wire_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SliceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SliceRequest) ProtoMessage() {}
+
+func (x *SliceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
+func (*SliceRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SliceRequest) GetSlice() uint64 {
+	if x != nil {
+		return x.Slice
+	}
+	return 0
+}
+
+func (x *SliceRequest) GetDevices() uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *SliceRequest) GetTopology() []uint32 {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *SliceRequest) GetIsland() string {
+	if x != nil {
+		return x.Island
+	}
+	return ""
+}
+
+func (x *SliceRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type SliceAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
+	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Devices       []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual, row-major
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SliceAnswer) Reset() {
+	*x = SliceAnswer{}
+	mi := &file_wire_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SliceAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SliceAnswer) ProtoMessage() {}
+
+func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
+func (*SliceAnswer) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SliceAnswer) GetSlice() uint64 {
+	if x != nil {
+		return x.Slice
+	}
+	return 0
+}
+
+func (x *SliceAnswer) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *SliceAnswer) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+type SliceRelease struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slices        []uint64               `protobuf:"varint,1,rep,packed,name=slices,proto3" json:"slices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SliceRelease) Reset() {
+	*x = SliceRelease{}
+	mi := &file_wire_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SliceRelease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SliceRelease) ProtoMessage() {}
+
+func (x *SliceRelease) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
+func (*SliceRelease) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SliceRelease) GetSlices() []uint64 {
+	if x != nil {
+		return x.Slices
+	}
+	return nil
+}
+
 type Run struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
@@ -2447,7 +2629,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2641,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2654,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -2542,7 +2724,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +2736,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +2749,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -2594,7 +2776,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2788,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2801,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -2649,7 +2831,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2843,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2856,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -2718,7 +2900,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2912,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2925,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -2790,7 +2972,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2984,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2997,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -2880,7 +3062,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3074,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3087,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -2940,7 +3122,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3134,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3147,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -2990,7 +3172,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3184,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3197,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -3073,7 +3255,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3267,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3280,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -3132,7 +3314,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +3326,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3157,7 +3339,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -3194,7 +3376,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3388,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3401,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -3282,7 +3464,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +3476,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3307,7 +3489,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -3344,7 +3526,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3356,7 +3538,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3369,7 +3551,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -3401,7 +3583,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3595,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3608,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -3471,7 +3653,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3665,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3678,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -3532,7 +3714,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3726,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3739,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -3592,7 +3774,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3786,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3799,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -3645,7 +3827,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +3839,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +3852,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -3689,7 +3871,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3701,7 +3883,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3714,7 +3896,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Ask) GetStop() bool {
@@ -3737,7 +3919,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3931,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3944,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Report) GetCluster() string {
@@ -3811,7 +3993,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3823,7 +4005,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3836,7 +4018,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48, 0}
+	return file_wire_proto_rawDescGZIP(), []int{51, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -3873,7 +4055,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3885,7 +4067,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4080,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48, 1}
+	return file_wire_proto_rawDescGZIP(), []int{51, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -3945,13 +4127,14 @@ type Report_SessionReport struct {
 	UnderWay      uint64                 `protobuf:"varint,5,opt,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	AgeMs         int64                  `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
 	Bytes         []int64                `protobuf:"varint,7,rep,packed,name=bytes,proto3" json:"bytes,omitempty"` // by virtual device
+	Slices        []*Report_Slice        `protobuf:"bytes,20,rep,name=slices,proto3" json:"slices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3963,7 +4146,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3976,7 +4159,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48, 2}
+	return file_wire_proto_rawDescGZIP(), []int{51, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -4024,6 +4207,65 @@ func (x *Report_SessionReport) GetAgeMs() int64 {
 func (x *Report_SessionReport) GetBytes() []int64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return nil
+}
+
+func (x *Report_SessionReport) GetSlices() []*Report_Slice {
+	if x != nil {
+		return x.Slices
+	}
+	return nil
+}
+
+type Report_Slice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
+	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Slice) Reset() {
+	*x = Report_Slice{}
+	mi := &file_wire_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Slice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Slice) ProtoMessage() {}
+
+func (x *Report_Slice) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
+func (*Report_Slice) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{51, 3}
+}
+
+func (x *Report_Slice) GetSlice() uint64 {
+	if x != nil {
+		return x.Slice
+	}
+	return 0
+}
+
+func (x *Report_Slice) GetDevices() []*Span {
+	if x != nil {
+		return x.Devices
 	}
 	return nil
 }
@@ -4254,7 +4496,19 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Forget\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x12\x1a\n" +
-	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\"\xe1\x01\n" +
+	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\"\x86\x01\n" +
+	"\fSliceRequest\x12\x14\n" +
+	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12\x18\n" +
+	"\adevices\x18\x02 \x01(\rR\adevices\x12\x1a\n" +
+	"\btopology\x18\x03 \x03(\rR\btopology\x12\x16\n" +
+	"\x06island\x18\x04 \x01(\tR\x06island\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\"l\n" +
+	"\vSliceAnswer\x12\x14\n" +
+	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x18\n" +
+	"\adevices\x18\x03 \x03(\rR\adevices\"&\n" +
+	"\fSliceRelease\x12\x16\n" +
+	"\x06slices\x18\x01 \x03(\x04R\x06slices\"\xe1\x01\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12!\n" +
@@ -4343,7 +4597,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aGoodbye\x12-\n" +
 	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd4\x05\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd7\x06\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -4359,7 +4613,7 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
 	"\x04last\x18\x03 \x01(\v2\x18.pathways.wire.HeartbeatR\x04last\x12\x1b\n" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
-	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xbd\x01\n" +
+	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xf2\x01\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4367,7 +4621,11 @@ const file_wire_proto_rawDesc = "" +
 	"\bprograms\x18\x04 \x01(\x04R\bprograms\x12\x1b\n" +
 	"\tunder_way\x18\x05 \x01(\x04R\bunderWay\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\x03R\x05ageMs\x12\x14\n" +
-	"\x05bytes\x18\a \x03(\x03R\x05bytes*g\n" +
+	"\x05bytes\x18\a \x03(\x03R\x05bytes\x123\n" +
+	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x1aL\n" +
+	"\x05Slice\x12\x14\n" +
+	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
+	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices*g\n" +
 	"\x04Role\x12\r\n" +
 	"\tROLE_NONE\x10\x00\x12\x0f\n" +
 	"\vROLE_CLIENT\x10\x01\x12\x0f\n" +
@@ -4390,7 +4648,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -4423,46 +4681,50 @@ var file_wire_proto_goTypes = []any{
 	(*Loadable)(nil),             // 28: pathways.wire.Loadable
 	(*Load)(nil),                 // 29: pathways.wire.Load
 	(*Forget)(nil),               // 30: pathways.wire.Forget
-	(*Run)(nil),                  // 31: pathways.wire.Run
-	(*Mixed)(nil),                // 32: pathways.wire.Mixed
-	(*Piece)(nil),                // 33: pathways.wire.Piece
-	(*Put)(nil),                  // 34: pathways.wire.Put
-	(*Transfer)(nil),             // 35: pathways.wire.Transfer
-	(*Move)(nil),                 // 36: pathways.wire.Move
-	(*Fetch)(nil),                // 37: pathways.wire.Fetch
-	(*Free)(nil),                 // 38: pathways.wire.Free
-	(*Dispatch)(nil),             // 39: pathways.wire.Dispatch
-	(*Completed)(nil),            // 40: pathways.wire.Completed
-	(*Failure)(nil),              // 41: pathways.wire.Failure
-	(*HostCall)(nil),             // 42: pathways.wire.HostCall
-	(*HostValue)(nil),            // 43: pathways.wire.HostValue
-	(*Abort)(nil),                // 44: pathways.wire.Abort
-	(*Peers)(nil),                // 45: pathways.wire.Peers
-	(*Session)(nil),              // 46: pathways.wire.Session
-	(*Span)(nil),                 // 47: pathways.wire.Span
-	(*Drop)(nil),                 // 48: pathways.wire.Drop
-	(*Goodbye)(nil),              // 49: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 50: pathways.wire.Ask
-	(*Report)(nil),               // 51: pathways.wire.Report
-	nil,                          // 52: pathways.wire.Hello.VersionsEntry
-	nil,                          // 53: pathways.wire.Platform.StringsEntry
-	nil,                          // 54: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 55: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 56: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 57: pathways.wire.Report.SessionReport
+	(*SliceRequest)(nil),         // 31: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 32: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 33: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 34: pathways.wire.Run
+	(*Mixed)(nil),                // 35: pathways.wire.Mixed
+	(*Piece)(nil),                // 36: pathways.wire.Piece
+	(*Put)(nil),                  // 37: pathways.wire.Put
+	(*Transfer)(nil),             // 38: pathways.wire.Transfer
+	(*Move)(nil),                 // 39: pathways.wire.Move
+	(*Fetch)(nil),                // 40: pathways.wire.Fetch
+	(*Free)(nil),                 // 41: pathways.wire.Free
+	(*Dispatch)(nil),             // 42: pathways.wire.Dispatch
+	(*Completed)(nil),            // 43: pathways.wire.Completed
+	(*Failure)(nil),              // 44: pathways.wire.Failure
+	(*HostCall)(nil),             // 45: pathways.wire.HostCall
+	(*HostValue)(nil),            // 46: pathways.wire.HostValue
+	(*Abort)(nil),                // 47: pathways.wire.Abort
+	(*Peers)(nil),                // 48: pathways.wire.Peers
+	(*Session)(nil),              // 49: pathways.wire.Session
+	(*Span)(nil),                 // 50: pathways.wire.Span
+	(*Drop)(nil),                 // 51: pathways.wire.Drop
+	(*Goodbye)(nil),              // 52: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 53: pathways.wire.Ask
+	(*Report)(nil),               // 54: pathways.wire.Report
+	nil,                          // 55: pathways.wire.Hello.VersionsEntry
+	nil,                          // 56: pathways.wire.Platform.StringsEntry
+	nil,                          // 57: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 58: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 59: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 60: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 61: pathways.wire.Report.Slice
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	52, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	55, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	14, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	53, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	54, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	56, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	57, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
@@ -4486,35 +4748,38 @@ var file_wire_proto_depIdxs = []int32{
 	28, // 31: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
 	22, // 32: pathways.wire.Load.places:type_name -> pathways.wire.Place
 	26, // 33: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	32, // 34: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	33, // 35: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	26, // 36: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	26, // 37: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	36, // 38: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	26, // 39: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	41, // 40: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 41: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	43, // 42: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	43, // 43: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 44: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 45: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	12, // 46: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 47: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 48: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	47, // 49: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 50: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 51: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	55, // 52: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	57, // 53: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	56, // 54: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 55: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 56: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 57: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	6,  // 34: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	35, // 35: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	36, // 36: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	26, // 37: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	26, // 38: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	39, // 39: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	26, // 40: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	44, // 41: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 42: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	46, // 43: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	46, // 44: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 45: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 46: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	12, // 47: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 48: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 49: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	50, // 50: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 51: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 52: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	58, // 53: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	60, // 54: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	59, // 55: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 56: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 57: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 58: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	61, // 59: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	50, // 60: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -4528,7 +4793,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   55,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

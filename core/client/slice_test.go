@@ -1,0 +1,144 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/store"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// The devices of this process are granted as those of a cluster are.
+func TestLocalSlices(t *testing.T) {
+	s, err := Open(1, "session", []string{"cpu", "cpu", "cpu"}, executor.NewIsland(nil, schedule.Config{}), store.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	first, devices, err := s.Grant(ctx, placement.Want{Devices: 2, Kind: "cpu", Island: placement.DefaultIsland})
+	if err != nil || fmt.Sprint(devices) != "[0 1]" {
+		t.Fatalf("the first slice is %v, %v", devices, err)
+	}
+	second, devices, err := s.Grant(ctx, placement.Want{Devices: 2})
+	if err != nil || second == first || fmt.Sprint(devices) != "[0 2]" {
+		t.Fatalf("the second slice is %d, %v, %v", second, devices, err)
+	}
+	if _, _, err := s.Grant(ctx, placement.Want{Devices: 4}); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("4 devices of 3 gives %v", err)
+	}
+	s.Release(first)
+	if devices, err := s.Remap(ctx, second); err != nil || fmt.Sprint(devices) != "[0 2]" {
+		t.Errorf("remapped to %v, %v", devices, err)
+	}
+	if _, err := s.Remap(ctx, first); status.CodeOf(err) != status.NotFound {
+		t.Errorf("remapping what was released gives %v", err)
+	}
+	s.Close()
+	if _, err := s.Remap(ctx, second); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("remapping after the session's end gives %v", err)
+	}
+	if _, _, err := s.Grant(ctx, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("a slice after the session's end gives %v", err)
+	}
+}
+
+// request waits until so many requests for slices came, and gives the last.
+func (n *near) request(many int) *wire.SliceRequest {
+	n.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if all := n.came(wire.KindSliceRequest); len(all) >= many {
+			m := new(wire.SliceRequest)
+			if err := proto.Unmarshal(all[many-1], m); err != nil {
+				n.t.Fatal(err)
+			}
+			return m
+		} else if time.Now().After(end) {
+			n.t.Fatalf("%d requests came, want %d", len(all), many)
+		}
+	}
+}
+
+func TestSlices(t *testing.T) {
+	n := connect(t)
+	type answer struct {
+		number  uint64
+		devices []int
+		err     error
+	}
+	answers := make(chan answer, 1)
+	grant := func(ctx context.Context, w placement.Want) {
+		go func() {
+			number, devices, err := n.cluster.Grant(ctx, w)
+			answers <- answer{number, devices, err}
+		}()
+	}
+	ctx := context.Background()
+	grant(ctx, placement.Want{Devices: 2, Topology: []int{1, 2}, Island: "x", Kind: "k"})
+	if got, want := n.request(1), (&wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}, Island: "x", Kind: "k"}); !proto.Equal(got, want) {
+		t.Errorf("the controller is asked %v, want %v", got, want)
+	}
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{1, 0}})
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1}) // nobody's
+	if a := <-answers; a.err != nil || a.number != 1 || fmt.Sprint(a.devices) != "[1 0]" {
+		t.Errorf("got %+v", a)
+	}
+
+	go func() {
+		devices, err := n.cluster.Remap(ctx, 1)
+		answers <- answer{1, devices, err}
+	}()
+	if got := n.request(2); !proto.Equal(got, &wire.SliceRequest{Slice: 1}) {
+		t.Errorf("to remap the controller is asked %v", got)
+	}
+	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.FailedPrecondition {
+		t.Errorf("remapping what is being remapped gives %v", err)
+	}
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
+	if a := <-answers; status.CodeOf(a.err) != status.ResourceExhausted || a.err.Error() != "too few" {
+		t.Errorf("got %+v", a)
+	}
+
+	// What makes no sense is not asked, devices that are not there are not taken.
+	if _, _, err := n.cluster.Grant(ctx, placement.Want{Devices: -1}); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("-1 devices gives %v", err)
+	}
+	grant(ctx, placement.Want{Devices: 1})
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: n.request(3).Slice, Devices: []uint32{2}})
+	if a := <-answers; status.CodeOf(a.err) != status.Internal {
+		t.Errorf("a device that is not there: %+v", a)
+	}
+
+	// Who gives up lets go of what may have been granted.
+	short, cancel := context.WithCancel(ctx)
+	grant(short, placement.Want{Devices: 1})
+	slice := n.request(4).Slice
+	cancel()
+	if a := <-answers; status.CodeOf(a.err) != status.Cancelled {
+		t.Errorf("who gave up got %+v", a)
+	}
+	n.cluster.Release(1)
+	var m, last wire.SliceRelease
+	all := n.came(wire.KindSliceRelease)
+	if len(all) != 2 || proto.Unmarshal(all[0], &m) != nil || proto.Unmarshal(all[1], &last) != nil || fmt.Sprint(m.Slices, last.Slices) != fmt.Sprintf("[%d] [1]", slice) {
+		t.Errorf("released %v and %v", m.Slices, last.Slices)
+	}
+
+	// The session's end is the answer of who still waits, and of who comes later.
+	grant(ctx, placement.Want{Devices: 1})
+	n.request(5)
+	n.says(wire.KindGoodbye, &wire.Goodbye{})
+	if a := <-answers; status.CodeOf(a.err) != status.Unavailable {
+		t.Errorf("after the session's end: %+v", a)
+	}
+	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("remapping after the session's end gives %v", err)
+	}
+}

@@ -1,0 +1,29 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Slices are shown by their workers' names and the devices there.
+func TestShowSlices(t *testing.T) {
+	var out strings.Builder
+	showSlices(&out, &wire.Report{
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{{Process: &wire.Process{Number: 1, Name: "w0"}}, {Process: &wire.Process{Number: 2, Name: "w1"}}}}},
+		Sessions: []*wire.Report_SessionReport{
+			{Session: 7, Slices: []*wire.Report_Slice{{Slice: 1, Devices: []*wire.Span{{Worker: 1, Local: 2, Count: 2}, {Worker: 2, Count: 1}}}}},
+			{Session: 8},
+			{Session: 9, Slices: []*wire.Report_Slice{{Slice: 3, Devices: []*wire.Span{{Worker: 5, Local: 1, Count: 1}}}}},
+		},
+	})
+	want := "\nSESSION\tSLICE\tDEVICES\n7\t1\t3: w0/2-3, w1/0\n9\t3\t1: a lost worker/1\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showSlices(&out, &wire.Report{Sessions: []*wire.Report_SessionReport{{Session: 1}}}); out.Len() > 0 {
+		t.Errorf("where nobody has slices it shows %q", out.String())
+	}
+}
