@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/collective"
 	"github.com/openpathways/pathways/transport/inproc"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -39,16 +40,31 @@ var results = device.Results{Outputs: [][]device.Buffer{{buffer{}}}, Done: []dev
 
 func (executable) Execute(device.Run) (*device.Results, error) { return &results, nil }
 
+// engine knows gangs whose collectives nobody enters.
+type engine struct{ worker.Engine }
+
+func (engine) Begin(collective.Gang) {}
+func (engine) End(uint64)            {}
+
 // What a run of one device costs the worker: from the controller's message to
 // the end of the gang, with the Free of what it made. Under way at once: 64.
 func BenchmarkRun(b *testing.B) {
+	benchmarkRun(b, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
+}
+
+// The same where the gang has a device on another worker.
+func BenchmarkRunWithOthers(b *testing.B) {
+	benchmarkRun(b, wire.Loadable_PORTABLE, &wire.Place{Worker: firstWorker}, &wire.Place{Worker: firstWorker + 1})
+}
+
+func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) {
 	near, remote := inproc.Pair("controller", "worker")
 	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer x.Close()
-	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: x})
+	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: x, Engine: engine{}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -65,8 +81,8 @@ func BenchmarkRun(b *testing.B) {
 	}
 	send(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
-	send(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Name: "tiny", Places: []*wire.Place{{Worker: firstWorker}}, Outputs: []*wire.Array{array},
-		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Serialized: []byte("it")}})
+	send(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Name: "tiny", Places: places, Outputs: []*wire.Array{array},
+		Loadable: &wire.Loadable{Form: form, Serialized: []byte("it")}})
 	var run, free, dispatch []byte
 	gang := uint64(0)
 	dispatched := func(kind wire.Kind, operation []byte) {

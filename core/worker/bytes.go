@@ -76,7 +76,7 @@ func (q *queue) put(p part) bool {
 	q.charge(s, g.session, bytes, "device_put")
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(u.devices[p.i])}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
-		q.post(note{call: func() { q.arrived(g, s, u.shape, u.memory, b, err) }})
+		q.soon(func() { q.arrived(g, s, u.shape, u.memory, b, err) })
 	})
 	if err := g.failure(); err != nil { // it failed before Expect did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
@@ -132,7 +132,7 @@ func (q *queue) settle(g *gang, s *shard, c *charge, e device.Event) {
 		q.settled(g, s, c, e.Wait(background))
 		return
 	}
-	e.Then(func(err error) { q.post(note{call: func() { q.settled(g, s, c, err) }}) })
+	e.Then(func(err error) { q.soon(func() { q.settled(g, s, c, err) }) })
 }
 
 func (q *queue) settled(g *gang, s *shard, c *charge, err error) {
@@ -188,7 +188,7 @@ func (q *queue) fetch(p part) bool {
 func (q *queue) push(g *gang, s *shard, to uint64, key transport.Key, done func(error)) {
 	s.readers++
 	buf := s.buf
-	read := sync.OnceFunc(func() { q.post(note{call: func() { q.read(s) }}) })
+	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
 		e, err := buf.ToHost(dst)
 		read()
@@ -199,7 +199,7 @@ func (q *queue) push(g *gang, s *shard, to uint64, key transport.Key, done func(
 		e.Then(written)
 	}, func(err error) {
 		read() // where it was never filled
-		q.post(note{call: func() { done(err) }})
+		q.soon(func() { done(err) })
 	})
 	if err := g.failure(); err != nil { // it failed before Push did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)

@@ -72,13 +72,13 @@ func (q *queue) aside(p part, row []device.Buffer, only int) {
 	q.promise(p, h)
 	go func() {
 		results, err := r.program.exe.Execute(device.Run{LaunchID: launch(p.g.id), Inputs: [][]device.Buffer{row}, NotDonated: r.kept, Only: only})
-		q.post(note{call: func() {
+		q.soon(func() {
 			if err != nil {
 				q.fulfil(p, h, nil, nil, err, 0)
 			} else {
 				q.fulfil(p, h, results.Outputs[0], results.Done[0], nil, 0)
 			}
-		}})
+		})
 	}()
 }
 

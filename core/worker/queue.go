@@ -2,7 +2,6 @@ package worker
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,13 +19,16 @@ type queue struct {
 	stands  atomic.Pointer[standing]
 	stopped chan struct{}
 
-	// Of the goroutine.
+	// Of the goroutine, or of who stands in for it.
+	batch   []note // taken out of the box, and done up to at
+	at      int
+	early   int // of the batch from at on, calls that may be made early
 	tables  map[uint32]*table
 	last    *table // looked at last
 	todo    []part // from head on: parts that have not begun
 	head    int
 	meeting bool      // the first of todo is at hand and waits for the gang's other devices
-	held    []*shard  // that it reads
+	held    []*shard  // that the part being begun, or at hand, reads
 	using   []*charge // of them
 	flying  int       // computations under way
 	room    memory
@@ -51,26 +53,10 @@ type standing struct {
 	since  time.Time
 }
 
-// note is something for a queue to do: begin a part, or a call. The zero note has
-// it look again at what it waits for.
-type note struct {
-	part part
-	call func()
-}
-
-// mailbox brings notes to a queue's goroutine. Its length is bounded by the
-// operations that the controller allows its sessions.
-type mailbox struct {
-	mu     sync.Mutex // guards the rest
-	notes  []note
-	asleep bool
-	wake   chan struct{}
-}
-
 func newQueue(w *Worker, local int) *queue {
 	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true}
 	q.room.limit, q.room.arrays = w.config.MemoryLimit, charges{}
-	q.box.wake = make(chan struct{}, 1)
+	q.box.wake, q.box.ended.L = make(chan struct{}, 1), &q.box.mu
 	d := w.driver.Devices()[local]
 	if d.Default < len(d.Memories) {
 		q.memory = d.Memories[d.Default].Kind
@@ -78,46 +64,19 @@ func newQueue(w *Worker, local int) *queue {
 	return q
 }
 
-// post hands a note to the queue. It never waits.
-func (q *queue) post(n note) {
-	b := &q.box
-	b.mu.Lock()
-	b.notes = append(b.notes, n)
-	asleep := b.asleep
-	b.asleep = false
-	b.mu.Unlock()
-	if asleep {
-		b.wake <- struct{}{}
-	}
-}
-
-// take waits for notes and gives all there are, in exchange for an empty slice.
-func (q *queue) take(empty []note) []note {
-	b := &q.box
-	for {
-		b.mu.Lock()
-		if len(b.notes) > 0 {
-			notes := b.notes
-			b.notes = empty
-			b.mu.Unlock()
-			return notes
-		}
-		b.asleep = true
-		b.mu.Unlock()
-		<-b.wake // a note comes at the latest from stop
-	}
-}
-
 // serve is the queue's goroutine.
 func (q *queue) serve() {
 	defer close(q.stopped)
-	var notes []note
 	for q.stays {
-		clear(notes)
-		notes = q.take(notes[:0])
-		for _, n := range notes {
+		q.take()
+		for q.at < len(q.batch) {
+			n := q.batch[q.at]
+			q.at++
 			switch {
 			case n.call != nil:
+				if n.early {
+					q.early--
+				}
 				n.call()
 				q.advance()
 			case n.part.g == nil:

@@ -167,11 +167,17 @@ func (q *queue) run(p part) bool {
 	if g.collective {
 		// The driver may run the program within the call, which then waits for other
 		// workers, and they for hearing that a gang before it has failed here.
+		q.hold()
+		q.away()
 		q.w.report.warn()
 	}
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	clear(buffers)
+	if g.collective {
+		q.back()
+	}
 	if err != nil {
+		q.letGo()
 		return q.refuse(p, q.explain(err, r.program.name, r.trace))
 	}
 	read := q.reading(q.inputs)
@@ -180,6 +186,7 @@ func (q *queue) run(p part) bool {
 			q.donate(t, in.object)
 		}
 	}
+	q.letGo()
 	q.started(p, nil, results.Outputs[0], results.Done[0], 0, read)
 	g.abandon()
 	return true
@@ -229,13 +236,13 @@ func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done dev
 	}
 	q.flying++
 	done.Then(func(err error) {
-		q.post(note{call: func() {
+		q.soon(func() {
 			q.flying--
 			for _, c := range read {
 				c.read()
 			}
 			q.done(p, err)
-		}})
+		})
 	})
 }
 
@@ -309,10 +316,7 @@ func (q *queue) meet(p part) bool {
 	if !r.program.calls {
 		q.using = q.reading(q.inputs)
 	}
-	for _, in := range q.inputs {
-		in.shard.readers++ // what fails or goes meanwhile stays until the launch
-		q.held = append(q.held, in.shard)
-	}
+	q.hold()
 	q.waits(p.g, "the other devices of %s", r.program.name)
 	if last && r.program.calls {
 		go p.g.enter()
@@ -327,6 +331,19 @@ func (q *queue) meet(p part) bool {
 // parts ends the queue's part in a meeting.
 func (q *queue) parts() {
 	q.meeting = false
+	q.letGo()
+}
+
+// hold keeps the inputs of the part that is being begun, also where they fail or
+// go meanwhile, until letGo.
+func (q *queue) hold() {
+	for _, in := range q.inputs {
+		in.shard.readers++
+		q.held = append(q.held, in.shard)
+	}
+}
+
+func (q *queue) letGo() {
 	for i, s := range q.held {
 		q.read(s)
 		q.held[i] = nil
@@ -462,7 +479,7 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 		}
 		if r.program.calls {
 			h := r.meet.promised[i]
-			q.post(note{call: func() { q.fulfil(p, h, outputs, done, err, maker) }})
+			q.soon(func() { q.fulfil(p, h, outputs, done, err, maker) })
 			continue
 		}
 		q.post(note{call: func() {

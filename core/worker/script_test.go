@@ -42,7 +42,8 @@ type script struct {
 	pool      *shm.Pool
 	exchanges []transport.Exchange
 	served    sync.WaitGroup
-	each      int // devices of a worker
+	each      int  // devices of a worker
+	abort     bool // what fails on one worker is ended on the others, as a controller does
 	gang      uint64
 
 	mu       sync.Mutex // guards the rest
@@ -120,10 +121,10 @@ func (s *script) listen(i int) {
 		if err != nil {
 			return
 		}
+		var m wire.Completed
 		s.mu.Lock()
 		switch kind {
 		case wire.KindCompleted:
-			var m wire.Completed
 			if err := wire.Decode(kind, payload, &m); err != nil {
 				s.t.Error(err)
 			}
@@ -142,6 +143,11 @@ func (s *script) listen(i int) {
 		}
 		s.changed.Broadcast()
 		s.mu.Unlock()
+		for _, f := range m.Failed {
+			if s.abort {
+				s.tell(wire.KindAbort, &wire.Abort{Gang: f.Number, Status: f.Status})
+			}
+		}
 	}
 }
 

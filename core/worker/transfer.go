@@ -200,7 +200,7 @@ func (q *queue) transfer(p part) bool {
 		for _, v := range l.sends { // the other devices here wait for its boxes
 			if v.local != nil {
 				v.local.makes.fail(err)
-				v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
+				v.queue.soon(func() { v.queue.got(g, t, v.local) })
 			}
 		}
 		g.end(err)
@@ -267,7 +267,7 @@ func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
 		memory = v.queue.memory
 	}
 	buf, err := s.buf.CopyTo(v.queue.local, memory)
-	v.queue.post(note{call: func() {
+	v.queue.soon(func() {
 		a := v.local.makes
 		a.mu.Lock()
 		a.buf = buf
@@ -276,7 +276,7 @@ func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
 		}
 		a.mu.Unlock()
 		v.queue.got(g, t, v.local)
-	}})
+	})
 }
 
 // expect makes the shard that boxes will fill.
@@ -311,7 +311,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 			if err != nil {
 				a.fail(err)
 			}
-			q.post(note{call: func() { q.got(g, t, l) }})
+			q.soon(func() { q.got(g, t, l) })
 		})
 	}
 	if err := g.failure(); err != nil {
@@ -401,7 +401,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 		end(e.Wait(background))
 		return
 	}
-	e.Then(func(err error) { q.post(note{call: func() { end(err) }}) })
+	e.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
 // sendBoxes brings a shard to the host once and sends its boxes from there.
@@ -420,7 +420,7 @@ func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
 	e.Then(func(err error) {
 		if err != nil {
 			host.Release()
-			q.post(note{call: func() { q.failBoxes(g, t, l, moves, err) }})
+			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
 			return
 		}
 		// The copies may take long, and the driver's goroutine is not ours.
@@ -441,8 +441,8 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 		out := v.box()
 		if v.local != nil {
 			out.copy(v.local.makes.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
-			v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
-			q.post(note{call: func() { done(nil) }})
+			v.queue.soon(func() { v.queue.got(g, t, v.local) })
+			q.soon(func() { done(nil) })
 			continue
 		}
 		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
@@ -450,7 +450,7 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 		q.w.config.Exchange.Push(v.to.worker, key, v.bytes(), func(dst []byte, written func(error)) {
 			out.copy(dst, v.size, host.Data, width(t.shape))
 			written(nil)
-		}, func(err error) { q.post(note{call: func() { done(err) }}) })
+		}, func(err error) { q.soon(func() { done(err) }) })
 	}
 	if err := g.failure(); err != nil {
 		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
@@ -462,7 +462,7 @@ func (q *queue) failBoxes(g *gang, t *transfer, l *leg, moves []*move, err error
 	for _, v := range moves {
 		if v.local != nil {
 			v.local.makes.fail(err)
-			v.queue.post(note{call: func() { v.queue.got(g, t, v.local) }})
+			v.queue.soon(func() { v.queue.got(g, t, v.local) })
 		}
 		q.sent(g, l, err)
 	}

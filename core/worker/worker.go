@@ -25,7 +25,9 @@
 // # Concurrency
 //
 // One goroutine reads the connection, one a device owns the device's shards; no
-// lock is taken between a dispatched run and the driver. Exported methods may be
+// lock is taken between a dispatched run and the driver, but for a moment where the
+// run has collectives with other workers. While the driver waits in those, another
+// goroutine takes what the device's queue is told, and begins nothing. Exported methods may be
 // called from any goroutine. Cluster assembly and command lines import it.
 package worker
 

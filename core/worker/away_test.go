@@ -1,0 +1,317 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/collective"
+)
+
+// The driver of these tests runs programs as XLA's CPU client does: one whose
+// inputs are there runs within Execute, and waits there in its collectives. What
+// the others make is there when the test says so.
+
+// inline is such a driver, with one device.
+type inline struct {
+	device.Driver
+	worker  int
+	handle  func(*device.CollectiveCall)
+	entered chan int32 // launches that wait in a collective
+	slow    *slow      // computations that do not run within Execute
+	order   []int32    // of launches
+}
+
+// slow is computations that end when the test says so.
+type slow struct {
+	mu    sync.Mutex
+	begun map[int32]*fires
+	some  *sync.Cond
+}
+
+// fires is a device.Event of the test.
+type fires struct {
+	mu    sync.Mutex
+	fired bool
+	err   error
+	then  []func(error)
+}
+
+func (e *fires) Ready() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.fired }
+func (e *fires) Wait(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+func (e *fires) Then(f func(error)) {
+	e.mu.Lock()
+	if !e.fired {
+		e.then = append(e.then, f)
+		e.mu.Unlock()
+		return
+	}
+	e.mu.Unlock()
+	f(e.err)
+}
+func (e *fires) fire(err error) {
+	e.mu.Lock()
+	e.fired, e.err = true, err
+	then := e.then
+	e.mu.Unlock()
+	for _, f := range then {
+		f(err)
+	}
+}
+
+// promised is a buffer whose contents are there when its event has fired.
+type promised struct {
+	device.Buffer
+	ready  *fires
+	closed atomic.Bool
+}
+
+func (b *promised) Shape() shape.Shape  { return shape.Shape{DType: shape.F32, Dims: []int64{4}} }
+func (b *promised) Ready() device.Event { return b.ready }
+func (b *promised) Close()              { b.closed.Store(true) }
+func (b *promised) ToHost(dst []byte) (device.Event, error) {
+	if b.closed.Load() {
+		return nil, status.New(status.FailedPrecondition, "the buffer is closed")
+	}
+	e := new(fires)
+	b.ready.Then(func(err error) {
+		if err == nil {
+			copy(dst, floats(ramp(1)))
+		}
+		e.fire(err)
+	})
+	return e, nil
+}
+
+func there() *promised { return &promised{ready: &fires{fired: true}} }
+
+func (d *inline) Devices() []device.Device {
+	return []device.Device{{Memories: []device.Memory{{Kind: "device"}}}}
+}
+func (d *inline) Close() error                                          { return nil }
+func (d *inline) MemoryStats(int) (device.MemoryStats, error)           { return device.MemoryStats{}, nil }
+func (d *inline) ServeCollectives(f func(*device.CollectiveCall)) error { d.handle = f; return nil }
+func (d *inline) Partition(context.Context, device.Program, []byte, int) ([]byte, error) {
+	return nil, status.New(status.Unimplemented, "nothing is compiled here")
+}
+func (d *inline) Load(_ context.Context, name []byte) (device.Executable, error) {
+	return &inlineProgram{d: d, name: string(name)}, nil
+}
+func (d *inline) FromHost(h device.Host) (device.Buffer, error) {
+	h.Done()
+	return there(), nil
+}
+
+type inlineProgram struct {
+	device.Executable
+	d    *inline
+	name string
+}
+
+func (*inlineProgram) Close() {}
+
+var everyone = spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1}}, Reduction: spmd.Sum, DType: shape.F32,
+	Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}, Results: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}}
+
+// Execute runs "sum", and "mixed" where the worker is not the first, within the call.
+func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
+	for _, b := range r.Inputs[0] {
+		if b.(*promised).closed.Load() {
+			return nil, status.New(status.FailedPrecondition, "an input was closed")
+		}
+	}
+	d := p.d
+	d.order = append(d.order, r.LaunchID) // launches come one after the other
+	if p.name == "slow" || p.name == "mixed" && d.worker == 0 {
+		e := new(fires)
+		d.slow.mu.Lock()
+		d.slow.begun[r.LaunchID] = e
+		d.slow.some.Broadcast()
+		d.slow.mu.Unlock()
+		return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
+	}
+	done := make(chan error, 1)
+	d.handle(&device.CollectiveCall{Launch: r.LaunchID, Spec: everyone.String(), Operands: [][]byte{make([]byte, 4)}, Results: [][]byte{make([]byte, 4)},
+		Done: func(err error) { done <- err }})
+	select {
+	case d.entered <- r.LaunchID:
+	default: // the test does not look
+	}
+	err := <-done
+	e := &fires{fired: true, err: err}
+	return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
+}
+
+// end ends a computation that does not run within Execute.
+func (s *slow) end(gang uint64, err error) {
+	s.mu.Lock()
+	for s.begun[int32(gang)] == nil {
+		s.some.Wait()
+	}
+	e := s.begun[int32(gang)]
+	s.mu.Unlock()
+	e.fire(err)
+}
+
+// Programs of newInline.
+const (
+	slowProgram  = 1 // one device, worker 0
+	mixedProgram = 2
+	sumProgram   = 3
+)
+
+// newInline makes two workers with such drivers.
+func newInline(t testing.TB) (*script, []*inline) {
+	t.Helper()
+	var drivers []device.Driver
+	var all []*inline
+	for i := range 2 {
+		d := &inline{worker: i, entered: make(chan int32, 16), slow: &slow{begun: map[int32]*fires{}}}
+		d.slow.some = sync.NewCond(&d.slow.mu)
+		drivers, all = append(drivers, d), append(all, d)
+	}
+	s := start(t, drivers, func(c *worker.Config) { c.Engine = collective.New(c.Exchange, 0, nil) })
+	s.abort = true
+	places := []*wire.Place{{Worker: firstWorker}, {Worker: firstWorker + 1}}
+	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
+	load := func(w int, id uint64, name string, places []*wire.Place) {
+		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
+			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name)}})
+	}
+	load(0, slowProgram, "slow", places[:1])
+	for w := range 2 {
+		load(w, mixedProgram, "mixed", places)
+		load(w, sumProgram, "sum", places)
+	}
+	return s, all
+}
+
+// enters waits until a device waits in a collective of a gang.
+func (d *inline) enters(t *testing.T, gang uint64) {
+	t.Helper()
+	for {
+		select {
+		case launch := <-d.entered:
+			if launch == int32(gang) {
+				return
+			}
+		case <-time.After(far):
+			t.Fatalf("worker %d did not come to the collective of gang %d", d.worker, gang)
+		}
+	}
+}
+
+// A device that waits in a collective within Execute tells meanwhile of what has
+// ended, and of what has failed: the other worker waits for that before it comes.
+func TestEndsWhileItWaits(t *testing.T) {
+	s, d := newInline(t)
+	one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
+	two := s.dispatch(1, wire.KindRun, &wire.Run{Op: 2, Program: mixedProgram, FirstOutput: 2}, 0, 1)
+	three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3}, 0, 1)
+	d[0].enters(t, three)
+	d[0].slow.end(one, nil)
+	if err := s.wait(one, 0); err != nil {
+		t.Errorf("a run that ends beside it: %v", err)
+	}
+	d[0].slow.end(two, status.New(status.Internal, "no luck"))
+	if err := s.wait(two, 0, 1); status.CodeOf(err) != status.Internal {
+		t.Errorf("a run that fails beside it: %v", err)
+	}
+	if err := s.wait(three, 0, 1); err != nil {
+		t.Errorf("the run that waited: %v", err)
+	}
+}
+
+// What a transfer moves comes out of a device that waits in a collective, and so
+// does the news that it cannot.
+func TestTransferWhileItWaits(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		for _, why := range []error{nil, status.New(status.DataLoss, "no luck")} {
+			t.Run(fmt.Sprintf("whole %v, error %v", whole, why), func(t *testing.T) {
+				s, d := newInline(t)
+				one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
+				shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+				m := &wire.Move{Source: 1, From: 0, To: 1}
+				if !whole {
+					m.Shard, m.Start, m.Size, m.At = shard, []int64{0}, []int64{4}, []int64{0}
+				}
+				two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{m}}, 0, 1)
+				four := s.put(1, 4, 4, []int{0}, ramp)
+				three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3, Inputs: []uint64{0},
+					Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: 4, Rows: 1}, {Object: 2, Rows: 1}}}}}, 0, 1)
+				d[0].enters(t, three)
+				d[0].slow.end(one, why)
+				for _, g := range []uint64{two, three} {
+					if err := s.wait(g, 0, 1); status.CodeOf(err) != status.CodeOf(why) {
+						t.Errorf("gang %d: %v, want %v", g, err, why)
+					}
+				}
+				if err := s.wait(one, 0); status.CodeOf(err) != status.CodeOf(why) {
+					t.Error(err)
+				}
+				if err := s.wait(four, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// Launches stay in order, and every gang ends once, while computations beside end
+// at any time.
+func TestOrderWhileItWaits(t *testing.T) {
+	s, d := newInline(t)
+	var want [2][]int32
+	var ends sync.WaitGroup
+	gangs := map[uint64][]int{} // and the workers of each
+	for op := uint64(1); op <= 400; op++ {
+		if op%3 == 0 {
+			g := s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: slowProgram, FirstOutput: op}, 0)
+			ends.Go(func() { d[0].slow.end(g, nil) })
+			gangs[g], want[0] = []int{0}, append(want[0], int32(g))
+			continue
+		}
+		r := &wire.Run{Op: op, Program: sumProgram, FirstOutput: op}
+		if op > 1 { // worker 1 has no results of the slow ones
+			r.Inputs, r.Mixed = []uint64{0}, []*wire.Mixed{{Pieces: []*wire.Piece{{Object: op - 1, Rows: 1}, {Object: lastSum(op), Rows: 1}}}}
+		}
+		g := s.dispatch(1, wire.KindRun, r, 0, 1)
+		gangs[g], want[0], want[1] = []int{0, 1}, append(want[0], int32(g)), append(want[1], int32(g))
+		if op > 4 {
+			s.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{op - 3}}, 0, 1)
+		}
+	}
+	for g, workers := range gangs {
+		if err := s.wait(g, workers...); err != nil {
+			t.Fatalf("gang %d: %v", g, err)
+		}
+	}
+	ends.Wait()
+	for i, d := range d {
+		if !slices.Equal(d.order, want[i]) {
+			t.Errorf("worker %d launched %v, want %v", i, d.order, want[i])
+		}
+	}
+}
+
+// lastSum is the object before that is a result of "sum".
+func lastSum(object uint64) uint64 {
+	if object--; object%3 == 0 {
+		object--
+	}
+	return object
+}
