@@ -39,7 +39,7 @@ try:
         got = np.asarray(y)
         assert np.array_equal(got, np.arange(len(got), dtype=np.float32) + rounds), got
         print(rounds, flush=True)
-except jax.errors.JaxRuntimeError as error:
+except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's fast path
     print("error", str(error).replace("\\n", " "), flush=True)
 """
 )
@@ -92,7 +92,7 @@ def test_rest_of_a_session_goes_on():
                 for _ in range(10**9):
                     there = add(there)
                     there.block_until_ready()
-            except jax.errors.JaxRuntimeError as error:
+            except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's fast path
                 print(str(error).replace("\\n", " "), flush=True)
             print(add(here).sum(), flush=True)
             """)
