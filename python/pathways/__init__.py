@@ -22,9 +22,9 @@ A child made by ``fork()`` cannot use the devices of its parent; each call there
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pathways import _backend, _native
 from pathways._errors import PathwaysError
@@ -34,8 +34,20 @@ if TYPE_CHECKING:
     import jax
 
     from pathways._doctor import Report
+    from pathways._pipeline import Pipeline
 
-__all__ = ["PathwaysError", "__version__", "devices", "doctor", "init", "reshard", "shutdown", "stats", "trace"]
+__all__ = [
+    "PathwaysError",
+    "__version__",
+    "devices",
+    "doctor",
+    "init",
+    "pipeline",
+    "reshard",
+    "shutdown",
+    "stats",
+    "trace",
+]
 
 
 def init(
@@ -107,6 +119,46 @@ def reshard(arrays: Any, shardings: Any) -> Any:
     from pathways import _reshard
 
     return _reshard.reshard(arrays, shardings)
+
+
+def pipeline(
+    stages: Sequence[tuple[Callable[[Any, Any], Any], Any, Any]],
+    microbatches: int,
+    schedule: Literal["gpipe", "1f1b"] = "1f1b",
+    *,
+    loss: Callable[[Any, Any], Any] | None = None,
+) -> Pipeline:
+    """A model in stages that run at the same time, each on its own devices, on one microbatch after the other.
+
+        pipe = pathways.pipeline([(block, params0, devices[:2]), (block, params1, devices[2:])], 8, loss=loss)
+        value, gradients = pipe.value_and_grad(x, targets)
+        pipe.params = [step(p, g) for p, g in zip(pipe.params, gradients)]
+
+    Parameters and their gradients stay on their stage's devices; arrays between stages go from device to device. Calls
+    return futures and do not wait for a value. A backward uses what its forward kept; a stage in `jax.checkpoint` keeps
+    its parameters and input only and computes the rest again.
+
+    Args:
+      stages: (function, params, place), first to last. function(params, x) gives what the next stage takes: an array or
+        a pytree of them, rows first. params: a pytree of floating-point arrays, brought to the place unless they are
+        there already. place: a device; a list of devices, which share a microbatch's rows; a Mesh, along whose first
+        axis rows are split; or a NamedSharding for x.
+      microbatches: into how many a batch's rows are cut.
+      schedule: "gpipe", all forwards and then all backwards, or "1f1b", which takes the same time and keeps less:
+        of stage s of S the arrays of at most S - s microbatches.
+      loss: function(y, targets) of the last stage's output gives one number, the mean over rows; for `value_and_grad`.
+
+    Returns:
+      a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, and .schedule, whose .draw(path) writes
+      a picture of time and devices.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, a place that is none, or parameters
+        that have no gradients.
+    """
+    from pathways._pipeline import Pipeline
+
+    return Pipeline(stages, microbatches, schedule, loss)
 
 
 def stats() -> dict[str, Any]:

@@ -1,0 +1,341 @@
+"""pathways.pipeline: the order of its ops, and that its numbers are those of the model without it."""
+
+import re
+import xml.etree.ElementTree
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from pathways._schedule import NAMES, Op, Schedule
+
+SIZES = [(stages, microbatches) for stages in range(1, 9) for microbatches in range(1, 13)]
+WIDTH, ROWS = 8, 16
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_small_schedule(name):
+    for stages, microbatches in SIZES:
+        check_schedule(name, stages, microbatches)
+
+
+def check_schedule(name, stages, microbatches):
+    schedule = Schedule(name, stages, microbatches)
+    places = {(op.kind, op.stage, op.microbatch): op.slot for op in schedule}
+    assert len(places) == len(schedule) == 2 * stages * microbatches
+    assert set(places) == {
+        (kind, s, m) for kind in ("forward", "backward") for s in range(stages) for m in range(microbatches)
+    }
+    for (kind, stage, m), slot in places.items():
+        if kind == "forward" and stage > 0:
+            assert places["forward", stage - 1, m] < slot
+        if kind == "backward":
+            needed = ("backward", stage + 1, m) if stage + 1 < stages else ("forward", stage, m)
+            assert places[needed] < slot
+            assert places["forward", stage, m] < slot
+    for stage in range(stages):
+        ops = schedule.of(stage)
+        assert len({op.slot for op in ops}) == len(ops), "one op a slot"
+        for kind in ("forward", "backward"):
+            assert [op.microbatch for op in ops if op.kind == kind] == list(range(microbatches))
+        assert schedule.in_flight(stage) == (microbatches if name == "gpipe" else min(stages - stage, microbatches))
+    # The order in which it is submitted is a time order, so nothing is submitted before what it needs.
+    assert list(schedule) == sorted(schedule) and [op.slot for op in schedule][0] == 0
+    assert schedule.slots == 2 * (microbatches + stages - 1)
+    assert schedule.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
+
+
+def test_schedule_in_full():
+    schedule = Schedule("1f1b", 2, 3)
+    rows = ["." * schedule.slots] * 2
+    for slot, stage, m, kind in schedule:
+        mark = str(m) if kind == "forward" else "abc"[m]
+        rows[stage] = rows[stage][:slot] + mark + rows[stage][slot + 1 :]
+    assert rows == ["01.a2b.c", ".0a1b2c."]
+    assert schedule[0] == Op(0, 0, 0, "forward") == schedule[:1][0]
+
+
+@pytest.mark.parametrize(("name", "stages", "microbatches"), [("zigzag", 2, 2), ("gpipe", 0, 2), ("1f1b", 2, 0)])
+def test_schedule_refusals(name, stages, microbatches):
+    with pytest.raises(pathways.PathwaysError, match="expected") as error:
+        Schedule(name, stages, microbatches)
+    assert error.value.code == "INVALID_ARGUMENT"
+
+
+def test_picture(tmp_path):
+    schedule = Schedule("1f1b", 4, 6, ["<&>", "b", "c", "d"])
+    text = schedule.draw(tmp_path / "schedule.svg")
+    assert (tmp_path / "schedule.svg").read_text(encoding="utf-8") == text == schedule._repr_svg_()
+    svg = "{http://www.w3.org/2000/svg}"
+    root = xml.etree.ElementTree.fromstring(text)
+    ops = [group for group in root.iter(f"{svg}g") if group.get("class") in ("forward", "backward")]
+    drawn = {}
+    for group in ops:
+        stage, kind, m, slot = re.fullmatch(
+            r"stage (\d+), (\w+) of microbatch (\d+), slot (\d+)", group.find(f"{svg}title").text
+        ).groups()
+        assert kind == group.get("class") and m == group.find(f"{svg}text").text
+        box = group.find(f"{svg}rect")
+        drawn[Op(int(slot), int(stage), int(m), kind)] = float(box.get("x")), float(box.get("y"))
+    assert set(drawn) == set(schedule)
+    corner = drawn[Op(0, 0, 0, "forward")]
+    step = drawn[Op(1, 0, 1, "forward")][0] - corner[0], drawn[Op(1, 1, 0, "forward")][1] - corner[1]
+    for op, (x, y) in drawn.items():
+        assert (x, y) == (corner[0] + step[0] * op.slot, corner[1] + step[1] * op.stage)
+    assert x + step[0] <= float(root.get("width")) and y + step[1] <= float(root.get("height"))
+    assert "<&>" in "".join(root.itertext())
+
+
+# --- pipelines ---
+
+
+def layer(params, x):
+    return jnp.tanh(x @ params["w"] + params["b"]) + x
+
+
+def loss(y, targets):
+    return jnp.mean((y - targets) ** 2)
+
+
+def model(stages, seed=0):
+    """Gives numbers for a layer a stage, a batch and targets."""
+    r = np.random.default_rng(seed)
+    params = [
+        {"w": r.normal(size=(WIDTH, WIDTH)).astype("f") / 3, "b": r.normal(size=WIDTH).astype("f")}
+        for _ in range(stages)
+    ]
+    return params, r.normal(size=(ROWS, WIDTH)).astype("f"), r.normal(size=(ROWS, WIDTH)).astype("f")
+
+
+def bits(tree):
+    return [(leaf.shape, leaf.dtype, np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(tree)]
+
+
+def near(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), a, b)
+
+
+def whole(params, batch, targets):
+    for p in params:
+        batch = layer(p, batch)
+    return loss(batch, targets)
+
+
+def one_after_the_other(stages, microbatches, batch, targets):
+    """The loss and gradients of the same stages with no schedule: each microbatch forward and back, then the next."""
+    losses, sums = [], [None] * len(stages)
+    forward = jax.jit(lambda p, x: jax.vjp(layer, p, x))
+    first = jax.jit(lambda p, x: jax.vjp(lambda p: layer(p, x), p))
+    last = jax.jit(lambda p, x, t: jax.vjp(lambda p, x: loss(layer(p, x), t) / microbatches, p, x))
+    only = jax.jit(lambda p, x, t: jax.vjp(lambda p: loss(layer(p, x), t) / microbatches, p))
+    call = jax.jit(lambda back, gradient: back(gradient))
+    for m in range(microbatches):
+        rows = slice(m * ROWS // microbatches, (m + 1) * ROWS // microbatches)
+        x, backs = batch[rows], []
+        for i, (params, sharding) in enumerate(stages):
+            x = jax.device_put(x, sharding)
+            if i + 1 < len(stages):
+                x, back = (forward if i else first)(params, x)
+            else:
+                x, back = (last if i else only)(params, x, jax.device_put(targets[rows], sharding))
+            backs.append((back, x.sharding))
+        losses.append(x)
+        gradient = jnp.ones_like(x)
+        for i, (back, sharding) in reversed(list(enumerate(backs))):
+            gradients, *more = call(back, jax.device_put(gradient, sharding))
+            sums[i] = gradients if m == 0 else jax.tree.map(jnp.add, sums[i], gradients)
+            gradient = more[0] if more else None
+    return sum(losses[1:], start=losses[0]), sums
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_numbers_of_the_model(devices, stages, width):
+    params, batch, targets = model(stages)
+    # Every second device, so that stages are on several workers and their pairs are too.
+    order = devices[::2] + devices[1::2]
+    places = [order[width * i : width * (i + 1)] for i in range(stages)]
+    stages = [(layer, p, place) for p, place in zip(params, places, strict=True)]
+    pipe = pathways.pipeline(stages, 4, "1f1b", loss=loss)
+    results = value, gradients = pipe.value_and_grad(batch, targets)
+    assert value.shape == () and value.sharding.device_set == set(places[-1])
+    for got, own, place in zip(gradients, pipe.params, places, strict=True):
+        for g, p in zip(jax.tree.leaves(got), jax.tree.leaves(own), strict=True):
+            assert g.sharding.is_equivalent_to(p.sharding, p.ndim) and g.sharding.device_set == set(place)
+    near(results, jax.value_and_grad(whole)(params, batch, targets))
+    gpipe = pathways.pipeline(stages, 4, "gpipe", loss=loss)
+    gpipe._parts = pipe._parts  # they know of no schedule, and need not be compiled again
+    assert bits(results) == bits(gpipe.value_and_grad(batch, targets)) == bits(pipe.value_and_grad(batch, targets))
+    plain = one_after_the_other(list(zip(pipe.params, pipe.shardings, strict=True)), 4, batch, targets)
+    assert bits(results) == bits(plain)
+
+    y = pipe.forward(batch)
+    assert y.shape == (ROWS, WIDTH) and y.sharding.is_equivalent_to(pipe.shardings[-1], 2)
+    expected = batch
+    for p in params:
+        expected = layer(p, expected)
+    near(y, expected)
+
+
+def test_batches_from_anywhere(devices):
+    params, batch, targets = model(2)
+    pipe = pathways.pipeline([(layer, params[0], devices[:2]), (layer, params[1], devices[5])], 4, loss=loss)
+    y, results = bits(pipe.forward(batch)), bits(pipe.value_and_grad(batch, targets))
+    rows = NamedSharding(Mesh(np.array(devices), ("rows",)), P("rows"))
+    assert bits(pipe.forward(jax.device_put(batch, rows))) == y
+    assert bits(pipe.value_and_grad(jnp.asarray(batch), jax.device_put(targets, rows))) == results
+    assert bits(pipe.value_and_grad(jax.device_put(batch, jax.devices("cpu")[0]), targets)) == results
+
+
+def test_training_is_the_models(devices):
+    params, batch, targets = model(3, seed=1)
+    pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices, strict=False)], 2, loss=loss)
+
+    @jax.jit
+    def step(p, g):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, p, g)
+
+    first = None
+    for _ in range(12):
+        value, gradients = pipe.value_and_grad(batch, targets)
+        expected, plain = jax.value_and_grad(whole)(params, batch, targets)
+        near(value, expected)
+        pipe.params = [step(p, g) for p, g in zip(pipe.params, gradients, strict=True)]
+        params = step(params, plain)
+        first = first or float(value)
+    near(pipe.params, params)
+    assert float(value) < first / 2
+    assert bits(pipe.value_and_grad(batch, targets, params=pipe.params)) == bits(pipe.value_and_grad(batch, targets))
+
+
+def test_stages_of_other_shapes_and_trees(devices):
+    """Tokens come in, a pytree with whole numbers goes on, weights are split, and a stage computes again."""
+    r = np.random.default_rng(2)
+    tokens, targets = r.integers(0, 11, (8, 6)), r.integers(0, 11, (8, 6))
+    table = r.normal(size=(11, WIDTH)).astype("f")
+    up, down = r.normal(size=(WIDTH, 16)).astype("f"), r.normal(size=(16, WIDTH)).astype("f")
+    out = r.normal(size=(WIDTH, 11)).astype("f")
+
+    def embed(table, tokens):
+        return {"x": table[tokens], "tokens": tokens, "count": jnp.sum(tokens, 1)}
+
+    def mlp(params, flow):
+        y = jax.nn.gelu(flow["x"] @ params[0]) @ params[1]
+        return flow | {"x": y * (flow["tokens"] > 3)[..., None] + flow["count"][:, None, None]}
+
+    def unembed(out, flow):
+        return flow["x"] @ out
+
+    def cross_entropy(logits, targets):
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1))
+
+    mesh = Mesh(np.array(devices[2:6]).reshape(2, 2), ("data", "model"))
+    split = [
+        jax.device_put(up, NamedSharding(mesh, P(None, "model"))),
+        jax.device_put(down, NamedSharding(mesh, P("model"))),
+    ]
+    stages = [(embed, table, devices[0]), (jax.checkpoint(mlp), split, mesh)]
+    stages.append((unembed, out, NamedSharding(Mesh(np.array(devices[6:]), ("r",)), P("r"))))
+    pipe = pathways.pipeline(stages, 2, loss=cross_entropy)
+    assert [p is s for p, s in zip(pipe.params[1], split, strict=True)] == [True, True]
+    results = pipe.value_and_grad(tokens, targets)
+    for gradient, weight in zip(results[1][1], split, strict=True):
+        assert gradient.sharding.is_equivalent_to(weight.sharding, 2)
+
+    def plain(params):
+        return cross_entropy(unembed(params[2], mlp(params[1], embed(params[0], tokens))), targets)
+
+    near(results, jax.value_and_grad(plain)([table, [up, down], out]))
+    assert pipe.forward(tokens).shape == (8, 6, 11)
+
+
+@jax.jit
+def late(x, work, rounds):
+    """x, once some computing is done."""
+    return x + 0 * jax.lax.fori_loop(0, rounds, lambda i, v: jnp.tanh(v @ v), work)[0, 0]
+
+
+# The machine may be busy with other things while what is late is being computed; then it is made later.
+ROUNDS = [100 * 4**i for i in range(6)]
+
+
+def test_a_step_does_not_wait(devices):
+    """A step returns while the first of its computations cannot begin yet."""
+    params, batch, targets = model(2)
+    pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices[2:], strict=False)], 4, loss=loss)
+    batch, work = jax.device_put((batch, np.ones((256, 256), "f")), devices[0])
+    expected = bits(pipe.value_and_grad(late(batch, work, 0), targets))  # and all is compiled
+    for rounds in ROUNDS:
+        x = late(batch, work, rounds)
+        results = pipe.value_and_grad(x, targets)
+        waits = not any(leaf.is_ready() for leaf in jax.tree.leaves(results)) and not x.is_ready()
+        assert bits(results) == expected
+        if waits:
+            return
+    pytest.fail("each time all was computed when the step returned")
+
+
+def test_no_residual_copies_an_argument(devices):
+    params, batch, targets = model(1)
+    pipe = pathways.pipeline([(layer, params[0], devices[1]), (layer, params[0], devices[2])], 1, loss=loss)
+    x = jax.device_put(batch, devices[2])
+    _, residuals = pipe._parts[1].forward(pipe.params[1], x, jax.device_put(targets, devices[2]))
+    assert (WIDTH, WIDTH) not in [leaf.shape for leaf in jax.tree.leaves(residuals)]
+
+
+def test_an_error_goes_on(devices):
+    params, batch, targets = model(2)
+    pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices, strict=False)], 2, loss=loss)
+    expected = pipe.value_and_grad(batch, targets)
+    near(expected, jax.value_and_grad(whole)(params, batch, targets))
+    x, work = jax.device_put((batch, np.ones((256, 256), "f")), devices[0])
+    broken = jax.jit(lambda x: (x * 2, jnp.zeros((1 << 44,)) + x[0, 0])).lower(x).compile()  # there is no such room
+    late(x, work, 0)
+    for rounds in ROUNDS:
+        try:
+            bad, _ = broken(late(x, work, rounds))
+        except RuntimeError:
+            continue  # it failed before it was submitted
+        for leaf in jax.tree.leaves(pipe.value_and_grad(bad, targets)):
+            with pytest.raises(RuntimeError, match="Out of memory"):
+                leaf.block_until_ready()
+        assert bits(pipe.value_and_grad(batch, targets)) == bits(expected)
+        return
+    pytest.fail("each time the run failed before it was submitted")
+
+
+def test_refusals(devices):
+    params, batch, targets = model(1)
+    pipe = pathways.pipeline([(layer, params[0], devices[0])], 3, loss=loss)
+    for refused, match in (
+        (lambda: pathways.pipeline([(layer, params[0], "cpu")], 2), "stage 0 is to run on 'cpu'; expected a device"),
+        (lambda: pathways.pipeline([(layer, params[0], [])], 2), "expected a device"),
+        (lambda: pathways.pipeline([(layer, {"n": 3}, devices[0])], 2), r"\['n'\] of int"),
+        (lambda: pathways.pipeline([], 2), "0 stages"),
+        (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of gpipe, 1f1b"),
+        (lambda: pipe.forward(batch), r"shape \(16, 8\) cannot be cut into 3 microbatches"),
+        (lambda: pipe.forward(3.0), "cannot be cut"),
+        (lambda: pipe.forward(batch[:3], params=[]), "parameters of 0 stages; expected 1"),
+        (
+            lambda: pathways.pipeline([(layer, params[0], devices[0])], 1, loss=jnp.subtract).value_and_grad(
+                batch, targets
+            ),
+            r"the loss gives float32\[16,8\]; expected one",
+        ),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=match) as error:
+            refused()
+        assert error.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(pathways.PathwaysError, match="has no loss") as error:
+        pathways.pipeline([(layer, params[0], devices[0])], 2).value_and_grad(batch, targets)
+    assert error.value.code == "FAILED_PRECONDITION"
+    assert pathways.pipeline([(layer, params[0], SingleDeviceSharding(devices[3]))], 4).forward(batch).devices() == {
+        devices[3]
+    }
