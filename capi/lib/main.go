@@ -7,6 +7,7 @@
 package main
 
 import (
+	_ "github.com/openpathways/pathways/capi/client"
 	_ "github.com/openpathways/pathways/capi/ffi"
 	_ "github.com/openpathways/pathways/capi/pathways"
 	_ "github.com/openpathways/pathways/capi/pjrt"

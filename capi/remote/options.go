@@ -15,8 +15,9 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// checkOptions refuses create options that mean nothing on a cluster.
-func checkOptions(values *C.PJRT_NamedValue, n C.size_t) error {
+// checkOptions refuses create options that mean nothing on a cluster, and gives
+// the address that they name, if one does.
+func checkOptions(values *C.PJRT_NamedValue, n C.size_t) (address string, err error) {
 	for i := range int(n) {
 		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(values), uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
 		name := goString(v.name, v.name_size)
@@ -27,18 +28,22 @@ func checkOptions(values *C.PJRT_NamedValue, n C.size_t) error {
 			}
 		}
 		switch name {
+		case "address":
+			if text := C.string(v); text != nil {
+				address = C.GoStringN(text, C.int(v.value_size))
+			}
 		case "node_id", "partition_index":
 		case "num_nodes":
 			// jax.distributed adds these for every backend. A script that says it is the
 			// only process runs as it is.
 			if number > 1 {
-				return status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
+				return "", status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
 			}
 		case "devices", "memory_limit", "cpu_device_count":
-			return status.New(status.InvalidArgument, "option %s is for the devices of this machine; those of a cluster are what its workers were started with", name)
+			return "", status.New(status.InvalidArgument, "option %s is for the devices of this machine; those of a cluster are what its workers were started with", name)
 		default:
-			return status.New(status.InvalidArgument, "there is no option %s for the client of a cluster, which takes none: what devices there are, its workers say", name)
+			return "", status.New(status.InvalidArgument, "there is no option %s for the client of a cluster, which takes none: what devices there are, its workers say", name)
 		}
 	}
-	return nil
+	return address, nil
 }

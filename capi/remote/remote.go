@@ -148,8 +148,17 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	mu.Lock()
 	where, how := address, dial
 	mu.Unlock()
-	if err := checkOptions(values, n); err != nil {
+	named, err := checkOptions(values, n)
+	if err != nil {
 		return fail(err, message)
+	}
+	if named != "" {
+		where = named
+	}
+	if how == nil && named != "" {
+		how = func(ctx context.Context, address string, notify client.Notify) (client.Cluster, error) {
+			return Connect(ctx, address, nil, notify)
+		}
 	}
 	if how == nil {
 		return fail(status.New(status.FailedPrecondition, "no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message)

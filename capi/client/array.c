@@ -1,0 +1,564 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client.h"
+
+// ---- elements and boxes ----
+
+size_t pc_element(PJRT_Buffer_Type type) { return ((size_t)pw_type_bits(type) + 7) / 8; }
+
+static bool is_type(int type) { return type >= PATHWAYS_BOOL && type <= PATHWAYS_F4E2M1FN && type != PJRT_Buffer_Type_TOKEN; }
+
+bool pc_bytes(const int64_t* dims, size_t n, size_t element, int64_t* bytes) {
+  int64_t size = (int64_t)element, whole = (int64_t)element;
+  for (size_t i = 0; i < n; i++) {
+    if (dims[i] < 0) return false;
+    // Empty arrays too have dimensions whose product can be told.
+    if (__builtin_mul_overflow(whole, dims[i] ? dims[i] : 1, &whole)) return false;
+    size *= dims[i];
+  }
+  *bytes = size;
+  return true;
+}
+
+static void dense(const int64_t* dims, size_t n, size_t element, int64_t* strides) {
+  int64_t at = (int64_t)element;
+  for (size_t i = n; i-- > 0;) {
+    strides[i] = at;
+    at *= dims[i] ? dims[i] : 1;
+  }
+}
+
+// is_dense says whether a box with these strides is one block, row by row.
+static bool is_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element) {
+  int64_t at = (int64_t)element;
+  for (size_t i = 0; i < n; i++)
+    if (dims[i] == 0) return true;
+  for (size_t i = n; i-- > 0;) {
+    if (dims[i] != 1 && strides[i] != at) return false;
+    at *= dims[i];
+  }
+  return true;
+}
+
+static void box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t bytes,
+                size_t element, bool out) {
+  if (is_dense(dims, strides, n, element)) {
+    memcpy(out ? strided : dense, out ? dense : strided, bytes);
+    return;
+  }
+  bytes /= (size_t)dims[0];
+  for (int64_t i = 0; i < dims[0]; i++)
+    box(dense + (size_t)i * bytes, strided + i * strides[0], dims + 1, strides + 1, n - 1, bytes, element, out);
+}
+
+void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element, bool out) {
+  size_t bytes = element;
+  for (size_t i = 0; i < n; i++) bytes *= (size_t)dims[i];
+  if (bytes) box(dense, strided, dims, strides, n, bytes, element, out);
+}
+
+// ---- arrays ----
+
+pc_array* pc_array_make(pc_session* s, pw_shape* shape, const int64_t* tiles, size_t n) {
+  pc_array* a = calloc(1, sizeof *a + n * sizeof *a->shards);
+  a->base.session = s;
+  a->shape = shape;
+  a->tiled = tiles != NULL;
+  for (size_t i = 0; i < PATHWAYS_MAX_DIMS; i++) a->tiles[i] = 1;
+  if (tiles) memcpy(a->tiles, tiles, shape->num_dims * sizeof *tiles);
+  a->num_shards = n;
+  atomic_fetch_add_explicit(&s->arrays, 1, memory_order_relaxed);
+  return a;
+}
+
+static void drop_buffer(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = buffer;
+  PJRT_Error* err = api->PJRT_Buffer_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+void pc_array_destroy(pc_object* o) {
+  pc_array* a = (pc_array*)o;
+  pc_session* s = o->session;
+  for (size_t i = 0; i < a->num_shards; i++)
+    if (a->shards[i].buffer) drop_buffer(s->api, a->shards[i].buffer);
+  pw_shape_drop(a->shape);
+  atomic_fetch_sub_explicit(&s->arrays, 1, memory_order_relaxed);
+  free(a);
+}
+
+void pc_array_free(pc_array* a) { pc_array_destroy(&a->base); }
+
+pathways_error pc_shard(const pc_array* a, int32_t shard) {
+  return shard >= 0 && (size_t)shard < a->num_shards
+             ? 0
+             : pc_fail(PATHWAYS_INVALID_ARGUMENT, "there is no shard %d: the array has %zu, from 0", (int)shard, a->num_shards);
+}
+
+static size_t parts(const pc_array* a) {
+  size_t n = 1;
+  for (size_t d = 0; d < a->shape->num_dims; d++) n *= (size_t)a->tiles[d];
+  return n;
+}
+
+void pc_part(const pc_array* a, size_t shard, int64_t* start) {
+  size_t part = shard / (a->num_shards / parts(a));
+  for (size_t d = a->shape->num_dims; d-- > 0;) {
+    start[d] = (int64_t)(part % (size_t)a->tiles[d]) * a->shape->dims[d];
+    part /= (size_t)a->tiles[d];
+  }
+}
+
+static void whole(const pc_array* a, int64_t* dims) {
+  for (size_t d = 0; d < a->shape->num_dims; d++) dims[d] = a->shape->dims[d] * a->tiles[d];
+}
+
+// ---- from this process's memory ----
+
+// lent counts the shards that may still read what the caller lent.
+typedef struct {
+  _Atomic size_t left;
+  const PJRT_Api* api;
+  void (*released)(void* arg);
+  void* arg;
+} lent;
+
+static void give_back(lent* l) {
+  if (atomic_fetch_sub_explicit(&l->left, 1, memory_order_acq_rel) != 1) return;
+  if (l->released) pc_later(l->released, l->arg);
+  free(l);
+}
+
+static void on_unread(PJRT_Error* error, void* arg) {
+  if (error) pw_error_free(error);  // the array's own contents tell of it
+  give_back(arg);
+}
+
+// address gives where a shard's bytes are in this process, or NULL.
+static void* address(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
+  PW_ARGS(PJRT_Buffer_UnsafePointer_Args, at);
+  on.buffer = at.buffer = buffer;
+  PJRT_Error* err = api->PJRT_Buffer_IsOnCpu(&on);
+  if (err == NULL && on.is_on_cpu) err = api->PJRT_Buffer_UnsafePointer(&at);
+  if (err) pw_error_free(err);
+  return (void*)at.buffer_pointer;
+}
+
+// take_back undoes a put that went half way: the devices let go of what they were
+// lent, which is the caller's again when this returns.
+static void take_back(pc_array* a, PJRT_Event** unread) {
+  const PJRT_Api* api = a->base.session->api;
+  size_t n = a->num_shards;
+  pc_array_free(a);
+  for (size_t i = 0; i < n; i++) {
+    if (unread[i] == NULL) continue;
+    PW_ARGS(PJRT_Event_Await_Args, await);
+    await.event = unread[i];
+    PJRT_Error* err = api->PJRT_Event_Await(&await);
+    if (err) pw_error_free(err);
+    pc_event_drop(api, unread[i]);
+  }
+}
+
+// lay checks how an array is to lie and gives a shard's shape.
+static pathways_error lay(const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard) {
+  if (!is_type((int)o->type)) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: there is no type %d of elements", (int)o->type);
+  if (o->num_dims > PATHWAYS_MAX_DIMS || (o->dims == NULL && o->num_dims))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu dimensions: expected at most %d, with their sizes", o->num_dims, PATHWAYS_MAX_DIMS);
+  int64_t bytes;
+  if (!pc_bytes(o->dims, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &bytes))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: a dimension is negative, or the array has more bytes than can be counted");
+  if (o->data == NULL && bytes) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the data is NULL");
+  if (o->tiles.tiles && o->tiles.num_dims != o->num_dims)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array has %zu dimensions, and its tiles %zu", o->num_dims, o->tiles.num_dims);
+  int64_t all = 1;
+  for (size_t d = 0; d < o->num_dims; d++) {
+    tiles[d] = o->tiles.tiles ? o->tiles.tiles[d] : 1;
+    if (tiles[d] < 1 || tiles[d] > (int64_t)num_shards || o->dims[d] % tiles[d])
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: dimension %zu, of %lld, is to be cut into %lld equal parts on %zu devices",
+                     d, (long long)o->dims[d], (long long)tiles[d], num_shards);
+    shard[d] = o->dims[d] / tiles[d];
+    all *= tiles[d];
+    if (all > (int64_t)num_shards) break;
+  }
+  if (all > (int64_t)num_shards || num_shards % (size_t)all)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the tiles cut the array into %lld parts or more, which %zu devices do not hold evenly",
+                   (long long)all, num_shards);
+  return 0;
+}
+
+pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options, pathways_array* array) {
+  PC_READ(pathways_host_options, o, options, "pathways_host_options");
+  if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
+  if (o.mode < PATHWAYS_COPY || o.mode > PATHWAYS_BORROW_OR_FAIL || (o.mode == PATHWAYS_COPY && o.released))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data", (int)o.mode, o.released ? "" : "out");
+  if (o.devices == NULL && o.num_devices > 1)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu devices, and their list is NULL", o.num_devices);
+  if (o.devices && o.num_devices == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
+  pc_session* s;
+  PC_TRY(pc_get(session, PC_SESSION, &s));
+  size_t n = o.num_devices ? o.num_devices : 1;
+  int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
+  pc_device** devices = calloc(n, sizeof *devices);
+  pathways_error err = n > s->num_devices ? pc_devices(s, NULL, n, NULL) : pc_devices(s, o.devices, n, devices);
+  if (err == 0) err = lay(&o, n, tiles, shard);
+  if (err) goto out;
+
+  PJRT_Buffer_Type type = (PJRT_Buffer_Type)o.type;
+  size_t element = pc_element(type);
+  if (o.byte_strides) memcpy(strides, o.byte_strides, o.num_dims * sizeof *strides);
+  else dense(o.dims, o.num_dims, element, strides);
+  bool block = is_dense(shard, strides, o.num_dims, element);
+  pc_array* a = pc_array_make(s, pw_shape_new(type, shard, o.num_dims), tiles, n);
+  PJRT_Event** unread = calloc(n, sizeof *unread);
+  static const char empty[64];
+  for (size_t i = 0; i < n && err == 0; i++) {
+    int64_t start[PATHWAYS_MAX_DIMS];
+    pc_part(a, i, start);
+    const char* data = o.data ? o.data : empty;
+    for (size_t d = 0; o.data && d < o.num_dims; d++) data += shard[d] ? start[d] * strides[d] : 0;
+    PW_ARGS(PJRT_Client_BufferFromHostBuffer_Args, put);
+    put.client = s->client;
+    put.data = data;
+    put.type = type;
+    put.dims = shard;
+    put.num_dims = o.num_dims;
+    put.byte_strides = block ? NULL : strides;
+    put.num_byte_strides = block ? 0 : o.num_dims;
+    put.host_buffer_semantics = o.mode == PATHWAYS_COPY ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+                                                        : PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    put.device = devices[i]->device;
+    if ((err = pc_take(s->api->PJRT_Client_BufferFromHostBuffer(&put)))) break;
+    a->shards[i].buffer = put.buffer;
+    a->shards[i].device = devices[i];
+    unread[i] = put.done_with_host_buffer;
+    if (o.mode == PATHWAYS_BORROW_OR_FAIL && address(s->api, put.buffer) != data)
+      err = pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                    "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i, (int)devices[i]->id,
+                    !s->on_host               ? "the device's memory is not this process's; borrow with PATHWAYS_BORROW"
+                    : !block                  ? "its bytes are not one dense block"
+                    : (uintptr_t)data % 64 ? "its bytes do not begin at a multiple of 64"
+                                              : "the plugin does not take it");
+  }
+  if (err) {
+    take_back(a, unread);
+  } else {
+    atomic_fetch_add_explicit(&s->puts, (int64_t)n, memory_order_relaxed);
+    lent* l = NULL;
+    if (o.mode != PATHWAYS_COPY) {
+      l = malloc(sizeof *l);
+      *l = (lent){.left = n, .api = s->api, .released = o.released, .arg = o.released_arg};
+    }
+    // The data is given back when the devices let go of it; where no handle can be
+    // given, that is at once, and the caller is told as the call says.
+    err = pc_new(&a->base, PC_ARRAY, s, array);
+    if (err && l) {
+      l->released = NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+      if (l) {
+        PW_ARGS(PJRT_Event_OnReady_Args, on);
+        on.event = unread[i];
+        on.callback = on_unread;
+        on.user_arg = l;
+        if (err) {
+          PW_ARGS(PJRT_Event_Await_Args, await);
+          await.event = unread[i];
+          PJRT_Error* late = s->api->PJRT_Event_Await(&await);
+          if (late) pw_error_free(late);
+        }
+        PJRT_Error* failed = s->api->PJRT_Event_OnReady(&on);
+        if (failed) on_unread(failed, l);
+      }
+      pc_event_drop(s->api, unread[i]);
+    }
+  }
+  free(unread);
+out:
+  free(devices);
+  pc_let(s);
+  return err;
+}
+
+// ---- what there is to know ----
+
+pathways_error pathways_array_info(pathways_array array, pathways_array_info_t* info) {
+  if (info == NULL || info->struct_size < sizeof(size_t) || info->struct_size > PC_LARGEST)
+    return pc_no_struct("pathways_array_info_t", info != NULL);
+  pc_array* a;
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  pathways_array_info_t i = {.type = (pathways_type)a->shape->type,
+                             .num_shards = (int32_t)a->num_shards,
+                             .num_dims = (int32_t)a->shape->num_dims,
+                             .tiled = a->tiled};
+  size_t n = a->shape->num_dims, element = pc_element(a->shape->type);
+  whole(a, i.dims);
+  memcpy(i.shard_dims, a->shape->dims, n * sizeof *i.shard_dims);
+  memcpy(i.tiles, a->tiles, n * sizeof *i.tiles);
+  pc_bytes(i.dims, n, element, &i.bytes);
+  pc_bytes(i.shard_dims, n, element, &i.shard_bytes);
+  PC_WRITE(info, i);
+  pc_let(a);
+  return 0;
+}
+
+pathways_error pathways_array_devices(pathways_array array, int32_t* devices, size_t room) {
+  pc_array* a;
+  if (devices == NULL && room) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_devices: the list is NULL");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  for (size_t i = 0; i < a->num_shards && i < room; i++) devices[i] = a->shards[i].device->id;
+  pc_let(a);
+  return 0;
+}
+
+static pathways_error ready_event(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event) {
+  PW_ARGS(PJRT_Buffer_ReadyEvent_Args, a);
+  a.buffer = buffer;
+  PJRT_Error* err = api->PJRT_Buffer_ReadyEvent(&a);
+  *event = a.event;
+  return pc_take(err);
+}
+
+pathways_error pathways_array_ready(pathways_array array, pathways_future* future) {
+  pc_array* a;
+  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_ready: the future is NULL: expected where to write its handle");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  const PJRT_Api* api = a->base.session->api;
+  pc_future* f = pc_future_make(a->base.session, a->num_shards);
+  pathways_error err = 0;
+  size_t i = 0;
+  for (; i < a->num_shards && err == 0; i++) {
+    PJRT_Event* event;
+    if ((err = ready_event(api, a->shards[i].buffer, &event)) == 0) pc_future_on(f, event, NULL, NULL);
+    else pc_future_one(f, NULL);
+  }
+  for (; i < a->num_shards; i++) pc_future_one(f, NULL);
+  if (err) pc_future_abandon(f);
+  else pc_future_give(f, future);
+  pc_future_one(f, NULL);
+  pc_let(a);
+  return err;
+}
+
+// ---- into this process's memory ----
+
+// fetch begins to copy a shard, dense and row by row.
+static pathways_error fetch(const pc_array* a, size_t shard, void* to, int64_t size, PJRT_Event** event) {
+  int64_t order[PATHWAYS_MAX_DIMS];
+  size_t n = a->shape->num_dims;
+  for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
+  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = order;
+  layout.tiled.minor_to_major_size = n;
+  PW_ARGS(PJRT_Buffer_ToHostBuffer_Args, get);
+  get.src = a->shards[shard].buffer;
+  get.host_layout = &layout;
+  get.dst = to;
+  get.dst_size = (size_t)size;
+  PJRT_Error* err = a->base.session->api->PJRT_Buffer_ToHostBuffer(&get);
+  if (err == NULL) atomic_fetch_add_explicit(&a->base.session->fetches, 1, memory_order_relaxed);
+  *event = get.event;
+  return pc_take(err);
+}
+
+// A piece on its way to its place in the whole array.
+typedef struct {
+  pw_shape* shape;  // counted
+  char* to;
+  size_t element;
+  int64_t strides[PATHWAYS_MAX_DIMS];
+  char bytes[];
+} piece;
+
+static void arrived(void* arg, bool failed) {
+  piece* p = arg;
+  if (!failed) pc_box(p->bytes, p->to, p->shape->dims, p->strides, p->shape->num_dims, p->element, true);
+  pw_shape_drop(p->shape);
+  free(p);
+}
+
+pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future) {
+  pc_array* a;
+  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: the future is NULL: expected where to write its handle");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  pathways_error err = 0;
+  size_t n = a->shape->num_dims, element = pc_element(a->shape->type);
+  int64_t dims[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS], start[PATHWAYS_MAX_DIMS], bytes, all;
+  pc_bytes(a->shape->dims, n, element, &bytes);
+  all = bytes;
+  if (shard == PATHWAYS_WHOLE) {
+    if (!a->tiled)
+      err = pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                    "array_read: it is not known how the %zu shards of this array lie; say so in pathways_compile_options.outputs, or read them one by one",
+                    a->num_shards);
+    whole(a, dims);
+    pc_bytes(dims, n, element, &all);
+    dense(dims, n, element, strides);
+  } else {
+    err = pc_shard(a, shard);
+  }
+  if (err == 0 && (size != (size_t)all || (data == NULL && size)))
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: this takes %lld bytes, and there is room for %zu%s", (long long)all, size,
+                  data ? "" : " at NULL");
+  if (err) {
+    pc_let(a);
+    return err;
+  }
+  char nothing[8];
+  if (data == NULL) data = nothing;
+  size_t first = shard == PATHWAYS_WHOLE ? 0 : (size_t)shard;
+  size_t count = shard == PATHWAYS_WHOLE ? parts(a) : 1, step = shard == PATHWAYS_WHOLE ? a->num_shards / count : 1;
+  pc_future* f = pc_future_make(a->base.session, count);
+  bool block = shard != PATHWAYS_WHOLE || is_dense(a->shape->dims, strides, n, element);
+  for (size_t i = 0; i < count; i++) {
+    if (err) {
+      pc_future_one(f, NULL);
+      continue;
+    }
+    char* to = data;
+    PJRT_Event* event;
+    piece* p = NULL;
+    if (shard == PATHWAYS_WHOLE) {
+      pc_part(a, i * step, start);
+      for (size_t d = 0; d < n; d++) to += start[d] * strides[d];
+    }
+    if (!block) {
+      p = malloc(sizeof *p + (size_t)bytes);
+      p->shape = a->shape;
+      atomic_fetch_add_explicit(&p->shape->refs, 1, memory_order_relaxed);
+      p->to = to;
+      p->element = element;
+      memcpy(p->strides, strides, sizeof strides);
+    }
+    err = fetch(a, first + i * step, p ? p->bytes : to, bytes, &event);
+    if (err == 0) {
+      pc_future_on(f, event, p ? arrived : NULL, p);
+    } else {
+      if (p) arrived(p, true);
+      pc_future_one(f, NULL);
+    }
+  }
+  pc_future_one(f, NULL);
+  if (err) {
+    // What has begun writes into the caller's memory: it is waited for.
+    uint64_t handle;
+    pc_future_give(f, &handle);
+    pathways_error ignored = pathways_future_wait(handle, -1);
+    if (ignored) pathways_drop(ignored);
+    pc_discard(handle);
+  } else {
+    pc_future_give(f, future);
+  }
+  pc_let(a);
+  return err;
+}
+
+// ---- to other devices ----
+
+pathways_error pathways_array_copy(pathways_array array, const int32_t* ids, size_t num_devices, pathways_array* copy) {
+  pc_array* a;
+  if (ids == NULL || copy == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the devices, or where to write the handle, is NULL");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  pc_session* s = a->base.session;
+  size_t n = a->num_shards;
+  pathways_error err = 0;
+  pc_device** devices = calloc(n, sizeof *devices);
+  if (num_devices != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the array has %zu shards, and %zu devices are named", n, num_devices);
+  if (err == 0) err = pc_devices(s, ids, n, devices);
+  if (err == 0) {
+    atomic_fetch_add_explicit(&a->shape->refs, 1, memory_order_relaxed);
+    pc_array* b = pc_array_make(s, a->shape, a->tiled ? a->tiles : NULL, n);
+    for (size_t i = 0; i < n && err == 0; i++) {
+      PW_ARGS(PJRT_Buffer_CopyToMemory_Args, to);
+      to.buffer = a->shards[i].buffer;
+      to.dst_memory = devices[i]->memory;
+      if ((err = pc_take(s->api->PJRT_Buffer_CopyToMemory(&to)))) break;
+      b->shards[i].buffer = to.dst_buffer;
+      b->shards[i].device = devices[i];
+    }
+    if (err) pc_array_free(b);
+    else err = pc_new(&b->base, PC_ARRAY, s, copy);
+  }
+  free(devices);
+  pc_let(a);
+  return err;
+}
+
+// ---- views ----
+
+typedef struct {
+  pc_object base;
+  pc_array* array;  // held
+  PJRT_Buffer* buffer;
+} view;
+
+void pc_view_destroy(pc_object* o) {
+  view* v = (view*)o;
+  PW_ARGS(PJRT_Buffer_DecreaseExternalReferenceCount_Args, a);
+  a.buffer = v->buffer;
+  PJRT_Error* err = o->session->api->PJRT_Buffer_DecreaseExternalReferenceCount(&a);
+  if (err) pw_error_free(err);
+  pc_let(v->array);
+  free(v);
+}
+
+// look_at waits for a shard and gives its address, with one more external reference.
+static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, const void** data) {
+  PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
+  on.buffer = buffer;
+  PC_TRY(pc_take(api->PJRT_Buffer_IsOnCpu(&on)));
+  if (!on.is_on_cpu)
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not in this process's memory; copy them with pathways_array_read");
+  PJRT_Event* event;
+  PC_TRY(ready_event(api, buffer, &event));
+  PW_ARGS(PJRT_Event_Await_Args, await);
+  await.event = event;
+  pathways_error err = pc_take(api->PJRT_Event_Await(&await));
+  pc_event_drop(api, event);
+  if (err) return err;
+  PW_ARGS(PJRT_Buffer_GetMemoryLayout_Args, layout);
+  layout.buffer = buffer;
+  PC_TRY(pc_take(api->PJRT_Buffer_GetMemoryLayout(&layout)));
+  bool dense = layout.layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled && layout.layout.tiled.num_tiles == 0;
+  for (size_t i = 0; dense && i < layout.layout.tiled.minor_to_major_size; i++)
+    dense = layout.layout.tiled.minor_to_major[i] == (int64_t)(layout.layout.tiled.minor_to_major_size - 1 - i);
+  if (!dense) return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not row by row; copy them with pathways_array_read");
+  PW_ARGS(PJRT_Buffer_IncreaseExternalReferenceCount_Args, keep);
+  PW_ARGS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, at);
+  keep.buffer = at.buffer = buffer;
+  PC_TRY(pc_take(api->PJRT_Buffer_IncreaseExternalReferenceCount(&keep)));
+  if ((err = pc_take(api->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&at)))) {
+    PW_ARGS(PJRT_Buffer_DecreaseExternalReferenceCount_Args, let);
+    let.buffer = buffer;
+    PJRT_Error* late = api->PJRT_Buffer_DecreaseExternalReferenceCount(&let);
+    if (late) pw_error_free(late);
+  }
+  *data = at.device_memory_ptr;
+  return err;
+}
+
+pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways_view* handle, const void** data) {
+  pc_array* a;
+  if (handle == NULL || data == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_view: the view, or where to write the address, is NULL");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  pathways_error err = pc_shard(a, shard);
+  if (err == 0 && pw_type_bits(a->shape->type) < 8 && a->shape->type != PJRT_Buffer_Type_PRED)
+    err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: several of the array's elements share a byte; copy them with pathways_array_read");
+  const void* at;
+  if (err == 0) err = look_at(a->base.session->api, a->shards[shard].buffer, &at);
+  if (err) {
+    pc_let(a);
+    return err;
+  }
+  view* v = calloc(1, sizeof *v);
+  v->array = a;
+  v->buffer = a->shards[shard].buffer;
+  pc_new(&v->base, PC_VIEW, a->base.session, handle);
+  *data = at;
+  return 0;
+}

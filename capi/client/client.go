@@ -1,0 +1,24 @@
+// Package client is the stable C API for programs that are not JAX: sessions,
+// programs, arrays, runs and futures, as openpathways.h describes them. All of it
+// is C; this file makes it part of the build.
+//
+// It stands on the two function tables of this library, which it calls as a PJRT
+// client does: capi/pjrt for this process's devices, capi/remote for a cluster's.
+// So a session of either kind has the order, the promises and the errors that JAX
+// has, several may be open at once, and a call has no entry into Go but the door's.
+//
+// # Guarantees
+//
+// No handle, whatever its bits, ends the process. A call that fails leaves nothing
+// behind. Nothing here is locked while a door or a callback runs.
+//
+// Only capi/lib imports it.
+package client
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra
+#include "client.h"
+*/
+import "C"
+
+import _ "github.com/openpathways/pathways/capi/edge" // what client.h declares

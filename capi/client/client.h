@@ -1,0 +1,173 @@
+// What the files of this package share: objects behind handles, and the doors.
+#ifndef PATHWAYS_CAPI_CLIENT_H_
+#define PATHWAYS_CAPI_CLIENT_H_
+
+#include <pthread.h>
+
+#include "edge.h"
+#include "openpathways.h"
+
+// ---- errors (error.c) ----
+
+pathways_error pc_fail(pathways_code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// pc_fail_with takes a malloc'd message.
+pathways_error pc_fail_with(pathways_code code, char* message);
+// pc_take makes an error of a door's, and frees that. 0 for NULL.
+pathways_error pc_take(PJRT_Error* error);
+pathways_error pc_forked(void);
+
+#define PC_TRY(call)                \
+  do {                              \
+    pathways_error err_ = (call);   \
+    if (err_) return err_;          \
+  } while (0)
+
+// PC_READ copies a caller's struct as far as both know it. NULL and a size that
+// cannot be right are errors.
+#define PC_READ(type, name, from, what)                                                                   \
+  type name;                                                                                              \
+  memset(&name, 0, sizeof name);                                                                          \
+  if ((from) == NULL || (from)->struct_size < sizeof(size_t) || (from)->struct_size > PC_LARGEST)         \
+    return pc_no_struct(what, (from) != NULL);                                                            \
+  memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name)
+enum { PC_LARGEST = 1 << 16 };  // bytes; no struct of a later version is larger
+pathways_error pc_no_struct(const char* what, bool there);
+
+// PC_WRITE copies a struct of ours to the caller's as far as that goes.
+#define PC_WRITE(to, from)                                                                       \
+  do {                                                                                           \
+    size_t size_ = (to)->struct_size;                                                            \
+    (from).struct_size = size_;                                                                  \
+    memcpy((to), &(from), size_ < sizeof(from) ? size_ : sizeof(from));                          \
+  } while (0)
+
+// ---- objects (handle.c) ----
+
+typedef enum { PC_ERROR = 1, PC_SESSION, PC_EXECUTABLE, PC_ARRAY, PC_FUTURE, PC_VIEW } pc_kind;
+
+struct pc_session;
+
+// pc_object begins every object. It is counted: one for the handle, one for each
+// call that is in the middle of something with it, and for each object that needs it.
+typedef struct pc_object {
+  pc_kind kind;
+  uint32_t slot, generation;
+  struct pc_session* session;            // held by it; NULL for sessions and errors
+  struct pc_object *previous, *next;     // in the session's list
+} pc_object;
+
+// pc_new gives an object a place and a handle; the object's one reference is the
+// handle's. It fails, and destroys the object, where its session has ended.
+pathways_error pc_new(pc_object* object, pc_kind kind, struct pc_session* session, uint64_t* handle);
+// pc_get gives the object of a handle, with a reference.
+pathways_error pc_get(uint64_t handle, pc_kind kind, void* object);
+void pc_hold(pc_object* object);
+// pc_let gives up a reference; the last destroys the object.
+void pc_let(void* object);
+// pc_let_later is for threads of a plugin's, on which no session may end.
+void pc_let_later(pc_object* object);
+// pc_discard drops a handle that may be stale.
+void pc_discard(uint64_t handle);
+// pc_end drops the handles of everything in a session's list.
+void pc_end(struct pc_session* session);
+
+// How each kind is destroyed, without its reference to the session.
+void pc_error_destroy(pc_object* object);
+void pc_session_destroy(pc_object* object);
+void pc_executable_destroy(pc_object* object);
+void pc_array_destroy(pc_object* object);
+void pc_future_destroy(pc_object* object);
+void pc_view_destroy(pc_object* object);
+
+// ---- sessions (session.c) ----
+
+typedef struct {
+  PJRT_Device* device;
+  PJRT_Memory* memory;  // the default
+  int32_t id;
+} pc_device;
+
+typedef struct pc_session {
+  pc_object base;
+  const PJRT_Api* api;  // of the door; lives for ever
+  PJRT_Client* client;
+  bool cluster, on_host;
+  pc_device* devices;
+  size_t num_devices;
+  pthread_mutex_t mu;  // guards the list and ended
+  pc_object* first;    // executables and arrays
+  bool ended;
+  _Atomic int64_t arrays, executables, runs, puts, fetches;
+} pc_session;
+
+// pc_devices finds devices by id, or the first n for NULL. List is of n.
+pathways_error pc_devices(pc_session* s, const int32_t* ids, size_t n, pc_device** list);
+// pc_device_of gives the device of a door's; NULL where there is none.
+pc_device* pc_device_of(const pc_session* s, PJRT_Device* device);
+
+// ---- executables (executable.c) ----
+
+typedef struct {
+  pw_shape* shape;  // of a shard
+  bool tiled;
+  int64_t tiles[PATHWAYS_MAX_DIMS];
+} pc_output;
+
+typedef struct pc_executable {
+  pc_object base;
+  PJRT_LoadedExecutable* loaded;
+  char name[128];
+  pc_device** devices;  // one a row
+  size_t num_devices;
+  pc_output* outputs;
+  size_t num_outputs;
+} pc_executable;
+
+// ---- arrays (array.c) ----
+
+typedef struct pc_array {
+  pc_object base;
+  pw_shape* shape;  // of a shard
+  bool tiled;
+  int64_t tiles[PATHWAYS_MAX_DIMS];
+  size_t num_shards;
+  struct {
+    PJRT_Buffer* buffer;
+    pc_device* device;
+  } shards[];
+} pc_array;
+
+// pc_array_make gives an array of n shards, without a handle: pc_array_destroy frees
+// it. Tiles are NULL where it is not known how the shards lie. Takes the shape.
+pc_array* pc_array_make(pc_session* s, pw_shape* shape, const int64_t* tiles, size_t n);
+void pc_array_free(pc_array* array);  // one that has no handle yet
+pathways_error pc_shard(const pc_array* array, int32_t shard);  // whether there is one
+size_t pc_element(PJRT_Buffer_Type type);                         // bytes in host memory
+// pc_bytes multiplies dims and an element's size, and refuses what is no number of
+// bytes.
+bool pc_bytes(const int64_t* dims, size_t num_dims, size_t element, int64_t* bytes);
+// pc_part gives where a shard begins in the whole array.
+void pc_part(const pc_array* array, size_t shard, int64_t* start);
+// pc_box copies a box of dims between a dense array and bytes with strides.
+void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element, bool out);
+
+// ---- futures (future.c) ----
+
+typedef struct pc_future pc_future;
+// pc_future_make gives a future of so many events and one more, pc_future_done, with
+// two references: the maker's and that of what is to come. It has no handle.
+pc_future* pc_future_make(pc_session* s, size_t events);
+// pc_future_on takes an event of a door's, which is one of those to come. Where
+// `ended` is not NULL it is called first, on a thread of the plugin's.
+void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool failed), void* arg);
+// pc_future_one is an event that came, with its error or NULL.
+void pc_future_one(pc_future* f, PJRT_Error* error);
+pathways_error pc_future_give(pc_future* f, uint64_t* handle);  // takes the maker's reference
+void pc_future_abandon(pc_future* f);                           // gives it up
+
+// pc_later has a function called on the library's thread.
+void pc_later(void (*call)(void* arg), void* arg);
+// pc_event_drop destroys a door's event.
+void pc_event_drop(const PJRT_Api* api, PJRT_Event* event);
+
+#endif  // PATHWAYS_CAPI_CLIENT_H_

@@ -1,0 +1,244 @@
+// Futures, and the one thread that callbacks run on.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+
+// ---- the library's thread ----
+
+typedef struct task {
+  struct task* next;
+  void (*call)(void* arg);
+  void* arg;
+} task;
+
+static pthread_mutex_t tasks_mu = PTHREAD_MUTEX_INITIALIZER;  // guards what follows
+static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
+static task *first, *last;
+static bool running;
+
+static void* run(void* nothing) {
+  (void)nothing;
+  pthread_mutex_lock(&tasks_mu);
+  for (;;) {
+    while (first == NULL) pthread_cond_wait(&more, &tasks_mu);
+    task* t = first;
+    first = t->next;
+    pthread_mutex_unlock(&tasks_mu);
+    t->call(t->arg);
+    free(t);
+    pthread_mutex_lock(&tasks_mu);
+  }
+  return NULL;
+}
+
+void pc_later(void (*call)(void* arg), void* arg) {
+  task* t = malloc(sizeof *t);
+  *t = (task){.call = call, .arg = arg};
+  pthread_mutex_lock(&tasks_mu);
+  if (!running) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attributes, run, NULL)) abort();  // a process without threads has no devices either
+    pthread_attr_destroy(&attributes);
+    running = true;
+  }
+  if (first) last->next = t;
+  else first = t;
+  last = t;
+  pthread_cond_signal(&more);
+  pthread_mutex_unlock(&tasks_mu);
+}
+
+// ---- futures ----
+
+enum { kPending, kReady, kFailed };
+
+typedef struct callback {
+  struct callback* next;
+  void (*then)(pathways_error error, void* arg);
+  void* arg;
+  pc_future* future;  // held
+} callback;
+
+struct pc_future {
+  pc_object base;
+  uint64_t handle;
+  const PJRT_Api* api;
+  _Atomic uint32_t state;  // what waiters sleep on
+  _Atomic uint32_t waiters;
+  _Atomic size_t left;  // events to come
+  pthread_mutex_t mu;   // guards what follows, until the state is no longer kPending
+  callback* callbacks;  // latest first
+  pathways_code code;
+  char* message;
+};
+
+pc_future* pc_future_make(pc_session* s, size_t events) {
+  pc_future* f = calloc(1, sizeof *f);
+  f->api = s->api;
+  f->left = events + 1;
+  pthread_mutex_init(&f->mu, NULL);
+  pc_new(&f->base, PC_FUTURE, s, &f->handle);
+  pc_hold(&f->base);
+  return f;
+}
+
+pathways_error pc_future_give(pc_future* f, uint64_t* handle) {
+  *handle = f->handle;
+  return 0;
+}
+
+void pc_future_abandon(pc_future* f) { pc_discard(f->handle); }
+
+void pc_future_destroy(pc_object* o) {
+  pc_future* f = (pc_future*)o;
+  pthread_mutex_destroy(&f->mu);
+  free(f->message);
+  free(f);
+}
+
+// result gives the error of a future that is not pending.
+static pathways_error result(pc_future* f) {
+  return atomic_load_explicit(&f->state, memory_order_acquire) == kFailed
+             ? pc_fail(f->code, "%s", f->message ? f->message : "")
+             : 0;
+}
+
+static void call_back(void* arg) {
+  callback* c = arg;
+  c->then(result(c->future), c->arg);
+  pc_let(c->future);
+  free(c);
+}
+
+void pc_future_one(pc_future* f, PJRT_Error* error) {
+  if (error) {
+    PJRT_Error_Code code;
+    const char* message;
+    size_t size;
+    pw_error_read(error, &code, &message, &size);
+    pthread_mutex_lock(&f->mu);
+    if (f->code == PATHWAYS_OK) {  // the first counts
+      f->code = code ? (pathways_code)code : PATHWAYS_UNKNOWN;
+      f->message = strndup(message, size);
+    }
+    pthread_mutex_unlock(&f->mu);
+    pw_error_free(error);
+  }
+  if (atomic_fetch_sub_explicit(&f->left, 1, memory_order_acq_rel) != 1) return;
+  pthread_mutex_lock(&f->mu);
+  callback *c = f->callbacks, *oldest = NULL;
+  f->callbacks = NULL;
+  atomic_store(&f->state, f->code ? kFailed : kReady);
+  pthread_mutex_unlock(&f->mu);
+  if (atomic_load(&f->waiters)) syscall(SYS_futex, &f->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  while (c) {  // in the order of their coming
+    callback* next = c->next;
+    c->next = oldest;
+    oldest = c;
+    c = next;
+  }
+  while (oldest) {
+    callback* next = oldest->next;
+    pc_later(call_back, oldest);
+    oldest = next;
+  }
+  pc_let_later(&f->base);
+}
+
+void pc_event_drop(const PJRT_Api* api, PJRT_Event* event) {
+  PW_ARGS(PJRT_Event_Destroy_Args, a);
+  a.event = event;
+  PJRT_Error* err = event ? api->PJRT_Event_Destroy(&a) : NULL;
+  if (err) pw_error_free(err);
+}
+
+typedef struct {
+  pc_future* future;
+  void (*ended)(void* arg, bool failed);
+  void* arg;
+} watched;
+
+static void on_event(PJRT_Error* error, void* arg) { pc_future_one(arg, error); }
+
+static void on_watched(PJRT_Error* error, void* arg) {
+  watched w = *(watched*)arg;
+  free(arg);
+  w.ended(w.arg, error != NULL);
+  pc_future_one(w.future, error);
+}
+
+void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool failed), void* arg) {
+  PW_ARGS(PJRT_Event_OnReady_Args, on);
+  on.event = event;
+  on.callback = on_event;
+  on.user_arg = f;
+  if (ended) {
+    watched* w = malloc(sizeof *w);
+    *w = (watched){f, ended, arg};
+    on.callback = on_watched;
+    on.user_arg = w;
+  }
+  const PJRT_Api* api = f->api;
+  PJRT_Error* err = api->PJRT_Event_OnReady(&on);
+  if (err) on.callback(err, on.user_arg);
+  pc_event_drop(api, event);
+}
+
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+pathways_error pathways_future_wait(pathways_future future, int64_t timeout_ns) {
+  pc_future* f;
+  PC_TRY(pc_get(future, PC_FUTURE, &f));
+  if (atomic_load_explicit(&f->state, memory_order_acquire) == kPending && timeout_ns) {
+    int64_t end = timeout_ns > 0 ? now() : 0;
+    end = timeout_ns > INT64_MAX - end ? INT64_MAX : end + timeout_ns;
+    atomic_fetch_add(&f->waiters, 1);
+    while (atomic_load(&f->state) == kPending) {
+      struct timespec rest, *limit = NULL;
+      if (timeout_ns > 0) {
+        int64_t left = end - now();
+        if (left <= 0) break;
+        rest = (struct timespec){left / 1000000000, left % 1000000000};
+        limit = &rest;
+      }
+      syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, kPending, limit, NULL, 0);
+    }
+    atomic_fetch_sub(&f->waiters, 1);
+  }
+  pathways_error err = atomic_load_explicit(&f->state, memory_order_acquire) == kPending
+                           ? pc_fail(PATHWAYS_DEADLINE_EXCEEDED, "the future is not ready yet, after %lld ns", (long long)timeout_ns)
+                           : result(f);
+  pc_let(f);
+  return err;
+}
+
+pathways_error pathways_future_then(pathways_future future, void (*then)(pathways_error error, void* arg), void* arg) {
+  pc_future* f;
+  if (then == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "future_then: the function is NULL");
+  PC_TRY(pc_get(future, PC_FUTURE, &f));
+  callback* c = malloc(sizeof *c);
+  *c = (callback){.then = then, .arg = arg, .future = f};  // takes the reference
+  pthread_mutex_lock(&f->mu);
+  bool pending = atomic_load_explicit(&f->state, memory_order_acquire) == kPending;
+  if (pending) {
+    c->next = f->callbacks;
+    f->callbacks = c;
+  }
+  pthread_mutex_unlock(&f->mu);
+  if (!pending) pc_later(call_back, c);
+  return 0;
+}
