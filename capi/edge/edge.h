@@ -88,6 +88,7 @@ extern int pwGoCost(char* format, size_t format_size, char* program, size_t size
 // True in the child of a fork: Go does not run there.
 extern bool pw_forked;
 PJRT_Error* pw_forked_error(void);
+char* pw_forked_refusal(void);  // the same for the C API, see pathways.h
 
 // ---- where the user's program is ----
 

@@ -8,7 +8,8 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-extern bool pw_forked;
+extern bool pw_forked;  // edge.h
+char* pw_forked_refusal(void);
 
 pw_port pw_port_of(const char* program) {
   if (strcmp(program, PW_EXPORT) == 0) return PW_EXPORTS;
@@ -182,11 +183,6 @@ bool pw_imported(pw_held** held, size_t n) {
 
 // ---- the C API, see pathways.h ----
 
-static char* refused(void) {
-  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                "with multiprocessing.get_context(\"spawn\")");
-}
-
 SHOWN size_t pathways_exported(uint64_t* arrays, size_t space) {
   if (pw_forked) return 0;
   stack* s = &self()->out;
@@ -213,7 +209,7 @@ SHOWN void pathways_release(const uint64_t* arrays, size_t n) {
 
 SHOWN char* pathways_plan(size_t num_dims, const int64_t* dims, size_t num_from, const int64_t* from, size_t num_to,
                           const int64_t* to, const char* memory, uint64_t* plan) {
-  if (pw_forked) return refused();
+  if (pw_forked) return pw_forked_refusal();
   return pwGoPlan(num_dims, (int64_t*)dims, num_from, (int64_t*)from, num_to, (int64_t*)to, (char*)memory, plan);
 }
 
@@ -222,7 +218,7 @@ SHOWN void pathways_plan_free(uint64_t plan) {
 }
 
 SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
-  if (pw_forked) return refused();
+  if (pw_forked) return pw_forked_refusal();
   pw_held *held = find(array, false), *made = NULL;
   if (held == NULL) return strdup("NOT_FOUND: the array that is to move is held no more");
   char* refusal = held->door->reshard(held, plan, &made);

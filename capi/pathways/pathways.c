@@ -9,12 +9,6 @@
 #include "door.h"
 #include "table.h"
 
-// Nothing of Go runs in the child of a fork.
-static char* refused(void) {
-  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                "with multiprocessing.get_context(\"spawn\")");
-}
-
 int pathways_plugin_dirs(const char* directories) {
   if (pw_forked) return 1;
   pwGoDirs((char*)directories);
@@ -22,16 +16,16 @@ int pathways_plugin_dirs(const char* directories) {
 }
 
 char* pathways_set_cluster(const char* address, const char* versions) {
-  return pw_forked ? refused() : pw_choose(address ? address : "", versions ? versions : "");
+  return pw_forked ? pw_forked_refusal() : pw_choose(address ? address : "", versions ? versions : "");
 }
 
 char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }
 
 char* pathways_stats(void) { return pw_forked ? strdup("{}") : pwGoStats(); }
 
-char* pathways_trace_start(const char* path) { return pw_forked ? refused() : pw_trace_start(path); }
+char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refusal() : pw_trace_start(path); }
 
-char* pathways_trace_stop(void) { return pw_forked ? refused() : pw_trace_stop(); }
+char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pw_trace_stop(); }
 
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
 
@@ -39,7 +33,7 @@ void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(lo
 
 int pathways_main(int argc, char** argv, const char* environment) {
   if (!pw_forked) return pwGoMain(argc, argv, (char*)environment);
-  char* why = refused();
+  char* why = pw_forked_refusal();
   fprintf(stderr, "pathways: %s\n", why);
   free(why);
   return 1;

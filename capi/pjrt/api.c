@@ -27,6 +27,11 @@ PJRT_Error* pw_forked_error(void) {
                   "parent; start processes with multiprocessing.get_context(\"spawn\")");
 }
 
+char* pw_forked_refusal(void) {
+  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
+                "with multiprocessing.get_context(\"spawn\")");
+}
+
 static void load(void) {
   int code = 0;
   PW_COUNT(go_entries, 1);

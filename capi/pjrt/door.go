@@ -466,3 +466,27 @@ func PluginDirs() []string {
 	defer mu.Unlock()
 	return append(slices.Clip(dirs), beside()...)
 }
+
+// Latest is the session made last of those that are open, or 0.
+func Latest() uint64 {
+	all := sessions.Load()
+	if all == nil {
+		return 0
+	}
+	for i := len(*all); i > 0; i-- {
+		if (*all)[i-1] != nil {
+			return uint64(i)
+		}
+	}
+	return 0
+}
+
+// Slices gives who grants a session's slices.
+//
+// Errors: UNAVAILABLE after its end.
+func Slices(id uint64) (client.Slices, error) {
+	if s := get(C.uint64_t(id)); s != nil {
+		return s, nil
+	}
+	return nil, closed()
+}

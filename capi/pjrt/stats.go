@@ -128,7 +128,7 @@ func Shutdown(timeout time.Duration) error {
 	done := make(chan struct{})
 	go func() {
 		for _, s := range open {
-			s.Island().Close()
+			s.Stop()
 		}
 		close(done)
 	}()

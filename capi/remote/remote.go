@@ -248,3 +248,25 @@ func (s *session) close() {
 		fmt.Fprintln(os.Stderr, "pathways:", err)
 	}
 }
+
+// Latest is the session made last of those that are open, or 0.
+func Latest() uint64 {
+	all := open()
+	for i := len(all) - 1; i >= 0; i-- {
+		if !all[i].closed.Load() {
+			return all[i].number
+		}
+	}
+	return 0
+}
+
+// Slices gives who grants a session's slices.
+//
+// Errors: UNAVAILABLE after its end.
+func Slices(id uint64) (client.Slices, error) {
+	s, err := of(C.uint64_t(id))
+	if err != nil {
+		return nil, err
+	}
+	return s.cluster, nil
+}

@@ -249,11 +249,16 @@ func (s *Session) Memory(device int) store.Usage { return s.table.Device(device)
 // Objects is the number of objects alive.
 func (s *Session) Objects() int { return s.table.Len() }
 
-// Close ends the session: what waits fails, what is being launched is waited
-// for, and all its objects go.
-func (s *Session) Close() {
-	s.closed.Store(true)
+// Stop ends submission: what waits fails, what is being launched is waited for,
+// and slices go.
+func (s *Session) Stop() {
 	s.local.end(executor.ErrClosed)
 	s.island.Close()
+}
+
+// Close ends the session: it stops, and all its objects go.
+func (s *Session) Close() {
+	s.closed.Store(true)
+	s.Stop()
 	s.table.DropOwner(store.Owner(s.id), nil)
 }

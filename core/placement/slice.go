@@ -57,6 +57,9 @@ func (s *Slice) Behind() []Device { return s.behind }
 // kind that is not there; RESOURCE_EXHAUSTED where there are too few such devices,
 // or the session has too much already; ALREADY_EXISTS.
 func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, error) {
+	if err := w.Check(); err != nil {
+		return nil, err
+	}
 	mine := m.slices[session]
 	if mine[number] != nil {
 		return nil, status.New(status.AlreadyExists, "slice %d is there already; numbers of slices are used once", number)
@@ -196,9 +199,6 @@ type unit struct {
 
 // choose gives the devices for a slice that has had some of them before.
 func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
-	if err := w.Check(); err != nil {
-		return nil, err
-	}
 	all, err := m.candidates(view, w, old)
 	if err != nil {
 		return nil, err

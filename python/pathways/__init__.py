@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pathways._doctor import Report
     from pathways._pipeline import Pipeline
+    from pathways._slices import VirtualDeviceSet
 
 __all__ = [
     "PathwaysError",
@@ -42,6 +43,7 @@ __all__ = [
     "devices",
     "doctor",
     "init",
+    "make_virtual_device_set",
     "pipeline",
     "reshard",
     "shutdown",
@@ -119,6 +121,16 @@ def reshard(arrays: Any, shardings: Any) -> Any:
     from pathways import _reshard
 
     return _reshard.reshard(arrays, shardings)
+
+
+def make_virtual_device_set() -> VirtualDeviceSet:
+    """Makes an empty set of slices: devices that the resource manager grants together.
+
+    ``slice = pathways.make_virtual_device_set().add_slice(devices=2)``; ``slice.devices`` are JAX devices.
+    """
+    from pathways._slices import VirtualDeviceSet
+
+    return VirtualDeviceSet()
 
 
 def pipeline(

@@ -1,0 +1,102 @@
+package pathways
+
+/*
+#include "pathways.h"
+*/
+import "C"
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/capi/remote"
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Each door numbers its sessions; here those of a cluster are odd.
+func latest() (session uint64, err error) {
+	if id := remote.Latest(); id > 0 {
+		return id<<1 | 1, nil
+	}
+	if id := pjrt.Latest(); id > 0 {
+		return id << 1, nil
+	}
+	return 0, status.New(status.FailedPrecondition, "slices are of a PJRT client's devices, and there is no client; make one first")
+}
+
+func slicesOf(session uint64) (client.Slices, error) {
+	if session&1 == 1 {
+		return remote.Slices(session >> 1)
+	}
+	return pjrt.Slices(session >> 1)
+}
+
+// refuse turns an error, or a panic of its caller, into what C takes.
+func refuse(err *error, refusal **C.char) {
+	if p := recover(); p != nil {
+		*err = held.Bug(p)
+	}
+	if *err != nil {
+		*refusal = C.CString(held.Refusal(*err))
+	}
+}
+
+//export pwGoSlice
+func pwGoSlice(n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, slice *C.pathways_slice, devices *C.uint32_t) (refusal *C.char) {
+	var err error
+	defer refuse(&err, &refusal)
+	w := placement.Want{Devices: int(n), Island: C.GoString(island), Kind: C.GoString(kind)}
+	for _, d := range unsafe.Slice(topology, dims) {
+		w.Topology = append(w.Topology, int(d))
+	}
+	session, err := latest()
+	if err != nil {
+		return nil
+	}
+	of, err := slicesOf(session)
+	if err != nil {
+		return nil
+	}
+	number, granted, err := of.Grant(context.Background(), w)
+	if err == nil {
+		*slice = C.pathways_slice{session: C.uint64_t(session), number: C.uint64_t(number)}
+		write(devices, granted)
+	}
+	return nil
+}
+
+//export pwGoSliceRemap
+func pwGoSliceRemap(slice C.pathways_slice, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
+	var err error
+	defer refuse(&err, &refusal)
+	of, err := slicesOf(uint64(slice.session))
+	if err != nil {
+		return nil
+	}
+	granted, err := of.Remap(context.Background(), uint64(slice.number))
+	if err == nil && len(granted) != int(n) {
+		err = status.New(status.InvalidArgument, "the slice has %d devices, and room was given for %d", len(granted), int(n))
+	}
+	if err == nil {
+		write(devices, granted)
+	}
+	return nil
+}
+
+//export pwGoSliceRelease
+func pwGoSliceRelease(slice C.pathways_slice) {
+	if of, err := slicesOf(uint64(slice.session)); err == nil { // otherwise it has gone with its session
+		of.Release(uint64(slice.number))
+	}
+}
+
+func write(to *C.uint32_t, devices []int) {
+	out := unsafe.Slice((*uint32)(to), len(devices))
+	for i, d := range devices {
+		out[i] = uint32(d)
+	}
+}

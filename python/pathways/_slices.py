@@ -1,0 +1,206 @@
+"""Virtual device sets: devices that are granted to this process together.
+
+The resource manager is the library's own for the devices of this process, and the controller of a cluster, which knows
+what all its sessions were granted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pathways import _backend, _native
+from pathways._errors import PathwaysError
+
+if TYPE_CHECKING:
+    import jax
+
+
+class _Name(ctypes.Structure):
+    _fields_ = (("session", ctypes.c_uint64), ("number", ctypes.c_uint64))
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = _native.load()
+    devices = ctypes.POINTER(ctypes.c_uint32)
+    for name, result, arguments in (
+        (
+            "pathways_slice_grant",
+            ctypes.c_void_p,
+            [
+                ctypes.c_int64,
+                ctypes.POINTER(ctypes.c_int64),
+                ctypes.c_size_t,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.POINTER(_Name),
+                devices,
+            ],
+        ),
+        ("pathways_slice_remap", ctypes.c_void_p, [_Name, devices, ctypes.c_size_t]),
+        ("pathways_slice_release", None, [_Name]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        n = operator.index(value)
+    except TypeError:
+        n = -1
+    if not 0 < n < 1 << 31:
+        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected a positive whole number")
+    return n
+
+
+class Slice:
+    """Devices that were granted together: JAX devices, for meshes, shardings, `pmap` and `device_put`.
+
+    Used as a context manager it is released at the end of the block.
+    """
+
+    def __init__(self, devices: int, topology: tuple[int, ...], island: str | None, kind: str | None):
+        have = _backend.devices()
+        self.topology = topology or (devices,)  # the shape of the slice; `devices` is row-major in it
+        self.island, self.kind = island, kind
+        self._name, granted = _Name(), (ctypes.c_uint32 * min(devices, len(have)))()
+        sizes = (ctypes.c_int64 * len(topology))(*topology)
+        words = [(word or "").encode() for word in (island, kind)]
+        _native.check(_library().pathways_slice_grant(devices, sizes, len(sizes), *words, self._name, granted))
+        self._of = have  # the devices of the session
+        self._devices: list[jax.Device] = [have[i] for i in granted]
+        self._released = False
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """The devices, row-major in `topology`.
+
+        Raises:
+          PathwaysError: FAILED_PRECONDITION where the slice was released.
+        """
+        if self._released:
+            raise PathwaysError("FAILED_PRECONDITION", f"{self!r} was released; ask for another with add_slice()")
+        return list(self._devices)
+
+    @property
+    def tpus(self) -> list[jax.Device]:
+        """The devices, by the paper's name for them."""
+        return self.devices
+
+    def remap(self) -> dict[jax.Device, jax.Device]:
+        """Asks for the devices again, with the constraints that the slice was made with.
+
+        Devices of lost workers are replaced, and others where fewer slices have the new one. Those that stay keep
+        their place in `devices`, unless the slice was made with a topology. Arrays stay where they are, or are lost
+        with their worker.
+
+        Returns:
+          what changed: the devices that the slice had before, each with the one in its place. Empty where nothing
+          changed.
+
+        Raises:
+          PathwaysError: RESOURCE_EXHAUSTED where there are too few such devices any more, FAILED_PRECONDITION where the
+            slice was released, UNAVAILABLE where its session has ended. The slice is as it was then.
+        """
+        before = self.devices
+        granted = (ctypes.c_uint32 * len(before))()
+        _native.check(_library().pathways_slice_remap(self._name, granted, len(before)))
+        self._devices = [self._of[i] for i in granted]
+        return {old: new for old, new in zip(before, self._devices, strict=True) if old != new}
+
+    def release(self) -> None:
+        """Ends the grant. The devices can be used further, but others will be granted them first. Again, it does
+        nothing."""
+        if not self._released:
+            self._released = True
+            _library().pathways_slice_release(self._name)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __enter__(self) -> Slice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        ids = ", ".join(str(device.id) for device in self._devices)
+        wants = "".join(f", {name}={v!r}" for name, v in (("island", self.island), ("kind", self.kind)) if v)
+        shape = f", topology={self.topology}" if len(self.topology) > 1 else ""
+        return f"<Slice of devices [{ids}]{shape}{wants}{', released' if self._released else ''}>"
+
+
+class VirtualDeviceSet:
+    """Slices that belong together. Used as a context manager it releases them at the end of the block."""
+
+    def __init__(self) -> None:
+        self._slices: list[Slice] = []
+
+    def add_slice(
+        self,
+        devices: int | None = None,
+        topology: Sequence[int] | None = None,
+        island: str | None = None,
+        kind: str | None = None,
+        *,
+        tpu_devices: int | None = None,
+    ) -> Slice:
+        """Asks for a slice, and waits for the answer of the resource manager.
+
+        It grants the devices that the fewest slices of all users have, of one worker where that can be, else of one
+        island. Slices share devices where there are not enough.
+
+        Args:
+          devices: how many.
+          topology: the slice's shape, whose product is the number of devices; along its last dimension devices are
+            neighbours, of one worker if that has as many. With it, `devices` may be left out.
+          island: the name of the island that they are to be of, as `pathways status` shows it; None, any.
+          kind: the kind that they are to be of, as `device.device_kind` says; None, any.
+          tpu_devices: the paper's name for `devices`.
+
+        Raises:
+          PathwaysError: INVALID_ARGUMENT for what is not there or makes no sense, RESOURCE_EXHAUSTED where there are
+            too few such devices. It says what there is.
+        """
+        if devices is not None and tpu_devices is not None:
+            raise PathwaysError("INVALID_ARGUMENT", "devices and tpu_devices are two names of one number; give one")
+        count = devices if devices is not None else tpu_devices
+        shape = tuple(_number("a size of the topology", n) for n in topology or ())
+        if count is None and not shape:
+            raise PathwaysError("INVALID_ARGUMENT", "a slice of how many devices? give devices=, or topology=")
+        slice_ = Slice(_number("devices", math.prod(shape) if count is None else count), shape, island, kind)
+        self._slices.append(slice_)
+        return slice_
+
+    @property
+    def slices(self) -> list[Slice]:
+        """The slices that were added and are not released."""
+        self._slices = [s for s in self._slices if not s._released]
+        return list(self._slices)
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """The devices of all slices, each once."""
+        return list(dict.fromkeys(device for s in self.slices for device in s.devices))
+
+    def release(self) -> None:
+        """Releases all slices."""
+        for s in self.slices:
+            s.release()
+
+    def __enter__(self) -> VirtualDeviceSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<VirtualDeviceSet of {self.slices}>"

@@ -1,0 +1,206 @@
+"""Virtual device sets, and arguments that the system moves to where a computation runs."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from fresh import run
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+@pytest.fixture
+def slices():
+    with pathways.make_virtual_device_set() as made:
+        yield made
+
+
+def ids(s) -> list[int]:
+    return [device.id for device in s.devices]
+
+
+def places() -> dict[int, tuple]:
+    """Of each device of the process, what it shares with its neighbours in a worker."""
+    return {device.id: getattr(device, "worker", None) for device in jax.devices()}
+
+
+def test_a_slice_is_a_window_of_the_devices(slices, devices):
+    s = slices.add_slice(devices=2)
+    assert len(s) == 2
+    assert all(device in devices for device in s.devices)
+    assert s.tpus == s.devices
+    assert slices.add_slice(tpu_devices=1).devices[0] not in s.devices
+    assert slices.devices == [device for s in slices.slices for device in s.devices]
+    assert re.fullmatch(r"<Slice of devices \[\d, \d\]>", repr(s))
+    assert repr(slices).startswith("<VirtualDeviceSet of [<Slice of devices [")
+
+
+def test_slices_keep_out_of_each_others_way(slices, devices):
+    granted = [ids(slices.add_slice(devices=2)) for _ in range(4)]
+    assert sorted(sum(granted, [])) == list(range(8))
+    where = places()
+    for pair in granted:
+        assert len({where[d] for d in pair}) == 1, "two devices of one worker are there"
+    shared = slices.add_slice(devices=8)  # there are no others
+    assert sorted(ids(shared)) == list(range(8))
+
+
+def test_released_devices_are_granted_again(slices):
+    first, second = slices.add_slice(devices=4), slices.add_slice(devices=4)
+    had = ids(second)
+    second.release()
+    second.release()
+    assert slices.slices == [first]
+    assert ids(slices.add_slice(devices=4)) == had
+    assert "released" in repr(second)
+    with pytest.raises(pathways.PathwaysError, match="was released") as error:
+        _ = second.devices
+    assert error.value.code == "FAILED_PRECONDITION"
+    with pytest.raises(pathways.PathwaysError, match="was released"):
+        second.remap()
+
+
+def test_remap_goes_to_what_fewer_have(slices):
+    every = slices.add_slice(devices=8)
+    half = slices.add_slice(devices=4)
+    crowded = slices.add_slice(devices=8)
+    same = ids(half)
+    assert half.remap() == {} and ids(half) == same
+    other = slices.add_slice(devices=4)  # the other half
+    assert set(ids(other)).isdisjoint(same)
+    more = slices.add_slice(devices=4)
+    shares = half if set(ids(more)) == set(same) else other
+    free = other if shares is half else half
+    free.release()  # its devices have one fewer now
+    changed = more.remap()
+    assert set(ids(more)) == {d.id for d in free._devices}
+    assert {old.id for old in changed} == set(ids(shares)) and list(changed.values()) == more.devices
+    assert len(every) == len(crowded) == 8
+
+
+def test_topology(slices, devices):
+    s = slices.add_slice(topology=(2, 2))
+    assert s.topology == (2, 2) and len(s) == 4
+    where = places()
+    rows = np.array(ids(s)).reshape(2, 2)
+    for a, b in rows:
+        assert b == a + 1 and where[a] == where[b]
+    mesh = Mesh(np.array(s.devices).reshape(s.topology), ("x", "y"))
+    x = jax.device_put(np.arange(16.0).reshape(4, 4), NamedSharding(mesh, P("x", "y")))
+    assert float(jnp.sum(x)) == 120
+
+
+@pytest.mark.parametrize(
+    ("wants", "code", "text"),
+    [
+        ({"devices": 9}, "RESOURCE_EXHAUSTED", "9 devices was asked for, and there are 8"),
+        ({"devices": 2, "topology": (2, 2)}, "INVALID_ARGUMENT", r"\[2 2\] is no shape of 2 devices"),
+        ({"devices": 1, "island": "nowhere"}, "INVALID_ARGUMENT", 'no island "nowhere"; there are "default" with 8'),
+        ({"devices": 1, "kind": "abacus"}, "INVALID_ARGUMENT", 'kind "abacus"; there are ".*" with 8'),
+        ({"devices": 0}, "INVALID_ARGUMENT", "devices is 0"),
+        ({"devices": -1}, "INVALID_ARGUMENT", "devices is -1"),
+        ({"devices": "two"}, "INVALID_ARGUMENT", "devices is 'two'"),
+        ({"devices": 1 << 40}, "INVALID_ARGUMENT", "devices is 1099511627776"),
+        ({"devices": 1 << 30}, "RESOURCE_EXHAUSTED", "1073741824 devices"),
+        ({"topology": (0, 2)}, "INVALID_ARGUMENT", "a size of the topology is 0"),
+        ({}, "INVALID_ARGUMENT", "how many"),
+        ({"devices": 1, "tpu_devices": 1}, "INVALID_ARGUMENT", "two names"),
+    ],
+)
+def test_what_cannot_be_granted(slices, wants, code, text):
+    with pytest.raises(pathways.PathwaysError, match=text) as error:
+        slices.add_slice(**wants)
+    assert error.value.code == code
+    assert slices.slices == []
+    # Nothing of it was granted: the next slices find all devices free.
+    assert sorted(ids(slices.add_slice(devices=4)) + ids(slices.add_slice(devices=4))) == list(range(8))
+
+
+def test_constraints_that_hold(slices, devices):
+    s = slices.add_slice(devices=3, island="default", kind=devices[0].device_kind)
+    assert len(s) == 3
+    assert "island='default'" in repr(s)
+
+
+def test_a_set_releases_its_slices(devices):
+    for _ in range(20):
+        with pathways.make_virtual_device_set() as once:
+            assert len(set(ids(once.add_slice(devices=4)) + ids(once.add_slice(devices=4)))) == 8
+        assert once.slices == [] and once.devices == []
+    with pathways.make_virtual_device_set().add_slice(devices=8) as s:
+        assert len(s) == 8
+
+
+def test_slices_end_with_their_session():
+    out = run(
+        """
+        import jax
+        s = pathways.make_virtual_device_set().add_slice(devices=4)
+        s.devices
+        pathways.shutdown()
+        try:
+            s.remap()
+        except pathways.PathwaysError as error:
+            print(error.code)
+        s.release()
+        pathways.init()
+        t = pathways.make_virtual_device_set().add_slice(devices=8)
+        print(len(t), float(jax.device_put(3.0, t.devices[-1])))
+        """
+    )
+    assert out.stdout.split() == ["UNAVAILABLE", "8", "3.0"]
+
+
+# --- arguments on other devices ---
+
+
+@pytest.fixture
+def three(slices):
+    """Fig. 2 of the paper: three functions on slices of two devices each."""
+    s1, s2, s3 = (slices.add_slice(devices=2) for _ in range(3))
+    assert len(slices.devices) == 6
+    a = jax.pmap(lambda x: x * 2.0, devices=s1.devices)
+    b = jax.pmap(lambda x: x + 1.0, devices=s2.devices)
+    c = jax.pmap(lambda x: x / 2.0, devices=s3.devices)
+    return a, b, c
+
+
+def test_figure_2_without_a_program(three):
+    a, b, c = three
+
+    def f(v):
+        x = a(v)
+        y = b(x)
+        z = a(c(x))
+        return y, z
+
+    for _ in range(3):  # what the calls before have cached is another way through JAX
+        y, z = f(np.array([1.0, 2.0], np.float32))
+        np.testing.assert_array_equal(y, [3.0, 5.0])
+        np.testing.assert_array_equal(z, [2.0, 4.0])
+
+
+def test_a_moved_argument_passes_no_host(three):
+    a, b, _ = three
+    x = a(np.array([1.0, 2.0], np.float32))
+    b(x).block_until_ready()
+    before = pathways.stats()
+    for _ in range(4):
+        b(x)
+    b(x).block_until_ready()
+    after = pathways.stats()
+    assert after["fetches"] == before["fetches"]
+    np.testing.assert_array_equal(x, [2.0, 4.0])  # and stays where it is
+    assert x.devices() == set(a(np.zeros(2, np.float32)).devices())
+
+
+def test_a_deleted_argument_is_named(three):
+    a, b, _ = three
+    x = a(np.array([1.0, 2.0], np.float32))
+    b(x).block_until_ready()
+    x.delete()
+    with pytest.raises(Exception, match="deleted"):
+        b(x)
