@@ -1,0 +1,237 @@
+"""Random programs: graphs of jitted computations on random devices, with arrays moved between them.
+
+`draw(seed)` decides everything, and gives steps as data. `Program(steps, reshard)` makes jitted functions of them;
+called with the arrays of `inputs()`, it gives all arrays that are left at the end. Its bits are to be the same through
+every door, at once or captured. `save(path, seeds)` runs programs with nothing but JAX.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+SIZES = (24, 48)  # divided by each mesh below
+MESHES = ((1,), (2,), (3,), (4,), (8,), (2, 2), (2, 4), (4, 2))
+DTYPES = ("float32", "float32", "bfloat16", "int32")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Devices by number, as a mesh, and which axis of it splits each dimension of an array."""
+
+    devices: tuple[int, ...]
+    mesh: tuple[int, ...]
+    spec: tuple[tuple[str, ...], ...] = ()
+
+    def grid(self):
+        return Mesh(np.array(jax.devices())[list(self.devices)].reshape(self.mesh), tuple("ab"[: len(self.mesh)]))
+
+    def sharding(self):
+        return NamedSharding(self.grid(), P(*self.spec))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One jitted computation or, where it is called reshard, a move."""
+
+    name: str
+    arguments: tuple[int, ...]  # numbers of arrays
+    results: tuple[int, ...]
+    place: Place
+    donated: bool = False  # the first argument
+    pin: bool = False  # whether the first result has the place's spec, or whatever comes of it
+
+
+@dataclass
+class Steps:
+    seed: int
+    inputs: list[tuple[tuple[int, ...], str, Place]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+# --- the functions; all are bounded, so that no array grows into infinities ---
+
+
+def squash(x):
+    """Floats into [-1, 1], whole numbers into some bits."""
+    return x & 0xFFF if x.dtype.kind == "i" else jnp.tanh(x)
+
+
+def functions(mesh):
+    """Gives name → (number of arguments, function); those of two take arrays of one shape and dtype.
+
+    Shapes and dtypes of results do not depend on the mesh.
+    """
+
+    def over(f, spec):
+        def call(x):
+            return squash(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=P("a"), check_vma=False)(x))
+
+        return call
+
+    n = mesh.shape["a"]
+
+    def rank(x):
+        return (lax.axis_index("a") + 1).astype(x.dtype)
+
+    ring = [(i, (i + 1) % n) for i in range(n)]
+    return {
+        "affine": (1, lambda x: squash(x * 3 + 1)),
+        "wave": (1, lambda x: squash(jnp.sin(x.astype("float32") * 2).astype(x.dtype) + x)),
+        "softmax": (1, lambda x: jax.nn.softmax(x.astype("float32"), 0).astype(x.dtype) + x),
+        "add": (2, lambda x, y: squash(x + y)),
+        "gate": (2, lambda x, y: squash(jnp.where(x > y, x * 2, y - 1))),
+        "transpose": (1, lambda x: squash(x.T * 2)),
+        "gram": (1, lambda x: squash((x @ x.T) // 7 if x.dtype.kind == "i" else (x @ x.T) / 4)),
+        "outer": (2, lambda x, y: squash(x.T @ y)),
+        "several": (1, lambda x: (squash(x + 1), squash(x.sum(0)), squash(x * x))),
+        "halves": (2, lambda x, y: (squash(x - y), squash((x * y).mean(1).astype(x.dtype)))),
+        "cast": (1, lambda x: squash((x.astype("float32") * 5).astype("int32" if x.dtype.kind == "f" else "float32"))),
+        "all_reduce": (1, over(lambda x: lax.psum(x * rank(x), "a"), P("a"))),
+        "mixed_reduce": (1, over(lambda x: x + lax.pmax(x.sum(1, keepdims=True), "a"), P("a"))),
+        "permute": (1, over(lambda x: lax.ppermute(x, "a", ring) + x, P("a"))),
+        "gather": (1, over(lambda x: lax.all_gather(x, "a", tiled=True).sum(0, keepdims=True) * x, P("a"))),
+        "scatter": (1, over(lambda x: lax.psum_scatter(x * rank(x), "a", tiled=True), P())),
+    }
+
+
+FLAT = {"affine", "wave", "softmax", "add", "gate", "cast", "all_reduce"}  # those that take arrays of one dimension
+
+
+def draw(seed: int, length: int = 8) -> Steps:
+    """Decides a program of so many computations, with moves in between. The devices are eight."""
+    r = random.Random(seed)
+    out = Steps(seed)
+    made = set()  # those that a computation may have for its results
+    live: dict[int, tuple[tuple[int, ...], str, Place]] = {}  # number of an array → shape, dtype, where it is
+    numbers = iter(range(10_000))
+
+    def window():
+        mesh = r.choice(MESHES)
+        count = int(np.prod(mesh))
+        start = r.randrange(9 - count)
+        devices = list(range(start, start + count))
+        if r.random() < 0.25:
+            r.shuffle(devices)
+        return Place(tuple(devices), mesh)
+
+    def spec(place, dims):
+        axes = [[] for _ in range(dims)]
+        for name in "ab"[: len(place.mesh)]:
+            if dims and r.random() < 0.7:
+                axes[r.randrange(dims)].append(name)
+        return Place(place.devices, place.mesh, tuple(map(tuple, axes)))
+
+    def moved(number, place):
+        shape, dtype, _ = live[number]
+        to = spec(place, len(shape))
+        new = next(numbers)
+        out.steps.append(Step("reshard", (number,), (new,), to))
+        # Where devices are the same, the old array and the new one may be one, and neither can be donated.
+        if set(live[number][2].devices) & set(to.devices):
+            made.discard(number)
+        else:
+            made.add(new)
+        live[new] = shape, dtype, to
+        return new
+
+    for _ in range(3):
+        shape = (r.choice(SIZES), r.choice(SIZES))
+        place = spec(window(), 2)
+        out.inputs.append((shape, r.choice(DTYPES), place))
+        live[next(numbers)] = out.inputs[-1]
+    for _ in range(length):
+        first = r.choice(list(live))
+        shape, dtype, place = live[first]
+        if r.random() < 0.5:
+            place = window()
+            first = moved(first, place)
+        known = functions(Place((0,), (1,)).grid())
+        name = r.choice([name for name in known if len(shape) == 2 or name in FLAT])
+        arguments = [first]
+        if known[name][0] == 2:
+            second = r.choice([n for n, (s, d, _) in live.items() if (s, d) == (shape, dtype)])
+            if live[second][2].devices != place.devices:
+                second = moved(second, place)
+            arguments.append(second)
+        results = jax.eval_shape(known[name][1], *[jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for _ in arguments])
+        results = jax.tree.leaves(results)
+        place = spec(place, len(results[0].shape))
+        donated = first in made and first not in arguments[1:] and r.random() < 0.4
+        new = tuple(next(numbers) for _ in results)
+        out.steps.append(Step(name, tuple(arguments), new, place, donated, r.random() < 0.5))
+        if donated:
+            del live[first]
+        for number, result in zip(new, results, strict=True):
+            live[number] = result.shape, result.dtype.name, place
+            made.add(number)
+    return out
+
+
+class Program:
+    """A program's computations, jitted once: calling it runs them, one call after the other."""
+
+    def __init__(self, steps: Steps, reshard):
+        self.steps, self.reshard = steps, reshard
+        self.calls = []
+        for step in steps.steps:
+            if step.name == "reshard":
+                self.calls.append((step, step.place.sharding()))
+                continue
+            _, function = functions(step.place.grid())[step.name]
+            more = {"donate_argnums": 0} if step.donated else {}
+            if step.pin:
+                rest = (None,) * (len(step.results) - 1)
+                more["out_shardings"] = (step.place.sharding(), *rest) if rest else step.place.sharding()
+            self.calls.append((step, jax.jit(named(step.name, function), **more)))
+
+    def inputs(self):
+        r = np.random.default_rng(self.steps.seed)
+        return [
+            jax.device_put(
+                r.integers(-99, 99, shape).astype(dtype)
+                if dtype == "int32"
+                else jnp.asarray(r.normal(size=shape), dtype),
+                place.sharding(),
+            )
+            for shape, dtype, place in self.steps.inputs
+        ]
+
+    def __call__(self, *inputs):
+        arrays = dict(enumerate(inputs))
+        for step, call in self.calls:
+            arguments = [arrays[n] for n in step.arguments]
+            if step.donated:
+                del arrays[step.arguments[0]]
+            results = self.reshard(*arguments, call) if step.name == "reshard" else call(*arguments)
+            arrays.update(zip(step.results, jax.tree.leaves(results), strict=True))
+            del arguments, results
+        return [arrays[n] for n in sorted(arrays)]
+
+
+def named(name, function):
+    def call(*arguments):
+        return function(*arguments)
+
+    call.__name__ = name
+    return call
+
+
+def bits(arrays):
+    """What is compared: shape, dtype and bytes."""
+    return [(x.shape, x.dtype.name, np.asarray(x).tobytes()) for x in arrays]
+
+
+def save(path, seeds):
+    """Runs programs by stock means and writes their bits."""
+    results = {}
+    for seed in seeds:
+        program = Program(draw(seed), jax.device_put)
+        for i, (shape, dtype, data) in enumerate(bits(program(*program.inputs()))):
+            results[f"{seed}.{i}.{dtype}.{'x'.join(map(str, shape))}"] = np.frombuffer(data, np.uint8)
+    np.savez(path, **results)

@@ -1,0 +1,75 @@
+"""Random graphs of computations on random devices give the bits of the same plugin under stock JAX.
+
+PATHWAYS_SEED=n tries the graphs of the seeds from n on.
+"""
+
+import os
+
+import fresh
+import jax
+import numpy as np
+import pathways
+import pytest
+import random_programs
+
+SCRIPT = """
+    import sys
+    import random_programs
+    path, seeds = sys.stdin.readline().split()
+    random_programs.save(path, [int(seed) for seed in seeds.split(",")])
+"""
+FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
+SEEDS = range(FIRST, FIRST + 6)
+
+# Whether a donated array is of use to a computation is left to chance.
+pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """Gives seed → what stock JAX makes of its program, in one process for all, which begins at once."""
+    path = tmp_path_factory.mktemp("bits") / "stock.npz"
+    process = fresh.start(SCRIPT, "plugin", {"PATHWAYS_ADDRESS": ""})
+    process.stdin.write(f"{path} {','.join(map(str, SEEDS))}\n")
+    process.stdin.flush()
+    results = {}
+
+    def of(seed):
+        if not results:
+            done = fresh.finish(process)
+            assert done.returncode == 0, done.stderr
+            with np.load(path) as saved:
+                for name, data in saved.items():
+                    number, i, dtype, shape = name.split(".")
+                    entry = tuple(int(n) for n in shape.split("x") if n), dtype, data.tobytes()
+                    results.setdefault(int(number), {})[int(i)] = entry
+        return [entry for _, entry in sorted(results[seed].items())]
+
+    yield of
+    if process.returncode is None:
+        process.kill()
+        process.communicate()
+
+
+def same(seed, ours, theirs):
+    assert [x[:2] for x in ours] == [x[:2] for x in theirs]
+    wrong = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
+    assert not wrong, f"of PATHWAYS_SEED={seed}, the results {wrong} differ"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bits_of_stock_jax(seed, stock):
+    program = random_programs.Program(random_programs.draw(seed), pathways.reshard)
+    results = [random_programs.bits(program(*program.inputs())) for _ in range(2)]
+    same(seed, results[0], results[1])
+    same(seed, results[0], stock(seed))
+
+
+def test_the_programs_are_of_all_kinds():
+    """What is drawn has all that there is to try."""
+    steps = [step for seed in range(20) for step in random_programs.draw(seed).steps]
+    assert {step.name for step in steps} >= {"reshard", "several", "all_reduce", "permute", "gather", "gram", "outer"}
+    assert any(step.donated for step in steps) and {step.pin for step in steps} == {True, False}
+    assert {len(step.place.devices) for step in steps} == {1, 2, 3, 4, 8}
+    assert random_programs.draw(3) == random_programs.draw(3) != random_programs.draw(4)
+    jax.clear_caches()
