@@ -51,6 +51,8 @@ type remote struct {
 	credit   int
 	underWay int
 	pending  map[uint64]pending // by operation
+	graphs   map[uint64]defined
+	graph    uint64 // number given last
 	compiles map[uint64]*compiling
 	compile  uint64 // number given last
 	asking   asking
@@ -100,7 +102,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
-		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, compiles: map[uint64]*compiling{}, asking: asking{}}
+		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{}, asking: asking{}}
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()

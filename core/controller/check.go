@@ -36,8 +36,26 @@ func (st *State) Check() error {
 		if s.out != out[s] {
 			say("session %d has %d gangs under way, %d by its count", id, out[s], s.out)
 		}
-		if queue := len(s.queue) - s.head; queue > 0 && st.may(s, &s.queue[s.head]) {
-			say("session %d has %d operations queued and does not go on", id, queue)
+		if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && st.may(s) {
+			say("session %d has %d operations queued, or a play, and does not go on", id, queue)
+		}
+		nodes, inGraphs := 0, map[*program]int{}
+		for _, g := range s.graphs {
+			nodes += len(g.nodes)
+			for _, p := range g.programs {
+				inGraphs[p]++
+			}
+		}
+		for p, n := range inGraphs {
+			if p.graphs != n {
+				say("program %d of session %d is of %d graphs, %d by its count", p.id, id, n, p.graphs)
+			}
+			if p.forgotten {
+				users[p.of]++
+			}
+		}
+		if nodes != s.nodes {
+			say("session %d has %d nodes of graphs, %d by its count", id, nodes, s.nodes)
 		}
 		if s.waiting != nil && s.waiting.island.held[s.waiting.ticket] != s.waiting {
 			say("session %d waits for a run that its island does not know", id)
@@ -65,6 +83,9 @@ func (st *State) Check() error {
 		if st.sessions[id] == nil {
 			say("session %d has slices and is gone", id)
 		}
+	}
+	if st.open.count > 0 {
+		say("%d nodes of a play were not told to their workers", st.open.count)
 	}
 	present := 0
 	for slot, w := range st.workers {

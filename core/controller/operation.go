@@ -33,6 +33,9 @@ type gang struct {
 	program *program
 	run     *wire.Run
 	payload []byte
+	// Of a node of a play, instead of run and payload.
+	play *play
+	node int
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
@@ -69,7 +72,10 @@ func (st *State) perform(s *session, q *queued) {
 	case *wire.Free:
 		st.free(s, m)
 	case *wire.Forget:
+		st.forgetGraphs(s, m.Graphs)
 		st.forgetPrograms(s, m)
+	case *wire.Play:
+		st.play(s, m, q)
 	}
 }
 
@@ -79,15 +85,9 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		st.end(s, m.Op, invalid("program %d is not known to this session; was its executable deleted?", m.Program))
 		return
 	}
-	at, err := p.place, q.err
-	if m.Only > 0 && err == nil {
-		if len(at.rows) != 1 || !p.portable && m.Only-1 != at.rows[0] {
-			err = invalid("program %s was not compiled to be run on device %d alone", p.of.info.Name, m.Only-1)
-		} else if one, e := st.place(s, []uint32{m.Only - 1}); e != nil {
-			err = e
-		} else {
-			at = one
-		}
+	at, err := st.placeOfRun(s, p, m.Only)
+	if q.err != nil {
+		err = q.err
 	}
 	if err == nil {
 		err = st.alive(at)
@@ -104,15 +104,36 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		return
 	}
 	g := st.newGang(s, m.Op)
-	st.tickets++
-	g.ticket, g.island, g.place, g.program, g.run, g.payload = st.tickets, at.island, at, p, m, q.payload
-	g.first, g.makes = m.FirstOutput, len(p.of.outputs)
-	g.island.held[g.ticket] = g
-	s.waiting = g
-	st.feed(g.island, schedule.Event{Kind: schedule.Submit, Gang: schedule.Gang{ID: g.ticket, Session: s.id, Devices: at.devices, Collective: p.of.collective}})
+	g.run, g.payload, g.first = m, q.payload, m.FirstOutput
+	st.submit(g, p, at)
 	if s.waiting == g {
 		g.payload = slices.Clone(g.payload)
 	}
+}
+
+// submit gives a run to its island's schedule.
+func (st *State) submit(g *gang, p *program, at *place) {
+	st.tickets++
+	g.ticket, g.island, g.place, g.program, g.makes = st.tickets, at.island, at, p, len(p.of.outputs)
+	g.island.held[g.ticket] = g
+	g.s.waiting = g
+	st.feed(g.island, schedule.Event{Kind: schedule.Submit, Gang: schedule.Gang{ID: g.ticket, Session: g.s.id, Devices: at.devices, Collective: p.of.collective}})
+}
+
+// placeOfRun gives the place of a run, and the program's where there is an error;
+// only is of wire.Run.
+func (st *State) placeOfRun(s *session, p *program, only uint32) (*place, error) {
+	if only == 0 {
+		return p.place, nil
+	}
+	if len(p.place.rows) != 1 || !p.portable && only-1 != p.place.rows[0] {
+		return p.place, invalid("program %s was not compiled to be run on device %d alone", p.of.info.Name, only-1)
+	}
+	at, err := st.place(s, []uint32{only - 1})
+	if err != nil {
+		return p.place, err
+	}
+	return at, nil
 }
 
 // readable says whether a run's arguments are there.
@@ -209,6 +230,13 @@ func (st *State) start(g *gang) {
 		st.refused(g, err)
 		return
 	}
+	if g.play != nil {
+		g.play.donate(g.node)
+		st.load(s, p, g.place)
+		st.include(g, g.place.workers, g.place.conns)
+		st.launched(g)
+		return
+	}
 	for _, i := range p.of.info.Donated {
 		if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 			if o := s.objects[m.Inputs[i]]; o != nil && g.place.has.covers(o.place.has) {
@@ -218,8 +246,14 @@ func (st *State) start(g *gang) {
 	}
 	st.load(s, p, g.place)
 	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns, g.payload)
+	st.launched(g)
+}
+
+// launched is behind a run's dispatch.
+func (st *State) launched(g *gang) {
+	s := g.s
 	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})
-	g.program, g.run, g.payload = nil, nil, nil
+	g.program, g.run, g.payload, g.play = nil, nil, nil, nil
 	if s.waiting == g {
 		s.waiting = nil
 		st.wake(s)
@@ -230,6 +264,9 @@ func (st *State) start(g *gang) {
 func (st *State) refused(g *gang, err error) {
 	s := g.s
 	s.waiting = nil
+	if g.play != nil {
+		g.play.skipped = true
+	}
 	if st.sessions[s.id] == s {
 		for i := range uint64(g.makes) {
 			if o := s.objects[g.first+i]; o != nil {
@@ -245,15 +282,20 @@ func (st *State) refused(g *gang, err error) {
 // dispatch gives the operation its number and sends it to its workers.
 func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64, operation []byte) {
 	st.tell(g.s, workers)
+	st.enter(g, workers, conns)
+	from := len(st.buffer)
+	st.buffer = appendDispatch(st.buffer, g.number, g.s, kind, operation, st.config.Term)
+	st.deliver(conns, wire.KindDispatch, st.buffer[from:])
+}
+
+// enter gives an operation its number; it is under way.
+func (st *State) enter(g *gang, workers set, conns []uint64) {
 	st.gang++
 	g.number, g.began = st.gang, st.now
 	g.waits.copyOf(workers)
 	g.left = len(conns)
 	st.gangs[g.number] = g
 	g.s.out++
-	from := len(st.buffer)
-	st.buffer = appendDispatch(st.buffer, g.number, g.s, kind, operation, st.config.Term)
-	st.deliver(conns, wire.KindDispatch, st.buffer[from:])
 }
 
 // appendDispatch writes a wire.Dispatch.
@@ -321,13 +363,22 @@ func (st *State) abortOf(s *session, op uint64, err error) {
 		err = status.New(status.Cancelled, "the client gave operation %d up", op)
 	}
 	for i := s.head; i < len(s.queue); i++ {
-		if q := &s.queue[i]; q.op == op && op != 0 {
+		q := &s.queue[i]
+		if q.op == op && op != 0 && q.nodes == 0 {
 			q.err = err
+			return
+		}
+		if op >= q.op && op-q.op < uint64(q.nodes) {
+			q.cancelled = q.cancelled.with(op, err)
 			return
 		}
 	}
 	if g := s.waiting; g != nil && g.op == op {
 		st.feed(g.island, schedule.Event{Kind: schedule.Cancel, ID: g.ticket, Err: err})
+		return
+	}
+	if p := s.play; p != nil && op >= p.op+uint64(p.next) && op < p.op+uint64(len(p.g.nodes)) {
+		p.cancelled = p.cancelled.with(op, err)
 		return
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
@@ -460,18 +511,29 @@ func (st *State) free(s *session, m *wire.Free) {
 	var workers set
 	kept := m.Objects[:0]
 	for _, id := range m.Objects {
-		o := s.objects[id]
-		if o == nil {
-			continue
-		}
-		delete(s.objects, id)
-		if !o.absent {
+		if o, was := st.remove(s, id); was && !o.absent {
 			kept = append(kept, id)
 			workers.union(o.place.workers)
 		}
-		*o = object{}
-		st.freeObj = append(st.freeObj, o)
 	}
+	st.letGo(s, kept, workers)
+}
+
+// remove takes an object out of its session.
+func (st *State) remove(s *session, id uint64) (was object, found bool) {
+	o := s.objects[id]
+	if o == nil {
+		return object{}, false
+	}
+	was = *o
+	delete(s.objects, id)
+	*o = object{}
+	st.freeObj = append(st.freeObj, o)
+	return was, true
+}
+
+// letGo tells workers that objects have gone.
+func (st *State) letGo(s *session, kept []uint64, workers set) {
 	to := st.connsOf(workers)
 	if len(kept) == 0 || len(to) == 0 {
 		return

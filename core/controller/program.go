@@ -52,6 +52,9 @@ type program struct {
 	place    *place
 	portable bool
 	loaded   set // slots of workers
+	// Graphs that run it keep it when it is forgotten.
+	graphs    int
+	forgotten bool
 }
 
 func (st *State) compileFor(s *session, m *wire.Compile) {
@@ -359,6 +362,9 @@ func (st *State) forgetPrograms(s *session, m *wire.Forget) {
 			continue
 		}
 		delete(s.programs, id)
+		if p.forgotten = true; p.graphs > 0 {
+			continue
+		}
 		ids = append(ids, id)
 		workers.union(p.loaded)
 		st.let(p.of)

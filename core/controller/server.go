@@ -188,6 +188,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Put)
 	case wire.KindFetch:
 		m = new(wire.Fetch)
+	case wire.KindGraph:
+		m = new(wire.Graph)
+	case wire.KindPlay:
+		m = new(wire.Play)
 	case wire.KindTransfer:
 		m = new(wire.Transfer)
 	case wire.KindCompile:

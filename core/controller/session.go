@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/openpathways/pathways/core/placement"
+	graphs "github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -38,9 +39,12 @@ type session struct {
 	head     int
 	freeing  int   // objects named in the queue
 	waiting  *gang // a run that waits for its place; the queue stays behind it
+	play     *play // of which nodes are yet to be performed; the queue stays behind it
 	ready    bool  // in State.ready
 
 	programs  map[uint64]*program
+	graphs    map[uint64]*graph
+	nodes     int // of graphs
 	objects   map[uint64]*object
 	compiling map[uint64]*compiled // by program
 
@@ -56,6 +60,9 @@ type queued struct {
 	message any
 	payload []byte
 	err     error // the client says that it will never be
+	// Of a play:
+	nodes     int
+	cancelled cancelled
 }
 
 // object is one logical array: a shard on each device of its place.
@@ -99,7 +106,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.process++
 	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), conn: number, view: view, begun: st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host},
-		places:  map[string]*place{}, programs: map[uint64]*program{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
+		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	by := map[uint64]*worker{}
 	for _, w := range st.workers {
 		if w != nil && w.gone == nil {
@@ -161,6 +168,13 @@ func (st *State) drop(s *session, why error) {
 	for _, program := range slices.Sorted(maps.Keys(s.compiling)) {
 		st.leave(s.compiling[program], func(w waiter) bool { return w.s == s && w.program == program })
 	}
+	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
+		for _, p := range s.graphs[id].programs {
+			if p.graphs--; p.forgotten && p.graphs == 0 {
+				st.let(p.of)
+			}
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
 		st.let(s.programs[id].of)
 	}
@@ -173,7 +187,7 @@ func (st *State) drop(s *session, why error) {
 			st.release(w)
 		}
 	}
-	s.waiting, s.queue, s.head, s.objects, s.programs = nil, nil, 0, nil, nil
+	s.waiting, s.play, s.queue, s.head, s.objects, s.programs, s.graphs = nil, nil, nil, 0, nil, nil, nil
 }
 
 // gone tells workers that a session and its process are no more.
@@ -307,8 +321,16 @@ func (st *State) fromClient(s *session, ev *Event) error {
 			st.layout.Release(s.id, number)
 		}
 		return nil
+	case *wire.Graph:
+		st.define(s, m, ev.Payload)
+		return nil
 	case *wire.Run:
 		item.op = m.Op
+	case *wire.Play:
+		if m.Nodes == 0 || m.Nodes > graphs.MaxNodes {
+			return status.New(status.InvalidArgument, "a play has %d nodes; expected 1 to %d", m.Nodes, graphs.MaxNodes)
+		}
+		item.op, item.nodes = m.Op, int(m.Nodes)
 	case *wire.Put:
 		item.op = m.Op
 	case *wire.Transfer:
@@ -327,8 +349,9 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.Forget:
 		if n := len(s.queue); n > s.head && s.queue[n-1].kind == wire.KindForget {
 			tail := s.queue[n-1].message.(*wire.Forget)
-			if tail.Programs = append(tail.Programs, m.Programs...); len(tail.Programs) > 2*st.limits.Programs {
-				return status.New(status.ResourceExhausted, "more than %d programs wait to be forgotten", 2*st.limits.Programs)
+			tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
+			if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
+				return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten", 2*st.limits.Programs)
 			}
 			return nil
 		}
@@ -347,13 +370,14 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		case s.underWay >= st.limits.Credit:
 			return status.New(status.ResourceExhausted, "operation %d came while %d are under way, which is the session's credit", item.op, s.underWay)
 		}
-		s.last = item.op
-		s.underWay++
+		n := max(1, item.nodes) // a play may go beyond the credit
+		s.last = item.op + uint64(n) - 1
+		s.underWay += n
 	} else if len(s.queue)-s.head > 2*st.limits.Credit+2 {
 		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
 	}
 	item.payload = ev.Payload
-	if s.head == len(s.queue) && st.may(s, &item) {
+	if s.head == len(s.queue) && s.play == nil && st.may(s) {
 		st.perform(s, &item)
 		return nil
 	}
@@ -362,14 +386,15 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	return nil
 }
 
-// may says that the session's next operation can be performed now.
-func (st *State) may(s *session, q *queued) bool {
+// may says that the session's next operation, or node of a play, can be performed
+// now.
+func (st *State) may(s *session) bool {
 	return s.waiting == nil && !(st.config.Sequential && s.out > 0)
 }
 
 // wake lets the session's queue go on at the end of this Step.
 func (st *State) wake(s *session) {
-	if !s.ready && s.head < len(s.queue) {
+	if !s.ready && (s.head < len(s.queue) || s.play != nil) {
 		s.ready = true
 		st.ready = append(st.ready, s)
 	}
@@ -380,7 +405,8 @@ func (st *State) pump(s *session) {
 	if st.sessions[s.id] != s {
 		return
 	}
-	for s.head < len(s.queue) && st.may(s, &s.queue[s.head]) {
+	st.proceed(s)
+	for s.play == nil && s.head < len(s.queue) && st.may(s) {
 		item := s.queue[s.head]
 		s.queue[s.head] = queued{}
 		s.head++

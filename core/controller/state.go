@@ -51,6 +51,8 @@ type Limits struct {
 	Window   int   // runs an island has been given and not ended; 512
 	Objects  int   // of a session; 4 Mi
 	Programs int   // of a session; 64 Ki
+	Graphs   int   // of a session; 16 Ki
+	Nodes    int   // of all graphs of a session; 1 Mi
 	Compiles int   // of a session, at one time; 64
 	Program  int   // bytes of a program's text and options; 32 MiB
 	Store    int64 // bytes of compiled programs kept when nobody has them; 1 GiB
@@ -63,6 +65,8 @@ func (l Limits) filled() Limits {
 	l.Window = cmp.Or(l.Window, 512)
 	l.Objects = cmp.Or(l.Objects, 4<<20)
 	l.Programs = cmp.Or(l.Programs, 64<<10)
+	l.Graphs = cmp.Or(l.Graphs, 16<<10)
+	l.Nodes = cmp.Or(l.Nodes, 1<<20)
 	l.Compiles = cmp.Or(l.Compiles, 64)
 	l.Program = cmp.Or(l.Program, 32<<20)
 	l.Store = cmp.Or(l.Store, 1<<30)
@@ -168,6 +172,7 @@ type State struct {
 	idle     []*compiled          // programs nobody has, oldest first
 	kept     int64                // their bytes
 
+	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
 	buffer  []byte // of payloads of this Step
 	dirty   []*session
@@ -234,6 +239,7 @@ func (st *State) settle() {
 	}
 	clear(st.ready)
 	st.ready = st.ready[:0]
+	st.shut()
 }
 
 func (st *State) join(ev *Event) {
@@ -400,6 +406,7 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 }
 
 func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
+	st.shut() // in order
 	if len(to) > 0 {
 		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload})
 	}

@@ -26,7 +26,7 @@ import (
 const (
 	MaxNodes   = 4096    // nodes
 	MaxObjects = 1 << 16 // inputs, and objects that nodes make
-	MaxMoves   = 1 << 20 // moves of all transfers
+	MaxMoves   = 1 << 18 // moves of all transfers
 )
 
 // Graph is a dataflow graph. Nodes stand in the order of their submission: each

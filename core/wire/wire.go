@@ -47,6 +47,8 @@ const (
 	KindTransfer Kind = 22
 	KindFetch    Kind = 23
 	KindFree     Kind = 24
+	KindGraph    Kind = 25
+	KindPlay     Kind = 26
 
 	KindDispatch  Kind = 30
 	KindCompleted Kind = 31
@@ -55,6 +57,7 @@ const (
 	KindDrop      Kind = 34
 	KindSession   Kind = 35
 	KindHostCall  Kind = 36
+	KindPlayed    Kind = 37
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41

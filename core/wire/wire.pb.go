@@ -2376,6 +2376,7 @@ type Forget struct {
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"`
 	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of what nobody waits for any more
+	Graphs        []uint64               `protobuf:"varint,4,rep,packed,name=graphs,proto3" json:"graphs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2427,6 +2428,13 @@ func (x *Forget) GetPrograms() []uint64 {
 func (x *Forget) GetCompiles() []uint64 {
 	if x != nil {
 		return x.Compiles
+	}
+	return nil
+}
+
+func (x *Forget) GetGraphs() []uint64 {
+	if x != nil {
+		return x.Graphs
 	}
 	return nil
 }
@@ -2958,14 +2966,17 @@ func (x *Transfer) GetMoves() []*Move {
 
 // Move brings a box of one shard into one shard. Empty start: the whole shard.
 type Move struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Source        uint64                 `protobuf:"varint,1,opt,name=source,proto3" json:"source,omitempty"`
-	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // virtual device
-	To            uint32                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
-	Start         []int64                `protobuf:"varint,4,rep,packed,name=start,proto3" json:"start,omitempty"` // in the source shard
-	Size          []int64                `protobuf:"varint,5,rep,packed,name=size,proto3" json:"size,omitempty"`
-	At            []int64                `protobuf:"varint,6,rep,packed,name=at,proto3" json:"at,omitempty"` // in the result's shard
-	Shard         *Array                 `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`   // of the source, where start is given
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Source uint64                 `protobuf:"varint,1,opt,name=source,proto3" json:"source,omitempty"`
+	From   uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // virtual device
+	To     uint32                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	Start  []int64                `protobuf:"varint,4,rep,packed,name=start,proto3" json:"start,omitempty"` // in the source shard
+	Size   []int64                `protobuf:"varint,5,rep,packed,name=size,proto3" json:"size,omitempty"`
+	At     []int64                `protobuf:"varint,6,rep,packed,name=at,proto3" json:"at,omitempty"` // in the result's shard
+	Shard  *Array                 `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`   // of the source, where start is given
+	// So many moves of equal boxes, each from the device behind the one before and to
+	// the device behind; 0 is 1. Of graphs alone.
+	Count         uint32 `protobuf:"fixed32,8,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3047,6 +3058,13 @@ func (x *Move) GetShard() *Array {
 		return x.Shard
 	}
 	return nil
+}
+
+func (x *Move) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 // Fetch asks for a shard's bytes, dense and row-major, pushed to the client's
@@ -3157,6 +3175,349 @@ func (x *Free) GetObjects() []uint64 {
 	return nil
 }
 
+// Client to controller, and on to the workers of its nodes. Objects are numbered
+// within it, see core/program: inputs from 1 on, then what nodes make.
+type Graph struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Graph         uint64                 `protobuf:"varint,1,opt,name=graph,proto3" json:"graph,omitempty"` // name made by the client
+	Inputs        uint32                 `protobuf:"varint,2,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	Nodes         []*Node                `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // made by nodes, and not let go of by themselves
+	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`        // to a worker
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Graph) Reset() {
+	*x = Graph{}
+	mi := &file_wire_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Graph) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Graph) ProtoMessage() {}
+
+func (x *Graph) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Graph.ProtoReflect.Descriptor instead.
+func (*Graph) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Graph) GetGraph() uint64 {
+	if x != nil {
+		return x.Graph
+	}
+	return 0
+}
+
+func (x *Graph) GetInputs() uint32 {
+	if x != nil {
+		return x.Inputs
+	}
+	return 0
+}
+
+func (x *Graph) GetNodes() []*Node {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Graph) GetOutputs() []uint64 {
+	if x != nil {
+		return x.Outputs
+	}
+	return nil
+}
+
+func (x *Graph) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+// A node is a run or a transfer, without op and without the number of what it
+// makes.
+type Node struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Transfer      *Transfer              `protobuf:"bytes,2,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	Trace         []byte                 `protobuf:"bytes,3,opt,name=trace,proto3" json:"trace,omitempty"`  // of a transfer
+	Makes         uint32                 `protobuf:"varint,4,opt,name=makes,proto3" json:"makes,omitempty"` // objects
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Node) Reset() {
+	*x = Node{}
+	mi := &file_wire_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Node) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Node) ProtoMessage() {}
+
+func (x *Node) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Node.ProtoReflect.Descriptor instead.
+func (*Node) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Node) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *Node) GetTransfer() *Transfer {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+func (x *Node) GetTrace() []byte {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
+func (x *Node) GetMakes() uint32 {
+	if x != nil {
+		return x.Makes
+	}
+	return 0
+}
+
+// Play is all operations of a graph. They have the numbers op, op + 1 … by node,
+// and end one by one.
+type Play struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
+	Graph         uint64                 `protobuf:"varint,2,opt,name=graph,proto3" json:"graph,omitempty"`
+	Nodes         uint32                 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"` // as many as the graph has
+	First         uint64                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"` // the first that nodes make is this object, the others those after it
+	Inputs        []uint64               `protobuf:"varint,5,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Play) Reset() {
+	*x = Play{}
+	mi := &file_wire_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Play) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Play) ProtoMessage() {}
+
+func (x *Play) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Play.ProtoReflect.Descriptor instead.
+func (*Play) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Play) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Play) GetGraph() uint64 {
+	if x != nil {
+		return x.Graph
+	}
+	return 0
+}
+
+func (x *Play) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Play) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Play) GetInputs() []uint64 {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+// Controller to worker: nodes of a play, in the island's order.
+type Played struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // of node from; those after it have the numbers after it
+	Session       uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Graph         uint64                 `protobuf:"varint,3,opt,name=graph,proto3" json:"graph,omitempty"`
+	Op            uint64                 `protobuf:"varint,4,opt,name=op,proto3" json:"op,omitempty"` // of node 0
+	From          uint32                 `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"`
+	Count         uint32                 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	First         uint64                 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`
+	Inputs        []uint64               `protobuf:"varint,8,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`
+	Client        uint64                 `protobuf:"varint,9,opt,name=client,proto3" json:"client,omitempty"` // process number
+	Term          uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Played) Reset() {
+	*x = Played{}
+	mi := &file_wire_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Played) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Played) ProtoMessage() {}
+
+func (x *Played) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Played.ProtoReflect.Descriptor instead.
+func (*Played) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Played) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Played) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Played) GetGraph() uint64 {
+	if x != nil {
+		return x.Graph
+	}
+	return 0
+}
+
+func (x *Played) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Played) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Played) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Played) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Played) GetInputs() []uint64 {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *Played) GetClient() uint64 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
+func (x *Played) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 // Controller to worker: one operation in the island's order.
 type Dispatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3172,7 +3533,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3184,7 +3545,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3197,7 +3558,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -3255,7 +3616,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3267,7 +3628,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3280,7 +3641,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -3314,7 +3675,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3687,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3700,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -3376,7 +3737,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3388,7 +3749,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3401,7 +3762,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -3464,7 +3825,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3837,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3850,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -3526,7 +3887,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3538,7 +3899,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3912,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -3583,7 +3944,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3595,7 +3956,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3608,7 +3969,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -3653,7 +4014,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +4026,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +4039,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -3714,7 +4075,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3726,7 +4087,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3739,7 +4100,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -3774,7 +4135,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +4147,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +4160,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -3827,7 +4188,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3839,7 +4200,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +4213,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -3871,7 +4232,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +4244,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,7 +4257,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Ask) GetStop() bool {
@@ -3919,7 +4280,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +4292,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3944,7 +4305,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Report) GetCluster() string {
@@ -3993,7 +4354,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4366,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4379,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51, 0}
+	return file_wire_proto_rawDescGZIP(), []int{55, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -4055,7 +4416,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4428,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4441,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51, 1}
+	return file_wire_proto_rawDescGZIP(), []int{55, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -4134,7 +4495,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4146,7 +4507,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4159,7 +4520,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51, 2}
+	return file_wire_proto_rawDescGZIP(), []int{55, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -4228,7 +4589,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4240,7 +4601,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4253,7 +4614,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51, 3}
+	return file_wire_proto_rawDescGZIP(), []int{55, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -4492,11 +4853,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonated\"Z\n" +
+	"\adonated\x18\a \x03(\rR\adonated\"r\n" +
 	"\x06Forget\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x12\x1a\n" +
-	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\"\x86\x01\n" +
+	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\x12\x16\n" +
+	"\x06graphs\x18\x04 \x03(\x04R\x06graphs\"\x86\x01\n" +
 	"\fSliceRequest\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12\x18\n" +
 	"\adevices\x18\x02 \x01(\rR\adevices\x12\x1a\n" +
@@ -4534,7 +4896,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
 	"\x05array\x18\x03 \x01(\v2\x14.pathways.wire.ArrayR\x05array\x12)\n" +
-	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xa8\x01\n" +
+	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xbe\x01\n" +
 	"\x04Move\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\x04R\x06source\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x0e\n" +
@@ -4542,13 +4904,43 @@ const file_wire_proto_rawDesc = "" +
 	"\x05start\x18\x04 \x03(\x03R\x05start\x12\x12\n" +
 	"\x04size\x18\x05 \x03(\x03R\x04size\x12\x0e\n" +
 	"\x02at\x18\x06 \x03(\x03R\x02at\x12*\n" +
-	"\x05shard\x18\a \x01(\v2\x14.pathways.wire.ArrayR\x05shard\"G\n" +
+	"\x05shard\x18\a \x01(\v2\x14.pathways.wire.ArrayR\x05shard\x12\x14\n" +
+	"\x05count\x18\b \x01(\aR\x05count\"G\n" +
 	"\x05Fetch\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\" \n" +
 	"\x04Free\x12\x18\n" +
-	"\aobjects\x18\x01 \x03(\x04R\aobjects\"\x96\x01\n" +
+	"\aobjects\x18\x01 \x03(\x04R\aobjects\"\x94\x01\n" +
+	"\x05Graph\x12\x14\n" +
+	"\x05graph\x18\x01 \x01(\x04R\x05graph\x12\x16\n" +
+	"\x06inputs\x18\x02 \x01(\rR\x06inputs\x12)\n" +
+	"\x05nodes\x18\x03 \x03(\v2\x13.pathways.wire.NodeR\x05nodes\x12\x18\n" +
+	"\aoutputs\x18\x04 \x03(\x04R\aoutputs\x12\x18\n" +
+	"\asession\x18\x05 \x01(\rR\asession\"\x8d\x01\n" +
+	"\x04Node\x12$\n" +
+	"\x03run\x18\x01 \x01(\v2\x12.pathways.wire.RunR\x03run\x123\n" +
+	"\btransfer\x18\x02 \x01(\v2\x17.pathways.wire.TransferR\btransfer\x12\x14\n" +
+	"\x05trace\x18\x03 \x01(\fR\x05trace\x12\x14\n" +
+	"\x05makes\x18\x04 \x01(\rR\x05makes\"p\n" +
+	"\x04Play\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x14\n" +
+	"\x05graph\x18\x02 \x01(\x04R\x05graph\x12\x14\n" +
+	"\x05nodes\x18\x03 \x01(\rR\x05nodes\x12\x14\n" +
+	"\x05first\x18\x04 \x01(\x04R\x05first\x12\x16\n" +
+	"\x06inputs\x18\x05 \x03(\x04R\x06inputs\"\xe0\x01\n" +
+	"\x06Played\x12\x12\n" +
+	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x18\n" +
+	"\asession\x18\x02 \x01(\rR\asession\x12\x14\n" +
+	"\x05graph\x18\x03 \x01(\x04R\x05graph\x12\x0e\n" +
+	"\x02op\x18\x04 \x01(\x04R\x02op\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\rR\x04from\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\rR\x05count\x12\x14\n" +
+	"\x05first\x18\a \x01(\x04R\x05first\x12\x16\n" +
+	"\x06inputs\x18\b \x03(\x04R\x06inputs\x12\x16\n" +
+	"\x06client\x18\t \x01(\x04R\x06client\x12\x12\n" +
+	"\x04term\x18\n" +
+	" \x01(\x04R\x04term\"\x96\x01\n" +
 	"\bDispatch\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x18\n" +
 	"\asession\x18\x02 \x01(\rR\asession\x12\x12\n" +
@@ -4648,7 +5040,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -4692,39 +5084,43 @@ var file_wire_proto_goTypes = []any{
 	(*Move)(nil),                 // 39: pathways.wire.Move
 	(*Fetch)(nil),                // 40: pathways.wire.Fetch
 	(*Free)(nil),                 // 41: pathways.wire.Free
-	(*Dispatch)(nil),             // 42: pathways.wire.Dispatch
-	(*Completed)(nil),            // 43: pathways.wire.Completed
-	(*Failure)(nil),              // 44: pathways.wire.Failure
-	(*HostCall)(nil),             // 45: pathways.wire.HostCall
-	(*HostValue)(nil),            // 46: pathways.wire.HostValue
-	(*Abort)(nil),                // 47: pathways.wire.Abort
-	(*Peers)(nil),                // 48: pathways.wire.Peers
-	(*Session)(nil),              // 49: pathways.wire.Session
-	(*Span)(nil),                 // 50: pathways.wire.Span
-	(*Drop)(nil),                 // 51: pathways.wire.Drop
-	(*Goodbye)(nil),              // 52: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 53: pathways.wire.Ask
-	(*Report)(nil),               // 54: pathways.wire.Report
-	nil,                          // 55: pathways.wire.Hello.VersionsEntry
-	nil,                          // 56: pathways.wire.Platform.StringsEntry
-	nil,                          // 57: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 58: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 59: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 60: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 61: pathways.wire.Report.Slice
+	(*Graph)(nil),                // 42: pathways.wire.Graph
+	(*Node)(nil),                 // 43: pathways.wire.Node
+	(*Play)(nil),                 // 44: pathways.wire.Play
+	(*Played)(nil),               // 45: pathways.wire.Played
+	(*Dispatch)(nil),             // 46: pathways.wire.Dispatch
+	(*Completed)(nil),            // 47: pathways.wire.Completed
+	(*Failure)(nil),              // 48: pathways.wire.Failure
+	(*HostCall)(nil),             // 49: pathways.wire.HostCall
+	(*HostValue)(nil),            // 50: pathways.wire.HostValue
+	(*Abort)(nil),                // 51: pathways.wire.Abort
+	(*Peers)(nil),                // 52: pathways.wire.Peers
+	(*Session)(nil),              // 53: pathways.wire.Session
+	(*Span)(nil),                 // 54: pathways.wire.Span
+	(*Drop)(nil),                 // 55: pathways.wire.Drop
+	(*Goodbye)(nil),              // 56: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 57: pathways.wire.Ask
+	(*Report)(nil),               // 58: pathways.wire.Report
+	nil,                          // 59: pathways.wire.Hello.VersionsEntry
+	nil,                          // 60: pathways.wire.Platform.StringsEntry
+	nil,                          // 61: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 62: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 63: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 64: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 65: pathways.wire.Report.Slice
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	55, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	59, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	14, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	56, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	57, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	60, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	61, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
@@ -4755,31 +5151,34 @@ var file_wire_proto_depIdxs = []int32{
 	26, // 38: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
 	39, // 39: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
 	26, // 40: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	44, // 41: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 42: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	46, // 43: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	46, // 44: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 45: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 46: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	12, // 47: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 48: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 49: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	50, // 50: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 51: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 52: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	58, // 53: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	60, // 54: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	59, // 55: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 56: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 57: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 58: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	61, // 59: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	50, // 60: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	43, // 41: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	34, // 42: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	38, // 43: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	48, // 44: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 45: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	50, // 46: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	50, // 47: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 48: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 49: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	12, // 50: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 51: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 52: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	54, // 53: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 54: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 55: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	62, // 56: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	64, // 57: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	63, // 58: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 59: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 60: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 61: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	65, // 62: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	54, // 63: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	64, // [64:64] is the sub-list for method output_type
+	64, // [64:64] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -4793,7 +5192,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   59,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

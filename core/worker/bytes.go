@@ -179,13 +179,13 @@ func (q *queue) fetch(p part) bool {
 		return q.waits(g, "array %d, whose bytes have yet to come", f.object)
 	}
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(f.device)}
-	q.push(g, s, g.client, key, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
+	q.push(g, f.object, s, g.client, key, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
 	return true
 }
 
 // push sends a whole shard to another process. done is called on the queue's
 // goroutine.
-func (q *queue) push(g *gang, s *shard, to uint64, key transport.Key, done func(error)) {
+func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, done func(error)) {
 	s.readers++
 	buf := s.buf
 	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
@@ -196,7 +196,18 @@ func (q *queue) push(g *gang, s *shard, to uint64, key transport.Key, done func(
 			written(err)
 			return
 		}
-		e.Then(written)
+		e.Then(func(err error) {
+			if err == nil {
+				written(nil)
+				return
+			}
+			q.soon(func() {
+				if why := q.table(g.session).failure(object); why != nil {
+					err = why
+				}
+				written(err)
+			})
+		})
 	}, func(err error) {
 		read() // where it was never filled
 		q.soon(func() { done(err) })

@@ -135,13 +135,24 @@ func (w *Worker) begin(d *dispatch) error {
 	default:
 		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.kind)
 	}
+	if w.enlist(g, err) {
+		for i, q := range g.queues {
+			q.post(note{part: part{g, i}})
+		}
+	}
+	return nil
+}
+
+// enlist makes a gang one of those under way, so that its parts may begin. With an
+// error, or without parts, it has ended.
+func (w *Worker) enlist(g *gang, err error) bool {
 	if err == nil && len(g.queues) == 0 {
 		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op, g.session, w.config.Name)
 	}
 	if err != nil {
 		w.report.add(g.id, err)
 		w.report.flush()
-		return nil
+		return false
 	}
 	g.left.Store(int32(len(g.queues)))
 	w.mu.Lock()
@@ -153,10 +164,7 @@ func (w *Worker) begin(d *dispatch) error {
 			w.config.Engine.Begin(r.program.gang(g.id))
 		}
 	}
-	for i, q := range g.queues {
-		q.post(note{part: part{g, i}})
-	}
-	return nil
+	return true
 }
 
 // free is the work of Free.

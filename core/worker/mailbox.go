@@ -53,6 +53,19 @@ func (q *queue) post(n note) {
 	}
 }
 
+// postParts hands parts to the queue together. It never waits.
+func (q *queue) postParts(parts []note) {
+	b := &q.box
+	b.mu.Lock()
+	b.notes = append(b.notes, parts...)
+	asleep := b.asleep
+	b.asleep = false
+	b.mu.Unlock()
+	if asleep {
+		b.wake <- struct{}{}
+	}
+}
+
 // soon has a call made by whoever has the queue. It never waits.
 func (q *queue) soon(call func()) { q.post(note{call: call, early: true}) }
 

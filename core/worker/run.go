@@ -50,6 +50,11 @@ func (w *Worker) beginRun(g *gang, operation []byte) error {
 	if err := r.decode(g, operation); err != nil {
 		return err
 	}
+	return w.arrange(g, r)
+}
+
+// arrange finds what a run needs.
+func (w *Worker) arrange(g *gang, r *run) error {
 	p := w.programs[programKey{g.session, r.name}]
 	if p == nil {
 		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.session, w.config.Name)
@@ -270,18 +275,30 @@ func (q *queue) consumed() (bytes int64) {
 func (q *queue) done(p part, err error) {
 	g, r := p.g, p.g.work.(*run)
 	if err != nil {
-		err = q.explain(err, r.program.name, r.trace)
+		t := q.table(g.session)
 		if why := g.failure(); why != nil {
 			err = why // what ended the collective it waited in
+		} else if why := r.cause(t, r.rows[p.i]); why != nil {
+			err = why
+		} else {
+			err = q.explain(err, r.program.name, r.trace)
 		}
-		t := q.table(g.session)
 		for k := range r.program.outputs {
-			if s := t.shards[r.first+uint64(k)]; s != nil {
-				s.fail(err)
-			}
+			t.fail(r.first+uint64(k), err)
 		}
 	}
 	g.end(err)
+}
+
+// cause is the error of an argument that has failed since the run began: drivers
+// fail what reads it.
+func (r *run) cause(t *table, row int) error {
+	for arg := range r.inputs {
+		if err := t.failure(r.object(arg, row)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // meet brings a part to its gang's meeting. The queue stands still until the

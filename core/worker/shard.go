@@ -11,6 +11,35 @@ type deviceBuffer = device.Buffer
 type table struct {
 	session uint32
 	shards  map[uint64]*shard
+	// lost are errors of what failed when nobody could name it any more: runs that
+	// had begun read it.
+	lost map[uint64]error
+}
+
+// maxLost bounds table.lost; where there is more, errors lose the name of what
+// failed first.
+const maxLost = 1024
+
+// fail ends a shard that a run has promised.
+func (t *table) fail(object uint64, err error) {
+	if s := t.shards[object]; s != nil {
+		s.fail(err)
+		return
+	}
+	if t.lost == nil || len(t.lost) >= maxLost {
+		t.lost = map[uint64]error{}
+	}
+	t.lost[object] = err
+}
+
+// failure is why a shard that was promised has no contents, nil where it has.
+func (t *table) failure(object uint64) error {
+	if s := t.shards[object]; s == nil {
+		return t.lost[object]
+	} else if s.state == failed && s.err != errDonated {
+		return s.err
+	}
+	return nil
 }
 
 // shard is one object's part on one device. The device's queue owns it.
@@ -39,7 +68,7 @@ func (q *queue) table(session uint32) *table {
 	}
 	t := q.tables[session]
 	if t == nil {
-		t = &table{session, map[uint64]*shard{}}
+		t = &table{session: session, shards: map[uint64]*shard{}}
 		q.tables[session] = t
 	}
 	q.last = t

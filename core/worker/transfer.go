@@ -40,6 +40,7 @@ type move struct {
 	from, to  place
 	local     *leg   // of the destination, where it is here
 	queue     *queue // of the destination, where it is here
+	out       *queue // of the source, where it is here
 	arrives   bool   // it comes from another process
 }
 
@@ -70,6 +71,30 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 	}
 	t := &transfer{object: m.Object, shape: s, memory: m.Array.Memory}
 	legs := map[*queue]*leg{}
+	for i, one := range m.Moves {
+		v, err := t.move(i, one)
+		if err != nil {
+			return status.Wrap(err, "move %d of %d", i, len(m.Moves))
+		}
+		if err := w.route(g.session, v, one); err != nil {
+			return err
+		}
+		t.add(g, legs, v)
+	}
+	return t.lay(g)
+}
+
+// route finds the devices of a move.
+func (w *Worker) route(session uint32, v *move, m *wire.Move) (err error) {
+	if v.from, v.out, err = w.where(session, m.From); err == nil {
+		v.to, v.queue, err = w.where(session, m.To)
+	}
+	v.arrives = v.queue != nil && v.out == nil
+	return err
+}
+
+// add gives a move to the devices here that take part in it.
+func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 	of := func(q *queue) *leg {
 		l := legs[q]
 		if l == nil {
@@ -79,35 +104,26 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 		}
 		return l
 	}
-	for i, one := range m.Moves {
-		v, err := t.move(i, one)
-		if err != nil {
-			return status.Wrap(err, "move %d of %d", i, len(m.Moves))
-		}
-		var from, to *queue
-		if v.from, from, err = w.where(g.session, one.From); err != nil {
-			return err
-		}
-		if v.to, to, err = w.where(g.session, one.To); err != nil {
-			return err
-		}
-		if to != nil {
-			l := of(to)
-			if l.makes == nil {
-				l.makes = new(assembly)
-				l.left++
-			}
-			l.makes.moves = append(l.makes.moves, v)
-			l.makes.need++
-			v.queue, v.local, v.arrives = to, l, from == nil
-		}
-		if from != nil {
-			l := of(from)
-			l.sends = append(l.sends, v)
+	if v.queue != nil {
+		l := of(v.queue)
+		if l.makes == nil {
+			l.makes = new(assembly)
 			l.left++
 		}
+		l.makes.moves = append(l.makes.moves, v)
+		l.makes.need++
+		v.local = l
 	}
-	for _, l := range legs {
+	if v.out != nil {
+		l := of(v.out)
+		l.sends = append(l.sends, v)
+		l.left++
+	}
+}
+
+// lay makes the transfer, which has all its moves, the work of a gang.
+func (t *transfer) lay(g *gang) error {
+	for _, l := range t.parts {
 		if l.makes != nil && len(l.makes.moves) > 1 && slices.ContainsFunc(l.makes.moves, func(v *move) bool { return v.whole }) {
 			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
 		}
@@ -224,7 +240,7 @@ func (q *queue) transfer(p part) bool {
 			q.read(s)
 		default:
 			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
-			q.push(g, s, v.to.worker, key, func(err error) { q.sent(g, l, err) })
+			q.push(g, v.source, s, v.to.worker, key, func(err error) { q.sent(g, l, err) })
 			q.read(s)
 		}
 	}
@@ -253,6 +269,11 @@ func (q *queue) admit(g *gang, a *assembly) {
 func (q *queue) sent(g *gang, l *leg, err error) {
 	if err != nil && l.err == nil {
 		l.err = q.explain(err, "moving an array", nil)
+		for _, v := range l.sends { // which may have failed since
+			if why := q.table(g.session).failure(v.source); why != nil {
+				l.err = why
+			}
+		}
 		g.fail(l.err)
 	}
 	if l.left--; l.left == 0 {

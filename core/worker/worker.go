@@ -132,7 +132,10 @@ type Worker struct {
 	// Of the goroutine that reads the connection.
 	programs map[programKey]*program
 	sessions map[uint32]*session
+	graphs   map[programKey]*graph
 	dispatch dispatch
+	played   played
+	posts    posts
 
 	mu      sync.Mutex // guards the rest
 	gangs   map[uint64]*gang
@@ -162,7 +165,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -304,6 +307,13 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 			return err
 		}
 		return w.begin(&w.dispatch)
+	case wire.KindPlayed:
+		if err := w.played.decode(payload); err != nil {
+			return err
+		}
+		w.play(&w.played)
+	case wire.KindGraph:
+		return decoded(kind, payload, new(wire.Graph), w.graph)
 	case wire.KindAbort:
 		return decoded(kind, payload, new(wire.Abort), func(m *wire.Abort) {
 			if g := w.gang(m.Gang); g != nil {
@@ -318,6 +328,9 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		return decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
 			for _, p := range m.Programs {
 				w.forget(programKey{m.Session, p})
+			}
+			for _, g := range m.Graphs {
+				delete(w.graphs, programKey{m.Session, g})
 			}
 			for _, op := range m.Compiles {
 				w.unwanted(op)
@@ -427,6 +440,7 @@ func (w *Worker) drop(m *wire.Drop) {
 		q.post(note{call: func() { q.leave(m.Session) }})
 	}
 	delete(w.sessions, m.Session)
+	maps.DeleteFunc(w.graphs, func(key programKey, _ *graph) bool { return key.session == m.Session })
 	for key := range w.programs {
 		if key.session == m.Session {
 			w.forget(key)

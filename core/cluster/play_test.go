@@ -1,0 +1,485 @@
+package cluster_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// drawing is a graph that is being made.
+type drawing struct {
+	program.Graph
+	last uint64
+}
+
+func draw(inputs int) *drawing {
+	return &drawing{Graph: program.Graph{Inputs: inputs, Programs: map[uint64]*program.Program{}}, last: uint64(inputs)}
+}
+
+// run adds a run and gives its first output.
+func (d *drawing) run(r *client.Remote, inputs ...uint64) uint64 {
+	d.Programs[r.ID] = r.Program()
+	d.Nodes = append(d.Nodes, program.Node{Run: &program.Run{Program: r.ID, Inputs: inputs, Only: -1}})
+	first := d.last + 1
+	d.last += uint64(len(r.Info.Outputs))
+	return first
+}
+
+// move adds a transfer of whole vectors, from devices to devices.
+func (d *drawing) move(source uint64, from, to []int) uint64 {
+	t := &program.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+	for i := range from {
+		t.Moves = append(t.Moves, program.Move{Source: source, From: uint32(from[i]), To: uint32(to[i])})
+	}
+	d.Nodes = append(d.Nodes, program.Node{Transfer: t})
+	d.last++
+	return d.last
+}
+
+// keeps ends the drawing.
+func (d *drawing) keeps(outputs ...uint64) *program.Graph {
+	d.Outputs = outputs
+	return &d.Graph
+}
+
+// define defines a graph.
+func (s *session) define(g *program.Graph) uint64 {
+	s.t.Helper()
+	id, err := s.Define(g)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return id
+}
+
+// played is a play that was submitted.
+type played struct {
+	s      *session
+	g      *program.Graph
+	tokens []uint64 // by node
+	first  uint64
+}
+
+func (s *session) play(id uint64, g *program.Graph, inputs ...uint64) *played {
+	s.t.Helper()
+	s.mu.Lock()
+	p := &played{s: s, g: g, first: s.Objects(g.Made())}
+	for range g.Nodes {
+		s.token++
+		p.tokens = append(p.tokens, s.token)
+	}
+	s.mu.Unlock()
+	if err := s.Play(&client.PlaySpec{Graph: id, Inputs: inputs, First: p.first, Token: p.tokens[0]}); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// object gives the session's number of something that the play made.
+func (p *played) object(local uint64) uint64 { return p.first + local - uint64(p.g.Inputs) - 1 }
+
+// wait waits for the ends of all nodes.
+func (p *played) wait() []error {
+	p.s.t.Helper()
+	errs := make([]error, len(p.tokens))
+	for i, token := range p.tokens {
+		errs[i] = p.s.wait(token)
+	}
+	return errs
+}
+
+// good waits, and fails the test where a node failed.
+func (p *played) good() {
+	p.s.t.Helper()
+	for i, err := range p.wait() {
+		if err != nil {
+			p.s.t.Fatalf("node %d, %s: %v", i, p.g.Name(i), err)
+		}
+	}
+}
+
+// freeKept frees what the play kept.
+func (p *played) freeKept() {
+	var all []uint64
+	for _, o := range p.g.Outputs {
+		all = append(all, p.object(o))
+	}
+	p.s.Free(all)
+}
+
+func (s *session) expect(object uint64, d int, want ...float32) {
+	s.t.Helper()
+	if got, err := s.read(object, d); err != nil || !slices.Equal(got, want) {
+		s.t.Errorf("object %d on device %d: %v, %v, want %v", object, d, got, err, want)
+	}
+}
+
+var (
+	plus    = sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{{Op: "add", Args: []int{0, 1}}}}
+	consume = sim.Program{Name: "consume", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}
+)
+
+// A chain gives what its nodes give one by one, however often it is played, and
+// keeps nothing but its outputs.
+func TestPlayChain(t *testing.T) {
+	for _, workers := range []int{1, 2, 4} {
+		for _, sequential := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d/%v", workers, sequential), func(t *testing.T) {
+				drivers := simulated(t, workers, 2)
+				l, err := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: sequential}.Start(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(l.Close)
+				s := connect(t, l, "client")
+				devices := upTo(2 * workers)
+				one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
+				d := draw(1)
+				y := uint64(1)
+				for range 20 {
+					y = d.run(one, y)
+				}
+				middle := y
+				y = d.run(sum, d.run(one, y))
+				g := d.keeps(y, middle)
+				id := s.define(g)
+				x := s.vector(devices, ramp)
+				for range 3 {
+					p := s.play(id, g, x)
+					p.good()
+					total := float32(0)
+					for _, k := range devices {
+						total += float32(k) + 21
+					}
+					n := float32(len(devices))
+					for _, k := range devices {
+						f := float32(k) + 20
+						s.expect(p.object(middle), k, f, f+1, f+2, f+3)
+						s.expect(p.object(y), k, total, total+n, total+2*n, total+3*n)
+					}
+					p.freeKept()
+				}
+				s.Free([]uint64{x})
+				free(t, drivers)
+				// A forgotten program lives as long as the graph.
+				s.Forget(one.ID)
+				x = s.vector(devices, ramp)
+				p := s.play(id, g, x)
+				p.good()
+				s.ForgetGraph(id)
+				if err := s.Play(&client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: 1}); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "forgotten") {
+					t.Errorf("a play of a graph that was forgotten: %v", err)
+				}
+				p.freeKept()
+				s.Free([]uint64{x})
+				free(t, drivers)
+				if err := l.Check(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A diamond over slices on several workers, with transfers as its edges.
+func TestPlayDiamond(t *testing.T) {
+	l, drivers := open(t, 4, 1)
+	s := connect(t, l, "client")
+	top, left, right := []int{0, 1}, []int{2, 3}, []int{3, 1}
+	one, add := s.program(addOne, top...), s.program(plus, left...)
+	onLeft, onRight := s.program(addOne, left...), s.program(addOne, right...)
+	d := draw(1)
+	a := d.run(one, 1)
+	b := d.run(onLeft, d.move(a, top, left))
+	c := d.run(onRight, d.run(onRight, d.move(a, top, right)))
+	z := d.run(add, b, d.move(c, right, left))
+	g := d.keeps(z)
+	id := s.define(g)
+	x := s.vector(top, ramp)
+	for range 3 {
+		p := s.play(id, g, x)
+		p.good()
+		for i, k := range left {
+			f := 2*float32(i) + 5 // (x + 1 + 1) + (x + 1 + 1 + 1)
+			s.expect(p.object(z), k, f, f+2, f+4, f+6)
+		}
+		p.freeKept()
+	}
+	s.Free([]uint64{x})
+	free(t, drivers)
+}
+
+// What a node consumes is gone, and its memory the result's.
+func TestPlayDonates(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	devices := upTo(2)
+	one, eat := s.program(addOne, devices...), s.program(consume, devices...)
+	d := draw(1)
+	y := d.run(eat, d.run(one, d.run(eat, 1)))
+	g := d.keeps(y)
+	id := s.define(g)
+	x := s.vector(devices, ramp)
+	p := s.play(id, g, x)
+	p.good()
+	s.expect(p.object(y), 1, 8, 9, 10, 11)
+	again := s.play(id, g, x)
+	for i, err := range again.wait() {
+		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 0, consume") || !strings.Contains(err.Error(), "donated") {
+			t.Errorf("node %d of a play of what was donated: %v", i, err)
+		}
+	}
+	bad := draw(1)
+	bad.run(eat, 1)
+	bad.run(one, 1)
+	if _, err := s.Define(bad.keeps()); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 1, add_one") || !strings.Contains(err.Error(), "node 0, consume") {
+		t.Errorf("a graph that reads what it has donated: %v", err)
+	}
+	p.freeKept()
+	again.freeKept()
+	s.Free([]uint64{x})
+	free(t, drivers)
+}
+
+// A node that fails on a device fails what depends on it, with its name and line,
+// and nothing else; nothing stays.
+func TestPlayNodeFails(t *testing.T) {
+	for _, late := range []bool{false, true} { // the controller hears of the failure before or after it has performed the others
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			drivers := simulated(t, 2, 1)
+			l, err := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: !late}.Start(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(l.Close)
+			s := connect(t, l, "client")
+			devices := upTo(2)
+			one, add := s.program(addOne, devices...), s.program(plus, devices...)
+			named := addOne
+			named.Name = "breaks"
+			breaks := s.program(named, devices...)
+			d := draw(1)
+			a := d.run(one, 1)
+			b := d.run(breaks, a)
+			d.Nodes[1].Run.Trace = []byte("model.py:12")
+			c := d.run(one, a)
+			e := d.run(add, c, b)
+			f := d.run(add, c, c)
+			h := d.run(one, d.move(e, devices, []int{1, 0}))
+			g := d.keeps(f, h)
+			id := s.define(g)
+			x := s.vector(devices, ramp)
+			if err := drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")); err != nil {
+				t.Fatal(err)
+			}
+			p := s.play(id, g, x)
+			bad := map[int]bool{1: true, 3: true, 5: true, 6: true}
+			for i, err := range p.wait() {
+				if !bad[i] {
+					if err != nil {
+						t.Errorf("node %d, with which nothing is wrong: %v", i, err)
+					}
+				} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "breaks") || !strings.Contains(err.Error(), "model.py:12") {
+					t.Errorf("node %d: %v", i, err)
+				}
+			}
+			s.expect(p.object(f), 0, 4, 6, 8, 10)
+			if _, err := s.read(p.object(h), 0); status.CodeOf(err) != status.DataLoss {
+				t.Errorf("what depends on it: %v", err)
+			}
+			p.freeKept()
+			p = s.play(id, g, x)
+			p.good()
+			p.freeKept()
+			s.Free([]uint64{x})
+			free(t, drivers)
+			if err := l.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Plays of two clients, with collectives in opposite order, finish.
+func TestPlaysInterleave(t *testing.T) {
+	l, drivers := open(t, 2, 2)
+	devices := upTo(4)
+	var clients sync.WaitGroup
+	for k := range 2 {
+		s := connect(t, l, fmt.Sprint("client ", k))
+		all, some := s.program(sumAll, devices...), s.program(sumAll, 1, 2)
+		d := draw(2)
+		y, z := uint64(1), uint64(2)
+		for i := range 40 {
+			if i%2 == k {
+				y = d.run(all, y)
+			} else {
+				z = d.run(some, z)
+			}
+		}
+		g := d.keeps(y, z)
+		id := s.define(g)
+		zero := func(int) []float32 { return make([]float32, 4) }
+		x, w := s.vector(devices, zero), s.vector([]int{1, 2}, zero)
+		clients.Go(func() {
+			var last *played
+			for range 10 {
+				if last != nil {
+					last.freeKept()
+				}
+				last = s.play(id, g, x, w)
+			}
+			last.good()
+			last.freeKept()
+			s.Free([]uint64{x, w})
+		})
+	}
+	clients.Wait()
+	free(t, drivers)
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// held is a put whose bytes have yet to be written.
+func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
+	s.t.Helper()
+	let := make(chan func(error), len(devices))
+	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices, Token: s.next(),
+		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
+	if err := s.Put(p); err != nil {
+		s.t.Fatal(err)
+	}
+	var written []func(error)
+	for range devices {
+		written = append(written, <-let)
+	}
+	return p.Object, p.Token, func() {
+		for _, done := range written {
+			done(nil)
+		}
+	}
+}
+
+// A client that goes in the middle of a play leaves nothing.
+func TestClientGoesWhileItPlays(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	devices := upTo(2)
+	one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
+	d := draw(1)
+	y := d.run(one, d.run(sum, d.move(d.run(one, 1), devices, []int{1, 0})))
+	g := d.keeps(y)
+	id := s.define(g)
+	x, token, write := s.held(0, 1)
+	p := s.play(id, g, x)
+	s.play(id, g, x)
+	s.Close()
+	write()
+	if err := s.wait(token); err == nil {
+		t.Error("a put whose session went succeeds")
+	}
+	for i, err := range p.wait() {
+		if err == nil {
+			t.Errorf("node %d, whose session went, succeeds", i)
+		}
+	}
+	free(t, drivers)
+	deadline := time.Now().Add(20 * time.Second)
+	for len(l.Report().Sessions) > 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A worker that is lost in the middle of a play fails the nodes that need it, by
+// its name, and no others.
+func TestWorkerLostWhileItPlays(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	here, both := s.program(addOne, 0), s.program(sumAll, 0, 1)
+	d := draw(2)
+	a := d.run(here, 1)
+	d.run(both, 2)
+	b := d.move(a, []int{0}, []int{1})
+	c := d.run(here, a)
+	g := d.keeps(b, c)
+	id := s.define(g)
+	x := s.vector([]int{0}, ramp)
+	w, token, write := s.held(0, 1)
+	p := s.play(id, g, x, w)
+	var losing sync.WaitGroup
+	losing.Go(func() { l.Lose(1) }) // it waits for whoever has yet to write
+	first := s.wait(p.tokens[1])
+	write()
+	losing.Wait()
+	if err := s.wait(token); err == nil {
+		t.Error("a put to a worker that was lost succeeds")
+	}
+	errs := []error{s.wait(p.tokens[0]), first, s.wait(p.tokens[2]), s.wait(p.tokens[3])}
+	for _, i := range []int{1, 2} {
+		if status.CodeOf(errs[i]) != status.Unavailable || !strings.Contains(errs[i].Error(), "w1") {
+			t.Errorf("node %d, with a part on a worker that was lost: %v", i, errs[i])
+		}
+	}
+	for _, i := range []int{0, 3} {
+		if errs[i] != nil {
+			t.Errorf("node %d, beside: %v", i, errs[i])
+		}
+	}
+	s.expect(p.object(c), 0, 2, 3, 4, 5)
+	p.freeKept()
+	p = s.play(id, g, x, w)
+	errs = p.wait()
+	if errs[0] != nil || errs[1] == nil || errs[2] == nil || errs[3] != nil {
+		t.Errorf("a play behind the loss: %v", errs)
+	}
+	p.freeKept()
+	s.Free([]uint64{x, w})
+	free(t, drivers[:1])
+}
+
+// The description of a graph is as long for any number of shards.
+func TestGraphBytes(t *testing.T) {
+	var chain, edge []int
+	for _, n := range []int{1, 8, 512, 4096} {
+		devices, others := make([]uint32, n), make([]int, n)
+		for i := range n {
+			devices[i], others[i] = uint32(i), n+i
+		}
+		add := &program.Program{Name: "add", Parameters: 1, Outputs: []int64{16}, Devices: devices}
+		d := draw(1)
+		d.Programs[1] = add
+		d.Nodes = []program.Node{{Run: &program.Run{Program: 1, Inputs: []uint64{1}, Only: -1}}, {Run: &program.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
+		chain = append(chain, proto.Size(wire.GraphOf(1, &d.Graph)))
+		d.Nodes, d.last = d.Nodes[:1], 2
+		d.move(2, upTo(n), others)
+		edge = append(edge, proto.Size(wire.GraphOf(1, &d.Graph)))
+		if err := d.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range chain {
+		if chain[i] != chain[0] {
+			t.Errorf("a chain takes %v bytes", chain)
+		}
+		if count := 5; edge[i] > edge[0]+count+1 { // how many they are, and a digit more of a device's number
+			t.Errorf("an edge between slices takes %v bytes", edge)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// play is a play of a graph, until all its nodes have been performed. They are
+// operations like others, one behind the other: each that may start does so at
+// once.
+type play struct {
+	s         *session
+	g         *graph
+	op, first uint64 // of node 0; of the objects that nodes make
+	inputs    []uint64
+	next      int  // node
+	skipped   bool // a node was not dispatched, and what it would have freed is there
+	cancelled cancelled
+}
+
+// cancelled is why operations will never be.
+type cancelled map[uint64]error
+
+func (c cancelled) with(op uint64, err error) cancelled {
+	if c == nil {
+		c = cancelled{}
+	}
+	c[op] = err
+	return c
+}
+
+// stretch is nodes of a play, one behind the other in the graph and by their gang
+// numbers, that leave as one message.
+type stretch struct {
+	play        *play
+	gang        uint64 // of node from
+	from, count int
+	workers     set
+}
+
+// object gives the session's number of one of the graph's objects.
+func (p *play) object(local uint64) uint64 {
+	if local <= uint64(len(p.inputs)) {
+		return p.inputs[local-1]
+	}
+	return p.first + local - uint64(len(p.inputs)) - 1
+}
+
+func (st *State) play(s *session, m *wire.Play, q *queued) {
+	g := s.graphs[m.Graph]
+	var err error
+	switch {
+	case g == nil:
+		err = st.unknown(s, m.Graph)
+	case g.err != nil:
+		err = g.err
+	case len(m.Inputs) != g.inputs || int(m.Nodes) != len(g.nodes):
+		err = invalid("graph %d has %d inputs and %d nodes; its play has %d and %d", m.Graph, g.inputs, len(g.nodes), len(m.Inputs), m.Nodes)
+	case g.made > 0 && (m.First == 0 || m.First+uint64(g.made) < m.First):
+		err = invalid("arrays are numbered from 1, got %d", m.First)
+	}
+	if err != nil {
+		for i := range uint64(m.Nodes) {
+			st.end(s, m.Op+i, err)
+		}
+		return
+	}
+	s.play = &play{s: s, g: g, op: m.Op, first: m.First, inputs: m.Inputs, cancelled: q.cancelled}
+	st.proceed(s)
+}
+
+// proceed performs nodes of the session's play, as far as may be.
+func (st *State) proceed(s *session) {
+	for s.play != nil && st.may(s) {
+		p := s.play
+		if p.next > 0 {
+			for _, object := range p.g.nodes[p.next-1].frees {
+				st.remove(s, p.object(object)) // workers do so by themselves
+			}
+		}
+		if p.next == len(p.g.nodes) {
+			s.play = nil
+			st.tidy(p)
+			return
+		}
+		p.next++
+		st.performNode(s, p, p.next-1)
+	}
+}
+
+// tidy lets go of what workers keep of a play of which they did not get all nodes.
+func (st *State) tidy(p *play) {
+	if !p.skipped {
+		return
+	}
+	var all []uint64
+	for _, object := range p.g.intermediate {
+		all = append(all, p.object(object))
+	}
+	st.letGo(p.s, all, p.g.all.workers)
+}
+
+func (st *State) performNode(s *session, p *play, i int) {
+	n := &p.g.nodes[i]
+	op := p.op + uint64(i)
+	err := p.cancelled[op]
+	if err == nil {
+		err = st.alive(n.over)
+	}
+	for k := 0; k < len(n.reads) && err == nil; k++ {
+		r := &n.reads[k]
+		id := p.object(r.object)
+		if e := s.has(id, r.argument, r.on, r.at); e != nil {
+			if err = e; s.objects[id] == nil || s.objects[id].err == nil { // otherwise it has its name
+				err = status.Wrap(e, "node %d, %s", i, n.name)
+			}
+		}
+	}
+	first := uint64(0)
+	if len(n.sizes) > 0 {
+		first = p.object(n.first)
+	}
+	if e := st.create(s, first, n.sizes, n.at, err); e != nil {
+		err = status.Wrap(e, "node %d, %s", i, n.name)
+	}
+	if err != nil {
+		p.skipped = true
+		st.end(s, op, err)
+		return
+	}
+	g := st.newGang(s, op)
+	g.play, g.node, g.first = p, i, first
+	if n.program != nil {
+		st.submit(g, n.program, n.at)
+		return
+	}
+	g.place, g.makes = n.at, 1
+	st.include(g, n.over.workers, n.over.conns)
+	g.play = nil
+}
+
+// donate takes note of what a node that starts consumes.
+func (p *play) donate(node int) {
+	for _, object := range p.g.nodes[node].donates {
+		if o := p.s.objects[p.object(object)]; o != nil && p.g.nodes[node].at.has.covers(o.place.has) {
+			o.donated = true
+		}
+	}
+}
+
+// include has a node leave with those before it.
+func (st *State) include(g *gang, workers set, conns []uint64) {
+	o := &st.open
+	if o.count > 0 && (o.play != g.play || o.from+o.count != g.node || o.gang+uint64(o.count) != st.gang+1) {
+		st.shut()
+	}
+	st.enter(g, workers, conns)
+	if o.count == 0 {
+		o.play, o.gang, o.from, o.workers = g.play, g.number, g.node, o.workers[:0]
+	}
+	o.count++
+	if !o.workers.covers(workers) {
+		o.workers.union(workers)
+	}
+}
+
+// shut sends the nodes that are to leave together.
+func (st *State) shut() {
+	o := &st.open
+	if o.count == 0 {
+		return
+	}
+	p := o.play
+	from := len(st.buffer)
+	st.buffer = appendPlayed(st.buffer, o, st.config.Term)
+	o.play, o.count = nil, 0
+	to := p.g.all.conns
+	if !o.workers.covers(p.g.all.workers) {
+		to = st.connsOf(o.workers)
+	}
+	st.deliver(to, wire.KindPlayed, st.buffer[from:])
+}
+
+// appendPlayed writes a wire.Played.
+func appendPlayed(b []byte, o *stretch, term uint64) []byte {
+	p := o.play
+	number := func(n protowire.Number, v uint64) {
+		b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
+	}
+	number(1, o.gang)
+	number(2, uint64(p.s.id))
+	number(3, p.g.id)
+	number(4, p.op)
+	number(5, uint64(o.from))
+	number(6, uint64(o.count))
+	number(7, p.first)
+	if len(p.inputs) > 0 {
+		n := 0
+		for _, id := range p.inputs {
+			n += protowire.SizeVarint(id)
+		}
+		b = protowire.AppendVarint(protowire.AppendTag(b, 8, protowire.BytesType), uint64(n))
+		for _, id := range p.inputs {
+			b = protowire.AppendVarint(b, id)
+		}
+	}
+	number(9, p.s.process.Number)
+	number(10, term)
+	return b
+}
