@@ -21,9 +21,9 @@
 // # Liveness
 //
 // A process whose link breaks, which sends what no process of Open Pathways sends,
-// or which Peers says has gone, is lost: everything from it and to it fails with
-// UNAVAILABLE that names it, now and later, since process numbers are not used
-// again. Memory that a lost peer may still write to is not used again either.
+// says goodbye, or which Peers says has gone, is lost: everything from it and to it
+// fails with UNAVAILABLE that names it, now and later, since process numbers are not
+// used again. Memory that a lost peer may still write to is not used again either.
 //
 // Nothing here waits for a peer while it reads from one; what is queued for a peer
 // is bounded by the credit and the number of offers, and a peer that exceeds
@@ -258,8 +258,8 @@ func (x *Exchange) Close() error {
 		return nil
 	}
 	x.closed = status.New(status.Cancelled, "the exchange of process %d is closed", x.config.Self)
-	x.mu.Unlock()
 	x.cancel()
+	x.mu.Unlock()
 	_, expected := x.table.Close(x.closed)
 	x.end(expected, x.closed)
 	for _, p := range x.all() {

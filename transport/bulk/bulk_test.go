@@ -1,12 +1,14 @@
 package bulk
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
@@ -33,6 +35,11 @@ func address(kind, dir string, i int) string {
 // world makes n processes' exchanges. Those for which deaf says so do not listen.
 func world(t testing.TB, kind string, n int, deaf func(i int) bool) transporttest.World {
 	t.Helper()
+	return worldTold(t, kind, n, deaf, slog.NewTextHandler(t.Output(), nil))
+}
+
+func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog.Handler) transporttest.World {
+	t.Helper()
 	dir := t.TempDir()
 	o := options()
 	if kind == "tls" {
@@ -42,7 +49,7 @@ func world(t testing.TB, kind string, n int, deaf func(i int) bool) transporttes
 	var pools []*shm.Pool
 	addresses := make([][]string, n+1)
 	for i := 1; i <= n; i++ {
-		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
+		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(log), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
 		if !deaf(i) {
 			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) { t.Logf("%s was not let in: %v", peer, err) })
 			if err != nil {
@@ -129,6 +136,65 @@ func TestHeartbeats(t *testing.T) {
 		}
 		x[0].Close()
 		x[1].Close()
+	}
+}
+
+// warnings takes what is logged as one.
+type warnings struct {
+	slog.Handler
+	warned func(slog.Record)
+}
+
+func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
+func (w warnings) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		w.warned(r)
+	}
+	return nil
+}
+
+// A process that closes its exchange has gone, and nobody is warned of that.
+func TestGoodbye(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp", "tls"} {
+		t.Run(kind, func(t *testing.T) {
+			for range 5 {
+				const n = 3
+				w := worldTold(t, kind, n, none, warnings{slog.DiscardHandler, func(r slog.Record) {
+					r.Attrs(func(a slog.Attr) bool { t.Errorf("a warning: %s: %v", r.Message, a); return true })
+				}})
+				last := w.Exchanges[n-1]
+				size := int64(100_000) // over streams, where there are any
+				for i := range uint64(n - 1) {
+					arrived := make(chan error, 1)
+					last.Expect(i+1, key(i, 0), size, nil, func(b transport.Block, err error) {
+						if err == nil {
+							b.Release()
+						}
+						arrived <- err
+					})
+					w.Exchanges[i].PushBytes(n, key(i, 0), make([]byte, size), nil)
+					if err := <-arrived; err != nil {
+						t.Fatal(err)
+					}
+				}
+				ends := make(chan error, n)
+				for _, x := range w.Exchanges[:n-1] {
+					x.Expect(n, key(9, 0), size, nil, func(_ transport.Block, err error) { ends <- err })
+				}
+				last.Close()
+				for _, x := range w.Exchanges[:n-1] {
+					if err := <-ends; status.CodeOf(err) != status.Unavailable {
+						t.Errorf("what is expected of a process that has gone: %v", err)
+					}
+					x.PushBytes(n, key(10, 0), nil, func(err error) { ends <- err })
+					if err := <-ends; status.CodeOf(err) != status.Unavailable {
+						t.Errorf("what is pushed to a process that has gone: %v", err)
+					}
+				}
+				w.Exchanges[0].Close()
+				w.Exchanges[1].Close()
+			}
+		})
 	}
 }
 

@@ -151,6 +151,10 @@ func TestHostile(t *testing.T) {
 		does func(t *testing.T, h *hostile, address string)
 	}{
 		{"a message of no known kind", "", func(t *testing.T, h *hostile, _ string) { h.send(200, nil) }},
+		{"goodbye, and more", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindGoodbye, nil)
+			_ = h.conn.Send(kindOffer, offer(1, 10)) // it may find it gone
+		}},
 		{"a message cut short", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, 10)[:20]) }},
 		{"a message too long", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, append(offer(1, 10), 0)) }},
 		{"a link twice", "", func(t *testing.T, h *hostile, _ string) { h.send(kindLink, h.token[:]) }},
@@ -530,6 +534,7 @@ func FuzzLink(f *testing.F) {
 	f.Add(frame(kindGrant, grantFrame(nil, 1, 0, 0)), []byte{})
 	f.Add(frame(kindTaken, withStatus(numbers(nil, 1), nil)), []byte{})
 	f.Add(frame(kindCredit, numbers(nil, 1)), []byte{})
+	f.Add(frame(kindGoodbye, nil), []byte{})
 	f.Add(frame(kindSegment, segmentFrame(1, 4096)), []byte{})
 	type place struct {
 		x, neighbour *Exchange

@@ -74,9 +74,18 @@ func (l *link) run() {
 	l.x.forget(l)
 }
 
+// errGoodbye is the end of a link whose peer has said that it ends.
+var errGoodbye = status.New(status.Unavailable, "it has said goodbye")
+
 // lost is told that the link broke.
 func (l *link) lost(err error) {
 	name := l.peer.name()
+	if err == errGoodbye {
+		if l.peer.lose(status.New(status.Unavailable, "%s has gone", name)) {
+			l.x.log.Debug("a peer has gone", "peer", name)
+		}
+		return
+	}
 	if l.peer.lose(status.New(status.Unavailable, "%s is lost: %w", name, err)) {
 		l.x.log.Warn("a peer is lost", "peer", name, "why", err)
 	}
@@ -165,6 +174,10 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 			}
 			l.quiet -= back
 			l.credit += back
+		}
+	case kind == kindGoodbye:
+		if r.end() {
+			err = errGoodbye
 		}
 	default:
 		err = wrong("a message of kind %d", kind)

@@ -26,6 +26,8 @@ const (
 	kindGrant   // n, segment's number (0: send them by stream), offset
 	kindTaken   // n, status: the bytes are there, or will not be taken
 	kindCredit  // bytes of quiet blocks that were taken
+	// From either.
+	kindGoodbye // the process ends: what breaks from here on was not lost
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.

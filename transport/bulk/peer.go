@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -204,6 +205,7 @@ func (p *peer) joined(l *link) error {
 	p.mu.Lock()
 	if p.lost != nil {
 		defer p.mu.Unlock()
+		p.x.goodbye(l)
 		return p.lost
 	}
 	p.links[l] = struct{}{}
@@ -246,17 +248,25 @@ func (p *peer) lose(err error) bool {
 	}
 	p.waiting = nil
 	for l := range p.links {
+		p.x.goodbye(l)
 		l.lose(err)
 	}
 	p.links, p.out = nil, nil
 	return true
 }
 
+// goodbye tells the peer of a link where it ends because this process does.
+func (x *Exchange) goodbye(l *link) {
+	if x.ctx.Err() != nil {
+		l.post(kindGoodbye, nil)
+	}
+}
+
 // Take makes a link, or a stream of one, of a connection that has come. It does
 // not wait.
 func (x *Exchange) Take(in *transport.Incoming) {
 	refuse := func(err error) {
-		x.log.Warn("a link was refused", "peer", in.Peer(), "why", err)
+		x.log.Log(x.ctx, x.level(err), "a link was refused", "peer", in.Peer(), "why", err)
 		in.Refuse(err)
 	}
 	h := in.Hello
@@ -288,11 +298,20 @@ func (x *Exchange) Take(in *transport.Incoming) {
 	}
 	x.running.Go(func() {
 		if err := x.take(p, in, conn); err != nil {
-			x.log.Warn("a link was dropped", "peer", in.Peer(), "why", err)
+			x.log.Log(x.ctx, x.level(err), "a link was dropped", "peer", in.Peer(), "why", err)
 			conn.Close()
 			conn.DropFiles()
 		}
 	})
+}
+
+// level is how loud the end of a connection is told that has yet to be a link. Who
+// hangs up has gone, or comes again.
+func (x *Exchange) level(err error) slog.Level {
+	if x.ctx.Err() != nil || status.CodeOf(err) == status.Unavailable {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) error {
@@ -346,7 +365,9 @@ func (x *Exchange) announce(conn *stream.Conn, kind wire.Kind, token [tokenSize]
 	if err == nil {
 		var back wire.Kind
 		var payload []byte
-		if back, payload, err = x.first(conn); err == nil && (back != kind || !bytes.Equal(payload, token[:])) {
+		if back, payload, err = x.first(conn); err == nil && back == kindGoodbye {
+			err = errGoodbye
+		} else if err == nil && (back != kind || !bytes.Equal(payload, token[:])) {
 			err = wrong("a message of kind %d with %d bytes where it was to repeat one of kind %d", back, len(payload), kind)
 		}
 	}

@@ -18,6 +18,9 @@ import (
 // pieceTime bounds a piece on its way where the options name no bound.
 const pieceTime = 30 * time.Second
 
+// strandTime is how long a link may outlive a strand that broke.
+const strandTime = time.Second
+
 // A strand is a TCP connection of a link that long blocks go over, in pieces, in
 // both directions. The pieces of a block go over whichever strand is free. The side
 // that dialled the link makes the strands, when the first long block is spoken of.
@@ -35,7 +38,7 @@ func (l *link) reach() {
 	l.x.running.Go(func() {
 		for range l.x.config.Streams {
 			if err := l.dial(); err != nil {
-				l.lost(err)
+				l.broke(err)
 				return
 			}
 		}
@@ -79,14 +82,23 @@ func (l *link) addStrand(conn *stream.Conn, last wire.Kind) error {
 	rest = bytes.Clone(rest)
 	l.x.running.Go(func() {
 		err := l.readStrand(socket, rest)
-		l.lost(status.New(status.Unavailable, "a stream from it broke: %w", err))
+		if status.CodeOf(err) == status.InvalidArgument {
+			l.lost(err)
+		} else {
+			l.broke(status.New(status.Unavailable, "a stream from it broke: %w", err))
+		}
 	})
 	l.x.running.Go(func() {
 		if err := l.writeStrand(socket); err != nil {
-			l.lost(status.New(status.Unavailable, "a stream to it broke: %w", err))
+			l.broke(status.New(status.Unavailable, "a stream to it broke: %w", err))
 		}
 	})
 	return nil
+}
+
+// broke is told that a strand has. Where the peer has gone, the link says soon how.
+func (l *link) broke(why error) {
+	time.AfterFunc(strandTime, func() { l.lost(why) })
 }
 
 // spread sends the bytes of a block over the strands. The peer's mu is held, and
