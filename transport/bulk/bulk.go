@@ -23,7 +23,7 @@
 // A process whose link breaks, which sends what no process of Open Pathways sends,
 // says goodbye, or which Peers says has gone, is lost: everything from it and to it
 // fails with UNAVAILABLE that names it, now and later, since process numbers are not
-// used again. Memory that a lost peer may still write to is not used again either.
+// used again; of many that are lost, the oldest are forgotten. Memory that a lost peer may still write to is not used again either.
 //
 // Nothing here waits for a peer while it reads from one; what is queued for a peer
 // is bounded by the credit and the number of offers, and a peer that exceeds
@@ -97,10 +97,11 @@ type Exchange struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup // goroutines of listeners, links, dialling
 
-	mu     sync.Mutex
-	peers  map[uint64]*peer
-	links  map[[tokenSize]byte]*link // that may get streams
-	closed error
+	mu       sync.Mutex // guards the rest; never taken under a peer's
+	peers    map[uint64]*peer
+	departed match.Recent[uint64]      // of peers, those that are lost
+	links    map[[tokenSize]byte]*link // that may get streams
+	closed   error
 }
 
 // New makes an exchange and begins to accept links.

@@ -198,6 +198,35 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
+// What is kept of processes does not grow with how many came and went.
+func TestManyPeers(t *testing.T) {
+	x, err := New(Config{Self: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	const many = 20_000
+	for n := uint64(2); n < many; n++ {
+		x.Peers([]*wire.Process{{Number: n}}, nil, nil)
+		x.Peers(nil, []uint64{n}, nil)
+	}
+	x.Peers([]*wire.Process{{Number: many}}, nil, nil)
+	if kept := len(x.all()); kept > many/4 {
+		t.Errorf("%d of %d processes are kept", kept, many)
+	}
+	done := make(chan error, 1)
+	for _, n := range []uint64{2, many - 1} {
+		x.PushBytes(n, key(1, 0), nil, func(err error) { done <- err })
+		if err := <-done; status.CodeOf(err) != status.Unavailable {
+			t.Errorf("a push to process %d: %v", n, err)
+		}
+	}
+	x.Expect(many-1, key(1, 0), 1, nil, func(_ transport.Block, err error) { done <- err })
+	if err := <-done; status.CodeOf(err) != status.Unavailable {
+		t.Errorf("what is expected of a process that has gone: %v", err)
+	}
+}
+
 func BenchmarkExchange(b *testing.B) {
 	for _, kind := range []string{"unix", "tcp"} {
 		b.Run(kind, func(b *testing.B) {

@@ -232,6 +232,19 @@ func (p *peer) joined(l *link) error {
 
 // lose ends everything from and to the process. False says that it had ended.
 func (p *peer) lose(err error) bool {
+	if !p.end(err) {
+		return false
+	}
+	x := p.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if number, ok := x.departed.Add(p.number, err); ok {
+		delete(x.peers, number)
+	}
+	return true
+}
+
+func (p *peer) end(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lost != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/match"
 )
 
 // Engine carries the collectives of one process.
@@ -20,7 +21,7 @@ type Engine struct {
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
 	gangs    map[uint64]*gang
-	gone     map[uint64]error // processes that are no more
+	gone     match.Recent[uint64] // processes that are no more
 	closed   error
 
 	plansMu sync.RWMutex // taken after a gang's
@@ -51,7 +52,6 @@ func New(exchange transport.Exchange, island uint32, board *Board) *Engine {
 		launches: map[int32]*gang{},
 		gangs:    map[uint64]*gang{},
 		plans:    map[planKey]*plan{},
-		gone:     map[uint64]error{},
 	}
 }
 
@@ -86,11 +86,11 @@ func (e *Engine) Begin(g Gang) {
 	if e.board != nil {
 		e.board.begin(g.ID)
 	}
-	if len(e.gone) == 0 || own.err != nil {
+	if e.gone.Len() == 0 || own.err != nil {
 		return
 	}
 	for _, r := range g.Ranks {
-		if err := e.gone[r.Process]; err != nil {
+		if err := e.gone.Why(r.Process); err != nil {
 			own.err = err
 			return
 		}
@@ -146,7 +146,7 @@ func (g *gang) fail(err error) {
 func (e *Engine) Lost(process uint64, why error) {
 	err := status.New(status.Unavailable, "worker %d is lost, and with it a part of the gang: %w", process, why)
 	e.mu.Lock()
-	e.gone[process] = err
+	e.gone.Add(process, err)
 	var hit []*gang
 	for _, g := range e.gangs {
 		if slices.ContainsFunc(g.ranks, func(r Place) bool { return r.Process == process }) {

@@ -2,7 +2,9 @@
 // whichever comes first. It is the one table of an exchange.
 //
 // The table is bounded by whoever fills it: an expectation is its own process's,
-// an offer a peer's, which the exchange bounds. It may be used from any goroutine
+// an offer a peer's, which the exchange bounds. Operations that have failed and peers
+// that were lost are remembered, so that what comes for them later does not stay; the
+// oldest are forgotten, when nothing speaks of them any more. It may be used from any goroutine
 // and calls nobody.
 package match
 
@@ -23,10 +25,6 @@ type Expected struct {
 	Arrived func(transport.Block, error)
 }
 
-// failures is how many failed operations a table remembers, so that what is
-// offered for them later does not stay.
-const failures = 4096
-
 type slot struct {
 	peer uint64
 	key  transport.Key
@@ -39,16 +37,14 @@ type Table[O any] struct {
 	mu       sync.Mutex
 	offers   map[slot]O
 	expected map[slot]*Expected
-	failed   map[group]error
-	order    []group // of failed; a ring once it is full
-	next     int
-	lost     map[uint64]error
+	failed   Recent[group]
+	lost     Recent[uint64]
 	closed   error
 }
 
 // New makes an empty table.
 func New[O any]() *Table[O] {
-	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}, failed: map[group]error{}, lost: map[uint64]error{}}
+	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}}
 }
 
 // Offer looks for who expects a key. Where nobody does, and no error is given,
@@ -105,10 +101,10 @@ func (t *Table[O]) refused(peer uint64, key transport.Key) error {
 	if t.closed != nil {
 		return t.closed
 	}
-	if err := t.lost[peer]; err != nil {
+	if err := t.lost.Why(peer); err != nil {
 		return err
 	}
-	return t.failed[group{key.Space, key.ID}]
+	return t.failed.Why(group{key.Space, key.ID})
 }
 
 // Withdraw takes an offer out, and says whether it was there.
@@ -125,17 +121,7 @@ func (t *Table[O]) Withdraw(peer uint64, key transport.Key) bool {
 func (t *Table[O]) Fail(space, id uint64, err error) ([]O, []*Expected) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	g := group{space, id}
-	if _, ok := t.failed[g]; !ok {
-		if len(t.order) < failures {
-			t.order = append(t.order, g)
-		} else {
-			delete(t.failed, t.order[t.next])
-			t.order[t.next] = g
-			t.next = (t.next + 1) % failures
-		}
-		t.failed[g] = err
-	}
+	t.failed.Add(group{space, id}, err)
 	return t.take(func(s slot) bool { return s.key.Space == space && s.key.ID == id })
 }
 
@@ -143,9 +129,7 @@ func (t *Table[O]) Fail(space, id uint64, err error) ([]O, []*Expected) {
 func (t *Table[O]) Lose(peer uint64, err error) ([]O, []*Expected) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.lost[peer] == nil {
-		t.lost[peer] = err
-	}
+	t.lost.Add(peer, err)
 	return t.take(func(s slot) bool { return s.peer == peer })
 }
 

@@ -1,0 +1,74 @@
+package match
+
+import (
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+)
+
+func key(id uint64) transport.Key { return transport.Key{Space: 1, ID: id} }
+
+// Whichever comes first waits for the other, once.
+func TestMeet(t *testing.T) {
+	table := New[string]()
+	if e, err := table.Offer(7, key(1), "first"); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	if _, err := table.Offer(7, key(1), "again"); status.CodeOf(err) != status.AlreadyExists {
+		t.Errorf("a second offer: %v", err)
+	}
+	if _, found, err := table.Expect(&Expected{Peer: 8, Key: key(1)}); found || err != nil {
+		t.Errorf("the same key of another peer: %v, %v", found, err)
+	}
+	if o, found, err := table.Expect(&Expected{Peer: 7, Key: key(1)}); o != "first" || !found || err != nil {
+		t.Errorf("got %q, %v, %v", o, found, err)
+	}
+	if _, _, err := table.Expect(&Expected{Peer: 8, Key: key(1)}); status.CodeOf(err) != status.AlreadyExists {
+		t.Errorf("a second expectation: %v", err)
+	}
+	if e, err := table.Offer(8, key(1), "late"); e == nil || err != nil {
+		t.Errorf("an offer that is expected: %v, %v", e, err)
+	}
+	if o, e := table.Len(); o+e != 0 {
+		t.Errorf("%d offers and %d expectations are left", o, e)
+	}
+}
+
+// What fails or is lost takes out what waits, refuses what comes later, and does
+// not grow with how many there were.
+func TestRemembers(t *testing.T) {
+	table := New[int]()
+	const many = 3 * remembered
+	for n := uint64(1); n <= many; n++ {
+		table.Offer(n, key(1), 0)
+		table.Expect(&Expected{Peer: n, Key: key(2)})
+		table.Offer(many+1, key(10+n), 0)
+		gone := status.New(status.Unavailable, "process %d", n)
+		if offers, expected := table.Lose(n, gone); len(offers) != 1 || len(expected) != 1 {
+			t.Fatalf("process %d had %d offers and %d expectations", n, len(offers), len(expected))
+		}
+		if offers, _ := table.Fail(1, 10+n, gone); len(offers) != 1 {
+			t.Fatalf("operation %d had %d offers", n, len(offers))
+		}
+		table.Lose(n, status.New(status.Internal, "told again"))
+		for _, late := range []uint64{n, n - min(n-1, remembered-1)} {
+			if err := table.Refused(late, key(3)); status.CodeOf(err) != status.Unavailable {
+				t.Fatalf("process %d, after %d: %v", late, n, err)
+			}
+			if err := table.Refused(many+1, key(10+late)); status.CodeOf(err) != status.Unavailable {
+				t.Fatalf("operation %d, after %d: %v", late, n, err)
+			}
+		}
+	}
+	for what, r := range map[string]int{"processes": table.lost.Len(), "their order": len(table.lost.order), "operations": table.failed.Len(), "offers": len(table.offers)} {
+		if r > remembered {
+			t.Errorf("%d %s are kept, of %d", r, what, many)
+		}
+	}
+	closed := status.New(status.Cancelled, "closed")
+	table.Close(closed)
+	if err := table.Refused(many+2, key(1)); err != closed {
+		t.Errorf("after the end: %v", err)
+	}
+}
