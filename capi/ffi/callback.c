@@ -175,6 +175,15 @@ static XLA_FFI_Error* host_callback(XLA_FFI_CallFrame* frame) {
 
 bool pw_ffi_has_functions(const void* functions) { return ((const host_callbacks*)functions)->count > 0; }
 
+void* pw_ffi_functions_copy(const void* functions) {
+  const host_callbacks* from = functions;
+  size_t size = from->count * sizeof *from->callables;
+  host_callbacks* to = malloc(sizeof *to + size);
+  *to = (host_callbacks){(void**)(to + 1), from->count};
+  memcpy(to->callables, from->callables, size);
+  return to;
+}
+
 uint32_t pw_ffi_functions(const void* functions) { return ((const host_callbacks*)functions)->count; }
 
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message) {

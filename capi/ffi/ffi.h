@@ -28,6 +28,10 @@ int pw_ffi_in_callback(void);
 // it gives every execution a list of them.
 bool pw_ffi_has_functions(const void* functions);
 
+// A copy of such a list, one malloc'd block, which jaxlib's own goes before. Functions
+// live as long as the executable that they were given for.
+void* pw_ffi_functions_copy(const void* functions);
+
 // How many Python functions jaxlib gave to an execution: none to most.
 uint32_t pw_ffi_functions(const void* functions);
 

@@ -32,7 +32,7 @@ static _Atomic int64_t count;
 
 int64_t pw_held_count(void) { return atomic_load_explicit(&count, memory_order_relaxed); }
 
-static uint64_t put(pw_held* held) {
+uint64_t pw_held_put(pw_held* held) {
   pthread_mutex_lock(&mu);
   uint32_t i = free_place;
   if (i) {
@@ -75,6 +75,9 @@ static pw_held* find(uint64_t number, bool take) {
   if (held && take) atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
   return held;
 }
+
+pw_held* pw_held_find(uint64_t number) { return find(number, false); }
+pw_held* pw_held_take(uint64_t number) { return find(number, true); }
 
 void pw_held_drop(pw_held* held) {
   if (held && atomic_fetch_sub_explicit(&held->refs, 1, memory_order_acq_rel) == 1) held->door->free(held);
@@ -162,7 +165,7 @@ static void push(stack* s, uint64_t* numbers, size_t n) {
 
 void pw_exported(pw_held* const* held, size_t n) {
   uint64_t* numbers = malloc((n + 1) * sizeof *numbers);
-  for (size_t i = 0; i < n; i++) numbers[i] = put(held[i]);
+  for (size_t i = 0; i < n; i++) numbers[i] = pw_held_put(held[i]);
   push(&self()->out, numbers, n);
 }
 
@@ -223,6 +226,6 @@ SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
   if (held == NULL) return strdup("NOT_FOUND: the array that is to move is held no more");
   char* refusal = held->door->reshard(held, plan, &made);
   pw_held_drop(held);
-  if (refusal == NULL) *out = put(made);
+  if (refusal == NULL) *out = pw_held_put(made);
   return refusal;
 }

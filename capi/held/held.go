@@ -28,6 +28,7 @@ type Way struct {
 	From, To []reshard.Shard
 	Memory   string // kind, of the destination; "" is the devices' default
 
+	refs int // guarded by mu: whoever made it, and programs
 	once sync.Once
 	plan *reshard.Plan
 	err  error
@@ -52,7 +53,11 @@ func Get(number uint64) (*Way, error) {
 	if w := ways[number]; w != nil {
 		return w, nil
 	}
-	return nil, status.New(status.NotFound, "plan %d is not known, or was freed", number)
+	return nil, unknown(number)
+}
+
+func unknown(number uint64) error {
+	return status.New(status.NotFound, "plan %d is not known, or was freed", number)
 }
 
 // Count is the number of arrays that are held.
@@ -109,6 +114,7 @@ func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64
 	mu.Lock()
 	defer mu.Unlock()
 	last++
+	w.refs = 1
 	ways[last] = w
 	*number = C.uint64_t(last)
 	return nil
@@ -118,5 +124,42 @@ func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64
 func pwGoPlanFree(number C.uint64_t) {
 	mu.Lock()
 	defer mu.Unlock()
-	delete(ways, uint64(number))
+	if w := ways[uint64(number)]; w != nil {
+		if w.refs--; w.refs == 0 {
+			delete(ways, uint64(number))
+		}
+	}
+}
+
+// pwGoPlanHold keeps a plan until it is freed once more, and tells of what size
+// the lists are that pwGoPlanTo writes.
+//
+//export pwGoPlanHold
+func pwGoPlanHold(number C.uint64_t, shards, dims *C.size_t) *C.char {
+	mu.Lock()
+	defer mu.Unlock()
+	w := ways[uint64(number)]
+	if w == nil {
+		return C.CString(Refusal(unknown(uint64(number))))
+	}
+	w.refs++
+	*shards, *dims = C.size_t(len(w.To)), C.size_t(len(w.Dims))
+	return nil
+}
+
+// pwGoPlanTo tells where a plan that is held leads: devices, the size of the
+// shards, and the kind of their memory.
+//
+//export pwGoPlanTo
+func pwGoPlanTo(number C.uint64_t, devices, size *C.int64_t, memory **C.char) {
+	w, err := Get(uint64(number))
+	if err != nil {
+		panic(err)
+	}
+	ids := unsafe.Slice((*int64)(devices), len(w.To))
+	for i, to := range w.To {
+		ids[i] = int64(to.Device)
+	}
+	copy(unsafe.Slice((*int64)(size), len(w.Dims)), w.To[0].Size)
+	*memory = C.CString(w.Memory)
 }

@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -21,6 +21,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
@@ -51,6 +52,9 @@ func pwGoStats() *C.char {
 	st.Reshards += r.Reshards
 	if n := held.Count(); n > 0 {
 		st.Live["held"] = n
+	}
+	if n := program.Count(); n > 0 {
+		st.Live["captured"] = n
 	}
 	for kind, n := range r.Live {
 		st.Live[kind] += n

@@ -129,6 +129,47 @@ char* pathways_slice_remap(pathways_slice slice, uint32_t* devices, size_t num_d
 // Ends a grant; it ends with its client, too. It does nothing where there is none.
 void pathways_slice_release(pathways_slice slice);
 
+// ---- Programs: what one thread asks of a client, recorded and played again.
+//
+// From begin to end, what the thread has a PJRT client run and move is not done but
+// recorded: each computation, copy and reshard becomes a node, and its results are
+// buffers without contents. Arrays that exist otherwise are kept as constants.
+// Reading an array without contents is FAILED_PRECONDITION, then and later.
+
+// Begins a capture on this thread. FAILED_PRECONDITION where one has begun.
+char* pathways_capture_begin(void);
+
+// Says that the n results of the next import on this thread are inputs of the
+// program; they follow those announced before. Donated has n flags: an input that
+// is, may be donated by what reads it. NULL: none is.
+char* pathways_capture_inputs(size_t n, const uint8_t* donated);
+
+// Ends the thread's capture and gives the program. Its results are the arrays that
+// were exported meanwhile and are named here; they stay held. Results has n numbers:
+// of each array which result of the program it is, or -1 where it is an array with
+// contents that the program neither made nor was given. With an error the capture
+// goes on.
+char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* results, uint64_t* program);
+
+// Ends the thread's capture, if there is one, without a program.
+void pathways_capture_drop(void);
+
+// Runs a program with n held arrays, one an input, of the shards that the inputs have.
+// It takes them: they are held no more, also where it fails. It gives m new ones, to
+// be imported or released, and waits for nothing. A node that fails gives its error to
+// its results and all that depend on them. ABORTED where the program calls functions
+// of its maker that are no more; capture it again. Any number of threads may run one.
+char* pathways_program_run(uint64_t program, const uint64_t* arrays, size_t n, uint64_t* results, size_t m);
+
+// Describes a program as a JSON object: values [{node, output, bytes, shard, devices,
+// donated}], where node is -1 for an input; nodes [{kind, name, location, devices, gives,
+// reads [{value, bytes}], constant_bytes}], in their order, of kind execute, copy or
+// reshard; inputs [value]; outputs [{reads, constant_bytes}]; capture_ns; compile_ns.
+char* pathways_program_describe(uint64_t program);
+
+// Frees a program, once the runs that have begun are through with it.
+void pathways_program_free(uint64_t program);
+
 void pathways_free(char* text);
 
 #ifdef __cplusplus

@@ -84,6 +84,7 @@ PJRT_Error* pw_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   if (args->client == NULL || pw_forked) return NULL;
   uint64_t session = args->client->session;
   PW_COUNT(go_entries, 1);
+  pp_client_ended(args->client);
   pw_held_end(args->client);
   pwGoClientDestroy(session);  // runs that wait end here, and need the client
   pw_client_free(args->client);

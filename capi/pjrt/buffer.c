@@ -253,6 +253,8 @@ PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_CopyToDevice");
+  if (pp_capturing && b->symbol)
+    return pp_copy(&pw_door, args->buffer, args->dst_device->default_memory, &args->dst_buffer);
   PW_ARGS(PJRT_Buffer_CopyToDevice_Args, a);
   a.buffer = b->under;
   a.dst_device = pw_lower_device(args->dst_device);
@@ -264,6 +266,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_CopyToMemory");
+  if (pp_capturing && b->symbol) return pp_copy(&pw_door, args->buffer, args->dst_memory, &args->dst_buffer);
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(NULL, args->dst_memory, &device, &memory);
@@ -279,6 +282,9 @@ PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithCon
   if (!PW_HAS(PJRT_Buffer_DonateWithControlDependency))
     return pw_unimplemented("PJRT_Buffer_DonateWithControlDependency");
   LIVE(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
+  if (b->of)
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                    "PJRT_Buffer_DonateWithControlDependency: the array is held elsewhere too");
   PW_COPY(PJRT_Buffer_DonateWithControlDependency_Args, a, args);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_DonateWithControlDependency(&a);

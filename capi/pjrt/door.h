@@ -14,6 +14,7 @@
 
 #include "edge.h"
 #include "held.h"
+#include "program.h"
 
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;
@@ -61,6 +62,8 @@ typedef struct pw_buffer {
   PJRT_Memory* memory;
   pw_shape* shape;
   pw_array* array;
+  struct pw_buffer* of;  // whose contents it shows too, see capture.c; or NULL
+  pp_symbol* symbol;     // what it stands for in a capture, or NULL
 } pw_buffer;
 
 // PW_DELETED in pins: deleted by its owner; runs that wait may still need the
@@ -77,6 +80,7 @@ void pw_buffers_new(pw_buffer** out, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
 void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
 pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards);
+pw_array* pw_array_more(pw_array* array);  // one more shard; NULL: the last one has gone
 void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
 void pw_array_drop(pw_array* array);  // gives up one shard
@@ -165,6 +169,7 @@ struct PJRT_LoadedExecutable {
   bool promises;    // its results can be handed out before it is launched
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which looks into the run's context
+  _Atomic bool closed;  // its handle was destroyed
   pw_port port;     // it is not run, see reshard.c
   PJRT_Device** devices;  // one a row of Execute
   size_t num_devices;
@@ -227,6 +232,9 @@ void pw_context_hold(PJRT_ExecuteContext* context);
 void pw_context_drop(PJRT_ExecuteContext* context);
 // An empty context for runs that come without one; NULL where there is none.
 PJRT_ExecuteContext* pw_context_empty(void);
+// pw_context_keep makes a context with the functions of one that this thread has just
+// filled; NULL where it has none.
+PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functions);
 
 // ---- arrays that leave the client and come to it (reshard.c) ----
 
@@ -237,6 +245,9 @@ PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args);
 // freed.
 PJRT_ExecuteOptions* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options,
                                       PJRT_ExecuteOptions* room, int64_t** kept);
+
+// ---- captures (capture.c) ----
+extern const pp_door pw_door;
 
 // ---- the table and its extensions (table_gen.c, extension.c) ----
 const PJRT_Api* pw_embedded_api(void);  // the table; the same for ever

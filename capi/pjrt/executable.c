@@ -230,7 +230,9 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   memcpy(program.code, args->program->code, program.code_size);
   program.code[program.code_size] = 0;
   a.program = &program;
+  int64_t begin = pp_clock();
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
+  pp_compiled(begin);
   free(program.code);
   if (err) return unparsed(err);
   return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
@@ -256,7 +258,9 @@ PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
 }
 
 PJRT_Error* pw_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {
-  if (!pw_forked) pw_loaded_drop(args->executable);
+  if (pw_forked) return NULL;
+  atomic_store(&args->executable->closed, true);
+  pw_loaded_drop(args->executable);
   return NULL;
 }
 

@@ -201,6 +201,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_LoadedExecutable* e = args->executable;
   PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
   if (e->port != PW_RUNS) return pw_through(args);
+  if (pp_capturing) return pp_execute(&pw_door, args);
   size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
   if (n != (only ? 1 : e->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",

@@ -7,6 +7,7 @@
 static PJRT_Layouts_Extension* layouts;
 
 typedef PJRT_Error* (*client_layout)(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args*);
+typedef PJRT_Error* (*user_data)(PJRT_FFI_UserData_Add_Args*);
 typedef PJRT_Error* (*buffer_layout)(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args*);
 
 static PJRT_Error* default_layout(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args* args) {
@@ -31,6 +32,38 @@ static PJRT_Error* register_handler(PJRT_FFI_Register_Handler_Args* args) {
   char* message = NULL;
   int code = pw_ffi_ext_register(args, &message);
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
+}
+
+// What this thread gave a context last, while it captures.
+static PJRT_FFI_Extension* ffi;
+static __thread struct {
+  PJRT_ExecuteContext* context;
+  PJRT_FFI_UserData data;
+} given;
+
+static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
+  if (pp_capturing) {
+    given.context = args->context;
+    given.data = args->user_data;
+  }
+  return ((user_data)ffi->user_data_add)(args);
+}
+
+PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functions) {
+  if (given.context != context || given.data.type_id != PW_FFI_HOST_CALLBACKS || !pw_ffi_has_functions(given.data.data))
+    return NULL;
+  PW_ARGS(PJRT_ExecuteContext_Create_Args, make);
+  PJRT_Error* err = pw_under->PJRT_ExecuteContext_Create(&make);
+  if (err) {
+    pw_error_free(err);
+    return NULL;
+  }
+  PW_ARGS(PJRT_FFI_UserData_Add_Args, add);
+  add.context = make.context;
+  add.user_data.type_id = given.data.type_id;
+  add.user_data.data = *functions = pw_ffi_functions_copy(given.data.data);
+  if ((err = ((user_data)ffi->user_data_add)(&add))) pw_error_free(err);  // the run will say that it has none
+  return make.context;
 }
 
 // keeps says which extensions of the plugin's are ours too: those that take no
@@ -117,6 +150,8 @@ PJRT_Extension_Base* pw_extensions(void) {
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Client_GetDefaultLayout = (void*)default_layout;
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Buffer_MemoryLayout = (void*)memory_layout;
     } else if (x->type == PJRT_Extension_Type_FFI && COVERS(x, PJRT_FFI_Extension, register_handler)) {
+      ffi = (PJRT_FFI_Extension*)x;
+      ((PJRT_FFI_Extension*)y)->user_data_add = (void*)user_data_add;
       ((PJRT_FFI_Extension*)y)->register_handler = (void*)register_handler;
     }
     *last = y;

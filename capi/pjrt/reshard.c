@@ -31,7 +31,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
 
 static const pw_held_door door = {held_free, held_reshard};
 
-static pw_held_array* held_new(PJRT_Client* client, size_t n, bool fresh) {
+pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
   pw_held_array* h = calloc(1, sizeof *h + n * sizeof *h->shards);
   h->base = (pw_held){.door = &door, .client = client, .refs = 1};
   h->client = client;
@@ -58,11 +58,12 @@ static PJRT_Error* ready_events(PJRT_LoadedExecutable_Execute_Args* args, pw_buf
 static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
   PJRT_LoadedExecutable* e = args->executable;
   size_t n = args->num_devices, m = args->num_args;
+  if (pp_capturing && pp_any_symbol(&pw_door, args)) return pp_export(&pw_door, args);
   if (m == 0 || e->num_outputs) return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", e->name);
   pw_held** all = calloc(m, sizeof *all);
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < m && err == NULL; i++) {
-    pw_held_array* h = held_new(e->client, 0, false);
+    pw_held_array* h = pw_held_new(e->client, 0, false);
     h = realloc(h, sizeof *h + n * sizeof *h->shards);
     all[i] = &h->base;
     for (size_t d = 0; d < n && err == NULL; d++) {
@@ -114,11 +115,17 @@ static PJRT_Error* fits(const PJRT_LoadedExecutable* e, size_t o, const pw_held_
 static PJRT_Error* import_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
   PJRT_LoadedExecutable* e = args->executable;
   size_t outs = e->num_outputs;
+  if (pp_capturing && pp_input()) return pp_inputs(&pw_door, args);
   pw_held** all = calloc(outs + 1, sizeof *all);
   if (outs == 0 || !pw_imported(all, outs)) {
     free(all);
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                     "%s: its thread has to name %zu arrays with pathways_import before", e->name, outs);
+  }
+  if (pp_symbolic(all[0])) {
+    PJRT_Error* err = pp_import(&pw_door, args, all);
+    free(all);
+    return err;
   }
   PJRT_Error* err = args->num_devices == e->num_devices
                         ? NULL
@@ -339,7 +346,7 @@ static int take(PJRT_Error* err, char** message) {
 
 pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
                             pw_array* array) {
-  pw_held_array* h = held_new(c, n, true);
+  pw_held_array* h = pw_held_new(c, n, true);
   pw_buffers_new(h->shards, n);
   atomic_fetch_add_explicit(&shape->refs, (int32_t)n, memory_order_relaxed);
   for (size_t i = 0; i < n; i++) {

@@ -13,6 +13,7 @@ typedef struct pw_held_array {
   pw_buffer* shards[];
 } pw_held_array;
 
+pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh);
 static inline const int64_t* pw_dims(const pw_shape* s) { return s->dims; }
 static inline pw_buffer* pw_held_shard(pw_held_array* h, size_t i) { return h->shards[i]; }
 // pw_held_gang gives the gang that has yet to be launched to make an array, or 0;

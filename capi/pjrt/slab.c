@@ -97,6 +97,8 @@ void pw_buffers_new(pw_buffer** out, size_t n) {
     b->exports = 0;
     b->pins = 0;
     b->promise = false;
+    b->of = NULL;
+    b->symbol = NULL;
   }
   PW_COUNT(buffers, (int64_t)n);
 }
@@ -120,7 +122,10 @@ static void put_buffer(pw_buffer* b) {
 
 void pw_buffer_drop(pw_buffer* b) {
   if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
-  if (b->under) {  // not where its making has failed
+  if (b->of) {
+    if (b->exports) atomic_fetch_sub_explicit(&b->of->exports, 1, memory_order_relaxed);
+    pw_buffer_unpin(b->of);
+  } else if (b->under) {  // not where its making has failed
     PW_ARGS(PJRT_Buffer_Destroy_Args, a);
     a.buffer = b->under;
     PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
@@ -128,6 +133,7 @@ void pw_buffer_drop(pw_buffer* b) {
   }
   pw_buffer_release(b);
   pw_shape_drop(b->shape);
+  free(b->symbol);
   b->under = NULL;
   put_buffer(b);
   PW_COUNT(buffers, -1);
@@ -185,6 +191,14 @@ pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
   return a;
 }
 
+pw_array* pw_array_more(pw_array* a) {
+  int32_t live = atomic_load_explicit(&a->live, memory_order_relaxed);
+  do
+    if (live <= 0) return NULL;
+  while (!atomic_compare_exchange_weak_explicit(&a->live, &live, live + 1, memory_order_acq_rel, memory_order_relaxed));
+  return a;
+}
+
 void pw_array_drop(pw_array* a) {
   if (atomic_fetch_sub_explicit(&a->live, 1, memory_order_acq_rel) != 1) return;
   pw_array* head = atomic_load_explicit(&freed_arrays, memory_order_relaxed);
@@ -233,6 +247,10 @@ void pw_shape_drop(pw_shape* s) {
 }
 
 PJRT_Error* pw_delete_under(pw_buffer* b) {
+  if (b->of) {  // the contents are not its own
+    pw_buffer_release(b);
+    return NULL;
+  }
   PW_ARGS(PJRT_Buffer_Delete_Args, a);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_Delete(&a);

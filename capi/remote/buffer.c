@@ -126,6 +126,8 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
 PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   if (pw_forked) return pw_forked_error();
   LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  PJRT_Error* none = pr_unmade(b);
+  if (none) return none;
   size_t n = b->shape->num_dims, element = pr_element_size(b->shape->type);
   size_t need = (size_t)pr_host_bytes(b->shape), span = need;
   int64_t* strides = NULL;
@@ -181,6 +183,9 @@ PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
 
 static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer** out) {
   if (pw_forked) return pw_forked_error();
+  if (pp_capturing && b->symbol) return pp_copy(&pr_door, pr_buffer_handle(b), &m->base.base, out);
+  PJRT_Error* none = pr_unmade(b);
+  if (none) return none;
   if (d->client != b->device->client)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the array belongs to another client than the device it is to go to; copy it through the host");
   pr_future* made = pr_future_new(2);

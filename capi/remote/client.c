@@ -205,6 +205,7 @@ PJRT_Error* pr_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
 PJRT_Error* pr_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   if (args->client == NULL || pw_forked) return NULL;
   PR_COUNT(go_entries, 1);
+  pp_client_ended(args->client);
   pw_held_end(args->client);
   prGoDisconnect(args->client->session);
   pr_client_free(args->client);

@@ -106,6 +106,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   if (atomic_load_explicit(&args->executable->deleted, memory_order_acquire))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);
   if (x->port != PW_RUNS) return pr_through(args);
+  if (pp_capturing) return pp_execute(&pr_door, args);
   if (n != (only ? 1 : x->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
                     x->name, only ? 1 : x->num_devices, n);
@@ -144,6 +145,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
                        "argument %zu of %s is a buffer of another client; copy it through the host", i, x->name);
         goto out;
       }
+      if ((err = pr_unmade(b))) goto out;
       shards[i * n + d] = b;
       whole = whole && b->object == shards[i * n]->object && b->device == (only ? only : x->devices[d]);
     }
@@ -163,7 +165,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     num_kept = options->num_non_donatable_input_indices;
   }
   uint32_t some_kept[32];
-  uint32_t* not_donated = num_kept <= 32 ? some_kept : malloc(num_kept * sizeof *not_donated);
+  uint32_t* not_donated = num_kept + m <= 32 ? some_kept : malloc((num_kept + m) * sizeof *not_donated);
   bool some_donated[64];
   bool* donated = m <= 64 ? some_donated : malloc(m * sizeof *donated);
   bool donates = false;
@@ -172,7 +174,15 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     not_donated[i] = (uint32_t)kept[i];
     if (kept[i] >= 0 && (size_t)kept[i] < m) donated[kept[i]] = false;
   }
-  for (size_t i = 0; i < m; i++) donates = donates || donated[i];
+  for (size_t i = 0; i < m; i++) {
+    bool keep = false;
+    for (size_t d = 0; d < n && donated[i]; d++) keep = keep || shards[i * n + d]->kept;
+    if (keep) {
+      not_donated[num_kept++] = (uint32_t)i;
+      donated[i] = false;
+    }
+    donates = donates || donated[i];
+  }
   if (donates && (err = twice(x, shards, n, m, donated))) goto lists;
 
   const void* functions = options && PW_COVERS(options, context) ? pr_context_functions(options->context) : NULL;

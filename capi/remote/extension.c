@@ -142,6 +142,15 @@ PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* arg
   return NULL;
 }
 
+PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functions) {
+  const void* from = pr_context_functions(context);
+  if (from == NULL) return NULL;
+  PJRT_ExecuteContext* c = calloc(1, sizeof *c);
+  c->data = calloc(1, sizeof *c->data);
+  c->data[c->num_data++] = (PJRT_FFI_UserData){.type_id = PW_FFI_HOST_CALLBACKS, .data = *functions = pw_ffi_functions_copy(from)};
+  return c;
+}
+
 static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
   PJRT_ExecuteContext* c = args->context;
   c->data = realloc(c->data, (c->num_data + 1) * sizeof *c->data);

@@ -127,6 +127,7 @@ void pr_program_drop(PJRT_Executable* x) {
 static PJRT_LoadedExecutable* loaded(PJRT_Executable* x) {
   PJRT_LoadedExecutable* l = calloc(1, sizeof *l);
   l->x = x;
+  l->refs = 1;
   return l;
 }
 
@@ -137,8 +138,10 @@ PJRT_Error* pr_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   PJRT_Executable* x = NULL;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
+  int64_t begin = pp_clock();
   int code = prGoCompile(args->client, (char*)args->program->format, args->program->format_size, args->program->code,
                          args->program->code_size, (char*)args->compile_options, args->compile_options_size, &x, &message);
+  pp_compiled(begin);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
   args->executable = loaded(x);
   return NULL;
@@ -168,6 +171,13 @@ static void forget(PJRT_LoadedExecutable* l) {
   prGoForget(l->x->session, l->x->program);
 }
 
+void pr_loaded_drop(PJRT_LoadedExecutable* l) {
+  if (atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) != 1) return;
+  forget(l);
+  pr_program_drop(l->x);
+  free(l);
+}
+
 PJRT_Error* pr_PJRT_LoadedExecutable_Delete(PJRT_LoadedExecutable_Delete_Args* args) {
   forget(args->executable);
   return NULL;
@@ -180,9 +190,8 @@ PJRT_Error* pr_PJRT_LoadedExecutable_IsDeleted(PJRT_LoadedExecutable_IsDeleted_A
 
 PJRT_Error* pr_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {
   if (args->executable == NULL || pw_forked) return NULL;
-  forget(args->executable);
-  pr_program_drop(args->executable->x);
-  free(args->executable);
+  atomic_store(&args->executable->closed, true);
+  pr_loaded_drop(args->executable);
   return NULL;
 }
 

@@ -22,7 +22,7 @@ package remote
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "remote.h"
 */
@@ -40,6 +40,7 @@ import (
 	_ "github.com/openpathways/pathways/capi/edge" // what remote.h declares
 	_ "github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/capi/pjrt"
+	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 )

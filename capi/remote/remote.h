@@ -10,6 +10,7 @@
 
 #include "edge.h"
 #include "held.h"
+#include "program.h"
 
 typedef struct pr_memory pr_memory;
 
@@ -60,7 +61,7 @@ typedef struct pr_object {
   struct pr_object* next;  // free list, or objects for the cluster to free
   _Atomic int32_t refs;    // handles, and the list of objects to be freed
   _Atomic int32_t live;    // shards not yet destroyed, deleted or donated
-  uint64_t session, number;
+  uint64_t session, number;  // 0: the cluster knows of none, and made has an error
   int64_t bytes;           // of all shards
   pr_future* made;
 } pr_object;
@@ -76,6 +77,8 @@ typedef struct pr_buffer {
   pw_shape* shape;
   int64_t* minor_to_major;  // malloc'd; NULL: descending
   pr_object* object;
+  bool kept;          // a further handle of a shard, by which no run may donate it
+  pp_symbol* symbol;  // what it stands for in a capture, or NULL
 } pr_buffer;
 
 // pr_name names an object of a session.
@@ -201,8 +204,15 @@ struct PJRT_Executable {
 
 struct PJRT_LoadedExecutable {
   PJRT_Executable* x;
-  _Atomic bool deleted;
+  _Atomic int32_t refs;  // the handle, and programs
+  _Atomic bool deleted, closed;
 };
+void pr_loaded_drop(PJRT_LoadedExecutable* executable);
+
+// ---- captures (capture.c) ----
+extern const pp_door pr_door;
+// pr_unmade is the error of a buffer that the cluster does not know of.
+static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->number ? NULL : pr_future_error(b->object->made); }
 
 // pr_through is Execute of a program that is not run.
 PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args);
@@ -225,6 +235,8 @@ void pr_program_drop(PJRT_Executable* x);
 
 // pr_context_functions gives the Python functions of an execute context, or NULL.
 const void* pr_context_functions(PJRT_ExecuteContext* context);
+// pr_context_keep makes a context with those functions; NULL where there are none.
+PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functions);
 
 // ---- layouts (layout.c) ----
 

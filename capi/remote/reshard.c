@@ -24,6 +24,10 @@ static void held_free(pw_held* base) {
 }
 
 static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
+  for (size_t i = 0; i < ((pr_held*)held)->n; i++) {
+    const pr_object* o = ((pr_held*)held)->shards[i].object;
+    if (o->number == 0) return pp_refusal(pr_future_error(o->made));
+  }
   PR_COUNT(go_entries, 1);
   char* refusal = prGoReshard((pr_held*)held, plan, (pr_held**)out);
   if (refusal == NULL) PR_COUNT(reshards, 1);
@@ -32,7 +36,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
 
 static const pw_held_door door = {held_free, held_reshard};
 
-static pr_held* held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape) {
+pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape) {
   pr_held* h = calloc(1, sizeof *h + n * sizeof *h->shards);
   h->base = (pw_held){.door = &door, .client = client, .refs = 1};
   h->client = client;
@@ -45,6 +49,7 @@ static pr_held* held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* sh
 static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
   PJRT_Executable* x = args->executable->x;
   size_t n = args->num_devices, m = args->num_args;
+  if (pp_capturing && pp_any_symbol(&pr_door, args)) return pp_export(&pr_door, args);
   if (m == 0 || n == 0 || x->num_outputs)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x->name);
   pw_held** all = calloc(m, sizeof *all);
@@ -59,8 +64,13 @@ static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
         err = pr_gone(x, d, i, b);
         break;
       }
-      if (h == NULL) all[i] = &(h = held_new(b->device->client, n, false, b->shape))->base;
+      if ((err = pr_unmade(b))) {
+        pr_object_release(b->object);
+        break;
+      }
+      if (h == NULL) all[i] = &(h = pr_held_new(b->device->client, n, false, b->shape))->base;
       h->shards[d].device = b->device;
+      h->shards[d].memory = b->memory;
       h->shards[d].object = b->object;
       h->n = d + 1;
       if (made == NULL) made = b->object->made;
@@ -101,11 +111,17 @@ static PJRT_Error* fits(const PJRT_Executable* x, size_t o, const pr_held* h) {
 static PJRT_Error* import_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
   PJRT_Executable* x = args->executable->x;
   size_t outs = x->num_outputs;
+  if (pp_capturing && pp_input()) return pp_inputs(&pr_door, args);
   pw_held** all = calloc(outs + 1, sizeof *all);
   if (outs == 0 || !pw_imported(all, outs)) {
     free(all);
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                     "%s: its thread has to name %zu arrays with pathways_import before", x->name, outs);
+  }
+  if (pp_symbolic(all[0])) {
+    PJRT_Error* err = pp_import(&pr_door, args, all);
+    free(all);
+    return err;
   }
   PJRT_Error* err = args->num_devices == x->num_devices
                         ? NULL
@@ -130,7 +146,7 @@ PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args) {
 
 pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const uint32_t* devices, size_t n, pw_shape* shape,
                       const char* kind) {
-  pr_held* h = held_new(c, n, true, shape);
+  pr_held* h = pr_held_new(c, n, true, shape);
   int64_t bytes = pw_shape_bytes(shape);
   pr_object* object = pr_object_new(c->session, number, made, (int32_t)n, (int64_t)n * bytes);
   pr_buffer** slots = malloc(n * sizeof *slots);
@@ -144,6 +160,7 @@ pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const ui
     b->object = object;
     atomic_fetch_add_explicit(&b->device->bytes, bytes, memory_order_relaxed);
     h->shards[d].device = b->device;
+    h->shards[d].memory = b->memory;
     h->shards[d].object = object;
     h->shards[d].buffer = b;
   }

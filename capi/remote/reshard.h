@@ -14,11 +14,13 @@ typedef struct pr_held {
   size_t n;
   struct {
     PJRT_Device* device;
+    pr_memory* memory;
     pr_object* object;
     pr_buffer* buffer;
   } shards[];
 } pr_held;
 
+pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape);
 static inline pr_object* pr_held_object(pr_held* h, size_t i) { return h->shards[i].object; }
 static inline uint32_t pr_held_device(pr_held* h, size_t i) { return (uint32_t)h->shards[i].device->description.id; }
 // pr_moved_new makes handles of an object's shards, on devices of the client. The

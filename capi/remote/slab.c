@@ -36,6 +36,8 @@ void pr_buffers_new(pr_buffer** out, size_t n) {
     out[i] = free_buffers;
     free_buffers = out[i]->next;
     atomic_store_explicit(&out[i]->gone, false, memory_order_relaxed);
+    out[i]->kept = false;
+    out[i]->symbol = NULL;
   }
   pthread_mutex_unlock(&mu);
   PR_COUNT(buffers, (int64_t)n);
@@ -173,6 +175,8 @@ PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args) {
   pw_shape_drop(b->shape);
   free(b->minor_to_major);
   b->minor_to_major = NULL;
+  free(b->symbol);
+  b->symbol = NULL;
   pthread_mutex_lock(&mu);
   drop_locked(o);
   b->next = free_buffers;

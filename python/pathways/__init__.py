@@ -22,7 +22,7 @@ A child made by ``fork()`` cannot use the devices of its parent; each call there
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -45,6 +45,7 @@ __all__ = [
     "init",
     "make_virtual_device_set",
     "pipeline",
+    "program",
     "reshard",
     "shutdown",
     "stats",
@@ -95,6 +96,50 @@ def devices() -> list[jax.Device]:
       PathwaysError: with the code and the reason for which there are none.
     """
     return _backend.devices()
+
+
+def program(
+    function: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Iterable[int] | None = None,
+) -> Any:
+    """Makes one program of a function that calls jitted functions, on any devices, and moves data between them.
+
+        @pathways.program
+        def step(x):
+            y = first(x)             # jitted, on some devices
+            return second(y)         # jitted, on others
+
+    The first call for given types, shapes and shardings of the arguments runs the function once and captures what it
+    has devices do: each computation, copy and reshard is one node of a graph, whatever the number of shards. That call
+    and later ones play the graph, without the function's Python, and give the bits that the function gives.
+
+    While it is captured, arrays inside of the function have no contents. A line that reads, prints or branches on one
+    raises, and names itself. What Python does beside (printing, counting, reading a clock) happens at the capture only.
+    Arrays of outside that the function uses are constants, kept as they are. Programs called by a program become a part
+    of it; under `jax.jit` and the like the function is called as it is. Calls may come from any threads at once.
+
+    Args:
+      function: takes and gives pytrees of arrays. Arguments that are numbers or NumPy arrays become arrays of JAX.
+      static_argnums, static_argnames: arguments whose values the capture is for, as in `jax.jit`; hashable.
+      donate_argnums: arguments whose memory the program may take over; they are gone after the call. Others stay, also
+        where the function gives them to a jitted function that donates.
+
+    Returns:
+      the program; or, without a function, what makes one of it.
+
+    Raises:
+      PathwaysError: from a call, FAILED_PRECONDITION where the function reads an array while it is captured,
+        UNIMPLEMENTED for ordered effects inside.
+      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable.
+    """
+    from pathways import _program
+
+    return _program.program(
+        function, static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums
+    )
 
 
 def reshard(arrays: Any, shardings: Any) -> Any:

@@ -317,6 +317,8 @@ def _forget_clients() -> None:
 
     from pathways import _reshard
 
+    if "pathways._program" in sys.modules:
+        sys.modules["pathways._program"].forget()
     _reshard.forget()
 
     try:

@@ -1,0 +1,211 @@
+// What programs (capi/program) need of this door: symbols, which are buffers that
+// have an error for contents, and further handles of a shard.
+#include <stdlib.h>
+
+#include "reshard.h"
+#include "run.h"
+
+PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args);
+PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
+PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
+PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
+
+// error_buffer has the plugin make a buffer with an error.
+static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const char* message, PJRT_Buffer** out) {
+  PJRT_Client* c = look->device->client;
+  size_t n = look->shape->num_dims;
+  int64_t* order = calloc(n + 1, sizeof *order);
+  for (size_t i = 0; i < n; i++) order[i] = look->minor_to_major ? look->minor_to_major[i] : (int64_t)(n - 1 - i);
+  PJRT_Error* err;
+  if (PW_HAS(PJRT_Client_CreateErrorBuffer)) {
+    PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
+    layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+    layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+    layout.tiled.minor_to_major = order;
+    layout.tiled.minor_to_major_size = n;
+    PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
+    a.client = c->under;
+    a.error_code = code;
+    a.error_message = message;
+    a.error_message_size = strlen(message);
+    a.shape_dims = look->shape->dims;
+    a.shape_num_dims = n;
+    a.shape_element_type = look->shape->type;
+    a.shape_layout = &layout;
+    a.memory = pw_lower_memory(look->memory);
+    err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
+    *out = a.buffer;
+  } else if (pw_can_promise()) {
+    void* fulfil;
+    err = pw_promise_new(c, look->memory, look->shape, order, out, &fulfil);
+    PJRT_Error* same = err ? NULL : pw_fulfil(c, fulfil, NULL, code, message, strlen(message));
+    if (same) pw_error_free(same);
+  } else {
+    err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "this plugin makes no buffers without contents, which programs need");
+  }
+  free(order);
+  return err;
+}
+
+static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
+                          PJRT_Buffer** out) {
+  PJRT_Buffer* under;
+  PJRT_Error* err = error_buffer(look, code, message, &under);
+  if (err) return err;
+  pw_buffer* b;
+  pw_buffers_new(&b, 1);
+  b->under = under;
+  b->device = look->device;
+  b->memory = look->memory;
+  b->shape = look->shape;
+  atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
+  b->array = pw_array_new(0, 0, 1);  // no store knows it
+  b->promise = true;
+  if (symbol) {
+    b->symbol = malloc(sizeof *b->symbol);
+    *b->symbol = *symbol;
+  }
+  *out = pw_buffer_handle(b);
+  return NULL;
+}
+
+static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
+  pw_buffer* b = pw_buffer_of(buffer);
+  if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) return false;
+  *look = (pp_look){b->device, b->memory, b->shape, NULL};
+  *symbol = b->symbol;
+  return true;
+}
+
+// view makes another handle of a shard's contents. It keeps the shard, as a run that
+// waits with it does.
+static PJRT_Error* view(pw_buffer* b, bool donate, PJRT_Buffer** out) {
+  pw_buffer* root = b->of ? b->of : b;
+  if (atomic_load_explicit(&b->released, memory_order_acquire) || pw_array_more(b->array) == NULL)
+    return pw_deleted("PJRT_LoadedExecutable_Execute");
+  atomic_fetch_add_explicit(&root->pins, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&root->refs, 1, memory_order_relaxed);
+  if (!donate) atomic_fetch_add_explicit(&root->exports, 1, memory_order_relaxed);
+  pw_buffer* v;
+  pw_buffers_new(&v, 1);
+  v->of = root;
+  v->exports = donate ? 0 : 1;
+  v->under = b->under;
+  v->device = b->device;
+  v->memory = b->memory;
+  v->shape = b->shape;
+  atomic_fetch_add_explicit(&v->shape->refs, 1, memory_order_relaxed);
+  v->array = b->array;
+  v->promise = b->promise;
+  *out = pw_buffer_handle(v);
+  return NULL;
+}
+
+static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
+  pw_buffer* b = pw_buffer_of(buffer);
+  if (b == NULL) return pw_buffer_gone("PJRT_LoadedExecutable_Execute");
+  return view(b, donate, out);
+}
+
+static size_t shards(pw_held* held) { return ((pw_held_array*)held)->n; }
+
+static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
+  pw_held_array* h = (pw_held_array*)held;
+  for (size_t i = 0; i < h->n; i++) {
+    PJRT_Error* err = view(h->shards[i], donate, &out[i]);
+    if (err) return err;
+  }
+  return NULL;
+}
+
+static pw_held* close(PJRT_Buffer* const* buffers, size_t n) {
+  pw_held_array* h = pw_held_new(pw_buffer_of(buffers[0])->device->client, n, true);
+  for (size_t i = 0; i < n; i++) h->shards[i] = pw_buffer_of(buffers[i]);
+  return &h->base;
+}
+
+static void take(pw_held* held, PJRT_Buffer** out) {
+  pw_held_array* h = (pw_held_array*)held;
+  for (size_t i = 0; i < h->n; i++) out[i] = pw_buffer_handle(h->shards[i]);
+  h->n = 0;
+  pw_held_drop(held);
+}
+
+static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
+  *out = (pp_executable){.client = e->client,
+                         .name = e->name,
+                         .num_devices = e->num_devices,
+                         .num_outputs = e->num_outputs,
+                         .num_params = e->num_params};
+}
+
+static const pw_shape* param(PJRT_LoadedExecutable* e, size_t i) { return e->num_params >= 0 ? e->params[i] : NULL; }
+
+static void output(PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row, size_t o, pp_look* out) {
+  pw_output* x = &e->outputs[o];
+  out->device = only ? only : e->devices[row];
+  out->memory = only ? pw_memory_kind(only, x->kind, x->kind_size) : e->memories[row * e->num_outputs + o];
+  out->shape = x->shape;
+  out->minor_to_major = x->minor_to_major;
+}
+
+static void hold(PJRT_LoadedExecutable* e) { atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed); }
+
+static void forget(PJRT_ExecuteContext* context) {
+  PW_ARGS(PJRT_ExecuteContext_Destroy_Args, a);
+  a.context = context;
+  PJRT_Error* err = pw_PJRT_ExecuteContext_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+static bool closed(PJRT_LoadedExecutable* e) { return atomic_load(&e->closed); }
+
+static PJRT_Error* ready(PJRT_Event** out) {
+  if (!PW_HAS(PJRT_Event_Create) || !PW_HAS(PJRT_Event_Set)) return pw_unimplemented("PJRT_Event_Create");
+  PW_ARGS(PJRT_Event_Create_Args, a);
+  PJRT_Error* err = pw_under->PJRT_Event_Create(&a);
+  if (err) return err;
+  PW_ARGS(PJRT_Event_Set_Args, set);
+  set.event = a.event;
+  *out = a.event;
+  return pw_under->PJRT_Event_Set(&set);
+}
+
+static PJRT_Client* client(PJRT_Device* device) { return device->client; }
+static PJRT_Device* where(PJRT_Memory* memory) {
+  const pw_memory* m = (const pw_memory*)memory;
+  return m->num_devices ? m->devices[0] : NULL;
+}
+static int id(PJRT_Device* device) { return device->id; }
+static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->devices[row]; }
+static PJRT_Memory* memory(PJRT_Device* device, const char* kind) {
+  return *kind ? pw_memory_kind(device, kind, strlen(kind)) : device->default_memory;
+}
+
+const pp_door pw_door = {
+    .execute = pw_PJRT_LoadedExecutable_Execute,
+    .copy = pw_PJRT_Buffer_CopyToMemory,
+    .destroy = pw_PJRT_Buffer_Destroy,
+    .unmade = unmade,
+    .seen = seen,
+    .share = share,
+    .shards = shards,
+    .open = open,
+    .close = close,
+    .take = take,
+    .describe = describe,
+    .param = param,
+    .output = output,
+    .hold = hold,
+    .drop = pw_loaded_drop,
+    .closed = closed,
+    .keep = pw_context_keep,
+    .forget = forget,
+    .ready = ready,
+    .client = client,
+    .where = where,
+    .device = pw_device_numbered,
+    .id = id,
+    .row = row,
+    .memory = memory,
+};

@@ -1,0 +1,114 @@
+// A program as text.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "graph.h"
+
+static void quoted(FILE* f, const char* s) {
+  fputc('"', f);
+  for (; *s; s++) {
+    unsigned char c = (unsigned char)*s;
+    if (c == '"' || c == '\\')
+      fprintf(f, "\\%c", c);
+    else if (c < 0x20)
+      fprintf(f, "\\u%04x", c);
+    else
+      fputc(c, f);
+  }
+  fputc('"', f);
+}
+
+static int64_t bytes(const pp_value* v) {
+  int64_t n = 0;
+  for (int32_t s = 0; s < v->n; s++) n += pw_shape_bytes(v->looks[s].shape);
+  return n;
+}
+
+static void devices(FILE* f, const pp_program* p, const pp_value* v) {
+  fputs("\"devices\":[", f);
+  for (int32_t s = 0; s < v->n; s++) fprintf(f, s ? ",%d" : "%d", p->door->id(v->looks[s].device));
+  fputc(']', f);
+}
+
+static void shape(FILE* f, const pp_value* v) {
+  char text[256] = "";
+  if (v->n) pw_shape_text(v->looks[0].shape, text, sizeof text);
+  fputs("\"shard\":", f);
+  quoted(f, text);
+}
+
+// edges writes what a list of shards comes from: each value once.
+static void edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
+  int64_t constants = 0;
+  bool any = false;
+  int64_t* of = calloc(p->num_values + 1, sizeof *of);
+  const pp_symbol* symbol;
+  for (size_t i = 0; i < n; i++) {
+    if (refs[i].value >= 0) {
+      of[refs[i].value] += pw_shape_bytes(p->values[refs[i].value].looks[refs[i].shard].shape);
+      of[refs[i].value] += of[refs[i].value] == 0;  // seen, though it has no elements
+      continue;
+    }
+    pp_look look;
+    if (p->door->seen(p->constants[refs[i].shard], &look, &symbol)) constants += pw_shape_bytes(look.shape);
+  }
+  fputs("\"reads\":[", f);
+  for (size_t v = 0; v < p->num_values; v++)
+    if (of[v]) {
+      fprintf(f, "%s{\"value\":%zu,\"bytes\":%lld}", any ? "," : "", v, (long long)of[v]);
+      any = true;
+    }
+  fprintf(f, "],\"constant_bytes\":%lld", (long long)constants);
+  free(of);
+}
+
+char* pp_text(const pp_program* p) {
+  static const char* const kinds[] = {"execute", "copy", "reshard"};
+  char* text = NULL;
+  size_t size = 0;
+  FILE* f = open_memstream(&text, &size);
+  fputs("{\"values\":[", f);
+  for (size_t i = 0; i < p->num_values; i++) {
+    const pp_value* v = &p->values[i];
+    fprintf(f, "%s{\"node\":%d,\"output\":%d,\"bytes\":%lld,", i ? "," : "", v->node, v->output, (long long)bytes(v));
+    shape(f, v);
+    fputc(',', f);
+    devices(f, p, v);
+    fprintf(f, ",\"donated\":%s}", v->donated ? "true" : "false");
+  }
+  fputs("],\"nodes\":[", f);
+  for (size_t i = 0; i < p->num_nodes; i++) {
+    const pp_node* n = &p->nodes[i];
+    fprintf(f, "%s{\"kind\":\"%s\",\"name\":", i ? "," : "", kinds[n->kind]);
+    quoted(f, n->name);
+    fputs(",\"location\":", f);
+    quoted(f, n->location);
+    fputc(',', f);
+    if (n->only) {
+      fprintf(f, "\"devices\":[%d]", p->door->id(n->only));
+    } else if (n->outs) {
+      devices(f, p, &p->values[n->value]);
+    } else {
+      fputs("\"devices\":[", f);
+      for (size_t d = 0; d < n->rows; d++)
+        fprintf(f, d ? ",%d" : "%d", p->door->id(p->door->row(n->executable, d)));
+      fputc(']', f);
+    }
+    fputs(",\"gives\":[", f);
+    for (size_t o = 0; o < n->outs; o++) fprintf(f, o ? ",%zu" : "%zu", (size_t)n->value + o);
+    fputs("],", f);
+    edges(f, p, n->refs, n->rows * n->args);
+    fputc('}', f);
+  }
+  fputs("],\"inputs\":[", f);
+  for (size_t i = 0; i < p->num_inputs; i++) fprintf(f, i ? ",%d" : "%d", p->inputs[i]);
+  fputs("],\"outputs\":[", f);
+  for (size_t i = 0; i < p->num_outputs; i++) {
+    fputs(i ? ",{" : "{", f);
+    edges(f, p, p->outputs[i].refs, p->outputs[i].n);
+    fputc('}', f);
+  }
+  fprintf(f, "],\"capture_ns\":%lld,\"compile_ns\":%lld}", (long long)p->capture_ns, (long long)p->compile_ns);
+  fclose(f);
+  return text;
+}

@@ -1,0 +1,83 @@
+// The graph that record.c makes, play.c plays and describe.c describes.
+#ifndef PATHWAYS_CAPI_PROGRAM_GRAPH_H_
+#define PATHWAYS_CAPI_PROGRAM_GRAPH_H_
+
+#include "program.h"
+
+// pp_ref is a shard: of a value, or, where value is PP_CONSTANT, a constant.
+typedef struct {
+  int32_t value, shard;
+} pp_ref;
+enum { PP_CONSTANT = -1 };
+
+// pp_value is one logical array.
+typedef struct {
+  int32_t node;    // that makes it, or PP_INPUT
+  int32_t output;  // of the node; or the number of the input
+  int32_t last;    // node that reads it last, or -1
+  int32_t n;       // shards
+  size_t first;    // place of its first shard among those of all values
+  bool kept;       // a result of the program
+  bool donated;    // an input that belongs to the program
+  pp_look* looks;  // n; shapes are references, layouts copies
+} pp_value;
+enum { PP_INPUT = -1 };
+
+typedef enum { PP_EXECUTE, PP_COPY, PP_RESHARD } pp_kind;
+
+typedef struct {
+  pp_kind kind;
+  char *name, *location;
+  size_t rows, args, outs;
+  pp_ref* refs;         // rows * args, row by row
+  int32_t value;        // its first output; the others follow
+  int32_t* dead;        // values that nobody reads after it
+  size_t num_dead;
+  PJRT_LoadedExecutable* executable;  // of PP_EXECUTE
+  PJRT_Device* only;
+  PJRT_ExecuteOptions options;
+  int64_t* kept;        // arguments that are not donated
+  void* functions;      // of the context in options, which belongs to the node
+  PJRT_Memory* memory;  // of PP_COPY
+  uint64_t plan;        // of PP_RESHARD
+} pp_node;
+
+typedef struct {
+  pp_ref* refs;
+  size_t n;
+} pp_output;
+
+typedef struct pp_program {
+  const pp_door* door;
+  PJRT_Client* client;
+  _Atomic int32_t refs;
+  pp_node* nodes;
+  size_t num_nodes, room_nodes;
+  pp_value* values;
+  size_t num_values, room_values, num_shards;
+  PJRT_Buffer** constants;
+  size_t num_constants, room_constants;
+  int32_t* inputs;  // values
+  size_t num_inputs;
+  pp_output* outputs;
+  size_t num_outputs;
+  int64_t capture_ns, compile_ns;
+} pp_program;
+
+void pp_program_drop(pp_program* program);
+// pp_play runs a program. It takes the inputs, and gives outputs.
+PJRT_Error* pp_play(pp_program* program, pw_held* const* inputs, pw_held** outputs);
+char* pp_text(const pp_program* program);  // JSON, malloc'd
+
+// Of the calling thread's capture; for pathways.h.
+char* pp_begin(void);
+char* pp_announce(size_t n, const uint8_t* donated);
+char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out);
+void pp_leave(void);
+
+// The plans of held.go.
+extern char* pwGoPlanHold(uint64_t plan, size_t* shards, size_t* dims);
+extern void pwGoPlanFree(uint64_t plan);
+extern void pwGoPlanTo(uint64_t plan, int64_t* devices, int64_t* size, char** memory);
+
+#endif  // PATHWAYS_CAPI_PROGRAM_GRAPH_H_

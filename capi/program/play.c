@@ -1,0 +1,221 @@
+// Plays a program: node after node through the door's own Execute, copy and
+// reshard, so that order, promises, donation and errors are those of ordinary calls.
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "graph.h"
+
+// play is one run of a program.
+typedef struct {
+  pp_program* p;
+  PJRT_Buffer** shards;  // of all values, where they are alive
+} play;
+
+static void destroy(const play* r, PJRT_Buffer** buffer) {
+  if (*buffer == NULL) return;
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = *buffer;
+  *buffer = NULL;
+  PJRT_Error* err = r->p->door->destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+static PJRT_Buffer** shard(const play* r, pp_ref ref) {
+  return ref.value == PP_CONSTANT ? &r->p->constants[ref.shard] : &r->shards[r->p->values[ref.value].first + (size_t)ref.shard];
+}
+
+static PJRT_Error* execute(const play* r, pp_node* n) {
+  size_t total = n->rows * (n->args + n->outs) + 1;
+  PJRT_Buffer* few[256];
+  PJRT_Buffer** flat = total <= 256 ? few : malloc(total * sizeof *flat);
+  PJRT_Buffer** some[64];
+  PJRT_Buffer*** rows = 2 * n->rows <= 64 ? some : malloc(2 * n->rows * sizeof *rows);
+  PJRT_Buffer** results = flat + n->rows * n->args;
+  for (size_t i = 0; i < n->rows * n->args; i++) flat[i] = *shard(r, n->refs[i]);
+  for (size_t d = 0; d < n->rows; d++) {
+    rows[d] = flat + d * n->args;
+    rows[n->rows + d] = results + d * n->outs;
+  }
+  PW_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
+  a.executable = n->executable;
+  a.options = &n->options;
+  a.argument_lists = (PJRT_Buffer* const* const*)rows;
+  a.num_devices = n->rows;
+  a.num_args = n->args;
+  a.output_lists = rows + n->rows;
+  a.execute_device = n->only;
+  PJRT_Error* err = r->p->door->execute(&a);
+  for (size_t o = 0; o < n->outs && err == NULL; o++)
+    for (size_t d = 0; d < n->rows; d++)
+      r->shards[r->p->values[(size_t)n->value + o].first + d] = results[d * n->outs + o];
+  if (rows != some) free(rows);
+  if (flat != few) free(flat);
+  return err;
+}
+
+static PJRT_Error* copy(const play* r, pp_node* n) {
+  PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
+  a.buffer = *shard(r, n->refs[0]);
+  a.dst_memory = n->memory;
+  PJRT_Error* err = r->p->door->copy(&a);
+  if (err == NULL) r->shards[r->p->values[n->value].first] = a.dst_buffer;
+  return err;
+}
+
+static const char* const names[] = {"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
+                                    "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+                                    "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+                                    "UNAUTHENTICATED"};
+
+// parsed makes an error of a refusal, which it frees.
+static PJRT_Error* parsed(char* refusal) {
+  const char* colon = strstr(refusal, ": ");
+  int code = PJRT_Error_Code_UNKNOWN;
+  for (int i = 1; colon && i < (int)(sizeof names / sizeof *names); i++)
+    if (strlen(names[i]) == (size_t)(colon - refusal) && memcmp(names[i], refusal, strlen(names[i])) == 0) code = i;
+  PJRT_Error* err = pw_error((PJRT_Error_Code)code, "%s", colon ? colon + 2 : refusal);
+  free(refusal);
+  return err;
+}
+
+char* pp_refusal(PJRT_Error* err) {
+  if (err == NULL) return NULL;
+  PJRT_Error_Code code;
+  const char* text;
+  size_t size;
+  pw_error_read(err, &code, &text, &size);
+  char* out = NULL;
+  if (asprintf(&out, "%s: %.*s", names[code > 0 && code < 17 ? code : 2], (int)size, text) < 0) out = NULL;
+  pw_error_free(err);
+  return out;
+}
+
+// gather makes a held array of shards. It takes those that shared does not say are
+// still needed; NULL: all are.
+static PJRT_Error* gather(const play* r, const pp_ref* refs, size_t n, bool* shared, pw_held** out) {
+  PJRT_Buffer** own = calloc(n + 1, sizeof *own);
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < n && err == NULL; i++) {
+    PJRT_Buffer** from = shard(r, refs[i]);
+    if (shared && refs[i].value != PP_CONSTANT && !shared[i]) {
+      own[i] = *from;
+      *from = NULL;
+    } else {
+      err = r->p->door->share(*from, false, &own[i]);
+    }
+  }
+  if (err == NULL)
+    *out = r->p->door->close(own, n);
+  else
+    for (size_t i = 0; i < n; i++) destroy(r, &own[i]);
+  free(own);
+  return err;
+}
+
+static PJRT_Error* reshard(const play* r, pp_node* n) {
+  pw_held *from = NULL, *to = NULL;
+  PJRT_Error* err = gather(r, n->refs, n->rows, NULL, &from);
+  if (err) return err;
+  char* refusal = from->door->reshard(from, n->plan, &to);
+  pw_held_drop(from);
+  if (refusal) return parsed(refusal);
+  r->p->door->take(to, &r->shards[r->p->values[n->value].first]);
+  return NULL;
+}
+
+// failed gives the results of a node that did not begin its error, which it takes.
+static PJRT_Error* failed(const play* r, pp_node* n, PJRT_Error* err) {
+  PJRT_Error_Code code;
+  const char* text;
+  size_t size;
+  if (n->kind != PP_EXECUTE && *n->location) {  // Execute says so itself
+    char at[PW_LOCATION + 64];
+    snprintf(at, sizeof at, " [%s, called at %.400s]", n->name, n->location);
+    err = pw_error_context(err, at);
+  }
+  pw_error_read(err, &code, &text, &size);
+  char* message = strndup(text, size);
+  pw_error_free(err);
+  err = NULL;
+  for (size_t o = 0; o < n->outs && err == NULL; o++) {
+    pp_value* v = &r->p->values[(size_t)n->value + o];
+    for (int32_t s = 0; s < v->n && err == NULL; s++)
+      err = r->p->door->unmade(&v->looks[s], code, message, NULL, &r->shards[v->first + (size_t)s]);
+  }
+  free(message);
+  return err;
+}
+
+static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
+  pp_program* p = r->p;
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < p->num_inputs && err == NULL; i++) {
+    pp_value* v = &p->values[p->inputs[i]];
+    bool fits = inputs[i]->client == p->client && !pp_symbolic(inputs[i]) && p->door->shards(inputs[i]) == (size_t)v->n;
+    if (fits) err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
+    for (int32_t s = 0; s < v->n && fits && err == NULL; s++) {
+      pp_look look;
+      const pp_symbol* symbol;
+      const pw_shape* want = v->looks[s].shape;
+      fits = p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) && symbol == NULL &&
+             look.device == v->looks[s].device && look.shape->type == want->type && look.shape->num_dims == want->num_dims &&
+             (want->num_dims == 0 || memcmp(look.shape->dims, want->dims, want->num_dims * sizeof *want->dims) == 0);
+    }
+    if (!fits && err == NULL)
+      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "input %zu has other shards than the one that the program was captured with; capture it for those", i);
+  }
+  return err;
+}
+
+// results takes what the program gives. Two results may have shards in common.
+static PJRT_Error* results(const play* r, pw_held** outputs) {
+  pp_program* p = r->p;
+  PJRT_Error* err = NULL;
+  // How many results are yet to get a shard: the last one gets the handle.
+  int32_t* wanted = calloc(p->num_shards + 1, sizeof *wanted);
+  for (size_t i = 0; i < p->num_outputs; i++)
+    for (size_t s = 0; s < p->outputs[i].n; s++)
+      if (p->outputs[i].refs[s].value >= 0) wanted[shard(r, p->outputs[i].refs[s]) - r->shards]++;
+  for (size_t i = 0; i < p->num_outputs && err == NULL; i++) {
+    pp_output* o = &p->outputs[i];
+    bool* shared = calloc(o->n + 1, sizeof *shared);
+    for (size_t s = 0; s < o->n; s++)
+      if (o->refs[s].value >= 0) shared[s] = --wanted[shard(r, o->refs[s]) - r->shards] > 0;
+    err = gather(r, o->refs, o->n, shared, &outputs[i]);
+    free(shared);
+    for (size_t k = 0; k < i && err; k++) pw_held_drop(outputs[k]);
+  }
+  free(wanted);
+  return err;
+}
+
+// usable says why a program cannot be played any more.
+static PJRT_Error* usable(const pp_program* p) {
+  for (size_t i = 0; i < p->num_nodes; i++)
+    if (p->nodes[i].functions && p->door->closed(p->nodes[i].executable))
+      return pw_error(PJRT_Error_Code_ABORTED, "%s calls functions of Python that are no more; capture the program again",
+                      p->nodes[i].name);
+  return NULL;
+}
+
+PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
+  play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
+  PJRT_Error* err = usable(p);
+  if (err == NULL) err = open_inputs(&r, inputs);
+  for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
+  for (size_t i = 0; i < p->num_nodes && err == NULL; i++) {
+    pp_node* n = &p->nodes[i];
+    err = n->kind == PP_EXECUTE ? execute(&r, n) : n->kind == PP_COPY ? copy(&r, n) : reshard(&r, n);
+    if (err) err = failed(&r, n, err);
+    for (size_t k = 0; k < n->num_dead; k++) {
+      const pp_value* v = &p->values[n->dead[k]];
+      for (int32_t s = 0; s < v->n; s++) destroy(&r, &r.shards[v->first + (size_t)s]);
+    }
+  }
+  if (err == NULL) err = results(&r, outputs);
+  for (size_t i = 0; i < p->num_shards; i++) destroy(&r, &r.shards[i]);
+  free(r.shards);
+  return err;
+}

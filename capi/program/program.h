@@ -1,0 +1,102 @@
+// Programs: what a thread asked of a door, recorded as a graph of nodes, and
+// played with other inputs. capi/pathways says, in pathways.h, how it is used; here
+// is what a door has to do.
+//
+// While pp_capturing is set, a door gives its runs and copies that concern a symbol
+// to the recorder instead of running them.
+#ifndef PATHWAYS_CAPI_PROGRAM_H_
+#define PATHWAYS_CAPI_PROGRAM_H_
+
+#include "edge.h"
+#include "held.h"
+
+// pp_symbol names the shard of a value of a capture. A buffer that carries one has
+// no contents: it is made by unmade, and whoever reads it gets its error.
+typedef struct {
+  uint64_t capture;  // each has another number
+  int32_t value, shard;
+} pp_symbol;
+
+// pp_look is how a shard looks from outside.
+typedef struct {
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_shape* shape;
+  const int64_t* minor_to_major;  // NULL: descending
+} pp_look;
+
+// pp_executable is what the recorder needs to know of one.
+typedef struct {
+  PJRT_Client* client;
+  const char* name;
+  size_t num_devices, num_outputs;
+  int64_t num_params;  // -1 where nobody knows
+} pp_executable;
+
+// pp_door is what a door does for programs. Buffers are handles of its clients.
+typedef struct {
+  // As its slots, outside of captures.
+  PJRT_Error* (*execute)(PJRT_LoadedExecutable_Execute_Args* args);
+  PJRT_Error* (*copy)(PJRT_Buffer_CopyToMemory_Args* args);
+  PJRT_Error* (*destroy)(PJRT_Buffer_Destroy_Args* args);
+  // unmade makes a buffer that has an error for contents, and a symbol, or none.
+  PJRT_Error* (*unmade)(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
+                        PJRT_Buffer** out);
+  // seen tells how a buffer looks, and gives its symbol, or NULL. False: it is gone.
+  bool (*seen)(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol);
+  // share makes another handle of a shard, whatever becomes of the first. The shard
+  // is not donated as long as it lives, unless the handle itself may donate it.
+  PJRT_Error* (*share)(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out);
+  // A held array as handles of its shards, which the caller destroys; and one made
+  // of handles, which it takes.
+  size_t (*shards)(pw_held* held);
+  PJRT_Error* (*open)(pw_held* held, bool donate, PJRT_Buffer** out);
+  pw_held* (*close)(PJRT_Buffer* const* buffers, size_t n);
+  void (*take)(pw_held* held, PJRT_Buffer** out);  // of one that close or reshard made; takes it
+
+  void (*describe)(PJRT_LoadedExecutable* executable, pp_executable* out);
+  const pw_shape* (*param)(PJRT_LoadedExecutable* executable, size_t param);  // NULL where nobody knows
+  void (*output)(PJRT_LoadedExecutable* executable, PJRT_Device* only, size_t row, size_t output, pp_look* out);
+  void (*hold)(PJRT_LoadedExecutable* executable);
+  void (*drop)(PJRT_LoadedExecutable* executable);
+  bool (*closed)(PJRT_LoadedExecutable* executable);  // its owner has let go of it, and of what it calls
+  // keep makes a context like one that this thread runs something with, and gives
+  // what belongs to it, to be freed after it; NULL where there are no functions in it.
+  PJRT_ExecuteContext* (*keep)(PJRT_ExecuteContext* context, void** functions);
+  void (*forget)(PJRT_ExecuteContext* context);
+  PJRT_Error* (*ready)(PJRT_Event** out);             // an event that has fired
+  PJRT_Client* (*client)(PJRT_Device* device);
+  PJRT_Device* (*where)(PJRT_Memory* memory);
+  PJRT_Device* (*device)(PJRT_Client* client, int id);
+  int (*id)(PJRT_Device* device);
+  PJRT_Device* (*row)(PJRT_LoadedExecutable* executable, size_t row);
+  PJRT_Memory* (*memory)(PJRT_Device* device, const char* kind);  // "" is the default
+} pp_door;
+
+// What the calling thread captures, or NULL.
+typedef struct pp_capture pp_capture;
+extern __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
+
+// What a door's slots do while pp_capturing is set.
+PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
+PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out);
+bool pp_is_symbol(const pp_door* door, PJRT_Buffer* buffer);
+// pp_export holds arrays of which some are symbols. pp_input says whether the import
+// that the thread makes is to give inputs of its capture, which pp_inputs makes.
+bool pp_any_symbol(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
+PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
+bool pp_input(void);
+PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
+// pp_import gives arrays that were held as symbols; it takes them.
+bool pp_symbolic(const pw_held* held);
+PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held);
+// pp_compiled counts time for the capture that a compile is part of.
+int64_t pp_clock(void);
+void pp_compiled(int64_t begin);
+
+// pp_client_ended lets go of whatever is kept of a client.
+void pp_client_ended(const PJRT_Client* client);
+int64_t pp_count(void);
+char* pp_refusal(PJRT_Error* error);  // "CODE: text", malloc'd; takes the error
+
+#endif  // PATHWAYS_CAPI_PROGRAM_H_

@@ -1,0 +1,582 @@
+// Captures: calls of one thread become nodes.
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "graph.h"
+
+struct pp_capture {
+  uint64_t number;
+  pp_program* program;  // what is made; its door is set by the first call that comes
+  size_t announced;     // inputs that the next import gives
+  bool* donated;
+  int64_t begin;
+};
+
+__thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
+
+static const char kNothing[] =
+    "this array stands for a result inside of a program, and has no contents to read, print or branch on, neither while "
+    "the program is captured nor after; return it from the program and read what a call gives, or compute what depends on "
+    "it in a jitted function";
+
+int64_t pp_clock(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+void pp_compiled(int64_t begin) {
+  if (pp_capturing) pp_capturing->program->compile_ns += pp_clock() - begin;
+}
+
+// ---- the graph ----
+
+// grow makes room for one more.
+static void grow(void* list, size_t n, size_t* room, size_t size) {
+  if (n < *room) return;
+  *room = *room ? 2 * *room : 16;
+  *(void**)list = realloc(*(void**)list, *room * size);
+}
+
+static void copy_look(pp_look* to, const pp_look* from) {
+  *to = *from;
+  atomic_fetch_add_explicit(&to->shape->refs, 1, memory_order_relaxed);
+  if (from->minor_to_major == NULL) return;
+  size_t n = from->shape->num_dims;
+  int64_t* order = malloc((n + 1) * sizeof *order);
+  memcpy(order, from->minor_to_major, n * sizeof *order);
+  to->minor_to_major = order;
+}
+
+// value_new adds a value. Its looks are copied.
+static int32_t value_new(pp_program* p, int32_t node, int32_t output, const pp_look* looks, size_t n) {
+  grow(&p->values, p->num_values, &p->room_values, sizeof *p->values);
+  pp_value* v = &p->values[p->num_values];
+  *v = (pp_value){.node = node, .output = output, .last = -1, .n = (int32_t)n, .first = p->num_shards};
+  v->looks = calloc(n + 1, sizeof *v->looks);
+  for (size_t i = 0; i < n; i++) copy_look(&v->looks[i], &looks[i]);
+  p->num_shards += n;
+  return (int32_t)p->num_values++;
+}
+
+static pp_node* node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_ExecuteOptions* options) {
+  grow(&p->nodes, p->num_nodes, &p->room_nodes, sizeof *p->nodes);
+  pp_node* n = &p->nodes[p->num_nodes];
+  char at[PW_LOCATION] = "";
+  pw_location(options, at, sizeof at);
+  *n = (pp_node){.kind = kind, .name = strdup(name), .location = strdup(at)};
+  n->options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
+  n->value = (int32_t)p->num_values;
+  return n;
+}
+
+static void node_free(const pp_program* p, pp_node* n) {
+  if (n->executable) p->door->drop(n->executable);
+  if (n->executable && n->options.context) p->door->forget(n->options.context);
+  free(n->functions);
+  if (n->plan) pwGoPlanFree(n->plan);
+  free(n->name);
+  free(n->location);
+  free(n->refs);
+  free(n->dead);
+  free(n->kept);
+}
+
+static void destroy(const pp_door* door, PJRT_Buffer* buffer) {
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = buffer;
+  PJRT_Error* err = door->destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+static void program_free(pp_program* p) {
+  for (size_t i = 0; i < p->num_nodes; i++) node_free(p, &p->nodes[i]);
+  for (size_t i = 0; i < p->num_values; i++) {
+    for (int32_t s = 0; s < p->values[i].n; s++) {
+      pw_shape_drop(p->values[i].looks[s].shape);
+      free((void*)p->values[i].looks[s].minor_to_major);
+    }
+    free(p->values[i].looks);
+  }
+  for (size_t i = 0; i < p->num_constants; i++) destroy(p->door, p->constants[i]);
+  for (size_t i = 0; i < p->num_outputs; i++) free(p->outputs[i].refs);
+  free(p->nodes);
+  free(p->values);
+  free(p->constants);
+  free(p->inputs);
+  free(p->outputs);
+  free(p);
+}
+
+void pp_program_drop(pp_program* p) {
+  if (p && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) program_free(p);
+}
+
+// ---- captures ----
+
+static char* refuse(const char* text) { return strdup(text); }
+
+static char* begin(void) {
+  static _Atomic uint64_t numbers;
+  if (pp_capturing) return refuse("FAILED_PRECONDITION: this thread captures a program already; end or drop that one first");
+  pp_capture* c = calloc(1, sizeof *c);
+  c->number = atomic_fetch_add(&numbers, 1) + 1;
+  c->program = calloc(1, sizeof *c->program);
+  c->program->refs = 1;
+  c->begin = pp_clock();
+  pp_capturing = c;
+  return NULL;
+}
+
+// leave ends the thread's capture and gives what was made.
+static pp_program* leave(void) {
+  pp_capture* c = pp_capturing;
+  pp_program* p = c->program;
+  pp_capturing = NULL;
+  p->capture_ns = pp_clock() - c->begin;
+  free(c->donated);
+  free(c);
+  return p;
+}
+
+// joins has a capture know whose calls it records.
+static PJRT_Error* joins(const pp_door* door, PJRT_Client* client) {
+  pp_program* p = pp_capturing->program;
+  if (p->client == NULL) {
+    p->door = door;
+    p->client = client;
+  }
+  if (p->client == client) return NULL;
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a program has arrays of two clients; copy those of one through the host");
+}
+
+// mine says why a symbol is of no use here.
+static PJRT_Error* mine(const pp_symbol* symbol) {
+  if (symbol->capture == pp_capturing->number) return NULL;
+  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
+}
+
+// refer writes where a shard comes from, and notes that a node reads it.
+static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out) {
+  pp_program* p = pp_capturing->program;
+  const pp_symbol* symbol = NULL;
+  if (!door->seen(buffer, look, &symbol))
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "the array has been deleted or donated; keep a copy of an array that is needed after a call that "
+                    "donates it");
+  PJRT_Error* err = joins(door, door->client(look->device));
+  if (err == NULL && symbol) err = mine(symbol);
+  if (err) return err;
+  if (symbol) {
+    *out = (pp_ref){symbol->value, symbol->shard};
+    p->values[symbol->value].last = node;
+    return NULL;
+  }
+  PJRT_Buffer* own;
+  if ((err = door->share(buffer, false, &own))) return err;
+  grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants);
+  *out = (pp_ref){PP_CONSTANT, (int32_t)p->num_constants};
+  p->constants[p->num_constants++] = own;
+  return NULL;
+}
+
+bool pp_is_symbol(const pp_door* door, PJRT_Buffer* buffer) {
+  pp_look look;
+  const pp_symbol* symbol = NULL;
+  return door->seen(buffer, &look, &symbol) && symbol != NULL;
+}
+
+static PJRT_Error* symbol_new(const pp_door* door, const pp_look* look, int32_t value, int32_t shard, PJRT_Buffer** out) {
+  pp_symbol s = {pp_capturing->number, value, shard};
+  return door->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, kNothing, &s, out);
+}
+
+// symbols makes the results of a call that was recorded, or none.
+static PJRT_Error* symbols(const pp_door* door, const pp_value* values, size_t outs, PJRT_Buffer** const* lists) {
+  size_t made = 0;
+  PJRT_Error* err = NULL;
+  for (size_t o = 0; o < outs && err == NULL; o++)
+    for (int32_t d = 0; d < values[o].n && err == NULL; d++) {
+      err = symbol_new(door, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d, &lists[d][o]);
+      if (err == NULL) made++;
+    }
+  for (size_t o = 0; o < outs && err; o++)
+    for (int32_t d = 0; d < values[o].n && made; d++, made--) destroy(door, lists[d][o]);
+  return err;
+}
+
+static PJRT_Error* events(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  for (size_t d = 0; args->device_complete_events && d < args->num_devices; d++) {
+    PJRT_Error* err = door->ready(&args->device_complete_events[d]);
+    if (err) return err;
+  }
+  return NULL;
+}
+
+static bool same(const pw_shape* a, const pw_shape* b) {
+  return b->type == PJRT_Buffer_Type_TOKEN || (a->type == b->type && a->num_dims == b->num_dims &&
+         (a->num_dims == 0 || memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0));
+}
+
+// orders says whether a computation takes and gives what JAX keeps its effects in
+// order with: an array that outlives the program.
+static bool orders(const pw_shape* in, const pw_shape* out) {
+  if (out->type == PJRT_Buffer_Type_TOKEN || (in && in->type == PJRT_Buffer_Type_TOKEN)) return true;
+  return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && same(in, out);
+}
+
+PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  pp_program* p = pp_capturing->program;
+  PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  size_t n = args->num_devices, m = args->num_args;
+  pp_executable x;
+  door->describe(args->executable, &x);
+  size_t outs = x.num_outputs;
+  if (n != (only ? 1 : x.num_devices))
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", x.name,
+                    only ? 1 : x.num_devices, n);
+  if (x.num_params >= 0 && m != (size_t)x.num_params)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", x.name,
+                    (long long)x.num_params, m);
+  const PJRT_ExecuteOptions* o = args->options;
+  if (o && (o->extension_start || o->num_send_ops || o->num_recv_ops))
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                    "%s sends to or receives from its host, which a program does not record; call it outside", x.name);
+  PJRT_Error* err = joins(door, x.client);
+  if (err) return err;
+
+  pp_node* node = node_new(p, PP_EXECUTE, x.name, o);
+  int32_t number = (int32_t)p->num_nodes;
+  node->rows = n;
+  node->args = m;
+  node->outs = outs;
+  node->only = only;
+  node->refs = calloc(n * m + 1, sizeof *node->refs);
+  for (size_t d = 0; d < n && err == NULL; d++)
+    for (size_t i = 0; i < m && err == NULL; i++) {
+      pp_look look;
+      if ((err = refer(door, args->argument_lists[d][i], number, &look, &node->refs[d * m + i]))) break;
+      const pw_shape* want = x.num_params >= 0 ? door->param(args->executable, i) : NULL;
+      if (want && !same(look.shape, want))
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is not what the program takes",
+                       i, x.name, d);
+    }
+  size_t values = p->num_values;
+  pp_look* looks = calloc(n + 1, sizeof *looks);
+  for (size_t k = 0; k < outs && err == NULL; k++) {
+    for (size_t d = 0; d < n; d++) door->output(args->executable, only, d, k, &looks[d]);
+    if (k == 0 && n && orders(x.num_params > 0 ? door->param(args->executable, 0) : NULL, looks[0].shape))
+      err = pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                     "%s has ordered effects, which a program does not record; call it outside, or do without the order",
+                     x.name);
+    else
+      value_new(p, number, (int32_t)k, looks, n);
+  }
+  free(looks);
+  if (err == NULL) err = symbols(door, p->values + values, outs, args->output_lists);
+  if (err == NULL && (err = events(door, args)))
+    for (size_t d = 0; d < n; d++)
+      for (size_t k = 0; k < outs; k++) destroy(door, args->output_lists[d][k]);
+  if (err) {
+    node_free(p, node);  // its values stay: nobody names them
+    return err;
+  }
+  node->executable = args->executable;
+  if (o) {
+    PW_COPY(PJRT_ExecuteOptions, options, o);
+    node->options = options;
+    size_t k = options.num_non_donatable_input_indices;
+    node->kept = malloc((k + 1) * sizeof *node->kept);
+    if (k) memcpy(node->kept, options.non_donatable_input_indices, k * sizeof *node->kept);
+  }
+  node->options.non_donatable_input_indices = node->kept;
+  node->options.call_location = *node->location ? node->location : NULL;
+  if (node->options.context) node->options.context = door->keep(node->options.context, &node->functions);
+  door->hold(node->executable);
+  p->num_nodes++;
+  return NULL;
+}
+
+PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
+  pp_program* p = pp_capturing->program;
+  pp_node* node = node_new(p, PP_COPY, "copy", NULL);
+  pp_look look;
+  node->refs = calloc(1, sizeof *node->refs);
+  node->rows = node->args = node->outs = 1;
+  node->memory = memory;
+  PJRT_Error* err = refer(door, buffer, (int32_t)p->num_nodes, &look, node->refs);
+  if (err == NULL) {
+    look.memory = memory;
+    look.device = door->where(memory);
+    look.minor_to_major = NULL;
+    int32_t value = value_new(p, (int32_t)p->num_nodes, 0, &look, 1);
+    err = symbol_new(door, &look, value, 0, out);
+  }
+  if (err)
+    node_free(p, node);
+  else
+    p->num_nodes++;
+  return err;
+}
+
+// ---- arrays that leave JAX while they are symbols, and come back ----
+
+typedef struct {
+  pw_held base;  // first
+  const pp_door* door;
+  uint64_t capture;
+  size_t n;
+  pp_ref refs[];
+} held_symbol;
+
+static void held_free(pw_held* held) { free(held); }
+
+static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out);
+static const pw_held_door held_door = {held_free, held_reshard};
+
+bool pp_symbolic(const pw_held* held) { return held->door == &held_door; }
+
+static held_symbol* held_new(const pp_door* door, const PJRT_Client* client, size_t n) {
+  held_symbol* h = calloc(1, sizeof *h + n * sizeof *h->refs);
+  h->base = (pw_held){.door = &held_door, .client = client, .refs = 1};
+  h->door = door;
+  h->capture = pp_capturing->number;
+  h->n = n;
+  return h;
+}
+
+bool pp_any_symbol(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  for (size_t d = 0; d < args->num_devices; d++)
+    for (size_t i = 0; i < args->num_args; i++)
+      if (pp_is_symbol(door, args->argument_lists[d][i])) return true;
+  return false;
+}
+
+// An array of an export that has no symbol is held as one of constants.
+PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  size_t n = args->num_devices, m = args->num_args;
+  pp_executable x;
+  door->describe(args->executable, &x);
+  if (m == 0 || n == 0 || x.num_outputs)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x.name);
+  pw_held** all = calloc(m, sizeof *all);
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < m && err == NULL; i++) {
+    held_symbol* h = held_new(door, x.client, n);
+    all[i] = &h->base;
+    for (size_t d = 0; d < n && err == NULL; d++) {
+      pp_look look;
+      // Who reads it is not known yet.
+      err = refer(door, args->argument_lists[d][i], -1, &look, &h->refs[d]);
+    }
+  }
+  if (err == NULL) err = events(door, args);
+  if (err == NULL)
+    pw_exported(all, m);
+  else
+    for (size_t i = 0; i < m; i++) pw_held_drop(all[i]);
+  free(all);
+  return err;
+}
+
+static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
+  held_symbol* h = (held_symbol*)held;
+  pp_capture* c = pp_capturing;
+  if (c == NULL || c->number != h->capture) {
+    char* text = NULL;
+    if (asprintf(&text, "FAILED_PRECONDITION: %s", kNothing) < 0) text = NULL;
+    return text;
+  }
+  pp_program* p = c->program;
+  size_t shards = 0, dims = 0;
+  char* refusal = pwGoPlanHold(plan, &shards, &dims);
+  if (refusal) return refusal;
+  char* kind = NULL;
+  int64_t *devices = calloc(shards + 1, sizeof *devices), *size = calloc(dims + 1, sizeof *size);
+  pwGoPlanTo(plan, devices, size, &kind);
+  pp_look first = {0};
+  const pp_symbol* symbol;
+  if (h->refs[0].value == PP_CONSTANT)
+    h->door->seen(p->constants[h->refs[0].shard], &first, &symbol);
+  else
+    first = p->values[h->refs[0].value].looks[h->refs[0].shard];
+
+  pp_look* looks = calloc(shards + 1, sizeof *looks);
+  pw_shape* shape = pw_shape_new(first.shape->type, size, dims);
+  for (size_t i = 0; i < shards && refusal == NULL; i++) {
+    PJRT_Device* d = h->door->device(p->client, (int)devices[i]);
+    if (d == NULL)
+      refusal = refuse("INVALID_ARGUMENT: a plan is for a device that this client does not have");
+    else
+      looks[i] = (pp_look){d, h->door->memory(d, kind), shape, NULL};
+  }
+  if (refusal) {
+    pwGoPlanFree(plan);
+  } else {
+    pp_node* node = node_new(p, PP_RESHARD, "reshard", NULL);
+    node->rows = h->n;
+    node->args = node->outs = 1;
+    node->plan = plan;
+    node->refs = calloc(h->n + 1, sizeof *node->refs);
+    memcpy(node->refs, h->refs, h->n * sizeof *node->refs);
+    for (size_t i = 0; i < h->n; i++)
+      if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
+    int32_t value = value_new(p, (int32_t)p->num_nodes, 0, looks, shards);
+    p->num_nodes++;
+    held_symbol* made = held_new(h->door, p->client, shards);
+    for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
+    *out = &made->base;
+  }
+  pw_shape_drop(shape);
+  free(looks);
+  free(kind);
+  free(devices);
+  free(size);
+  return refusal;
+}
+
+bool pp_input(void) { return pp_capturing->announced > 0; }
+
+PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  pp_capture* c = pp_capturing;
+  pp_program* p = c->program;
+  size_t n = args->num_devices, outs = c->announced;
+  c->announced = 0;
+  pp_executable x;
+  door->describe(args->executable, &x);
+  if (x.num_outputs != outs || n != x.num_devices)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "%s gives %zu arrays on %zu devices, and %zu on %zu were announced as inputs of the program", x.name,
+                    x.num_outputs, x.num_devices, outs, n);
+  PJRT_Error* err = joins(door, x.client);
+  if (err) return err;
+  size_t values = p->num_values;
+  pp_look* looks = calloc(n + 1, sizeof *looks);
+  p->inputs = realloc(p->inputs, (p->num_inputs + outs) * sizeof *p->inputs);
+  for (size_t o = 0; o < outs; o++) {
+    for (size_t d = 0; d < n; d++) door->output(args->executable, NULL, d, o, &looks[d]);
+    int32_t value = value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+    p->values[value].donated = c->donated[o];
+    p->inputs[p->num_inputs++] = value;
+  }
+  free(looks);
+  err = symbols(door, p->values + values, outs, args->output_lists);
+  return err ? err : events(door, args);
+}
+
+PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held) {
+  size_t n = args->num_devices, outs, made = 0;
+  pp_executable x;
+  door->describe(args->executable, &x);
+  outs = x.num_outputs;
+  PJRT_Error* err = NULL;
+  for (size_t o = 0; o < outs && err == NULL; o++) {
+    held_symbol* h = (held_symbol*)held[o];
+    if (!pp_symbolic(held[o]) || pp_capturing == NULL || h->capture != pp_capturing->number)
+      err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
+    else if (n != x.num_devices || h->n != n)
+      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "result %zu of %s is to be an array of %zu shards; the one that is named has %zu",
+                     o, x.name, x.num_devices, h->n);
+    for (size_t d = 0; d < n && err == NULL; d++) {
+      pp_look look, *is;
+      door->output(args->executable, NULL, d, o, &look);
+      const pp_symbol* symbol;
+      pp_look constant;
+      pp_ref r = h->refs[d];
+      if (r.value == PP_CONSTANT)
+        door->seen(pp_capturing->program->constants[r.shard], is = &constant, &symbol);
+      else
+        is = &pp_capturing->program->values[r.value].looks[r.shard];
+      if (is->device != look.device || !same(is->shape, look.shape))
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s is not the one that is named", d, o, x.name);
+      else if (r.value == PP_CONSTANT)
+        err = door->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);
+      else
+        err = symbol_new(door, is, r.value, r.shard, &args->output_lists[d][o]);
+      if (err == NULL) made++;
+    }
+  }
+  if (err == NULL && (err = events(door, args)) == NULL) {
+    for (size_t o = 0; o < outs; o++) pw_held_drop(held[o]);
+    return NULL;
+  }
+  for (size_t o = 0; o < outs; o++) {
+    for (size_t d = 0; d < n && made; d++, made--) destroy(door, args->output_lists[d][o]);
+    pw_held_drop(held[o]);
+  }
+  return err;
+}
+
+// ---- what a program is made of at the end ----
+
+// live_until finds what nobody reads after a node.
+static void live_until(pp_program* p) {
+  size_t* dead = calloc(p->num_nodes + 1, sizeof *dead);
+  for (int pass = 0; pass < 2; pass++) {
+    for (size_t v = 0; v < p->num_values; v++) {
+      pp_value* value = &p->values[v];
+      if (value->kept) continue;
+      int32_t at = value->last > value->node ? value->last : value->node;
+      if (at < 0 || (size_t)at >= p->num_nodes) continue;  // an input that nobody reads goes at the end
+      pp_node* node = &p->nodes[at];
+      if (pass == 0)
+        dead[at]++;
+      else
+        node->dead[node->num_dead++] = (int32_t)v;
+    }
+    for (size_t i = 0; i < p->num_nodes && pass == 0; i++) p->nodes[i].dead = calloc(dead[i] + 1, sizeof *p->nodes[i].dead);
+  }
+  free(dead);
+}
+
+static char* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
+  pp_capture* c = pp_capturing;
+  pp_program* p = c->program;
+  p->outputs = calloc(n + 1, sizeof *p->outputs);
+  for (size_t i = 0; i < n; i++) {
+    pw_held* held = pw_held_find(arrays[i]);
+    if (held == NULL) return refuse("NOT_FOUND: an array that is to be a result of the program is held no more");
+    results[i] = -1;
+    if (pp_symbolic(held)) {
+      held_symbol* h = (held_symbol*)held;
+      if (h->capture != c->number) {
+        pw_held_drop(held);
+        return refuse("FAILED_PRECONDITION: an array that is to be a result stands for one of another program");
+      }
+      pp_output* o = &p->outputs[p->num_outputs];
+      o->n = h->n;
+      o->refs = malloc((h->n + 1) * sizeof *o->refs);
+      memcpy(o->refs, h->refs, h->n * sizeof *o->refs);
+      for (size_t s = 0; s < h->n; s++)
+        if (h->refs[s].value >= 0) p->values[h->refs[s].value].kept = true;
+      results[i] = (int32_t)p->num_outputs++;
+    }
+    pw_held_drop(held);
+  }
+  live_until(p);
+  *out = leave();
+  return NULL;
+}
+
+// ---- for pathways.h, see program.c ----
+
+char* pp_begin(void) { return begin(); }
+
+char* pp_announce(size_t n, const uint8_t* donated) {
+  pp_capture* c = pp_capturing;
+  if (c == NULL) return refuse("FAILED_PRECONDITION: this thread captures no program");
+  c->announced = n;
+  c->donated = realloc(c->donated, (n + 1) * sizeof *c->donated);
+  for (size_t i = 0; i < n; i++) c->donated[i] = donated && donated[i];
+  return NULL;
+}
+
+char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
+  return pp_capturing ? end(arrays, n, results, out) : refuse("FAILED_PRECONDITION: this thread captures no program");
+}
+
+void pp_leave(void) {
+  if (pp_capturing) pp_program_drop(leave());
+}

@@ -1,0 +1,163 @@
+// What programs (capi/program) need of this door: symbols, which are shards of
+// objects that the cluster does not know of, and further handles of a shard.
+#include <stdlib.h>
+
+#include "reshard.h"
+
+PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args);
+PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
+PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
+
+// handle makes one for a shard of an object whose reference it takes.
+static pr_buffer* handle(pr_object* object, PJRT_Device* device, pr_memory* memory, pw_shape* shape,
+                         const int64_t* minor_to_major) {
+  pr_buffer* b;
+  pr_buffers_new(&b, 1);
+  b->device = device;
+  b->memory = memory;
+  b->shape = shape;
+  b->object = object;
+  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&device->bytes, pw_shape_bytes(shape), memory_order_relaxed);
+  if (minor_to_major) {
+    b->minor_to_major = malloc((shape->num_dims + 1) * sizeof(int64_t));
+    memcpy(b->minor_to_major, minor_to_major, shape->num_dims * sizeof(int64_t));
+  }
+  return b;
+}
+
+static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
+                          PJRT_Buffer** out) {
+  pr_future* made = pr_future_new(1);
+  pr_future_set(made, code, strdup(message));
+  pr_buffer* b = handle(pr_object_new(0, 0, made, 1, 0), look->device, (pr_memory*)look->memory, look->shape, look->minor_to_major);
+  if (symbol) {
+    b->symbol = malloc(sizeof *b->symbol);
+    *b->symbol = *symbol;
+  }
+  *out = pr_buffer_handle(b);
+  return NULL;
+}
+
+static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
+  pr_buffer* b = pr_buffer_of(buffer);
+  if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) return false;
+  *look = (pp_look){b->device, &b->memory->base.base, b->shape, b->minor_to_major};
+  *symbol = b->symbol;
+  return true;
+}
+
+static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
+  pr_buffer* b = pr_buffer_of(buffer);
+  if (b == NULL) return pr_buffer_gone("PJRT_LoadedExecutable_Execute");
+  if (atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object))
+    return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
+  pr_buffer* more = handle(b->object, b->device, b->memory, b->shape, b->minor_to_major);
+  more->kept = !donate;
+  *out = pr_buffer_handle(more);
+  return NULL;
+}
+
+static size_t shards(pw_held* held) { return ((pr_held*)held)->n; }
+
+static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
+  pr_held* h = (pr_held*)held;
+  for (size_t i = 0; i < h->n; i++) {
+    if (!pr_object_hold(h->shards[i].object)) return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
+    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, NULL);
+    b->kept = !donate;
+    out[i] = pr_buffer_handle(b);
+  }
+  return NULL;
+}
+
+static pw_held* close(PJRT_Buffer* const* buffers, size_t n) {
+  pr_buffer* first = pr_buffer_of(buffers[0]);
+  pr_held* h = pr_held_new(first->device->client, n, true, first->shape);
+  for (size_t i = 0; i < n; i++) {
+    pr_buffer* b = pr_buffer_of(buffers[i]);
+    h->shards[i].device = b->device;
+    h->shards[i].memory = b->memory;
+    h->shards[i].object = b->object;
+    h->shards[i].buffer = b;
+  }
+  h->n = n;
+  return &h->base;
+}
+
+static void take(pw_held* held, PJRT_Buffer** out) {
+  pr_held* h = (pr_held*)held;
+  for (size_t i = 0; i < h->n; i++) out[i] = pr_buffer_handle(h->shards[i].buffer);
+  h->n = 0;
+  pw_held_drop(held);
+}
+
+static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
+  const PJRT_Executable* x = e->x;
+  *out = (pp_executable){.client = x->client,
+                         .name = x->name,
+                         .num_devices = x->num_devices,
+                         .num_outputs = x->num_outputs,
+                         .num_params = x->any_params ? -1 : (int64_t)x->num_params};
+}
+
+static const pw_shape* param(PJRT_LoadedExecutable* e, size_t i) { return e->x->any_params ? NULL : e->x->params[i].shape; }
+
+static void output(PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row, size_t o, pp_look* out) {
+  const PJRT_Executable* x = e->x;
+  const pr_array* a = &x->outputs[o];
+  out->device = only ? only : x->devices[row];
+  out->memory = only ? &pr_memory_kind(only, a->memory, a->memory_size)->base.base : &x->memories[row * x->num_outputs + o]->base.base;
+  out->shape = a->shape;
+  out->minor_to_major = a->descending ? NULL : a->minor_to_major;
+}
+
+static void hold(PJRT_LoadedExecutable* e) { atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed); }
+
+static void forget(PJRT_ExecuteContext* context) {
+  PW_ARGS(PJRT_ExecuteContext_Destroy_Args, a);
+  a.context = context;
+  pr_PJRT_ExecuteContext_Destroy(&a);
+}
+
+static bool closed(PJRT_LoadedExecutable* e) { return atomic_load(&e->closed); }
+
+static PJRT_Error* ready(PJRT_Event** out) {
+  *out = (PJRT_Event*)pr_future_ready();
+  return NULL;
+}
+
+static PJRT_Client* client(PJRT_Device* device) { return device->client; }
+static PJRT_Device* where(PJRT_Memory* memory) { return ((pr_memory*)memory)->device; }
+static int id(PJRT_Device* device) { return device->description.id; }
+static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->x->devices[row]; }
+static PJRT_Device* device(PJRT_Client* c, int id) { return id >= 0 && (size_t)id < c->num_devices ? c->devices[id] : NULL; }
+static PJRT_Memory* memory(PJRT_Device* device, const char* kind) { return &pr_memory_kind(device, kind, strlen(kind))->base.base; }
+
+const pp_door pr_door = {
+    .execute = pr_PJRT_LoadedExecutable_Execute,
+    .copy = pr_PJRT_Buffer_CopyToMemory,
+    .destroy = pr_PJRT_Buffer_Destroy,
+    .unmade = unmade,
+    .seen = seen,
+    .share = share,
+    .shards = shards,
+    .open = open,
+    .close = close,
+    .take = take,
+    .describe = describe,
+    .param = param,
+    .output = output,
+    .hold = hold,
+    .drop = pr_loaded_drop,
+    .closed = closed,
+    .keep = pr_context_keep,
+    .forget = forget,
+    .ready = ready,
+    .client = client,
+    .where = where,
+    .device = device,
+    .id = id,
+    .row = row,
+    .memory = memory,
+};

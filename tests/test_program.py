@@ -1,0 +1,532 @@
+"""pathways.program: functions that are captured once and played, against the same functions as they are."""
+
+import gc
+import random
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+
+@pytest.fixture(autouse=True)
+def nothing_held():
+    yield
+    gc.collect()
+    live = pathways.stats()["live"]
+    assert "held" not in live
+    assert "captured" not in live
+
+
+def same(a, b):
+    """Checks that two results are the same trees with the same bits in the same places."""
+    (xs, one), (ys, other) = jax.tree.flatten(a), jax.tree.flatten(b)
+    assert one == other
+    for x, y in zip(xs, ys, strict=True):
+        assert type(x) is type(y)
+        if not isinstance(x, jax.Array):
+            assert np.array_equal(x, y)
+            continue
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            assert x.dtype == y.dtype
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        assert (x.shape, x.dtype, x.weak_type, x.committed) == (y.shape, y.dtype, y.weak_type, y.committed)
+        assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def mesh(devices, *sizes):
+    n = int(np.prod(sizes))
+    return Mesh(np.array(devices[:n]).reshape(sizes), tuple("abc"[: len(sizes)]))
+
+
+def executes():
+    return pathways.stats()["executes"]
+
+
+def figure_2(devices):
+    a = jax.pmap(lambda x: x * 2.0, devices=devices[:2])
+    b = jax.pmap(lambda x: x + 1.0, devices=devices[2:4])
+    c = jax.pmap(lambda x: x / 2.0, devices=devices[4:6])
+
+    def f(v):
+        x = a(v)
+        y = b(x)
+        z = a(c(x))
+        return y, z
+
+    return f
+
+
+def test_figure_2_of_the_paper(devices):
+    f = figure_2(devices)
+    g = pathways.program(f)
+    for _ in range(3):
+        y, z = g(np.array([1.0, 2.0]))
+        assert y.tolist() == [3.0, 5.0] and z.tolist() == [2.0, 4.0]
+        assert y.sharding.device_set == set(devices[2:4]) and z.sharding.device_set == set(devices[:2])
+    same(g(np.array([5.0, 7.0])), f(np.array([5.0, 7.0])))
+
+
+def test_the_function_runs_once_a_signature(devices):
+    calls = []
+
+    @pathways.program
+    def f(x):
+        calls.append(1)
+        return x * 2 + 1
+
+    for x in (jnp.arange(3), jnp.arange(3), np.arange(3, dtype=np.int32), jnp.arange(4)):
+        same(f(x), jnp.asarray(x) * 2 + 1)
+    assert len(calls) == 2
+    same(f(jnp.arange(3.0)), jnp.arange(3.0) * 2 + 1)
+    same(f(jax.device_put(jnp.arange(3.0), devices[3])), jax.device_put(jnp.arange(3.0), devices[3]) * 2 + 1)
+    same(
+        f(jax.device_put(jnp.arange(8.0), NamedSharding(mesh(devices, 4), P("a")))),
+        jax.device_put(jnp.arange(8.0) * 2 + 1, NamedSharding(mesh(devices, 4), P("a"))),
+    )
+    assert len(calls) == 5
+
+
+def test_weak_types_and_uncommitted_arrays_stay_so(devices):
+    there = jax.device_put(jnp.arange(3.0), devices[5])
+
+    def f(x, y):
+        return x + 1, y * x, x * there, jnp.float32(1) + x
+
+    g = pathways.program(f)
+    for x, y in ((2.0, jnp.arange(3.0)), (3, jnp.arange(3)), (True, jnp.arange(3)), (1j, jnp.arange(2))):
+        if y.shape == there.shape or not isinstance(x, complex):
+            same(g(x, y), f(jnp.asarray(x), y))
+
+
+def test_trees_constants_and_results_that_are_arguments(devices):
+    weights = jax.device_put(jnp.arange(8.0), NamedSharding(mesh(devices, 8), P("a")))
+
+    @pathways.program
+    def f(state, *, scale):
+        return {
+            "state": state,
+            "same": weights,
+            "twice": (state["x"] * scale,) * 2,
+            "none": None,
+            "number": 3,
+            "text": "t",
+        }
+
+    state = {"x": jnp.ones(4), "y": [np.arange(3), 2.0]}
+    for _ in range(2):
+        r = f(state, scale=2.0)
+        assert r["state"]["x"] is state["x"] and r["state"]["y"][0] is state["y"][0] and r["state"]["y"][1] == 2.0
+        assert r["same"] is weights and r["none"] is None and r["number"] == 3 and r["text"] == "t"
+        assert r["twice"][0].tolist() == [2.0] * 4
+    # The constant is kept, whatever becomes of it outside.
+    g = pathways.program(lambda x: x + weights)
+    want = g(1.0).tolist()
+    weights.delete()
+    assert g(1.0).tolist() == want
+    del f, g, r
+
+
+def test_a_constant_outlives_its_array():
+    def make():
+        c = jnp.arange(5.0) + 1
+        return pathways.program(lambda x: x * c)
+
+    f = make()
+    for _ in range(3):
+        gc.collect()
+        assert f(2.0).tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+def test_moves_and_reshardings(devices):
+    two, other = NamedSharding(mesh(devices, 2), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    grid = NamedSharding(mesh(devices, 2, 4), P("b", "a"))
+    double = jax.jit(lambda x: x * 2)
+
+    def f(x):
+        y = double(jax.device_put(x, two))
+        z = double(pathways.reshard(y, other))
+        w = pathways.reshard(y + 1, grid)
+        one = jax.device_put(x, devices[7])
+        return y, z, w, double(one), pathways.reshard(z, two), x[1:3], x.addressable_shards[0].data
+
+    g = pathways.program(f)
+    x = jnp.arange(64.0).reshape(8, 8)
+    before = pathways.stats()["fetches"]
+    results = [g(x) for _ in range(3)]
+    assert pathways.stats()["fetches"] == before
+    for r in results:
+        same(r, f(x))
+
+
+def test_shards_of_several_arrays_in_one(devices):
+    pair = NamedSharding(mesh(devices, 2), P("a"))
+
+    def f(x, y):
+        shards = [jax.device_put(x, devices[0]), y * 2]
+        return jax.make_array_from_single_device_arrays((4,), pair, shards) * 3
+
+    x, y = jnp.arange(2.0), jax.device_put(jnp.arange(2.0), devices[1])
+    g = pathways.program(f)
+    for _ in range(2):
+        same(g(x, y), f(x, y))
+
+
+def test_gradients_and_random_numbers(devices):
+    sharding = NamedSharding(mesh(devices, 4), P("a"))
+
+    @jax.jit
+    def loss(w, x):
+        return jnp.mean((jnp.tanh(x @ w) - 1) ** 2)
+
+    def step(w, key):
+        key, now = jax.random.split(key)
+        x = jax.device_put(jax.random.normal(now, (8, 4)), sharding)
+        value, gradient = jax.value_and_grad(loss)(w, x)
+        return w - 0.1 * gradient, key, value
+
+    w = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh(devices, 4), P()))
+    key = jax.random.key(7)
+    g = pathways.program(step)
+    a, b = (w, key), (w, key)
+    for _ in range(4):
+        *a, one = g(*a)
+        *b, other = step(*b)
+        same((a, one), (b, other))
+
+
+def test_donation(devices):
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x, y):
+        x = add(add(x))
+        return x, add(y)
+
+    g = pathways.program(f, donate_argnums=0)
+    x, y = jnp.zeros(1000), jnp.ones(3)
+    for i in range(3):
+        before = x
+        x, z = g(x, y)
+        assert before.is_deleted() and not y.is_deleted()
+        assert x[0] == 2 * (i + 1) and z.tolist() == [2.0] * 3 and y.tolist() == [1.0] * 3
+    with pytest.raises((RuntimeError, ValueError), match="delete"):
+        g(before, y)
+    # An argument that is not donated stays, though it is given to what donates.
+    h = pathways.program(lambda x: add(x))
+    x = jnp.zeros(4)
+    assert h(x).tolist() == [1.0] * 4 and not x.is_deleted() and x.tolist() == [0.0] * 4
+
+
+def test_donated_arguments_that_come_back():
+    f = pathways.program(lambda x, y: (x, y + 1), donate_argnums=(0, 1))
+    x, y = jnp.ones(3), jnp.ones(3)
+    r = f(x, y)
+    assert r[0] is x and not x.is_deleted() and y.is_deleted() and x.tolist() == [1.0] * 3
+
+
+def test_use_after_donation_inside_is_an_error_of_what_depends_on_it():
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x):
+        y = x * 2
+        z = add(y)
+        return z, y * 3, x + 5
+
+    z, bad, good = pathways.program(f)(jnp.ones(4))
+    assert z.tolist() == [3.0] * 4 and good.tolist() == [6.0] * 4
+    with pytest.raises((RuntimeError, ValueError), match="deleted or donated"):
+        np.asarray(bad)
+
+
+def test_static_arguments():
+    seen = []
+
+    @pathways.program(static_argnums=1, static_argnames="mode")
+    def f(x, n, *, mode="up"):
+        seen.append((n, mode))
+        for _ in range(n):
+            x = x + 1 if mode == "up" else x - 1
+        return x
+
+    assert f(1.0, 3) == 4 and f(1.0, 3) == 4 and f(1.0, n=3) == 4
+    assert f(1.0, 2, mode="down") == -1 and f(1.0, n=2, mode="down") == -1
+    assert set(seen) == {(3, "up"), (2, "down")}
+    with pytest.raises(ValueError, match="cannot be hashed"):
+        f(1.0, [])
+    with pytest.raises(TypeError, match="static_argnames"):
+        f("text", 3)
+    with pytest.raises(ValueError, match="does not fit"):
+        pathways.program(lambda x: x, static_argnums=4)
+    with pytest.raises(ValueError, match="no arguments"):
+        pathways.program(lambda x: x, static_argnames="y")
+    with pytest.raises(ValueError, match="both"):
+        pathways.program(lambda x: x, static_argnums=0, donate_argnums=0)
+
+
+def test_programs_in_programs_and_in_jit():
+    inner = pathways.program(lambda x, k: x * k, static_argnums=1)
+
+    @pathways.program
+    def outer(x):
+        return inner(x, 3) + inner(x, 4)
+
+    x = jnp.arange(3.0)
+    assert outer(x).tolist() == [0.0, 7.0, 14.0]
+    assert jax.jit(outer)(x).tolist() == [0.0, 7.0, 14.0]
+    assert jax.grad(lambda x: outer(x).sum())(x).tolist() == [7.0] * 3
+    assert jax.vmap(outer)(x).tolist() == [0.0, 7.0, 14.0]
+
+
+def test_methods():
+    class Model:
+        def __init__(self, k):
+            self.k = k
+
+        @pathways.program(static_argnums=0)
+        def __call__(self, x):
+            return x * self.k
+
+    two, three = Model(2), Model(3)
+    assert two(1.0) == 2 and three(1.0) == 3 and two(5.0) == 10
+    Model.__call__._captured.clear()
+
+
+def reads(x):
+    return float(x.sum()) + 1  # reads
+
+
+def branches(x):
+    return x if x.sum() > 0 else -x  # branches
+
+
+def prints(x):
+    print(x)  # prints
+    return x
+
+
+def waits(x):
+    return x.block_until_ready()  # waits
+
+
+def to_numpy(x):
+    return np.asarray(x) + 1  # numpy
+
+
+def closes_over(x):
+    y = x + 1
+    return jax.jit(lambda z: z + y)(x)  # closes over
+
+
+@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy])
+def test_reading_inside_names_the_line(function):
+    import inspect
+
+    lines, start = inspect.getsourcelines(function)
+    line = start + next(i for i, text in enumerate(lines) if "#" in text)
+    for _ in range(2):
+        with pytest.raises(pathways.PathwaysError, match=f"test_program.py:{line} ") as error:
+            pathways.program(function)(jnp.arange(3.0))
+        assert error.value.code == "FAILED_PRECONDITION"
+    # Nothing is left of the capture.
+    assert (jnp.arange(3.0) + 1).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_jitted_function_that_closes_over_a_value():
+    f = pathways.program(closes_over)
+    try:
+        assert f(1.0) == 3  # where JAX gives it to the computation as an argument
+    except pathways.PathwaysError as error:  # where it becomes a part of the computation
+        assert error.code == "FAILED_PRECONDITION" and "test_program.py" in error.message
+    del f
+
+
+def test_errors_of_the_function_are_its_own():
+    def f(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        pathways.program(f)(1.0)
+    assert not pathways._program.capturing() if hasattr(pathways, "_program") else True
+    assert (jnp.arange(2) + 1).tolist() == [1, 2]
+
+
+def test_leaks_are_errors_for_ever(devices):
+    leaked = []
+
+    @pathways.program
+    def f(x):
+        y = x * 2
+        leaked.extend([y, jax.device_put(y, devices[1]), jax.device_put(x, NamedSharding(mesh(devices, 4), P()))])
+        return y + 1
+
+    assert f(1.0) == 3
+    uses = [
+        np.asarray,
+        lambda x: x.block_until_ready(),
+        lambda x: (x + 1).block_until_ready(),
+        lambda x: jax.device_put(x, devices[2]).block_until_ready(),
+        lambda x: pathways.reshard(x, NamedSharding(mesh(devices[1:], 3), P())).block_until_ready(),
+        lambda x: np.from_dlpack(x),
+        lambda x: jax.jit(lambda y: y, donate_argnums=0)(x).block_until_ready(),
+    ]
+    for x in leaked:
+        for use in uses:
+            if x.is_deleted():
+                continue
+            with pytest.raises(
+                Exception, match="no contents|not available on devices of a cluster|donate|DLPack|dlpack"
+            ):
+                use(x)
+    # In another program as well.
+    again = []
+    f_again = pathways.program(lambda x: again.append(x * 2))
+    f_again(1.0)
+    with pytest.raises(Exception, match="no contents"):
+        pathways.program(lambda x: x + again[0])(1.0)
+    again[0].delete()
+    assert again[0].is_deleted()
+    again.clear()
+    leaked.clear()
+    assert f(2.0) == 5
+
+
+def test_a_node_that_fails_fails_what_depends_on_it(caplog):
+    def boom(x):
+        raise ValueError("boom in the callback")
+
+    # Alive for as long as the program is: what it calls is Python's.
+    bad = jax.jit(lambda x: jax.pure_callback(boom, jax.ShapeDtypeStruct((), jnp.float32), x))
+    other = jax.jit(lambda x: x + 2)
+
+    def f(x):
+        y = bad(x)
+        return y + 1, other(x)
+
+    g = pathways.program(f)
+    failed, good = g(1.0)
+    assert good == 3
+    with pytest.raises(Exception, match="boom"):
+        failed.block_until_ready()
+    caplog.clear()  # the log keeps the callback's stack, and so the program
+
+
+def test_callbacks():
+    seen = []
+    tell = jax.jit(lambda x: (jax.debug.callback(lambda v: seen.append(float(v)), x), x * 2)[1])
+    twice = jax.jit(lambda x: jax.pure_callback(lambda v: np.asarray(v * 2), jax.ShapeDtypeStruct((), jnp.float32), x))
+
+    @pathways.program
+    def f(x):
+        return twice(tell(x))
+
+    for i in range(4):
+        assert f(float(i)) == 4 * i
+        if i == 2:
+            del tell  # the function of Python goes with it
+            tell = jax.jit(lambda x: x * 2)
+            jax.clear_caches()
+    jax.effects_barrier()
+    assert seen == [0.0, 1.0, 2.0]
+
+
+def test_ordered_effects_are_refused():
+    from jax.experimental import io_callback
+
+    ordered = jax.jit(
+        lambda x: io_callback(lambda v: np.asarray(v), jax.ShapeDtypeStruct((), jnp.float32), x, ordered=True)
+    )
+    with pytest.raises(Exception, match="ordered effects"):
+        pathways.program(lambda x: ordered(x))(1.0)
+    assert ordered(jnp.float32(2)) == 2
+    jax.effects_barrier()
+
+
+def test_threads(devices):
+    f = figure_2(devices)
+    g = pathways.program(f)
+    want = [[a.tolist() for a in f(np.array([float(i), 2.0]))] for i in range(4)]
+    failures = []
+
+    def work(i):
+        for _ in range(10):
+            got = [a.tolist() for a in g(np.array([float(i), 2.0]))]
+            if got != want[i]:
+                failures.append((i, got))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def test_intermediates_go_at_their_last_use():
+    n = 32
+
+    @pathways.program
+    def f(x):
+        for _ in range(n):
+            x = x * 1.5
+        return x
+
+    x = jnp.ones(64)
+    f(x).block_until_ready()
+    before = pathways.stats()["live"]["buffers"]
+    y = f(x)
+    assert pathways.stats()["live"]["buffers"] == before + 1
+    del y
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs(devices, seed):
+    """Random graphs of computations on random shardings, with donation, against the function as it is."""
+    r = random.Random(seed)
+    sizes = [(1,), (2,), (4,), (2, 2), (8,)]
+
+    def place():
+        size = r.choice(sizes)
+        chosen = r.sample(devices, int(np.prod(size)))
+        if size == (1,) and r.random() < 0.5:
+            return SingleDeviceSharding(chosen[0])
+        return NamedSharding(mesh(chosen, *size), r.choice([P(), P("a"), P(None, "a")]))
+
+    plan = []
+    for i in range(r.randrange(4, 12)):
+        plan.append(
+            (r.choice(["binary", "unary", "donate", "move", "put"]), r.randrange(2 + i), r.randrange(2 + i), place())
+        )
+    unary = jax.jit(lambda x: jnp.sin(x) * 3)
+    donate = jax.jit(lambda x: x * 2 + 1, donate_argnums=0)
+    binary = jax.jit(lambda x, y: x * y - x)
+    kept = r.sample(range(2 + len(plan)), 3)
+
+    def f(x, y):
+        values = [x, y]
+        for kind, i, j, sharding in plan:
+            a, b = values[i], values[j]
+            if kind == "binary":
+                values.append(binary(a, pathways.reshard(b, a.sharding)))
+            elif kind == "unary":
+                values.append(unary(a))
+            elif kind == "donate":
+                values.append(donate(a + 1))
+            elif kind == "move":
+                values.append(pathways.reshard(a, sharding))
+            else:
+                values.append(jax.device_put(a, sharding))
+        return [values[k] for k in kept]
+
+    x = jax.device_put(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8), place())
+    y = jax.device_put(np.linspace(1, 2, 64, dtype=np.float32).reshape(8, 8), place())
+    g = pathways.program(f)
+    want = f(x, y)
+    for _ in range(2):
+        same(g(x, y), want)
+    z = x + 0.5
+    same(g(z, y), f(z, y))
