@@ -75,19 +75,14 @@ void pp_client_ended(const PJRT_Client* client) {
   }
 }
 
-static char* refused(void) {
-  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                "with multiprocessing.get_context(\"spawn\")");
-}
-
-SHOWN char* pathways_capture_begin(void) { return pw_forked ? refused() : pp_begin(); }
+SHOWN char* pathways_capture_begin(void) { return pw_forked ? pw_forked_refusal() : pp_begin(); }
 
 SHOWN char* pathways_capture_inputs(size_t n, const uint8_t* donated) {
-  return pw_forked ? refused() : pp_announce(n, donated);
+  return pw_forked ? pw_forked_refusal() : pp_announce(n, donated);
 }
 
 SHOWN char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* results, uint64_t* program) {
-  if (pw_forked) return refused();
+  if (pw_forked) return pw_forked_refusal();
   pp_program* p = NULL;
   char* refusal = pp_end(arrays, n, results, &p);
   if (refusal == NULL) *program = put(p);
@@ -99,7 +94,7 @@ SHOWN void pathways_capture_drop(void) {
 }
 
 SHOWN char* pathways_program_run(uint64_t program, const uint64_t* arrays, size_t n, uint64_t* results, size_t m) {
-  if (pw_forked) return refused();
+  if (pw_forked) return pw_forked_refusal();
   pp_program* p = find(program, false);
   pw_held *some[64], **held = n + m <= 64 ? some : malloc((n + m) * sizeof *held);
   size_t found = 0;
