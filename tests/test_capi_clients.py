@@ -61,7 +61,7 @@ def environment(tmp_path_factory):
         env={
             "PATHWAYS_PLUGIN": fresh.plugin_path(),
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            "ASAN_OPTIONS": "quarantine_size_mb=16",  # what is freed is kept for a while, and not to be taken for growth
+            "ASAN_OPTIONS": "quarantine_size_mb=16",  # or what was freed looks like growth
             "LSAN_OPTIONS": f"suppressions={suppressions}:print_suppressions=0",
         }
     )

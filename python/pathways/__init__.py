@@ -42,6 +42,7 @@ __all__ = [
     "__version__",
     "devices",
     "doctor",
+    "from_arrow",
     "init",
     "make_virtual_device_set",
     "pipeline",
@@ -49,6 +50,7 @@ __all__ = [
     "reshard",
     "shutdown",
     "stats",
+    "to_arrow",
     "trace",
 ]
 
@@ -176,6 +178,52 @@ def make_virtual_device_set() -> VirtualDeviceSet:
     from pathways._slices import VirtualDeviceSet
 
     return VirtualDeviceSet()
+
+
+def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -> Any:
+    """Makes arrays of Arrow data, with no copy where that is possible.
+
+    Numbers become an array [n], booleans too, fixed-size lists [n, size], and `arrow.fixed_shape_tensor` [n, *shape]. A
+    record batch becomes a dictionary of arrays by column. Tables, chunked arrays and readers are streams: an iterator
+    of what their batches become, which brings the next one to the devices while one is worked on.
+
+    The bytes are shared where they are one block that begins at a multiple of 64, on a device whose memory is that of
+    this process; Arrow's memory is then kept as long as the array. Dtypes follow JAX: without `jax_enable_x64` 64 bits
+    become 32.
+
+    Args:
+      x: what has `__arrow_c_array__` or `__arrow_c_stream__`: of pyarrow, polars, DuckDB and others.
+      sharding: a sharding or a device for every array, or a dictionary of them by column; None, JAX's default device.
+      zero_copy: True, an error where there would be a copy; False, always a copy; None, a copy where there has to be.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for nulls, dictionary encoding and types that are no numbers, with what to do;
+        FAILED_PRECONDITION where `zero_copy` is True and there would be a copy, with the reason.
+    """
+    from pathways import _arrow
+
+    return _arrow.from_arrow(x, sharding, zero_copy=zero_copy)
+
+
+def to_arrow(array: Any) -> Any:
+    """Shows an array to Arrow: `pyarrow.array(pathways.to_arrow(x))`, and so for any library that takes Arrow data.
+
+    An array [n] becomes numbers or booleans, one [n, *shape] an `arrow.fixed_shape_tensor`, and a dictionary of arrays
+    of one length a record batch. It waits for the values. On the host the bytes are those of the array, booleans
+    apart; what lies on several devices is put together in a copy.
+
+    Args:
+      array: an array of JAX or NumPy, or a dictionary of them by column name.
+
+    Returns:
+      an object with `__arrow_c_array__` and `__arrow_c_schema__`; each call gives the data anew.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for a scalar, and for a dtype that Arrow does not have, such as bfloat16.
+    """
+    from pathways import _arrow
+
+    return _arrow.to_arrow(array)
 
 
 def pipeline(

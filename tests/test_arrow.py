@@ -1,0 +1,348 @@
+"""Arrow data in and out: values, addresses, lifetimes, refusals, and data that lies."""
+
+import ctypes
+import gc
+import threading
+
+import jax
+import numpy as np
+import pathways
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+from pathways import _arrow
+
+on_host = pytest.mark.embedded("looks at the memory of devices")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    """Every struct that was exported has been released, once."""
+    yield
+    gc.collect()
+    assert not _arrow._kept
+
+
+@pytest.fixture
+def pa():
+    return pytest.importorskip("pyarrow")
+
+
+def aligned(pa, dtype, count):
+    """Gives a NumPy array and an Arrow array of the same, aligned, bytes."""
+    host = np.frombuffer(pa.allocate_buffer(max(64, count * np.dtype(dtype).itemsize)), np.uint8)
+    host = host[: count * np.dtype(dtype).itemsize].view(dtype)
+    host[:] = np.arange(count)
+    return host, pa.Array.from_buffers(pa.from_numpy_dtype(dtype), count, [None, pa.py_buffer(host)])
+
+
+def address(x):
+    return x.unsafe_buffer_pointer()
+
+
+# --- values ---
+
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "bool"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (5, 3), (2, 0, 3), (0, 4), (2, 3, 4, 5)])
+def test_what_goes_out_comes_in(dtype, shape):
+    x = jax.device_put(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    back = pathways.from_arrow(pathways.to_arrow(x))
+    assert back.dtype == dtype and back.shape == shape
+    np.testing.assert_array_equal(back, x)
+    del x, back
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+def test_64_bits_follow_jax(dtype):
+    host = np.arange(5, dtype=dtype)
+    assert pathways.from_arrow(pathways.to_arrow(host)).dtype == jax.numpy.asarray(host).dtype
+    with jax.enable_x64(True):
+        back = pathways.from_arrow(pathways.to_arrow(host))
+        assert back.dtype == dtype
+        np.testing.assert_array_equal(back, host)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bool"])
+def test_pyarrow_sees_the_same(pa, dtype):
+    x = jax.device_put(np.arange(24).astype(dtype))
+    out = pa.array(pathways.to_arrow(x))
+    out.validate(full=True)
+    assert out.type == pa.from_numpy_dtype(dtype)
+    np.testing.assert_array_equal(out.to_numpy(), x)
+    tensor = pa.array(pathways.to_arrow(x.reshape(2, 3, 4)))
+    tensor.validate(full=True)
+    assert tensor.type.shape == [3, 4]
+    np.testing.assert_array_equal(tensor.to_numpy_ndarray(), np.asarray(x).reshape(2, 3, 4))
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 8, 9, 63])
+def test_slices_and_odd_bits(pa, start):
+    bits = np.random.default_rng(0).integers(0, 2, 100).astype(bool)
+    np.testing.assert_array_equal(pathways.from_arrow(pa.array(bits)[start:]), bits[start:])
+    np.testing.assert_array_equal(pathways.from_arrow(pa.array(bits)[start : start + 5]), bits[start : start + 5])
+    numbers = np.arange(100, dtype=np.int16)
+    np.testing.assert_array_equal(pathways.from_arrow(pa.array(numbers)[start:]), numbers[start:])
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(300, dtype=np.float32)), 3)
+    np.testing.assert_array_equal(pathways.from_arrow(lists[start:]), np.arange(300).reshape(100, 3)[start:])
+    flags = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(bits, 3)), 3)
+    np.testing.assert_array_equal(pathways.from_arrow(flags[start:]), np.tile(bits, 3).reshape(100, 3)[start:])
+
+
+def test_bytes_at_odd_addresses(pa):
+    raw = pa.py_buffer(b"\0" + np.arange(9, dtype=np.float32).tobytes())
+    x = pa.Array.from_buffers(pa.float32(), 9, [None, raw.slice(1)])
+    np.testing.assert_array_equal(pathways.from_arrow(x), np.arange(9))
+    with pytest.raises(pathways.PathwaysError, match="FAILED_PRECONDITION.*without a copy"):
+        pathways.from_arrow(x, zero_copy=True)
+
+
+def test_lists_of_lists_and_permuted_tensors(pa):
+    host = np.arange(48, dtype=np.int32)
+    inner = pa.FixedSizeListArray.from_arrays(pa.array(host), 4)
+    np.testing.assert_array_equal(
+        pathways.from_arrow(pa.FixedSizeListArray.from_arrays(inner, 3)[1:]), host.reshape(4, 3, 4)[1:]
+    )
+    kind = pa.fixed_shape_tensor(pa.int32(), [2, 3, 4], permutation=[2, 0, 1])
+    tensors = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(pa.array(host), 24))
+    np.testing.assert_array_equal(pathways.from_arrow(tensors), host.reshape(2, 2, 3, 4).transpose(0, 3, 1, 2))
+
+
+def test_record_batches_are_dictionaries(pa, devices):
+    batch = pa.record_batch({"x": pa.array(np.arange(16, dtype=np.float32)), "y": pa.array([True, False] * 8)})
+    mesh = jax.make_mesh((4,), ("d",), devices=devices[:4], axis_types=(jax.sharding.AxisType.Auto,))
+    cut = NamedSharding(mesh, PartitionSpec("d"))
+    out = pathways.from_arrow(batch, {"x": cut, "y": devices[5]})
+    assert list(out) == ["x", "y"] and out["x"].sharding == cut and out["y"].devices() == {devices[5]}
+    np.testing.assert_array_equal(out["x"], np.arange(16))
+    back = pa.record_batch(pathways.to_arrow(out))
+    back.validate(full=True)
+    assert back.to_pydict() == batch.to_pydict()
+    np.testing.assert_array_equal(pathways.from_arrow(batch.slice(3, 5))["x"], np.arange(3, 8))
+    assert pathways.from_arrow(pathways.to_arrow({})) == {}
+
+
+def test_tables_are_streams_that_bring_one_batch_ahead(pa):
+    read = []
+
+    def batches():
+        for i in range(4):
+            read.append(i)
+            yield pa.record_batch({"x": pa.array(np.full(3, i, np.int32))})
+
+    schema = pa.schema({"x": pa.int32()})
+    stream = pathways.from_arrow(pa.RecordBatchReader.from_batches(schema, batches()))
+    first = next(stream)
+    assert read == [0, 1]
+    assert [int(b["x"][0]) for b in [first, *stream]] == [0, 1, 2, 3]
+    chunks = pa.chunked_array([[1, 2], [], [3]], pa.int32())
+    assert [np.asarray(x).tolist() for x in pathways.from_arrow(chunks)] == [[1, 2], [], [3]]
+
+    def breaks():
+        yield pa.record_batch({"x": pa.array([1], pa.int32())})
+        raise ValueError("the disk is gone")
+
+    stream = pathways.from_arrow(pa.RecordBatchReader.from_batches(schema, breaks()))
+    with pytest.raises(pathways.PathwaysError, match="the disk is gone"):
+        list(stream)
+
+
+# --- addresses ---
+
+
+@on_host
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bool"])
+def test_no_copy_either_way(pa, dtype):
+    host, arrow = aligned(pa, dtype, 64)
+    x = pathways.from_arrow(arrow, zero_copy=True)
+    assert address(x) == host.ctypes.data
+    assert pa.array(pathways.to_arrow(x)).buffers()[1].address == host.ctypes.data
+    lists = pa.FixedSizeListArray.from_arrays(arrow, 8)
+    assert address(pathways.from_arrow(lists, zero_copy=True)) == host.ctypes.data
+    assert address(pathways.from_arrow(arrow, zero_copy=False)) != host.ctypes.data
+
+
+@on_host
+def test_no_copy_of_shards(pa, devices):
+    host, arrow = aligned(pa, "float32", 64)
+    mesh = jax.make_mesh((4,), ("d",), devices=devices[:4], axis_types=(jax.sharding.AxisType.Auto,))
+    x = pathways.from_arrow(arrow, NamedSharding(mesh, PartitionSpec("d")), zero_copy=True)
+    assert [address(s.data) for s in x.addressable_shards] == [host.ctypes.data + 64 * i for i in range(4)]
+    columns = pa.FixedSizeListArray.from_arrays(arrow, 8)
+    with pytest.raises(pathways.PathwaysError, match="FAILED_PRECONDITION.*not one block"):
+        pathways.from_arrow(columns, NamedSharding(mesh, PartitionSpec(None, "d")), zero_copy=True)
+
+
+def test_zero_copy_or_an_error_that_says_why(pa):
+    host, arrow = aligned(pa, "float32", 64)
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 4], permutation=[1, 0])
+    permuted = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(arrow, 8))
+    for x, why in (
+        (arrow[1:], "multiple of 64|memory of"),
+        (pa.array([True, False]), "bits"),
+        (permuted, "permuted"),
+        (pa.array(np.arange(8.0)), "jax_enable_x64"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=f"FAILED_PRECONDITION.*({why})"):
+            pathways.from_arrow(x, zero_copy=True)
+    del host
+
+
+# --- lifetimes ---
+
+
+@on_host
+def test_each_side_keeps_the_others_memory(pa):
+    before = pa.total_allocated_bytes()
+    host, arrow = aligned(pa, "float32", 4096)
+    x = pathways.from_arrow(arrow, zero_copy=True)
+    del host, arrow
+    gc.collect()
+    out = pa.array(pathways.to_arrow(x))
+    np.testing.assert_array_equal(x, np.arange(4096))
+    del x
+    gc.collect()
+    assert out[4095].as_py() == 4095 and pa.total_allocated_bytes() > before
+    inside = pathways.from_arrow(out, zero_copy=True)  # Arrow's view of JAX's view of Arrow's memory
+    del out
+    np.testing.assert_array_equal(inside, np.arange(4096))
+    del inside
+    gc.collect()
+    jax.effects_barrier()
+    assert pa.total_allocated_bytes() == before
+
+
+def test_capsules_that_nobody_takes():
+    shown = pathways.to_arrow({"a": np.ones(3), "b": np.ones((3, 2, 2))})
+    capsules = shown.__arrow_c_array__(), shown.__arrow_c_schema__()
+    assert _arrow._kept
+    del capsules, shown
+
+
+def test_a_capsule_is_taken_once():
+    class Once:
+        capsules = pathways.to_arrow(np.ones(3, np.float32)).__arrow_c_array__()
+
+        def __arrow_c_array__(self):
+            return self.capsules
+
+    once = Once()
+    np.testing.assert_array_equal(pathways.from_arrow(once), np.ones(3))
+    with pytest.raises(pathways.PathwaysError, match="INVALID_ARGUMENT.*released"):
+        pathways.from_arrow(once)
+    del Once.capsules
+
+
+def test_release_from_other_threads_and_many_rounds(pa):
+    def work():
+        for i in range(200):
+            x = pathways.from_arrow(pathways.to_arrow(np.full((8, 2), i, np.float32)))
+            taken = pa.array(pathways.to_arrow(x))
+            assert taken.storage.flatten()[15].as_py() == i
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+# --- refusals ---
+
+
+def test_what_arrays_cannot_hold_is_refused_with_a_sentence(pa):
+    one = pa.array([1], pa.int32())
+    for x, words in (
+        (pa.array([1, None, 3, None]), "2 nulls.*fill_null"),
+        (pa.FixedSizeListArray.from_arrays(pa.array([1, None, 3, 4]), 2), "1 nulls"),
+        (pa.array(["a"]), "'u'.*cast"),
+        (pa.array(["a", "b"]).dictionary_encode(), "dictionary_decode"),
+        (pa.array([[1], [2, 3]]), r"'\+l'"),
+        (pa.array([0], pa.timestamp("s")), "'tss:'"),
+        (pa.array([{"a": 1, "b": None}]), "column 'b'"),
+        (pa.record_batch([one, one], names=["a", "a"]), "twice"),
+        (pa.nulls(3), "'n'"),
+        (3, "no Arrow data"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=f"INVALID_ARGUMENT.*{words}"):
+            pathways.from_arrow(x)
+    # Nulls before the slice are none of its.
+    np.testing.assert_array_equal(pathways.from_arrow(pa.array([None, 2, 3], pa.int32())[1:]), [2, 3])
+
+
+def test_what_arrow_does_not_have_is_refused_with_a_sentence():
+    for x, words in (
+        (jax.numpy.zeros(3, "bfloat16"), "bfloat16.*DLPack"),
+        (jax.numpy.zeros(3, "complex64"), "complex64"),
+        (jax.numpy.float32(1), "scalar"),
+        ({"a": np.ones(3), "b": np.ones(4)}, "different lengths"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=f"INVALID_ARGUMENT.*{words}"):
+            pathways.to_arrow(x)
+
+
+# --- lies ---
+
+LENGTHS = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
+FORMATS = st.sampled_from(
+    [b"", b"+w:", b"+w:-1", b"+w:2", b"+w:99999999999999999999", b"+s", b"+l", b"z", b"f", b"b", b"+w:0"]
+)
+METADATA = st.sampled_from(
+    [b"", b"{", b"[]", b"1", b'{"shape": 3}', b'{"shape": [-1, -2]}', b'{"shape": [2], "permutation": [1]}']
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_data_that_lies_is_refused(data):
+    """One field of a list array, or of its child, says something else than the truth."""
+    shown = pathways.to_arrow({"x": np.arange(8, dtype=np.int8).reshape(4, 2), "y": np.ones(4, np.int8)})
+    capsules = shown.__arrow_c_array__()
+    schema = _arrow.Schema.from_address(_arrow._pointer(capsules[0], b"arrow_schema"))
+    array = _arrow.Array.from_address(_arrow._pointer(capsules[1], b"arrow_array"))
+    truth = (bytes(schema), bytes(array))
+    column = array.children[0].contents, schema.children[0].contents
+    inner = column[0].children[0].contents, column[1].children[0].contents
+    undo = []
+
+    def lie(struct, field, value):
+        undo.append((struct, bytes(struct)))
+        setattr(struct, field, value)
+
+    where = data.draw(st.sampled_from([(array, schema), column, inner]))
+    match data.draw(st.sampled_from(["count", "format", "metadata", "null"])):
+        case "count":
+            field = data.draw(st.sampled_from(["length", "offset", "n_buffers", "n_children"]))
+            value = data.draw(LENGTHS)
+            # That a buffer is shorter than its array says, nobody can see.
+            if where is inner and field in ("length", "offset") and value > 0:
+                value = -value
+            lie(where[0], field, value)
+        case "format":
+            lie(where[1], "format", data.draw(FORMATS))
+        case "metadata":
+            text = data.draw(METADATA)
+            pairs = [(_arrow.NAME, _arrow.TENSOR.encode()), (_arrow.METADATA, text)]
+            raw = ctypes.create_string_buffer(
+                np.int32(2).tobytes() + b"".join(np.int32(len(t)).tobytes() + t for pair in pairs for t in pair)
+            )
+            lie(column[1], "metadata", ctypes.addressof(raw))
+        case "null":
+            lie(where[0], data.draw(st.sampled_from(["buffers", "children"])), None)
+
+    # Looked at, and not taken, so that the truth can be put back for its owner.
+    owner = _arrow._Owned.new(_arrow.Array)
+    ctypes.memmove(ctypes.byref(owner.struct), ctypes.addressof(array), ctypes.sizeof(array))
+    try:
+        out = _arrow._import(schema, owner, None, None)
+        assert not isinstance(out, dict) or all(len(x) <= 4 for x in out.values())
+    except pathways.PathwaysError as err:
+        assert err.code == "INVALID_ARGUMENT"
+    finally:
+        owner.struct.release = None
+        for struct, told in undo:
+            ctypes.memmove(ctypes.byref(struct), told, len(told))
+        assert (bytes(schema), bytes(array)) == truth
