@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -245,8 +246,10 @@ func (a *actor) step() bool {
 	switch k := a.r.IntN(20); {
 	case k < 3 || len(a.arrays) == 0:
 		return a.put()
-	case k < 14:
+	case k < 11:
 		return a.compute()
+	case k < 14:
+		return a.play()
 	case k < 16:
 		return a.move()
 	case k < 18:
@@ -325,24 +328,51 @@ var computations = []struct {
 
 const replace = 4 // consumes its argument
 
+// compiled is a computation for some devices; nil where it did not compile.
+func (a *actor) compiled(n int, devices []int) *client.Remote {
+	key := fmt.Sprint(n, devices)
+	if a.run[key] == nil && !a.risky[key] {
+		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{Format: sim.Format, Code: computations[n].program.Source().Code, Options: sim.CompileOptions(devices)})
+		if err != nil {
+			a.blame("compiling "+key, err, a.risk(devices...))
+			a.risky[key] = true
+			return nil
+		}
+		a.run[key] = p
+	}
+	return a.run[key]
+}
+
+// compute fills in what a computation gives.
+func (z *array) compute(n int, in []*array) {
+	var sum shard
+	for _, d := range z.devices {
+		for i, v := range in[0].values[d] {
+			sum[i] += v
+		}
+	}
+	for _, d := range z.devices {
+		var v shard
+		for i := range v {
+			var x []float32
+			for _, o := range in {
+				x = append(x, o.values[d][i])
+			}
+			v[i] = computations[n].value(x, sum[i])
+		}
+		z.values[d] = v
+	}
+}
+
 func (a *actor) compute() bool {
 	first := a.r.IntN(len(a.arrays))
 	y := a.arrays[first]
 	n := a.r.IntN(len(computations))
 	c := computations[n]
-	key := fmt.Sprint(n, y.devices)
 	risk := a.risk(y.devices...)
-	if a.run[key] == nil {
-		if a.risky[key] {
-			return true // it did not compile
-		}
-		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{Format: sim.Format, Code: c.program.Source().Code, Options: sim.CompileOptions(y.devices)})
-		if err != nil {
-			a.blame("compiling "+key, err, risk)
-			a.risky[key] = true
-			return a.s.Lost() == nil
-		}
-		a.run[key] = p
+	compiled := a.compiled(n, y.devices)
+	if compiled == nil {
+		return a.s.Lost() == nil
 	}
 	var alike []*array
 	for _, o := range a.arrays {
@@ -355,7 +385,7 @@ func (a *actor) compute() bool {
 		in = append(in, alike[a.r.IntN(len(alike))])
 	}
 	z := &array{object: a.s.Objects(1), devices: y.devices, values: map[int]shard{}, risk: risk}
-	spec := &client.RunSpec{Program: a.run[key].ID, FirstOutput: z.object, Only: -1}
+	spec := &client.RunSpec{Program: compiled.ID, FirstOutput: z.object, Only: -1}
 	for arg, o := range in {
 		other := alike[a.r.IntN(len(alike))]
 		if rows := len(y.devices); n != replace && rows > 1 && other != o && a.r.IntN(3) == 0 { // some rows of one array, some of another
@@ -370,23 +400,7 @@ func (a *actor) compute() bool {
 		spec.Inputs = append(spec.Inputs, o.object) // 0 of a mixed one
 		z.risk = z.risk || o.risk
 	}
-	var sum shard
-	for _, d := range y.devices {
-		for i, v := range in[0].values[d] {
-			sum[i] += v
-		}
-	}
-	for _, d := range y.devices {
-		var v shard
-		for i := range v {
-			var x []float32
-			for _, o := range in {
-				x = append(x, o.values[d][i])
-			}
-			v[i] = c.value(x, sum[i])
-		}
-		z.values[d] = v
-	}
+	z.compute(n, in)
 	spec.Token = a.begin(fmt.Sprintf("%s of %v on %v into %d", c.program.Name, spec.Inputs, y.devices, z.object), z.risk)
 	if a.gone(spec.Token, a.s.Run(spec)) {
 		return false
@@ -398,10 +412,9 @@ func (a *actor) compute() bool {
 	return true
 }
 
-// move copies shards of an array to other devices.
-func (a *actor) move() bool {
-	y := a.arrays[a.r.IntN(len(a.arrays))]
-	z := &array{object: a.s.Objects(1), devices: a.some(), values: map[int]shard{}, risk: y.risk}
+// moves draws a copy of shards of an array to other devices.
+func (a *actor) moves(y *array, object uint64) (*array, *wire.Transfer) {
+	z := &array{object: object, devices: a.some(), values: map[int]shard{}, risk: y.risk}
 	whole := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 	m := &wire.Transfer{Object: z.object, Array: whole}
 	for _, d := range z.devices {
@@ -421,11 +434,130 @@ func (a *actor) move() bool {
 		}
 		z.values[d] = v
 	}
+	return z, m
+}
+
+// move copies shards of an array to other devices.
+func (a *actor) move() bool {
+	y := a.arrays[a.r.IntN(len(a.arrays))]
+	z, m := a.moves(y, a.s.Objects(1))
 	token := a.begin(fmt.Sprintf("move of %d on %v to %d on %v", y.object, y.devices, z.object, z.devices), z.risk)
 	if a.gone(token, a.s.Transfer(m, token)) {
 		return false
 	}
 	a.arrays = append(a.arrays, z)
+	return true
+}
+
+// play defines a graph of computations and moves that begins with some arrays, and
+// plays it.
+func (a *actor) play() bool {
+	y := a.arrays[a.r.IntN(len(a.arrays))]
+	inputs := []*array{y}
+	for _, o := range a.arrays {
+		if o != y && len(inputs) < 3 && a.r.IntN(2) == 0 {
+			inputs = append(inputs, o)
+		}
+	}
+	g := &program.Graph{Inputs: len(inputs), Programs: map[uint64]*program.Program{}}
+	var there []*array // by what the graph has made so far, with its numbers
+	for i, o := range inputs {
+		there = append(there, &array{object: uint64(i + 1), devices: o.devices, values: o.values, risk: o.risk})
+	}
+	last := uint64(len(inputs))
+	consumed := map[uint64]bool{}
+	var nodes []*array // what each makes
+	for range 1 + a.r.IntN(8) {
+		if len(there) == 0 {
+			break
+		}
+		y := there[a.r.IntN(len(there))]
+		if a.r.IntN(3) == 0 {
+			z, m := a.moves(y, last+1)
+			t := &program.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+			for _, v := range m.Moves {
+				t.Moves = append(t.Moves, program.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})
+			}
+			g.Nodes = append(g.Nodes, program.Node{Transfer: t})
+			nodes, there, last = append(nodes, z), append(there, z), last+1
+			continue
+		}
+		n := a.r.IntN(len(computations))
+		p := a.compiled(n, y.devices)
+		if p == nil {
+			return a.s.Lost() == nil
+		}
+		in := []*array{y}
+		for len(in) < computations[n].args {
+			o := there[a.r.IntN(len(there))]
+			if !slices.Equal(o.devices, y.devices) {
+				o = y
+			}
+			in = append(in, o)
+		}
+		z := &array{object: last + 1, devices: y.devices, values: map[int]shard{}, risk: a.risk(y.devices...)}
+		run := &program.Run{Program: p.ID, Only: -1}
+		for _, o := range in {
+			run.Inputs = append(run.Inputs, o.object)
+			z.risk = z.risk || o.risk
+		}
+		z.compute(n, in)
+		g.Programs[p.ID] = p.Program()
+		g.Nodes = append(g.Nodes, program.Node{Run: run})
+		if n == replace {
+			consumed[y.object] = true
+			there = slices.DeleteFunc(there, func(o *array) bool { return o == y })
+		}
+		nodes, there, last = append(nodes, z), append(there, z), last+1
+	}
+	var kept []*array
+	for _, o := range there {
+		if o.object > uint64(len(inputs)) && a.r.IntN(2) == 0 {
+			kept = append(kept, o)
+			g.Outputs = append(g.Outputs, o.object)
+		}
+	}
+	id, err := a.s.Define(g)
+	if err != nil {
+		if a.s.Lost() == nil {
+			a.t.Errorf("%s: %v\n%v", a.name, err, g)
+		}
+		return false
+	}
+	times := 1
+	if len(consumed) == 0 {
+		times += a.r.IntN(3)
+	}
+	for range times {
+		p := &client.PlaySpec{Graph: id, First: a.s.Objects(g.Made())}
+		number := func(local uint64) uint64 { return p.First + local - uint64(len(inputs)) - 1 }
+		for _, o := range inputs {
+			p.Inputs = append(p.Inputs, o.object)
+		}
+		for i, z := range nodes {
+			token := a.begin(fmt.Sprintf("node %d of a play of %v on %v into %d, %d nodes", i, p.Inputs, z.devices, number(z.object), len(nodes)), z.risk)
+			if i == 0 {
+				p.Token = token
+			}
+		}
+		if err := a.s.Play(p); err != nil {
+			for i := range nodes {
+				a.gone(p.Token+uint64(i), err)
+			}
+			return false
+		}
+		for _, o := range kept {
+			a.arrays = append(a.arrays, &array{object: number(o.object), devices: o.devices, values: o.values, risk: o.risk})
+		}
+	}
+	for i, o := range inputs {
+		if consumed[uint64(i+1)] {
+			a.free(slices.Index(a.arrays, o))
+		}
+	}
+	if a.r.IntN(2) == 0 {
+		a.s.ForgetGraph(id)
+	}
 	return true
 }
 

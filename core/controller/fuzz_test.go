@@ -33,6 +33,14 @@ func FuzzFrames(f *testing.F) {
 		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk, &wire.Ask{Stop: true})
 	add(wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}}, wire.KindSliceRequest, &wire.SliceRequest{Slice: 1},
 		wire.KindSliceRequest, &wire.SliceRequest{Slice: 2, Devices: 1 << 31, Island: "x", Kind: "y"}, wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{1, 3}})
+	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}},
+		wire.KindGraph, &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{3}, Nodes: []*wire.Node{
+			{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}, Makes: 1},
+			{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 2, From: 1, To: 0, Count: 1}}}, Makes: 1}}},
+		wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 2, First: 2, Inputs: []uint64{1}}, wire.KindAbort, &wire.Abort{Gang: 3},
+		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{3, 4, 5}}, wire.KindForget, &wire.Forget{Graphs: []uint64{1, 1}})
+	add(wire.KindGraph, &wire.Graph{Graph: 1, Nodes: []*wire.Node{{Run: &wire.Run{Program: 1}, Makes: 1}}}, wire.KindPlay, &wire.Play{Op: 1, Graph: 1, Nodes: 1, First: 1},
+		wire.KindPlay, &wire.Play{Op: 2, Graph: 2, Nodes: 4096, First: 1})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		b := newBed(t, Config{Limits: Limits{Credit: 8, Window: 1}}, 2, 1)
 		b.program(2) // of the session that is to notice nothing

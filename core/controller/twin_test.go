@@ -31,6 +31,9 @@ type twin struct {
 }
 
 type twinWorker struct {
+	process  uint64
+	devices  map[uint32][]uint64 // workers of a session's virtual devices
+	graphs   map[[2]uint64]*wire.Graph
 	last     uint64
 	known    map[uint32]bool
 	loaded   map[[2]uint64]bool
@@ -48,6 +51,8 @@ type twinClient struct {
 	ended    map[uint64]error // operations; nil is success
 	programs map[uint64][]uint32
 	waiting  map[uint64][]uint32
+	graph    uint64
+	graphs   map[uint64]*wire.Graph
 	failing  map[uint64]bool // operations that name what is not there
 	live     []uint64        // objects that were made and not freed
 }
@@ -92,6 +97,9 @@ func (w *twin) see(a Action) {
 		if c := w.clients[a.To[0]]; c != nil {
 			c.session, c.devices = a.Message.Session, len(a.Message.Devices)
 		}
+		if x := w.workers[a.To[0]]; x != nil {
+			x.process = a.Message.Process
+		}
 		return
 	case Refuse:
 		delete(w.clients, a.To[0])
@@ -130,6 +138,11 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("a worker is told of session %d twice", m.Session)
 		}
 		worker.known[m.Session] = true
+		for _, span := range m.Devices {
+			for range span.Count {
+				worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
+			}
+		}
 	case wire.KindCompile:
 		m := new(wire.Compile)
 		w.into(a, m)
@@ -144,19 +157,11 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 	case wire.KindDispatch:
 		m := new(wire.Dispatch)
 		w.into(a, m)
-		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
-		if seen, ok := w.gangs[m.Gang]; ok && seen != what {
-			w.t.Fatalf("gang %d is %s for one worker and %s for another", m.Gang, seen, what)
-		} else if !ok {
-			w.gangs[m.Gang] = what
-			if wire.Kind(m.Kind) != wire.KindFree {
-				op := new(wire.Fetch) // all have op as field 1
-				if err := proto.Unmarshal(m.Operation, op); err == nil && op.Op <= w.first[uint64(m.Session)] {
-					w.t.Fatalf("operation %d of session %d is dispatched after operation %d", op.Op, m.Session, w.first[uint64(m.Session)])
-				}
-				w.first[uint64(m.Session)] = op.Op
-			}
+		op := new(wire.Fetch) // all have op as field 1
+		if wire.Kind(m.Kind) != wire.KindFree {
+			_ = proto.Unmarshal(m.Operation, op)
 		}
+		w.dispatched(m.Gang, fmt.Sprint(m.Session, m.Kind, m.Operation), m.Session, op.Op)
 		switch {
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
@@ -178,14 +183,93 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		if wire.Kind(m.Kind) != wire.KindFree {
 			worker.gangs[m.Gang] = m.Session
 		}
+	case wire.KindGraph:
+		m := new(wire.Graph)
+		w.into(a, m)
+		key := [2]uint64{uint64(m.Session), m.Graph}
+		if !worker.known[m.Session] || worker.graphs[key] != nil {
+			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
+		}
+		worker.graphs[key] = m
+	case wire.KindPlayed:
+		m := new(wire.Played)
+		w.into(a, m)
+		g := worker.graphs[[2]uint64{uint64(m.Session), m.Graph}]
+		switch {
+		case g == nil:
+			w.t.Fatalf("a worker is to play graph %d of session %d, which it does not know", m.Graph, m.Session)
+		case m.Gang <= worker.last:
+			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+		case m.Term != w.config.Term || m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
+			w.t.Fatalf("a worker is to play %v of %v", m, g)
+		}
+		worker.last = m.Gang + uint64(m.Count) - 1
+		part := false
+		for i := range m.Count {
+			op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
+			w.dispatched(gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op)
+			here := false
+			if n := g.Nodes[m.From+i]; n.Run != nil {
+				here = worker.loaded[[2]uint64{uint64(m.Session), n.Run.Program}]
+			} else {
+				on := worker.devices[m.Session]
+				here = on[n.Transfer.Moves[0].From] == worker.process || on[n.Transfer.Moves[0].To] == worker.process
+			}
+			if here {
+				worker.gangs[gang], part = m.Session, true
+			}
+		}
+		if !part {
+			w.t.Fatalf("a worker is to play nodes in which it has no part: %v of %v", m, g)
+		}
+	case wire.KindForget:
+		m := new(wire.Forget)
+		w.into(a, m)
+		for _, id := range m.Programs {
+			delete(worker.loaded, [2]uint64{uint64(m.Session), id})
+		}
+		for _, id := range m.Graphs {
+			key := [2]uint64{uint64(m.Session), id}
+			if worker.graphs[key] == nil {
+				w.t.Fatalf("a worker is to forget graph %d of session %d, which it does not know", id, m.Session)
+			}
+			delete(worker.graphs, key)
+		}
+		for key, g := range worker.graphs {
+			for _, n := range g.Nodes {
+				if n.Run != nil && key[0] == uint64(m.Session) && slices.Contains(m.Programs, n.Run.Program) {
+					w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
+				}
+			}
+		}
 	case wire.KindDrop:
 		m := new(wire.Drop)
 		w.into(a, m)
+		delete(worker.devices, m.Session)
+		maps.DeleteFunc(worker.graphs, func(k [2]uint64, _ *wire.Graph) bool { return k[0] == uint64(m.Session) })
 		if !worker.known[m.Session] {
 			w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
 		}
 		delete(worker.known, m.Session)
 		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
+	}
+}
+
+// dispatched checks that a gang is the same for all workers, and that a session's
+// operations come in order. Op is 0 of what has no end.
+func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64) {
+	if seen, ok := w.gangs[gang]; ok {
+		if seen != what {
+			w.t.Fatalf("gang %d is %s for one worker and %s for another", gang, seen, what)
+		}
+		return
+	}
+	w.gangs[gang] = what
+	if op > 0 {
+		if op <= w.first[uint64(session)] {
+			w.t.Fatalf("operation %d of session %d is dispatched after operation %d", op, session, w.first[uint64(session)])
+		}
+		w.first[uint64(session)] = op
 	}
 }
 
@@ -233,13 +317,13 @@ func (w *twin) joinWorker() {
 	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
 	}
-	w.workers[w.conns] = &twinWorker{known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
+	w.workers[w.conns] = &twinWorker{devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{}, known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
 }
 
 func (w *twin) joinClient() {
 	w.conns++
-	w.clients[w.conns] = &twinClient{conn: w.conns, ended: map[uint64]error{}, programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
+	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{}, programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
 }
 
@@ -277,7 +361,7 @@ func (w *twin) submits(c *twinClient) {
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	next := func() uint64 { c.op++; return c.op }
 	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
-	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free", "forget", "abort"}).Draw(t, "what") {
+	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free", "forget", "abort", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
 	case "compile":
 		rows := devices()
 		ids := make([]int, len(rows))
@@ -310,6 +394,56 @@ func (w *twin) submits(c *twinClient) {
 		id, _ := pick(w, c.programs, "program")
 		delete(c.programs, id)
 		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 77}})
+	case "graph":
+		c.graph++
+		m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
+		last := uint64(m.Inputs)
+		for range rapid.IntRange(1, 5).Draw(t, "nodes") {
+			source := last
+			if rapid.Bool().Draw(t, "any") {
+				source = rapid.Uint64Range(1, last).Draw(t, "source")
+			}
+			if id, _ := pick(w, c.programs, "program"); id != 0 && rapid.IntRange(0, 3).Draw(t, "runs") > 0 {
+				m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: id, Inputs: []uint64{source}}, Makes: 1})
+			} else {
+				d := devices()
+				m.Nodes = append(m.Nodes, &wire.Node{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}}, Makes: 1})
+			}
+			last++
+			if rapid.Bool().Draw(t, "kept") {
+				m.Outputs = append(m.Outputs, last)
+			}
+		}
+		c.graphs[c.graph] = m
+		w.say(c.conn, wire.KindGraph, m)
+	case "play":
+		id, g := pick(w, c.graphs, "graph")
+		if g == nil { // what is not known ends too
+			g = &wire.Graph{Nodes: make([]*wire.Node, 2)}
+		}
+		m := &wire.Play{Op: next(), Graph: id, Nodes: uint32(len(g.Nodes)), First: c.object + 1}
+		c.object += uint64(len(g.Nodes))
+		c.op += uint64(len(g.Nodes)) - 1
+		for range g.Inputs {
+			m.Inputs = append(m.Inputs, object())
+		}
+		for _, o := range g.Outputs {
+			c.live = append(c.live, m.First+o-uint64(g.Inputs)-1)
+		}
+		for i, n := range g.Nodes {
+			source := uint64(0)
+			if n.GetRun() != nil {
+				source = n.Run.Inputs[0]
+			} else if n.GetTransfer() != nil {
+				source = n.Transfer.Moves[0].Source
+			}
+			c.failing[m.Op+uint64(i)] = id == 0 || source <= uint64(g.Inputs) && m.Inputs[source-1] == 1e6
+		}
+		w.say(c.conn, wire.KindPlay, m)
+	case "forget graph":
+		id, _ := pick(w, c.graphs, "graph")
+		delete(c.graphs, id)
+		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 77}})
 	case "abort":
 		if c.op > 0 {
 			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
@@ -411,7 +545,7 @@ func TestWhateverPeersDo(t *testing.T) {
 					t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session], w.st.gangs)
 				}
 			}
-			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil || s.freeing != 0 || len(c.waiting) != 0 {
+			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil || s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
 				t.Fatalf("session %d is left with %+v", c.session, s)
 			}
 			if rapid.Bool().Draw(t, "politely") {
@@ -424,7 +558,7 @@ func TestWhateverPeersDo(t *testing.T) {
 		w.now += 1e9
 		w.step(Event{Kind: Tick})
 		for _, worker := range w.workers {
-			if len(worker.known) != 0 || len(worker.loaded) != 0 {
+			if len(worker.known) != 0 || len(worker.loaded) != 0 || len(worker.graphs) != 0 {
 				t.Fatalf("a worker still has sessions %v, programs %v", worker.known, worker.loaded)
 			}
 		}
