@@ -336,6 +336,13 @@ def test_refusals(devices):
     with pytest.raises(pathways.PathwaysError, match="has no loss") as error:
         pathways.pipeline([(layer, params[0], devices[0])], 2).value_and_grad(batch, targets)
     assert error.value.code == "FAILED_PRECONDITION"
+
+
+def test_places(devices):
+    params, batch, _ = model(1)
+    with pathways.make_virtual_device_set().add_slice(devices=2) as granted:
+        y = pathways.pipeline([(layer, params[0], granted)], 4).forward(batch)
+        assert y.devices() == set(granted.devices)
     assert pathways.pipeline([(layer, params[0], SingleDeviceSharding(devices[3]))], 4).forward(batch).devices() == {
         devices[3]
     }

@@ -246,8 +246,8 @@ def pipeline(
     Args:
       stages: (function, params, place), first to last. function(params, x) gives what the next stage takes: an array or
         a pytree of them, rows first. params: a pytree of floating-point arrays, brought to the place unless they are
-        there already. place: a device; a list of devices, which share a microbatch's rows; a Mesh, along whose first
-        axis rows are split; or a NamedSharding for x.
+        there already. place: a device; a slice or a list of devices, which share a microbatch's rows; a Mesh, along
+        whose first axis rows are split; or a NamedSharding for x.
       microbatches: into how many a batch's rows are cut.
       schedule: "gpipe", all forwards and then all backwards, or "1f1b", which takes the same time and keeps less:
         of stage s of S the arrays of at most S - s microbatches.

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from pathways import _reshard
 from pathways._errors import PathwaysError
 from pathways._schedule import Schedule
+from pathways._slices import Slice
 
 
 class Stage(NamedTuple):
@@ -30,8 +31,8 @@ class Stage(NamedTuple):
       function: what JAX can trace and differentiate; x and y are arrays or pytrees of them, rows first.
       params: a pytree of floating-point arrays. Those that lie on the stage's devices already stay as they are; others
         are copied to each of them.
-      place: a device; a list of devices, which share a microbatch's rows; a Mesh, along whose first axis rows are
-        split; or the `Sharding` of x, of which an array of fewer dimensions takes the first ones.
+      place: a device; a list of devices or a `Slice`, which share a microbatch's rows; a Mesh, along whose first axis
+        rows are split; or the `NamedSharding` of x, of which an array of fewer dimensions takes the first ones.
     """
 
     function: Callable[[Any, Any], Any]
@@ -273,6 +274,8 @@ def _sum(values):
 
 def _sharding(place: Any, stage: int) -> Sharding:
     """The sharding of a stage's input."""
+    if isinstance(place, Slice):
+        place = place.devices
     if isinstance(place, jax.Device):
         return SingleDeviceSharding(place)
     if isinstance(place, Sequence) and place and all(isinstance(device, jax.Device) for device in place):
@@ -283,7 +286,8 @@ def _sharding(place: Any, stage: int) -> Sharding:
         return place
     raise PathwaysError(
         "INVALID_ARGUMENT",
-        f"stage {stage} is to run on {place!r}; expected a device, a list of devices, a Mesh or a NamedSharding",
+        f"stage {stage} is to run on {place!r}; expected a device, a list of devices, a Slice, a "
+        "Mesh or a NamedSharding",
     )
 
 

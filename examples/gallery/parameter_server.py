@@ -1,0 +1,158 @@
+# %% [markdown]
+# # A parameter server by futures
+#
+# One slice keeps the parameters, three others work out gradients. Nobody waits in Python: a worker is given the future
+# of some version of the parameters, and the server adds the future of the worker's gradient. What differs between a
+# synchronous server and an asynchronous one is which version each worker is given.
+
+# %%
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+
+pathways.init(devices=4)
+ROUNDS, WIDTH = int(os.environ.get("GALLERY_STEPS", "60")), int(os.environ.get("GALLERY_WIDTH", "128"))
+WORKERS = 3
+
+slices = pathways.make_virtual_device_set()
+server = slices.add_slice(devices=1).devices[0]
+workers = [slices.add_slice(devices=1).devices[0] for _ in range(WORKERS)]
+
+# %% [markdown]
+# The model: a curve through noisy points. Each worker has points of its own, in batches of different size, so that some
+# take longer than others.
+
+# %%
+random = np.random.default_rng(0)
+at = np.linspace(-1, 1, 512, dtype="float32")[:, None]
+
+
+def curve(x):
+    return np.sin(6 * x) * np.exp(-x * x) + 0.3 * np.sign(x)
+
+
+def data(worker):
+    x = random.uniform(-1, 1, (2048 * (worker + 1), 1))
+    return jax.device_put(
+        ((x).astype("float32"), (curve(x) + 0.1 * random.normal(size=x.shape)).astype("float32")), workers[worker]
+    )
+
+
+def start():
+    sizes = [(1, WIDTH), (WIDTH, WIDTH), (WIDTH, 1)]
+    made = np.random.default_rng(1)
+    scales = [6, 1, 0.3]
+    return jax.device_put(
+        [(s * made.normal(size=n) / np.sqrt(n[0])).astype("float32") for n, s in zip(sizes, scales, strict=True)],
+        server,
+    )
+
+
+def predict(params, x):
+    return jnp.sin(jnp.sin(x @ params[0] + jnp.arange(WIDTH)) @ params[1]) @ params[2]
+
+
+@jax.jit
+def gradient(params, x, y):
+    return jax.value_and_grad(lambda p: jnp.mean((predict(p, x) - y) ** 2))(params)
+
+
+@jax.jit
+def add(params, gradients):
+    return [p - 0.02 * g for p, g in zip(params, gradients, strict=True)]
+
+
+shares = [data(worker) for worker in range(WORKERS)]
+
+
+# %% [markdown]
+# The server's loop. Synchronous: in each round all workers get the newest version, and the next round begins with what
+# all of them gave. Asynchronous: a worker gets the newest version there is when its last gradient has been added, while
+# the others are still busy with theirs. Order, and with it every bit, is the loop's and not that of the clock.
+
+
+# %%
+def ask(params, worker):
+    return gradient(jax.device_put(params, workers[worker]), *shares[worker])
+
+
+def synchronous(params, rounds):
+    losses = []
+    for _ in range(rounds):
+        answers = [ask(params, worker) for worker in range(WORKERS)]
+        for loss, gradients in answers:
+            params = add(params, jax.device_put(gradients, server))
+            losses.append(loss)
+    return params, losses
+
+
+def asynchronous(params, rounds):
+    losses = []
+    answers = [ask(params, worker) for worker in range(WORKERS)]
+    for i in range(rounds * WORKERS):
+        worker = i % WORKERS
+        loss, gradients = answers[worker]
+        params = add(params, jax.device_put(gradients, server))
+        if i < (rounds - 1) * WORKERS:
+            answers[worker] = ask(params, worker)
+        losses.append(loss)
+    return params, losses
+
+
+# %% [markdown]
+# Both ways, then a few rounds of each as a trace. A gradient began when its device was free and its version of the
+# parameters was there: for the synchronous server that of the last round, for the other the one after its last one.
+
+# %%
+import matplotlib.pyplot as plt  # noqa: E402
+import pictures  # noqa: E402
+
+TRACED = 4
+out = pictures.folder()
+figure = plt.figure(figsize=(9, 5), layout="constrained")
+left, right = figure.subplots(2, 2, width_ratios=(2, 1)).T
+rows = {server.id: "server"} | {device.id: f"worker {i}" for i, device in enumerate(workers)}
+
+
+def version(way, worker, count):
+    """How many gradients are in the parameters that a worker has for its next gradient, after count of them."""
+    return WORKERS * count if way is synchronous else max(0, WORKERS * (count - 1) + worker + 1)
+
+
+def bars(trace, way):
+    """What ran when: each computation from when it could begin."""
+    ran = pictures.gangs(trace)
+    adds = [(begin, begin + seconds) for _, name, begin, seconds in ran if name == "add"]
+    answers = [[(g[2], g[2] + g[3]) for g in ran if g[:2] == (w.id, "gradient")] for w in workers]
+    shown = []
+    for i, (begin, end) in enumerate(adds):
+        begin = min(max(begin, answers[i % WORKERS][i // WORKERS][1]), end)
+        shown.append((server.id, begin, end - begin, "black"))
+    for worker, device in enumerate(workers):
+        for i, (begin, end) in enumerate(answers[worker]):
+            needed = version(way, worker, i)
+            begin = min(max(begin, adds[needed - 1][1]), end) if needed else begin
+            shown.append((device.id, begin, end - begin, pictures.COLOURS[2 * worker + 2 * (worker > 0)]))
+    return shown
+
+
+for axes, way in zip(left, (synchronous, asynchronous), strict=True):
+    jax.block_until_ready(way(start(), 1))  # compiled
+    params, losses = way(start(), ROUNDS)
+    print(f"{way.__name__}: {len(losses)} gradients, loss {losses[0]:.3f} at first, {losses[-1]:.4f} at the end")
+    right[0].plot([float(loss) for loss in losses], label=way.__name__)
+    right[1].plot(at, predict(jax.device_put(params, server), at), label=way.__name__)
+    with pathways.trace(out / f"{way.__name__}.json"):
+        jax.block_until_ready(way(params, TRACED))
+    pictures.timeline(axes, bars(out / f"{way.__name__}.json", way), rows)
+    axes.set(title=f"{way.__name__}, {TRACED} rounds")
+right[0].set(title="loss, by gradients added", yscale="log")
+right[1].plot(at, curve(at), color="black", linewidth=0.8, label="true")
+right[1].set(title="learned")
+for axes in right:
+    axes.legend(frameon=False, fontsize=8)
+figure.savefig(out / "parameter_server.png", dpi=80)
+print(f"wrote {out / 'parameter_server.png'}")

@@ -1,0 +1,55 @@
+"""Pictures of what ran when, for the scripts of this folder."""
+
+import json
+import os
+import pathlib
+
+import matplotlib
+
+if "DISPLAY" not in os.environ:
+    matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+COLOURS = plt.get_cmap("tab20").colors
+
+
+def folder():
+    """Where pictures go: out/, or what GALLERY_OUT names."""
+    path = pathlib.Path(os.environ.get("GALLERY_OUT", "out"))
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def gangs(trace):
+    """What a trace says ran: (device, name, begin, seconds) in the order of submission; time begins at 0."""
+    events = [event for event in json.loads(pathlib.Path(trace).read_text())["traceEvents"] if event["ph"] == "X"]
+    events.sort(key=lambda event: event["args"]["gang"])
+    start = min((event["ts"] for event in events), default=0)
+    return [
+        (event["tid"], event["name"].removeprefix("jit_"), (event["ts"] - start) / 1e6, event["dur"] / 1e6)
+        for event in events
+    ]
+
+
+def timeline(axes, bars, rows):
+    """Draws what ran when: time to the right, a row a device.
+
+    Args:
+      axes: of matplotlib.
+      bars: (device, begin, seconds, colour).
+      rows: device → what its row is called.
+    """
+    order = {device: -i for i, device in enumerate(rows)}
+    for device, begin, seconds, colour in bars:
+        axes.broken_barh(
+            [(begin * 1e3, seconds * 1e3)],
+            (order[device] - 0.4, 0.8),
+            facecolor=colour,
+            edgecolor="white",
+            linewidth=0.5,
+        )
+    axes.set_yticks(list(order.values()), list(rows.values()))
+    axes.set_ylim(min(order.values()) - 0.6, 0.6)
+    axes.set_xlabel("milliseconds")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(left=False)

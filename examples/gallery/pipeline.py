@@ -1,0 +1,127 @@
+# %% [markdown]
+# # A pipeline of four stages
+#
+# A model of twelve layers, three on each of four devices. A batch goes through in eight microbatches, so that the
+# stages work at the same time. The picture has the order that was planned, and below it what the devices did.
+
+# %%
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+
+pathways.init(devices=4)
+STEPS, WIDTH = int(os.environ.get("GALLERY_STEPS", "40")), int(os.environ.get("GALLERY_WIDTH", "256"))
+
+# %% [markdown]
+# A stage is a function, its parameters and a place. The first brings points of the plane to the model's width, the last
+# makes colours of what comes out.
+
+
+# %%
+def layers(params, x):
+    if "enter" in params:
+        x = jnp.sin(x @ params["enter"])
+    for w in params["layers"]:
+        x = x + jax.nn.gelu(x @ w[0]) @ w[1]
+    return x @ params["leave"] if "leave" in params else x
+
+
+def make(stage, random):
+    def normal(*shape, scale=1.0):
+        return random.normal(size=shape).astype("float32") * np.float32(scale / np.sqrt(shape[0]))
+
+    params = {"layers": [(normal(WIDTH, WIDTH), normal(WIDTH, WIDTH, scale=0.3)) for _ in range(3)]}
+    if stage == 0:
+        params["enter"] = normal(2, WIDTH, scale=9)
+    if stage == 3:
+        params["leave"] = normal(WIDTH, 3)
+    return params
+
+
+random = np.random.default_rng(0)
+slices = pathways.make_virtual_device_set()
+stages = [(layers, make(stage, random), slices.add_slice(devices=1)) for stage in range(4)]
+pipe = pathways.pipeline(stages, microbatches=8, loss=lambda y, colours: jnp.mean((y - colours) ** 2))
+print(pipe.schedule)
+
+# %% [markdown]
+# What it learns: the colour of each point of a picture. Each stage's parameters are updated where they are, by a
+# function that is jitted as any other.
+
+# %%
+SIZE = 64
+points = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, SIZE)], indexing="ij"), -1).reshape(-1, 2).astype("float32")
+angle, radius = np.arctan2(points[:, 0], points[:, 1]), np.hypot(points[:, 0], points[:, 1])
+colours = np.stack([np.cos(3 * angle + 9 * radius + shift) for shift in (0, 2, 4)], -1).astype("float32") * 0.5 + 0.5
+
+
+@jax.jit
+def update(params, speed, gradients):
+    speed = jax.tree.map(lambda s, g: 0.9 * s + g, speed, gradients)
+    return jax.tree.map(lambda p, s: p - 0.03 * s, params, speed), speed
+
+
+speeds = [jax.tree.map(jnp.zeros_like, params) for params in pipe.params]
+losses = []
+
+
+def step():
+    loss, gradients = pipe.value_and_grad(points, colours)
+    for stage in range(4):
+        pipe.params[stage], speeds[stage] = update(pipe.params[stage], speeds[stage], gradients[stage])
+    losses.append(loss)  # a future: nothing has been waited for
+
+
+for _ in range(STEPS):
+    step()
+print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {STEPS} steps")
+
+# %% [markdown]
+# One more step, recorded. A trace has for each computation when it was through, and when the one before it was. It
+# began when that one and what it reads were there, which the schedule knows. With a processor for each device what is
+# measured looks as planned; with fewer, devices take turns.
+
+# %%
+import matplotlib.pyplot as plt  # noqa: E402
+import pictures  # noqa: E402
+
+out = pictures.folder()
+pipe.schedule.draw(out / "schedule.svg")
+with pathways.trace(out / "pipeline.json"):
+    step()
+    jax.block_until_ready(pipe.params)
+
+numbers = [next(iter(sharding.device_set)).id for sharding in pipe.shardings]
+ended, bars = {}, []
+ran = {
+    stage: [g for g in pictures.gangs(out / "pipeline.json") if g[1].startswith(f"stage{stage}_")] for stage in range(4)
+}
+shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
+for slot, stage, microbatch, kind in pipe.schedule:
+    device, name, begin, seconds = ran[stage].pop(0)
+    assert name == f"stage{stage}_{kind}" and device == numbers[stage]
+    before = stage - 1 if kind == "forward" else stage + 1
+    begun = min(max(begin, ended.get((kind, before, microbatch), 0)), begin + seconds)
+    ended[kind, stage, microbatch] = begin + seconds
+    bars.append((slot, stage, microbatch, begun, begin + seconds - begun, shades[kind](0.75 - 0.1 * stage)))
+whole = max(ended.values())
+idle = 1 - sum(bar[4] for bar in bars) / (4 * whole)
+print(f"idle: {pipe.schedule.bubble:.0%} of the time as planned, {idle:.0%} as measured")
+
+figure = plt.figure(figsize=(9, 5.5), layout="constrained")
+(plan, real), (target, learned) = figure.subplots(2, 2, width_ratios=(3, 1)).T
+rows = {stage: f"stage {stage}" for stage in range(4)}
+pictures.timeline(plan, [(stage, slot / 1e3, 0.94 / 1e3, shade) for slot, stage, _, _, _, shade in bars], rows)
+for slot, stage, microbatch, *_ in bars:
+    plan.text(slot + 0.47, -stage, microbatch, ha="center", va="center", color="white", fontsize=8)
+plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots")
+pictures.timeline(real, [(stage, begun, seconds, shade) for _, stage, _, begun, seconds, shade in bars], rows)
+real.set(title=f"measured: {idle:.0%} idle; forward is blue, backward green")
+for axes, image, title in ((target, colours, "to learn"), (learned, pipe.forward(points), "learned")):
+    axes.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
+    axes.set(title=title, xticks=[], yticks=[])
+figure.savefig(out / "pipeline.png", dpi=80)
+print(f"wrote {out / 'schedule.svg'} and {out / 'pipeline.png'}")
