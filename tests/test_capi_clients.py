@@ -88,6 +88,11 @@ def test_handles_arguments_callbacks_threads_and_rounds(build, environment, addr
     assert run(build("lifetimes"), address, 2_000 if address else 100_000, env=environment) == "ok\n"
 
 
+@where
+def test_tensors_of_dlpack(build, environment, address):
+    assert run(build("exchange"), address, env=environment) == "ok\n"
+
+
 @pytest.mark.embedded("starts a cluster of its own")
 def test_on_worker_processes(build, environment, tmp_path):
     up = (sys.executable, "-m", "pathways_command", "up", "--dir", tempfile.mkdtemp(prefix="pw", dir="/tmp"))

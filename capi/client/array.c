@@ -190,16 +190,26 @@ static pathways_error lay(const pathways_host_options* o, size_t num_shards, int
   return 0;
 }
 
-pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options, pathways_array* array) {
-  PC_READ(pathways_host_options, o, options, "pathways_host_options");
+// packed gives a copy of a box, dense, where its strides are none that a device
+// takes: elements that are there several times, or in descending order.
+static char* packed(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element) {
+  bool odd = false;
+  for (size_t d = 0; d < n; d++) odd |= dims[d] > 1 && strides[d] <= 0;
+  int64_t bytes;
+  if (!odd || !pc_bytes(dims, n, element, &bytes)) return NULL;
+  char* copy = malloc((size_t)bytes + 1);
+  pc_box(copy, (char*)data, dims, strides, n, element, false);
+  return copy;
+}
+
+pathways_error pc_put(pc_session* s, const pathways_host_options* options, pathways_array* array) {
+  pathways_host_options o = *options;
   if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
   if (o.mode < PATHWAYS_COPY || o.mode > PATHWAYS_BORROW_OR_FAIL || (o.mode == PATHWAYS_COPY && o.released))
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data", (int)o.mode, o.released ? "" : "out");
   if (o.devices == NULL && o.num_devices > 1)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu devices, and their list is NULL", o.num_devices);
   if (o.devices && o.num_devices == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
-  pc_session* s;
-  PC_TRY(pc_get(session, PC_SESSION, &s));
   size_t n = o.num_devices ? o.num_devices : 1;
   int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
   pc_device** devices = calloc(n, sizeof *devices);
@@ -228,10 +238,18 @@ pathways_error pathways_array_from_host(pathways_session session, const pathways
     put.num_dims = o.num_dims;
     put.byte_strides = block ? NULL : strides;
     put.num_byte_strides = block ? 0 : o.num_dims;
-    put.host_buffer_semantics = o.mode == PATHWAYS_COPY ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+    char* dense = block ? NULL : packed(data, shard, strides, o.num_dims, element);
+    if (dense) {
+      put.data = dense;
+      put.byte_strides = NULL;
+      put.num_byte_strides = 0;
+    }
+    put.host_buffer_semantics = o.mode == PATHWAYS_COPY || dense ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
                                                         : PJRT_HostBufferSemantics_kImmutableZeroCopy;
     put.device = devices[i]->device;
-    if ((err = pc_take(s->api->PJRT_Client_BufferFromHostBuffer(&put)))) break;
+    err = pc_take(s->api->PJRT_Client_BufferFromHostBuffer(&put));
+    free(dense);
+    if (err) break;
     a->shards[i].buffer = put.buffer;
     a->shards[i].device = devices[i];
     unread[i] = put.done_with_host_buffer;
@@ -279,6 +297,14 @@ pathways_error pathways_array_from_host(pathways_session session, const pathways
   free(unread);
 out:
   free(devices);
+  return err;
+}
+
+pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options, pathways_array* array) {
+  PC_READ(pathways_host_options, o, options, "pathways_host_options");
+  pc_session* s;
+  PC_TRY(pc_get(session, PC_SESSION, &s));
+  pathways_error err = pc_put(s, &o, array);
   pc_let(s);
   return err;
 }

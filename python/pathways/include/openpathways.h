@@ -53,7 +53,7 @@ enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 1 };
 uint32_t pathways_api_version(void);
 
 // pathways_has_feature says whether the library has a feature: 1 or 0. Features are
-// "embedded", "cluster", "view".
+// "embedded", "cluster", "view", "dlpack".
 int pathways_has_feature(const char* name);
 
 // pathways_drop gives a handle up. A session ends: its executables and arrays are no
@@ -290,6 +290,24 @@ pathways_error pathways_array_copy(pathways_array array, const int32_t* devices,
 //
 // Errors: FAILED_PRECONDITION where the bytes are elsewhere or not dense.
 pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways_view* view, const void** data);
+
+// ---- DLPack ----
+
+// pathways_array_from_dlpack makes an array of a tensor in this process's memory: a
+// DLManagedTensor*, or a DLManagedTensorVersioned* of version 1 where versioned is
+// 1. Options say mode, tiles and devices as for pathways_array_from_host, and have
+// all else 0; NULL is PATHWAYS_COPY to device 0. The tensor is taken over, and its deleter
+// called when it is not needed any more, with PATHWAYS_COPY before this returns.
+//
+// Errors: INVALID_ARGUMENT for another device than the host, several lanes,
+// elements that share bytes, and types that are no array's.
+pathways_error pathways_array_from_dlpack(pathways_session session, void* tensor, int versioned,
+                                          const pathways_host_options* options, pathways_array* array);
+
+// pathways_array_to_dlpack gives a shard as a DLManagedTensor*, or as a
+// DLManagedTensorVersioned* that is marked read-only, where versioned is 1. It is a
+// view, see pathways_array_view, until its deleter is called, from any thread.
+pathways_error pathways_array_to_dlpack(pathways_array array, int32_t shard, int versioned, void** tensor);
 
 // ---- Runs ----
 
