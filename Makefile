@@ -120,7 +120,7 @@ generate: check-go ## run go generate
 	$(GO) generate ./...
 
 # Generated files carry the usual mark; their hashes must be the same after generating.
-generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.py' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
+generated = git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.py' '*.md' | xargs grep -l 'Code generated .* DO NOT EDIT' | sort | xargs sha256sum
 
 .PHONY: check-generated
 check-generated: check-go

@@ -15,6 +15,8 @@
 // Only capi/lib imports it.
 package client
 
+//go:generate go run ./gen
+
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra
 #include "client.h"

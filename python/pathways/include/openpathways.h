@@ -20,10 +20,10 @@
 // library that holds no lock: one may call anything here, and wait, but not for
 // another callback. In a child made by fork() every call gives FAILED_PRECONDITION.
 //
-// Time. Only session_open, compile, future_wait, array_view and what exports
-// arrays wait for anything, and reading or putting bytes takes as long as copying
-// them. An array may be used before its contents exist; if
-// making them fails, whatever waits for them or is made of them gives that error.
+// Time. Only session_open, compile, future_wait, array_view and array_to_dlpack wait
+// for others; putting and reading take as long as copying. An array may be used
+// before its contents exist; if making them fails, whatever waits for them or is
+// made of them gives that error.
 #ifndef OPENPATHWAYS_H_
 #define OPENPATHWAYS_H_
 
