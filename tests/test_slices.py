@@ -197,6 +197,19 @@ def test_a_moved_argument_passes_no_host(three):
     assert x.devices() == set(a(np.zeros(2, np.float32)).devices())
 
 
+def test_what_is_donated_of_a_moved_argument_is_the_copy(slices, three):
+    a, _, _ = three
+    over = jax.pmap(lambda x, y: x + y, devices=slices.slices[1].devices, donate_argnums=0)
+    at_home = jax.pmap(lambda x, y: x + y, devices=slices.slices[0].devices, donate_argnums=0)
+    for _ in range(3):
+        x = a(np.array([1.0, 2.0], np.float32))
+        np.testing.assert_array_equal(over(x, x), [4.0, 8.0])
+        assert not x.is_deleted()
+        np.testing.assert_array_equal(x, [2.0, 4.0])
+        np.testing.assert_array_equal(at_home(x, over(x, x)), [6.0, 12.0])
+        assert x.is_deleted()
+
+
 def test_a_deleted_argument_is_named(three):
     a, b, _ = three
     x = a(np.array([1.0, 2.0], np.float32))

@@ -35,16 +35,27 @@ static PJRT_Error* mismatch(const PJRT_Executable* x, size_t row, size_t arg, co
                   arg, x->name, row, got, want);
 }
 
+// here: a shard lies on the device of its row. One that does not is moved, and the
+// run donates its copy, made before.
+static bool here(const PJRT_Executable* x, const PJRT_Device* only, size_t row, const pr_buffer* b) {
+  return b->device == (only ? only : x->devices[row]);
+}
+
 // twice finds a shard that is donated and given as another argument too.
-static PJRT_Error* twice(const PJRT_Executable* x, pr_buffer** shards, size_t n, size_t m, const bool* donated) {
+static PJRT_Error* twice(const PJRT_Executable* x, const PJRT_Device* only, pr_buffer** shards, size_t n, size_t m,
+                         const bool* donated) {
   static _Atomic uint64_t calls;
   uint64_t call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
   size_t at = 0;
   bool bad = false;
   for (size_t i = 0; !bad && i < n * m; i++)
-    if (donated[i / n] && atomic_exchange_explicit(&shards[i]->donor, call, memory_order_relaxed) == call) bad = true, at = i;
+    if (donated[i / n] && here(x, only, i % n, shards[i]) &&
+        atomic_exchange_explicit(&shards[i]->donor, call, memory_order_relaxed) == call)
+      bad = true, at = i;
   for (size_t i = 0; !bad && i < n * m; i++)
-    if (!donated[i / n] && atomic_load_explicit(&shards[i]->donor, memory_order_relaxed) == call) bad = true, at = i;
+    if (!donated[i / n] && here(x, only, i % n, shards[i]) &&
+        atomic_load_explicit(&shards[i]->donor, memory_order_relaxed) == call)
+      bad = true, at = i;
   if (!bad) return NULL;
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                   "argument %zu of %s on device row %zu is an array that the same call donates as another argument; give "
@@ -147,7 +158,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       }
       if ((err = pr_unmade(b))) goto out;
       shards[i * n + d] = b;
-      whole = whole && b->object == shards[i * n]->object && b->device == (only ? only : x->devices[d]);
+      whole = whole && b->object == shards[i * n]->object && here(x, only, d, b);
     }
     inputs[i] = whole && n ? shards[i * n]->object->number : 0;
     if (!whole) {
@@ -183,7 +194,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     }
     donates = donates || donated[i];
   }
-  if (donates && (err = twice(x, shards, n, m, donated))) goto lists;
+  if (donates && (err = twice(x, only, shards, n, m, donated))) goto lists;
 
   const void* functions = options && PW_COVERS(options, context) ? pr_context_functions(options->context) : NULL;
   // One reference an output, one for Go, one here, and one an event.
@@ -228,7 +239,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     if (args->device_complete_events)
       for (size_t d = 0; d < n; d++) args->device_complete_events[d] = (PJRT_Event*)made;
     for (size_t i = 0; donates && i < m * n; i++)
-      if (donated[i / n]) pr_buffer_release(shards[i]);
+      if (donated[i / n] && here(x, only, i % n, shards[i])) pr_buffer_release(shards[i]);
     // As on JAX's own CPU client, a run that calls Python has ended when the call
     // returns, and its error is the call's: what is submitted next never stands in
     // the way of what its functions submit. Functions run on this thread, in whose
