@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -30,6 +31,7 @@ type actor struct {
 	s      client.Cluster
 	groups [][]int // devices by island
 	arrays []*array
+	slices []uint64 // granted
 	run    map[string]*client.Remote
 	risky  map[string]bool
 
@@ -243,7 +245,9 @@ func (a *actor) wait() {
 
 // step does something; false where the session is lost.
 func (a *actor) step() bool {
-	switch k := a.r.IntN(20); {
+	switch k := a.r.IntN(21); {
+	case k == 20:
+		return a.slice()
 	case k < 3 || len(a.arrays) == 0:
 		return a.put()
 	case k < 11:
@@ -260,6 +264,38 @@ func (a *actor) step() bool {
 		a.free(i)
 		return true
 	}
+}
+
+// slice asks for a slice, has one remapped, or lets go of one.
+func (a *actor) slice() bool {
+	var number uint64
+	var devices []int
+	var err error
+	switch i := a.r.IntN(len(a.slices) + 1); {
+	case i == len(a.slices):
+		of := a.groups[a.r.IntN(len(a.groups))]
+		if number, devices, err = a.s.Grant(a.t.Context(), placement.Want{Devices: 1 + a.r.IntN(len(of))}); err == nil {
+			a.slices = append(a.slices, number)
+		}
+	case a.r.IntN(2) == 0:
+		number = a.slices[i]
+		devices, err = a.s.Remap(a.t.Context(), number)
+	default:
+		a.s.Release(a.slices[i])
+		a.slices = slices.Delete(a.slices, i, i+1)
+		return true
+	}
+	switch {
+	case err == nil:
+		if again := slices.Compact(slices.Sorted(slices.Values(devices))); len(again) != len(devices) || len(devices) == 0 || again[len(again)-1] >= len(a.s.Devices()) {
+			a.t.Errorf("%s: slice %d is %v of %d devices", a.name, number, devices, len(a.s.Devices()))
+		}
+	case a.s.Lost() != nil:
+		return false
+	case status.CodeOf(err) != status.ResourceExhausted || len(a.x.doomed) == 0:
+		a.t.Errorf("%s: slice %d, of devices that are there: %v", a.name, number, err)
+	}
+	return true
 }
 
 func (a *actor) free(i int) {
