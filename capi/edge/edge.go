@@ -1,5 +1,5 @@
 // Package edge is what the doors of this library share where they meet C: how a
-// peer's structs are read, errors, shapes, data that clients hang on memories,
+// peer's structs are read, errors, shapes, arguments, data that clients hang on memories,
 // and the refusal to run in the child of a fork. All of it is C; edge.h is its
 // contract, and this file makes it part of the build.
 //

@@ -64,6 +64,17 @@ int64_t pw_shape_bytes(const pw_shape* shape);
 void pw_shape_text(const pw_shape* shape, char* text, size_t size);
 int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
 
+// ---- arguments (argument.c) ----
+
+// pw_gone is the error of an argument that is no more; of buffer only matters that
+// it is NULL where it was destroyed.
+PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer);
+PJRT_Error* pw_foreign(size_t arg, const char* program);
+// pw_fits compares a shard with what a program takes; pw_misfit is the error where
+// it does not. Tokens have no shape of their own; clients pass what they like.
+bool pw_fits(const pw_shape* shape, const pw_shape* takes);
+PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes);
+
 // ---- memories ----
 
 // pw_memory_base begins every memory handle: clients reach a table of functions

@@ -36,7 +36,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,6 +43,7 @@ import (
 	"unsafe"
 
 	_ "github.com/openpathways/pathways/capi/edge" // what door.h takes from it
+	"github.com/openpathways/pathways/capi/held"
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
@@ -146,7 +146,7 @@ func fail(err error, message **C.char) C.int {
 // guard turns a panic into an error: a panic never crosses into C.
 func guard(code *C.int, message **C.char) {
 	if p := recover(); p != nil {
-		*code = fail(status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", p, debug.Stack()), message)
+		*code = fail(held.Bug(p), message)
 	}
 }
 

@@ -71,32 +71,6 @@ static void note(gangs* g, uint64_t gang) {
   g->list[g->num++] = gang;
 }
 
-PJRT_Error* pw_gone(size_t device, size_t arg, const char* name, pw_buffer* b) {
-  if (b == NULL)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "argument %zu of %s on device row %zu is a buffer that was destroyed before", arg, name, device);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "argument %zu of %s on device row %zu has been deleted or donated; keep a copy of an array that is "
-                  "needed after a call that donates it",
-                  arg, name, device);
-}
-
-// same compares a shard with what the program takes. Tokens have no shape of
-// their own; clients pass what they like.
-static bool same(const pw_shape* a, const pw_shape* b) {
-  if (b->type == PJRT_Buffer_Type_TOKEN) return true;
-  return a->type == b->type && a->num_dims == b->num_dims &&
-         memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0;
-}
-
-static PJRT_Error* mismatch(const PJRT_LoadedExecutable* e, size_t device, size_t arg, const pw_shape* shape) {
-  char want[256], got[256];
-  pw_shape_text(e->params[arg], want, sizeof want);
-  pw_shape_text(shape, got, sizeof got);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
-                  arg, e->name, device, got, want);
-}
-
 void pw_donated(pw_buffer** inputs, size_t n) {
   for (size_t i = 0; i < n; i++) {
     PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
@@ -231,16 +205,15 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t i = 0; i < m; i++) {
       pw_buffer* b = pw_buffer_of(args->argument_lists[d][i]);
       if (b && b->device->client != e->client) {
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                       "argument %zu of %s is a buffer of another client; copy it through the host", i, e->name);
+        err = pw_foreign(i, e->name);
         goto out;
       }
       if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) {
         err = pw_gone(d, i, e->name, b);
         goto out;
       }
-      if (e->num_params >= 0 && !same(b->shape, e->params[i])) {
-        err = mismatch(e, d, i, b->shape);
+      if (e->num_params >= 0 && !pw_fits(b->shape, e->params[i])) {
+        err = pw_misfit(d, i, e->name, b->shape, e->params[i]);
         goto out;
       }
       inputs[d * m + i] = b;

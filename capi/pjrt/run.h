@@ -15,10 +15,6 @@ void pw_moves_free(pw_moved* list);
 void pw_destroy_buffer(PJRT_Buffer* under);
 void pw_destroy_event(PJRT_Event* event);
 
-// pw_gone is the error of an argument that is no more. b is NULL where it was
-// destroyed.
-PJRT_Error* pw_gone(size_t device, size_t arg, const char* name, pw_buffer* b);
-
 // pw_donated tells the store of inputs whose bytes the run has taken over.
 void pw_donated(pw_buffer** inputs, size_t n);
 

@@ -9,32 +9,6 @@
 
 enum { kOnStack = 512 };  // shards; larger runs take their lists from the heap
 
-PJRT_Error* pr_gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* b) {
-  if (b == NULL)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "argument %zu of %s on device row %zu is a buffer that was destroyed before", arg, x->name, row);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "argument %zu of %s on device row %zu has been deleted or donated; keep a copy of an array that is "
-                  "needed after a call that donates it",
-                  arg, x->name, row);
-}
-
-// same compares a shard with what the program takes. Tokens have no shape of
-// their own; clients pass what they like.
-static bool same(const pw_shape* a, const pw_shape* b) {
-  if (a == b || b->type == PJRT_Buffer_Type_TOKEN) return true;
-  return a->type == b->type && a->num_dims == b->num_dims &&
-         memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0;
-}
-
-static PJRT_Error* mismatch(const PJRT_Executable* x, size_t row, size_t arg, const pw_shape* shape) {
-  char want[256], got[256];
-  pw_shape_text(x->params[arg].shape, want, sizeof want);
-  pw_shape_text(shape, got, sizeof got);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
-                  arg, x->name, row, got, want);
-}
-
 // here: a shard lies on the device of its row. One that does not is moved, and the
 // run donates its copy, made before.
 static bool here(const PJRT_Executable* x, const PJRT_Device* only, size_t row, const pr_buffer* b) {
@@ -144,16 +118,15 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     for (size_t d = 0; d < n; d++) {
       pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
       if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) {
-        err = pr_gone(x, d, i, b);
+        err = pw_gone(d, i, x->name, b);
         goto out;
       }
-      if (!x->any_params && !same(b->shape, x->params[i].shape)) {
-        err = mismatch(x, d, i, b->shape);
+      if (!x->any_params && !pw_fits(b->shape, x->params[i].shape)) {
+        err = pw_misfit(d, i, x->name, b->shape, x->params[i].shape);
         goto out;
       }
       if (b->device->client != x->client) {
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                       "argument %zu of %s is a buffer of another client; copy it through the host", i, x->name);
+        err = pw_foreign(i, x->name);
         goto out;
       }
       if ((err = pr_unmade(b))) goto out;

@@ -32,13 +32,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	_ "github.com/openpathways/pathways/capi/edge" // what remote.h declares
 	_ "github.com/openpathways/pathways/capi/ffi"
+	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/capi/pjrt"
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
@@ -131,7 +131,7 @@ func fail(err error, message **C.char) C.int {
 // guard turns a panic into an error: a panic never crosses into C.
 func guard(code *C.int, message **C.char) {
 	if p := recover(); p != nil {
-		*code = fail(status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", p, debug.Stack()), message)
+		*code = fail(held.Bug(p), message)
 	}
 }
 

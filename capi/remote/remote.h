@@ -216,9 +216,6 @@ static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->numb
 
 // pr_through is Execute of a program that is not run.
 PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args);
-// pr_gone is the error of an argument that is no more. The buffer is NULL where it was
-// destroyed.
-PJRT_Error* pr_gone(const PJRT_Executable* x, size_t row, size_t arg, const pr_buffer* buffer);
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };

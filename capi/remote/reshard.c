@@ -61,7 +61,7 @@ static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
     for (size_t d = 0; d < n; d++) {
       pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
       if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object)) {
-        err = pr_gone(x, d, i, b);
+        err = pw_gone(d, i, x->name, b);
         break;
       }
       if ((err = pr_unmade(b))) {

@@ -1,0 +1,31 @@
+// What is wrong with an argument of a run, in the words of both doors.
+#include "edge.h"
+
+PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer) {
+  if (buffer == NULL)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "argument %zu of %s on device row %zu is a buffer that was destroyed before", arg, program, row);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s on device row %zu has been deleted or donated; keep a copy of an array that is "
+                  "needed after a call that donates it",
+                  arg, program, row);
+}
+
+PJRT_Error* pw_foreign(size_t arg, const char* program) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s is a buffer of another client; copy it through the host", arg, program);
+}
+
+bool pw_fits(const pw_shape* shape, const pw_shape* takes) {
+  if (shape == takes || takes->type == PJRT_Buffer_Type_TOKEN) return true;
+  return shape->type == takes->type && shape->num_dims == takes->num_dims &&
+         memcmp(shape->dims, takes->dims, shape->num_dims * sizeof *shape->dims) == 0;
+}
+
+PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes) {
+  char want[256], got[256];
+  pw_shape_text(takes, want, sizeof want);
+  pw_shape_text(shape, got, sizeof got);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
+                  arg, program, row, got, want);
+}
