@@ -40,7 +40,7 @@ func checkOptions(values *C.PJRT_NamedValue, n C.size_t) (address string, err er
 				return "", status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
 			}
 		case "devices", "memory_limit", "cpu_device_count":
-			return "", status.New(status.InvalidArgument, "option %s is for the devices of this machine; those of a cluster are what its workers were started with", name)
+			return "", status.New(status.InvalidArgument, "option %s is for the devices of this machine; leave it out, and give --devices and --memory-limit to the cluster's workers where they are started", name)
 		default:
 			return "", status.New(status.InvalidArgument, "there is no option %s for the client of a cluster, which takes none: what devices there are, its workers say", name)
 		}

@@ -181,6 +181,9 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	if ctx.Err() != nil {
 		return nil
 	}
+	if err != nil {
+		exchange.Leave(err)
+	}
 	return err
 }
 

@@ -70,8 +70,9 @@ def init(
         or no limit but the device's own.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown option or a number out of range, FAILED_PRECONDITION where JAX
-        already runs with other settings, NOT_FOUND where the library is missing.
+      PathwaysError: INVALID_ARGUMENT for an unknown option, a number out of range, or devices or memory_limit with the
+        address of a cluster, whose workers say what they have; FAILED_PRECONDITION where JAX already runs with other
+        settings, NOT_FOUND where the library is missing.
     """
     _backend.init(address, devices, memory_limit, unknown)
 

@@ -58,7 +58,7 @@ class Settings:
                 raise PathwaysError(
                     "INVALID_ARGUMENT",
                     f"devices and memory_limit are for the devices of this machine, and the address {address!r} names "
-                    "a cluster, whose workers say what there is; leave them out",
+                    "a cluster; leave them out, and give `pathways worker` or `pathways up` --devices and --memory-limit",
                 )
         return Settings(address, devices, memory_limit)
 

@@ -1,4 +1,4 @@
-"""What happens to a cluster's clients and workers when one of them dies, freezes, or is a stranger.
+"""What happens to a cluster's processes when one of them dies, freezes, or is a stranger.
 
 PATHWAYS_FAULT_SECONDS makes the random part longer than its few seconds; PATHWAYS_SEED repeats one.
 """
@@ -63,6 +63,12 @@ def ended(process) -> str:
     return last
 
 
+def workers_end(cluster: Cluster) -> None:
+    """Waits until the workers have ended by themselves."""
+    names = [name for name in cluster.processes if name.startswith("worker")]
+    until("the workers to end", lambda: not any(cluster.alive(name) for name in names))
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_worker_is_lost(number):
     """The client is told which worker is gone; a new client works with those that are left."""
@@ -122,14 +128,19 @@ def test_client_is_killed():
         until("all to be freed", cluster.idle)
 
 
-def test_controller_is_killed():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_controller_is_lost(number):
     """Clients are told, and workers end by themselves."""
     with Cluster(2, 1) as cluster:
         client = cluster.start(FOREVER)
         lines(client, 2)
-        cluster.signal("controller", signal.SIGKILL)
-        assert "controller" in ended(client)
-        until("the workers to end", lambda: not any(cluster.alive(name) for name in cluster.processes))
+        cluster.signal("controller", number)
+        error = ended(client)
+        assert "UNAVAILABLE" in error and "controller" in error
+        workers_end(cluster)
+        if number == signal.SIGSTOP:  # an error that says why, and no hang
+            seen = command("status", "--dir", str(cluster.dir), check=False)
+            assert seen.returncode == 1 and cluster.address in seen.stderr
 
 
 def test_opposite_order():
@@ -186,7 +197,7 @@ def test_nobody_is_there(tmp_path):
 
 
 def test_random_faults():
-    """Workers and clients die and freeze at random; what is left gives right results, and nothing leaks."""
+    """Any process dies or freezes at random; what is left gives right results, who waits is told, nothing leaks."""
     seed = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
     seconds = float(os.environ.get("PATHWAYS_FAULT_SECONDS") or 10)
     print(f"PATHWAYS_SEED={seed}")
@@ -200,18 +211,22 @@ def test_random_faults():
             for client in clients:
                 lines(client, 1)
             time.sleep(choose.uniform(0, 0.5))
-            if choose.random() < 0.7:
-                names = [name for name in cluster.processes if name != "controller"]
-                victim = choose.choice(names)
-                cluster.signal(victim, choose.choice([signal.SIGKILL, signal.SIGSTOP]))
-                for client in clients:
-                    assert victim in ended(client)
-            else:
+            what = choose.choice(["worker", "worker", "controller", "client"])
+            fault = choose.choice([signal.SIGKILL, signal.SIGSTOP])
+            if what == "client":
                 dead, alive = clients
-                dead.send_signal(choose.choice([signal.SIGKILL, signal.SIGSTOP]))
+                dead.send_signal(fault)
                 until("one session to end", lambda cluster=cluster: len(cluster.report()["sessions"]) == 1)
                 lines(alive, 3)
                 for client in clients:
                     client.kill()
                     client.communicate()
-            until("all to be freed", cluster.idle)
+            else:
+                victim = choose.choice([name for name in cluster.processes if name.startswith(what)])
+                cluster.signal(victim, fault)
+                for client in clients:
+                    assert victim in ended(client)
+            if what == "controller":
+                workers_end(cluster)
+            else:
+                until("all to be freed", cluster.idle)

@@ -78,6 +78,12 @@ def test_an_address_is_never_ignored():
     assert done.stdout.startswith("INVALID_ARGUMENT | ") and '"host:1" is no address of a cluster' in done.stdout
 
 
+@pytest.mark.parametrize("option", ["devices", "memory_limit"])
+def test_what_a_cluster_decides_is_not_ignored(option):
+    done = script("import pathways\n" + error_of(f"pathways.init('unix:/none', {option}=4)"))
+    assert done.stdout.startswith("INVALID_ARGUMENT | ") and "--devices and --memory-limit" in done.stdout
+
+
 @pytest.mark.parametrize("given", ["", "  ", 80, b"host:1"])
 def test_a_wrong_address_is_refused(given):
     with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: address is ") as caught:

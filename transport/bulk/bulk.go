@@ -102,6 +102,7 @@ type Exchange struct {
 	departed match.Recent[uint64]      // of peers, those that are lost
 	links    map[[tokenSize]byte]*link // that may get streams
 	closed   error
+	why      error // it is closed, set before
 }
 
 // New makes an exchange and begins to accept links.
@@ -247,6 +248,16 @@ func (x *Exchange) find(number uint64, make bool) (*peer, error) {
 	p := &peer{x: x, number: number, links: map[*link]struct{}{}}
 	x.peers[number] = p
 	return p, nil
+}
+
+// Leave is Close where something has gone wrong, which the peers are told.
+func (x *Exchange) Leave(why error) {
+	x.mu.Lock()
+	if x.closed == nil {
+		x.why = why
+	}
+	x.mu.Unlock()
+	x.Close()
 }
 
 // Close implements transport.Exchange. It is not called from a callback. What Push

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,9 +182,9 @@ func TestGoodbye(t *testing.T) {
 				for _, x := range w.Exchanges[:n-1] {
 					x.Expect(n, key(9, 0), size, nil, func(_ transport.Block, err error) { ends <- err })
 				}
-				last.Close()
+				last.(*Exchange).Leave(status.New(status.Internal, "my disk is full"))
 				for _, x := range w.Exchanges[:n-1] {
-					if err := <-ends; status.CodeOf(err) != status.Unavailable {
+					if err := <-ends; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "has gone: my disk is full") {
 						t.Errorf("what is expected of a process that has gone: %v", err)
 					}
 					x.PushBytes(n, key(10, 0), nil, func(err error) { ends <- err })

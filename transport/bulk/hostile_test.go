@@ -152,7 +152,7 @@ func TestHostile(t *testing.T) {
 	}{
 		{"a message of no known kind", "", func(t *testing.T, h *hostile, _ string) { h.send(200, nil) }},
 		{"goodbye, and more", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindGoodbye, nil)
+			h.send(kindGoodbye, withStatus(nil, nil))
 			_ = h.conn.Send(kindOffer, offer(1, 10)) // it may find it gone
 		}},
 		{"a message cut short", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, 10)[:20]) }},
@@ -534,7 +534,7 @@ func FuzzLink(f *testing.F) {
 	f.Add(frame(kindGrant, grantFrame(nil, 1, 0, 0)), []byte{})
 	f.Add(frame(kindTaken, withStatus(numbers(nil, 1), nil)), []byte{})
 	f.Add(frame(kindCredit, numbers(nil, 1)), []byte{})
-	f.Add(frame(kindGoodbye, nil), []byte{})
+	f.Add(frame(kindGoodbye, withStatus(nil, nil)), []byte{})
 	f.Add(frame(kindSegment, segmentFrame(1, 4096)), []byte{})
 	type place struct {
 		x, neighbour *Exchange

@@ -75,14 +75,25 @@ func (l *link) run() {
 }
 
 // errGoodbye is the end of a link whose peer has said that it ends.
-var errGoodbye = status.New(status.Unavailable, "it has said goodbye")
+type errGoodbye struct{ why error }
+
+func (e errGoodbye) Error() string {
+	if e.why == nil {
+		return "it has said goodbye"
+	}
+	return e.why.Error()
+}
 
 // lost is told that the link broke.
 func (l *link) lost(err error) {
 	name := l.peer.name()
-	if err == errGoodbye {
-		if l.peer.lose(status.New(status.Unavailable, "%s has gone", name)) {
-			l.x.log.Debug("a peer has gone", "peer", name)
+	if bye, ok := err.(errGoodbye); ok {
+		err = status.New(status.Unavailable, "%s has gone", name)
+		if bye.why != nil {
+			err = status.New(status.Unavailable, "%s has gone: %w", name, bye.why)
+		}
+		if l.peer.lose(err) {
+			l.x.log.Debug("a peer has gone", "peer", name, "why", bye)
 		}
 		return
 	}
@@ -176,8 +187,8 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 			l.credit += back
 		}
 	case kind == kindGoodbye:
-		if r.end() {
-			err = errGoodbye
+		if why := r.status(); !r.bad {
+			err = errGoodbye{why}
 		}
 	default:
 		err = wrong("a message of kind %d", kind)

@@ -27,7 +27,7 @@ const (
 	kindTaken   // n, status: the bytes are there, or will not be taken
 	kindCredit  // bytes of quiet blocks that were taken
 	// From either.
-	kindGoodbye // the process ends: what breaks from here on was not lost
+	kindGoodbye // status: the process ends, and why, where that is not its own will; what breaks from here on was not lost
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.

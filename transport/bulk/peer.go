@@ -271,7 +271,7 @@ func (p *peer) end(err error) bool {
 // goodbye tells the peer of a link where it ends because this process does.
 func (x *Exchange) goodbye(l *link) {
 	if x.ctx.Err() != nil {
-		l.post(kindGoodbye, nil)
+		l.post(kindGoodbye, withStatus(nil, x.why))
 	}
 }
 
@@ -379,7 +379,7 @@ func (x *Exchange) announce(conn *stream.Conn, kind wire.Kind, token [tokenSize]
 		var back wire.Kind
 		var payload []byte
 		if back, payload, err = x.first(conn); err == nil && back == kindGoodbye {
-			err = errGoodbye
+			err = status.New(status.Unavailable, "%s ends", conn.Peer())
 		} else if err == nil && (back != kind || !bytes.Equal(payload, token[:])) {
 			err = wrong("a message of kind %d with %d bytes where it was to repeat one of kind %d", back, len(payload), kind)
 		}
