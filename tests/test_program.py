@@ -530,3 +530,44 @@ def test_random_programs(devices, seed):
         same(g(x, y), want)
     z = x + 0.5
     same(g(z, y), f(z, y))
+
+
+def test_a_program_can_be_looked_at(devices, tmp_path):
+    import xml.etree.ElementTree as ElementTree
+
+    f = figure_2(devices)
+    g = pathways.program(f)
+    v = jax.device_put(np.array([1.0, 2.0]), NamedSharding(mesh(devices, 2), P("a")))
+    f(v)
+    before = executes()
+    lowered = g.lower(v)
+    assert executes() == before
+    nodes = lowered.graph["nodes"]
+    run = [n for n in nodes if n["kind"] == "execute" and len(n["devices"]) == 2]
+    ids = [d.id for d in devices]
+    assert [n["devices"] for n in run] == [ids[:2], ids[2:4], ids[4:6], ids[:2]]
+    assert all("test_program.py:" in n["location"] for n in nodes)
+    values = lowered.graph["values"]
+    assert [sum(r["bytes"] for r in n["reads"]) for n in run] == [8] * 4
+    assert [[values[r["value"]]["devices"] for r in out["reads"]] for out in lowered.graph["outputs"]] == [
+        [ids[2:4]],
+        [ids[:2]],
+    ]
+    text = lowered.as_text()
+    assert "program figure_2.<locals>.f: 1 inputs" in text and "result 1" in text and "test_program.py" in text
+    path = tmp_path / "f.svg"
+    lowered.save(path)
+    root = ElementTree.parse(path).getroot()
+    slices = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if r.get("class") == "slice"]
+    transfers = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("class") == "transfer"]
+    assert len(slices) >= 3 and len(transfers) >= 3
+    assert lowered._repr_svg_() == path.read_text()
+    cost = g.cost()
+    assert cost.captures == 1 and cost.capture > 0 and 0 <= cost.compile <= cost.capture
+    # As many nodes for eight shards as for one.
+    double = pathways.program(lambda x: jnp.sin(x * 2) + 1)
+    one, eight = (
+        double.lower(jax.device_put(jnp.zeros(8), s)).graph
+        for s in (SingleDeviceSharding(devices[0]), NamedSharding(mesh(devices, 8), P("a")))
+    )
+    assert len(one["nodes"]) == len(eight["nodes"]) > 0

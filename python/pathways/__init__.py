@@ -131,7 +131,9 @@ def program(
         where the function gives them to a jitted function that donates.
 
     Returns:
-      the program; or, without a function, what makes one of it.
+      the program; or, without a function, what makes one of it. `f.lower(*args)` shows what is captured for such
+      arguments: `.as_text()`, `.graph`, `.save("f.svg")`, and a picture in a notebook. `f.cost()` tells how many
+      seconds the first calls took.
 
     Raises:
       PathwaysError: from a call, FAILED_PRECONDITION where the function reads an array while it is captured,

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import inspect
 import json
+import os
 import threading
 import types
 import weakref
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _backend, _native, _reshard
+from pathways import _backend, _graph, _native, _reshard
 from pathways._errors import PathwaysError
 
 NOTHING = "this array stands for a result inside of a program"  # the library's words for what has no contents
@@ -334,6 +335,51 @@ def _read(name: str, error: Exception) -> PathwaysError:
     )
 
 
+class Lowered:
+    """What a program was captured to, to look at. A notebook shows it as a picture.
+
+    `graph` is a dict: values [{node, output, bytes, shard, devices, donated}], whose node is -1 for an input; nodes
+    [{kind, name, location, devices, gives [value], reads [{value, bytes}], constant_bytes}] of kind execute, copy or
+    reshard, in the order in which they are submitted; inputs [value]; outputs [{reads, constant_bytes}]. Bytes are of
+    all shards, and devices are their ids.
+    """
+
+    def __init__(self, name: str, graph: dict[str, Any]):
+        self.graph = graph
+        self._name = name
+
+    def as_text(self) -> str:
+        """One line an input, node and result, with devices and the lines of the function."""
+        return _graph.as_text(self._name, self.graph)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture, an SVG: a box a slice, its nodes in it, and arrows with the bytes that move between slices.
+
+        Raises:
+          OSError: where the file cannot be written.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self._repr_svg_())
+
+    def _repr_svg_(self) -> str:
+        return _graph.as_svg(self._name, self.graph)
+
+    def __repr__(self) -> str:
+        return self.as_text()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What first calls of a program cost, in seconds of this process.
+
+    `compile` is a part of `capture`: what compiled computations that were not compiled before took.
+    """
+
+    captures: int
+    capture: float
+    compile: float
+
+
 # --- the decorator ---
 
 
@@ -427,6 +473,25 @@ class Program:
 
             captured = self._captured.setdefault(key, _capture(self._name, call, keys, described, donated))
         return key, captured, leaves, arrays, donated
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Captures the program for such arguments, where it is not yet, and shows what it is. It runs nothing.
+
+        Raises:
+          PathwaysError: as a call does; FAILED_PRECONDITION while JAX or a program traces around it.
+        """
+        found = None if capturing() else self._get(args, kwargs)
+        if found is None:
+            raise PathwaysError(
+                "FAILED_PRECONDITION", f"the program {self._name} is a part of what is traced around it"
+            )
+        return Lowered(self._name, found[1].describe())
+
+    def cost(self) -> Cost:
+        """What the captures that are kept took."""
+        graphs = [captured.describe() for captured in list(self._captured.values())]
+        capture, compiled = (sum(g.get(key, 0) for g in graphs) / 1e9 for key in ("capture_ns", "compile_ns"))
+        return Cost(len(graphs), capture, compiled)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
