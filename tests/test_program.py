@@ -547,6 +547,7 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
     ids = [d.id for d in devices]
     assert [n["devices"] for n in run] == [ids[:2], ids[2:4], ids[4:6], ids[:2]]
     assert all("test_program.py:" in n["location"] for n in nodes)
+    assert len(nodes) - len(run) <= 3  # an array that moves is one node, whatever its shards
     values = lowered.graph["values"]
     assert [sum(r["bytes"] for r in n["reads"]) for n in run] == [8] * 4
     assert [[values[r["value"]]["devices"] for r in out["reads"]] for out in lowered.graph["outputs"]] == [

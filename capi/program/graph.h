@@ -38,7 +38,7 @@ typedef struct {
   PJRT_ExecuteOptions options;
   int64_t* kept;        // arguments that are not donated
   void* functions;      // of the context in options, which belongs to the node
-  PJRT_Memory* memory;  // of PP_COPY
+  PJRT_Memory** memories;  // of PP_COPY, one a row
   uint64_t plan;        // of PP_RESHARD
 } pp_node;
 

@@ -25,6 +25,27 @@ static PJRT_Buffer** shard(const play* r, pp_ref ref) {
   return ref.value == PP_CONSTANT ? &r->p->constants[ref.shard] : &r->shards[r->p->values[ref.value].first + (size_t)ref.shard];
 }
 
+// failed gives shards of a value, instead of contents, the error of the node that was to
+// make them. It takes the error.
+static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, size_t from, size_t count, PJRT_Error* err) {
+  PJRT_Error_Code code;
+  const char* text;
+  size_t size;
+  if (n->kind != PP_EXECUTE && *n->location) {  // Execute says so itself
+    char at[PW_LOCATION + 64];
+    snprintf(at, sizeof at, " [%s, called at %.400s]", n->name, n->location);
+    err = pw_error_context(err, at);
+  }
+  pw_error_read(err, &code, &text, &size);
+  char* message = strndup(text, size);
+  pw_error_free(err);
+  err = NULL;
+  for (size_t s = from; s < from + count && err == NULL; s++)
+    err = r->p->door->unmade(&v->looks[s], code, message, NULL, &r->shards[v->first + s]);
+  free(message);
+  return err;
+}
+
 static PJRT_Error* execute(const play* r, pp_node* n) {
   size_t total = n->rows * (n->args + n->outs) + 1;
   PJRT_Buffer* few[256];
@@ -54,12 +75,19 @@ static PJRT_Error* execute(const play* r, pp_node* n) {
   return err;
 }
 
+// copy moves shards one by one. One that fails has its error alone.
 static PJRT_Error* copy(const play* r, pp_node* n) {
-  PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
-  a.buffer = *shard(r, n->refs[0]);
-  a.dst_memory = n->memory;
-  PJRT_Error* err = r->p->door->copy(&a);
-  if (err == NULL) r->shards[r->p->values[n->value].first] = a.dst_buffer;
+  const pp_value* v = &r->p->values[n->value];
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < n->rows && err == NULL; i++) {
+    PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
+    a.buffer = *shard(r, n->refs[i]);
+    a.dst_memory = n->memories[i];
+    if ((err = r->p->door->copy(&a)))
+      err = failed(r, n, v, i, 1, err);
+    else
+      r->shards[v->first + i] = a.dst_buffer;
+  }
   return err;
 }
 
@@ -124,27 +152,28 @@ static PJRT_Error* reshard(const play* r, pp_node* n) {
   return NULL;
 }
 
-// failed gives the results of a node that did not begin its error, which it takes.
-static PJRT_Error* failed(const play* r, pp_node* n, PJRT_Error* err) {
-  PJRT_Error_Code code;
-  const char* text;
-  size_t size;
-  if (n->kind != PP_EXECUTE && *n->location) {  // Execute says so itself
-    char at[PW_LOCATION + 64];
-    snprintf(at, sizeof at, " [%s, called at %.400s]", n->name, n->location);
-    err = pw_error_context(err, at);
+// fail gives all results of a node that did not begin its error.
+static PJRT_Error* fail(const play* r, pp_node* n, PJRT_Error* err) {
+  for (size_t o = 0; o < n->outs && err; o++) {
+    const pp_value* v = &r->p->values[(size_t)n->value + o];
+    bool last = o + 1 == n->outs;
+    PJRT_Error* own = err;
+    if (!last) {
+      PJRT_Error_Code code;
+      const char* text;
+      size_t size;
+      pw_error_read(err, &code, &text, &size);
+      own = pw_error(code, "%.*s", (int)size, text);
+    }
+    PJRT_Error* worse = failed(r, n, v, 0, (size_t)v->n, own);
+    if (last) return worse;
+    if (worse) {
+      pw_error_free(err);
+      return worse;
+    }
   }
-  pw_error_read(err, &code, &text, &size);
-  char* message = strndup(text, size);
-  pw_error_free(err);
-  err = NULL;
-  for (size_t o = 0; o < n->outs && err == NULL; o++) {
-    pp_value* v = &r->p->values[(size_t)n->value + o];
-    for (int32_t s = 0; s < v->n && err == NULL; s++)
-      err = r->p->door->unmade(&v->looks[s], code, message, NULL, &r->shards[v->first + (size_t)s]);
-  }
-  free(message);
-  return err;
+  if (err) pw_error_free(err);  // it has no results
+  return NULL;
 }
 
 static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
@@ -208,7 +237,7 @@ PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
   for (size_t i = 0; i < p->num_nodes && err == NULL; i++) {
     pp_node* n = &p->nodes[i];
     err = n->kind == PP_EXECUTE ? execute(&r, n) : n->kind == PP_COPY ? copy(&r, n) : reshard(&r, n);
-    if (err) err = failed(&r, n, err);
+    if (err && n->kind != PP_COPY) err = fail(&r, n, err);
     for (size_t k = 0; k < n->num_dead; k++) {
       const pp_value* v = &p->values[n->dead[k]];
       for (int32_t s = 0; s < v->n; s++) destroy(&r, &r.shards[v->first + (size_t)s]);

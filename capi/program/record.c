@@ -82,6 +82,7 @@ static void node_free(const pp_program* p, pp_node* n) {
   free(n->refs);
   free(n->dead);
   free(n->kept);
+  free(n->memories);
 }
 
 static void destroy(const pp_door* door, PJRT_Buffer* buffer) {
@@ -299,26 +300,47 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
   return NULL;
 }
 
+// follows finds the node that a copy of a shard goes on with: JAX moves an array shard
+// by shard, which is one node all the same.
+static pp_node* follows(pp_program* p, pp_ref ref, const pp_look* to) {
+  if (p->num_nodes == 0 || ref.value < 0) return NULL;
+  pp_node* n = &p->nodes[p->num_nodes - 1];
+  if (n->kind != PP_COPY || (size_t)n->value + 1 != p->num_values) return NULL;
+  pp_ref last = n->refs[n->rows - 1];
+  if (last.value != ref.value || (ref.shard != last.shard && ref.shard != last.shard + 1)) return NULL;
+  const pp_value* v = &p->values[n->value];
+  for (int32_t s = 0; s < v->n; s++)
+    if (v->looks[s].device == to->device) return NULL;
+  return n;
+}
+
 PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
   pp_program* p = pp_capturing->program;
-  pp_node* node = node_new(p, PP_COPY, "copy", NULL);
   pp_look look;
-  node->refs = calloc(1, sizeof *node->refs);
-  node->rows = node->args = node->outs = 1;
-  node->memory = memory;
-  PJRT_Error* err = refer(door, buffer, (int32_t)p->num_nodes, &look, node->refs);
-  if (err == NULL) {
-    look.memory = memory;
-    look.device = door->where(memory);
-    look.minor_to_major = NULL;
-    int32_t value = value_new(p, (int32_t)p->num_nodes, 0, &look, 1);
-    err = symbol_new(door, &look, value, 0, out);
+  pp_ref ref;
+  PJRT_Error* err = refer(door, buffer, (int32_t)p->num_nodes, &look, &ref);
+  if (err) return err;
+  look.memory = memory;
+  look.device = door->where(memory);
+  look.minor_to_major = NULL;
+  pp_node* node = follows(p, ref, &look);
+  bool more = node != NULL;
+  if (more) {
+    p->values[ref.value].last = (int32_t)p->num_nodes - 1;
+    pp_value* v = &p->values[node->value];
+    v->looks = realloc(v->looks, ((size_t)v->n + 2) * sizeof *v->looks);
+    copy_look(&v->looks[v->n++], &look);
+    p->num_shards++;
+  } else {
+    node = node_new(p, PP_COPY, "copy", NULL);
+    node->args = node->outs = 1;
+    value_new(p, (int32_t)p->num_nodes++, 0, &look, 1);
   }
-  if (err)
-    node_free(p, node);
-  else
-    p->num_nodes++;
-  return err;
+  node->refs = realloc(node->refs, (node->rows + 1) * sizeof *node->refs);
+  node->memories = realloc(node->memories, (node->rows + 1) * sizeof *node->memories);
+  node->refs[node->rows] = ref;
+  node->memories[node->rows] = memory;
+  return symbol_new(door, &look, node->value, (int32_t)node->rows++, out);
 }
 
 // ---- arrays that leave JAX while they are symbols, and come back ----

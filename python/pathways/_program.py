@@ -353,7 +353,7 @@ class Lowered:
         return _graph.as_text(self._name, self.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture, an SVG: a box a slice, its nodes in it, and arrows with the bytes that move between slices.
+        """Writes the picture, an SVG: a box a slice, its nodes in it, and arrows with the bytes that go elsewhere.
 
         Raises:
           OSError: where the file cannot be written.
