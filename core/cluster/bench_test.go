@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/device/sim"
@@ -90,4 +92,72 @@ func BenchmarkGangs(b *testing.B) {
 			})
 		}
 	}
+}
+
+// A chain of 128 computations that add one to an array, over eight workers with one
+// simulated device each: defined once and played, and submitted one by one, in
+// turns. Each play or chain ends before the next begins. Ratio is how many times
+// faster the play is.
+func BenchmarkPlay(b *testing.B) {
+	const nodes = 128
+	for _, workers := range []int{1, 8} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			l, err := cluster.InProcess{Drivers: simulated(b, workers, 1), Lease: -1}.Start(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(l.Close)
+			s := connect(b, l, "client")
+			devices := upTo(workers)
+			one, x := s.program(addOne, devices...), s.vector(devices, ramp)
+			d := draw(1)
+			y := uint64(1)
+			for range nodes {
+				y = d.run(one, y)
+			}
+			g := d.keeps(y)
+			id := s.define(g)
+			s.play(id, g, x).good()
+			var play, runs, playCPU, runsCPU time.Duration
+			b.ReportAllocs()
+			for b.Loop() {
+				begun, cpu := time.Now(), processTime(b)
+				p := s.play(id, g, x)
+				p.good()
+				p.freeKept()
+				play, playCPU = play+time.Since(begun), playCPU+processTime(b)-cpu
+
+				begun, cpu = time.Now(), processTime(b)
+				y, last := x, uint64(0)
+				for range nodes {
+					token, z := s.start(one, y)
+					if y != x {
+						s.Free([]uint64{y})
+					}
+					y, last = z, token
+				}
+				if err := s.wait(last); err != nil {
+					b.Fatal(err)
+				}
+				s.Free([]uint64{y})
+				runs, runsCPU = runs+time.Since(begun), runsCPU+processTime(b)-cpu
+			}
+			b.StopTimer()
+			b.ReportMetric(nodes*float64(b.N)/play.Seconds(), "nodes/s")
+			b.ReportMetric(nodes*float64(b.N)/runs.Seconds(), "runs/s")
+			b.ReportMetric(runs.Seconds()/play.Seconds(), "ratio")
+			b.ReportMetric(float64(playCPU.Microseconds())/float64(b.N)/nodes, "cpu-µs/node")
+			b.ReportMetric(float64(runsCPU.Microseconds())/float64(b.N)/nodes, "cpu-µs/run")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// processTime is what this process has used of the processors.
+func processTime(b *testing.B) time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(t.Nano())
 }

@@ -1,0 +1,110 @@
+package client
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// chain is a graph of so many runs.
+func chain(nodes int) *program.Graph {
+	g := &program.Graph{Inputs: 1, Programs: map[uint64]*program.Program{7: {Name: "f", Outputs: []int64{4}, Devices: []uint32{0}}}}
+	for i := range nodes {
+		g.Nodes = append(g.Nodes, program.Node{Run: &program.Run{Program: 7, Inputs: []uint64{uint64(i) + 1}, Only: -1}})
+	}
+	g.Outputs = []uint64{uint64(nodes) + 1}
+	return g
+}
+
+// A graph is one message, and so is each play, which takes a number for each node;
+// nodes end one by one.
+func TestPlay(t *testing.T) {
+	n := connect(t)
+	id, err := n.cluster.Define(chain(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := n.cluster.Objects(3)
+	for range 2 {
+		if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: first, Token: 20}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	graph, play := new(wire.Graph), new(wire.Play)
+	graphs, plays := n.came(wire.KindGraph), n.came(wire.KindPlay)
+	if len(graphs) != 1 || proto.Unmarshal(graphs[0], graph) != nil || graph.Graph != id || len(graph.Nodes) != 3 {
+		t.Errorf("the controller got the graphs %v", graphs)
+	}
+	if len(plays) != 2 || proto.Unmarshal(plays[1], play) != nil || play.Op != 4 || play.Nodes != 3 || play.Graph != id || play.First != first || !slices.Equal(play.Inputs, []uint64{9}) {
+		t.Errorf("the controller got %d plays, the second %v", len(plays), play)
+	}
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1, 3}, Failed: []*wire.Failure{{Number: 2, Status: wire.Of(errLost)}}})
+	for i, want := range []uint64{20, 22, 21} {
+		if e := n.end(); e.Token != want || (e.Err != nil) != (i == 2) || e.Err != nil && e.Err.Error() != errLost.Error() {
+			t.Errorf("end %d: %v, want token %d", i, e, want)
+		}
+	}
+	n.cluster.ForgetGraph(id)
+	forget := new(wire.Forget)
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil || !slices.Equal(forget.Graphs, []uint64{id}) {
+		t.Errorf("the controller is to forget %v", got)
+	}
+	n.cluster.Close()
+	var tokens []uint64
+	for range 3 {
+		e := n.end()
+		if e.Err == nil {
+			t.Errorf("%v, whose session was closed, succeeds", e)
+		}
+		tokens = append(tokens, e.Token)
+	}
+	if slices.Sort(tokens); !slices.Equal(tokens, []uint64{20, 21, 22}) {
+		t.Errorf("tokens %v end with the session", tokens)
+	}
+	if _, err := n.cluster.Define(chain(1)); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("a graph of a session that was closed: %v", err)
+	}
+}
+
+// What cannot be is refused at once, and takes no number.
+func TestPlayRefused(t *testing.T) {
+	n := connect(t)
+	bad := chain(2)
+	bad.Nodes[1].Run.Inputs[0] = 8
+	if _, err := n.cluster.Define(bad); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 1, f") {
+		t.Errorf("a graph that makes no sense: %v", err)
+	}
+	id, err := n.cluster.Define(chain(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, p := range map[string]PlaySpec{
+		"was it forgotten":    {Graph: id + 1, Inputs: []uint64{1}, First: 2},
+		"takes 1 arrays":      {Graph: id, First: 2},
+		"got 0 as the first":  {Graph: id, Inputs: []uint64{1}},
+		"got 18446744073709":  {Graph: id, Inputs: []uint64{1}, First: 1<<64 - 1},
+		"takes 1 arrays, got": {Graph: id, Inputs: []uint64{1, 2}, First: 2},
+	} {
+		if err := n.cluster.Play(&p); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), what) {
+			t.Errorf("got %v, want %q", err, what)
+		}
+	}
+	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{1}, First: 2, Token: 5}); err != nil {
+		t.Fatal(err)
+	}
+	play := new(wire.Play)
+	if got := n.came(wire.KindPlay); len(got) != 1 || proto.Unmarshal(got[0], play) != nil || play.Op != 1 {
+		t.Errorf("the controller got %v", got)
+	}
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1, 2}})
+	if e := errors.Join(n.end().Err, n.end().Err); e != nil {
+		t.Error(e)
+	}
+}

@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// chain defines graph 1 of a session: so many runs of program 1, of which each
+// reads what the one before made, and the last is kept.
+func (b *bed) chain(nodes int) []Action {
+	m := &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{uint64(nodes) + 1}}
+	for i := range nodes {
+		m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{uint64(i) + 1}}, Makes: 1})
+	}
+	return b.say(b.client, wire.KindGraph, m)
+}
+
+// A play is one message from the client and one to each worker, whatever the nodes,
+// and a definition too; its bytes do not grow with workers.
+func TestPlayMessages(t *testing.T) {
+	const nodes = 128
+	sizes := map[wire.Kind]int{}
+	for _, workers := range []int{1, 2, 8, 64} {
+		b := newBed(t, Config{}, workers, 2)
+		b.program(2 * workers)
+		count := func(kind wire.Kind, actions []Action) {
+			t.Helper()
+			sent := map[uint64]int{}
+			for _, a := range actions {
+				if a.Kind != Send {
+					continue
+				}
+				if a.Wire != kind {
+					t.Errorf("a message of kind %d to %v, want kind %d alone", a.Wire, a.To, kind)
+				}
+				for _, to := range a.To {
+					sent[to]++
+				}
+				if sizes[kind] == 0 {
+					sizes[kind] = len(a.Payload)
+				}
+				if len(a.Payload) != sizes[kind] {
+					t.Errorf("a message of kind %d has %d bytes for %d workers, and %d for 1", kind, len(a.Payload), workers, sizes[kind])
+				}
+			}
+			for _, w := range b.workers {
+				if sent[w] != 1 || len(sent) != workers {
+					t.Fatalf("messages to each of %d workers: %v, want one", workers, sent)
+				}
+			}
+		}
+		count(wire.KindGraph, b.chain(nodes))
+		count(wire.KindPlayed, b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
+		if n := len(b.st.gangs); n != nodes {
+			t.Errorf("%d gangs are under way, want %d", n, nodes)
+		}
+		if n := len(b.st.sessions[1].objects); n != 2 { // what the chain began with, and what it keeps
+			t.Errorf("the session has %d arrays, want 2", n)
+		}
+	}
+}
+
+// A play of 128 nodes through State, from the client's frame to its end, with one
+// report of each worker: processor time a node, beside that of 128 runs, in turns.
+func BenchmarkPlay(b *testing.B) {
+	const nodes = 128
+	for _, n := range []struct{ workers, devices int }{{1, 1}, {8, 1}, {16, 8}, {128, 4}, {512, 4}} {
+		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
+			d := newBed(b, Config{}, n.workers, n.devices)
+			d.program(n.workers * n.devices)
+			d.chain(nodes)
+			op, object := uint64(1), uint64(1)
+			var frame []byte
+			report := func() {
+				m := new(wire.Completed)
+				for i := range uint64(nodes) {
+					m.Ok = append(m.Ok, d.st.gang-nodes+1+i)
+				}
+				completed := mustMarshal(b, m)
+				ends := new(wire.Completed)
+				for _, w := range d.workers {
+					if err := decodeCompleted(ends, completed); err != nil {
+						b.Fatal(err)
+					}
+					d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})
+				}
+				d.step(Event{Kind: Flush})
+				if len(d.st.gangs) > 0 {
+					b.Fatalf("%d gangs are left", len(d.st.gangs))
+				}
+			}
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			var play, runs time.Duration
+			b.ReportAllocs()
+			for b.Loop() {
+				begun := processorTime(b)
+				frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0], &wire.Play{Op: op + 1, Graph: 1, Nodes: nodes, First: object + 1, Inputs: []uint64{1}})
+				d.frame(d.client, wire.KindPlay, frame)
+				report()
+				op, object = op+nodes, object+nodes
+				d.say(d.client, wire.KindFree, &wire.Free{Objects: []uint64{object}})
+				play += processorTime(b) - begun
+
+				begun = processorTime(b)
+				all := &wire.Free{}
+				for i := range uint64(nodes) {
+					op++
+					object++
+					in := object - 1
+					if i == 0 {
+						in = 1
+					}
+					frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0], &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{in}})
+					d.frame(d.client, wire.KindRun, frame)
+					all.Objects = append(all.Objects, object)
+				}
+				report()
+				d.say(d.client, wire.KindFree, all)
+				runs += processorTime(b) - begun
+			}
+			b.StopTimer()
+			each := func(took time.Duration) float64 { return float64(took.Nanoseconds()) / float64(b.N) / nodes }
+			b.ReportMetric(each(play), "ns/node")
+			b.ReportMetric(each(runs), "ns/run")
+			b.ReportMetric(runs.Seconds()/play.Seconds(), "ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
