@@ -89,7 +89,7 @@ def test_handles_arguments_callbacks_threads_and_rounds(build, environment, addr
 
 
 @where
-def test_tensors_of_dlpack(build, environment, address):
+def test_tensors_of_dlpack_and_arrow_data(build, environment, address):
     assert run(build("exchange"), address, env=environment) == "ok\n"
 
 

@@ -123,11 +123,13 @@ typedef struct {
   const PJRT_Api* api;
   void (*released)(void* arg);
   void* arg;
+  bool direct;  // on whatever thread it is
 } lent;
 
 static void give_back(lent* l) {
   if (atomic_fetch_sub_explicit(&l->left, 1, memory_order_acq_rel) != 1) return;
-  if (l->released) pc_later(l->released, l->arg);
+  if (l->released && l->direct) l->released(l->arg);
+  else if (l->released) pc_later(l->released, l->arg);
   free(l);
 }
 
@@ -202,7 +204,7 @@ static char* packed(const char* data, const int64_t* dims, const int64_t* stride
   return copy;
 }
 
-pathways_error pc_put(pc_session* s, const pathways_host_options* options, pathways_array* array) {
+pathways_error pc_put(pc_session* s, const pathways_host_options* options, bool direct, pathways_array* array) {
   pathways_host_options o = *options;
   if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
   if (o.mode < PATHWAYS_COPY || o.mode > PATHWAYS_BORROW_OR_FAIL || (o.mode == PATHWAYS_COPY && o.released))
@@ -268,7 +270,7 @@ pathways_error pc_put(pc_session* s, const pathways_host_options* options, pathw
     lent* l = NULL;
     if (o.mode != PATHWAYS_COPY) {
       l = malloc(sizeof *l);
-      *l = (lent){.left = n, .api = s->api, .released = o.released, .arg = o.released_arg};
+      *l = (lent){.left = n, .api = s->api, .released = o.released, .arg = o.released_arg, .direct = direct};
     }
     // The data is given back when the devices let go of it; where no handle can be
     // given, that is at once, and the caller is told as the call says.
@@ -304,7 +306,7 @@ pathways_error pathways_array_from_host(pathways_session session, const pathways
   PC_READ(pathways_host_options, o, options, "pathways_host_options");
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
-  pathways_error err = pc_put(s, &o, array);
+  pathways_error err = pc_put(s, &o, false, array);
   pc_let(s);
   return err;
 }

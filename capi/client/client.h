@@ -146,8 +146,9 @@ size_t pc_element(PJRT_Buffer_Type type);                         // bytes in ho
 // pc_bytes multiplies dims and an element's size, and refuses what is no number of
 // bytes.
 bool pc_bytes(const int64_t* dims, size_t num_dims, size_t element, int64_t* bytes);
-// pc_put is pathways_array_from_host, with options that were read.
-pathways_error pc_put(pc_session* s, const pathways_host_options* o, pathways_array* array);
+// pc_put is pathways_array_from_host, with options that were read. Direct is for a
+// `released` of ours, that may be called on a thread of a plugin's.
+pathways_error pc_put(pc_session* s, const pathways_host_options* o, bool direct, pathways_array* array);
 // pc_part gives where a shard begins in the whole array.
 void pc_part(const pc_array* array, size_t shard, int64_t* start);
 // pc_box copies a box of dims between a dense array and bytes with strides.

@@ -117,7 +117,7 @@ pathways_error pathways_array_from_dlpack(pathways_session session, void* tensor
       o.released = release;
       o.released_arg = tensor;
     }
-    err = pc_put(s, &o, array);
+    err = pc_put(s, &o, false, array);
     if (err == 0 && o.mode == PATHWAYS_COPY) release(tensor);
   }
   pc_let(s);

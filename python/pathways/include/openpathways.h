@@ -20,8 +20,8 @@
 // library that holds no lock: one may call anything here, and wait, but not for
 // another callback. In a child made by fork() every call gives FAILED_PRECONDITION.
 //
-// Time. Only session_open, compile, future_wait, array_view and array_to_dlpack wait
-// for others; putting and reading take as long as copying. An array may be used
+// Time. Only session_open, compile, future_wait, array_view, array_to_dlpack and
+// array_to_arrow wait for others; putting and reading take as long as copying. An array may be used
 // before its contents exist; if making them fails, whatever waits for them or is
 // made of them gives that error.
 #ifndef OPENPATHWAYS_H_
@@ -53,7 +53,7 @@ enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 1 };
 uint32_t pathways_api_version(void);
 
 // pathways_has_feature says whether the library has a feature: 1 or 0. Features are
-// "embedded", "cluster", "view", "dlpack".
+// "embedded", "cluster", "view", "dlpack", "arrow".
 int pathways_has_feature(const char* name);
 
 // pathways_drop gives a handle up. A session ends: its executables and arrays are no
@@ -308,6 +308,34 @@ pathways_error pathways_array_from_dlpack(pathways_session session, void* tensor
 // DLManagedTensorVersioned* that is marked read-only, where versioned is 1. It is a
 // view, see pathways_array_view, until its deleter is called, from any thread.
 pathways_error pathways_array_to_dlpack(pathways_array array, int32_t shard, int versioned, void** tensor);
+
+// ---- Arrow ----
+
+// These are the structs of the Arrow C data interface, as the headers of Arrow's
+// libraries define them.
+struct ArrowArray;
+struct ArrowSchema;
+
+// pathways_arrays_from_arrow makes arrays of Arrow data: one of numbers or booleans
+// [n], of fixed-size lists [n, size], or of arrow.fixed_shape_tensor [n, shape...];
+// of a record batch, one for each of its columns. A stream's batches come one by
+// one. Options are as for pathways_array_from_dlpack. The data is taken over, and
+// released when no array needs it any more, with PATHWAYS_COPY before this returns;
+// the schema is only read. Booleans, which Arrow has as bits, are copied.
+//
+// Errors: INVALID_ARGUMENT for nulls, dictionaries, types that are no numbers, and
+// data that contradicts itself; FAILED_PRECONDITION as pathways_array_from_host.
+pathways_error pathways_arrays_from_arrow(pathways_session session, struct ArrowArray* data,
+                                          const struct ArrowSchema* schema, const pathways_host_options* options,
+                                          pathways_array* arrays, size_t num_arrays);
+
+// pathways_array_to_arrow gives a shard to Arrow: [n] as numbers or booleans, more
+// dimensions as arrow.fixed_shape_tensor. It is a view, see pathways_array_view,
+// until it is released, from any thread; booleans are a copy.
+//
+// Errors: INVALID_ARGUMENT for a scalar and for types that Arrow does not have.
+pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, struct ArrowArray* data,
+                                       struct ArrowSchema* schema);
 
 // ---- Runs ----
 
