@@ -57,10 +57,12 @@ char* pathways_shutdown(int64_t timeout_ms);
 void pathways_set_locate(int (*locate)(char* text, int size));
 
 // Says who is told of compiles that take long, on a cluster: program, worker, seconds
-// so far, and how, 0 for under way, 1 for done, 2 for failed, 3 for given up. It is called at growing
-// intervals on the thread that asked for the compile. NULL unsets it; that is due
-// before what it calls into goes away.
-void pathways_set_compiling(void (*compiling)(const char* program, const char* worker, double seconds, int how));
+// so far, and how, 0 for under way, 1 for done, 2 for failed, 3 for given up. It gives
+// 1 where a KeyboardInterrupt of Python's came to it, which the call then raises, and
+// gives the compile up; else 0. It is called at growing intervals on the thread that
+// asked for the compile. NULL unsets it; that is due before what it calls into goes
+// away.
+void pathways_set_compiling(int (*compiling)(const char* program, const char* worker, double seconds, int how));
 
 // Runs the command line of Open Pathways and gives its exit code; argv is without
 // the program's name. Environment is a JSON object on the program around it: self,

@@ -12,11 +12,6 @@ static _Atomic(pr_compiling) told;
 
 void pathways_set_compiling(pr_compiling compiling) { atomic_store(&told, compiling); }
 
-void pr_tell_compiling(const char* program, const char* worker, double seconds, int how) {
-  pr_compiling compiling = atomic_load(&told);
-  if (compiling != NULL) compiling(program, worker, seconds, how);
-}
-
 // What is used of Python where there is one in this process: its stable ABI.
 static struct {
   int (*is_initialized)(void);
@@ -28,6 +23,7 @@ static struct {
   void (*clear)(void);
   void (*incref)(void*);
   void (*decref)(void*);
+  void** keyboard_interrupt;
 } python;
 static bool has_python;
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
@@ -41,7 +37,7 @@ static void look(void) {
       {"PyGILState_Release", &python.release},      {"PyErr_CheckSignals", &python.check_signals},
       {"PyErr_Occurred", &python.occurred},         {"PyThreadState_SetAsyncExc", &python.set_async},
       {"PyErr_Clear", &python.clear},               {"Py_IncRef", &python.incref},
-      {"Py_DecRef", &python.decref},
+      {"Py_DecRef", &python.decref},                {"PyExc_KeyboardInterrupt", &python.keyboard_interrupt},
   };
   has_python = true;
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -49,6 +45,18 @@ static void look(void) {
     *(void**)all[i].into = symbol;
     if (symbol == NULL) has_python = false;
   }
+}
+
+void* pr_tell_compiling(const char* program, const char* worker, double seconds, int how) {
+  pr_compiling compiling = atomic_load(&told);
+  if (compiling == NULL || compiling(program, worker, seconds, how) == 0) return NULL;
+  pthread_once(&looked, look);
+  if (!has_python || !python.is_initialized()) return NULL;
+  int state = python.ensure();
+  void* exception = *python.keyboard_interrupt;
+  python.incref(exception);
+  python.release(state);
+  return exception;
 }
 
 void* pr_interrupted(void) {
@@ -69,6 +77,12 @@ void* pr_interrupted(void) {
 void pr_raise(void* exception) {
   int state = python.ensure();
   python.set_async((unsigned long)pthread_self(), exception);
+  python.decref(exception);
+  python.release(state);
+}
+
+void pr_drop(void* exception) {
+  int state = python.ensure();
   python.decref(exception);
   python.release(state);
 }

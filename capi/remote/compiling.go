@@ -55,53 +55,63 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	look := time.NewTicker(lookAgain)
 	defer look.Stop()
 	program := programName(spec.Code)
-	for {
+	var exception unsafe.Pointer
+	for exception == nil {
 		select {
 		case now = <-slow:
-			tell(program, now, C.PR_COMPILING)
+			exception = tell(program, now, C.PR_COMPILING)
 			for next <= time.Since(now.since) {
 				next *= 2
 			}
 			again.Reset(time.Until(now.since.Add(next)))
 		case <-again.C:
 			if now.worker != "" {
-				tell(program, now, C.PR_COMPILING)
+				exception = tell(program, now, C.PR_COMPILING)
 				next *= 2
 				again.Reset(time.Until(now.since.Add(next)))
 			}
 		case <-look.C:
-			exception := C.pr_interrupted()
-			if exception == nil {
-				continue
-			}
-			if now.worker != "" {
-				tell(program, now, C.PR_GIVEN_UP)
-			}
-			go func() { // it may stand behind a submission, which waits for room
-				if <-done == nil {
-					s.cluster.Forget(remote.ID)
-				}
-			}()
-			C.pr_raise(exception)
-			return nil, status.New(status.Cancelled, "compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it makes is kept for the next time", program)
+			exception = C.pr_interrupted()
 		case err := <-done:
-			switch {
-			case now.worker == "":
-			case err == nil:
-				tell(program, now, C.PR_COMPILED)
-			default:
-				tell(program, now, C.PR_FAILED)
+			how := C.int(C.PR_COMPILED)
+			if err != nil {
+				how = C.PR_FAILED
 			}
+			over(program, now, how, nil)
 			return remote, err
 		}
 	}
+	go func() { // it may stand behind a submission, which waits for room
+		if <-done == nil {
+			s.cluster.Forget(remote.ID)
+		}
+	}()
+	over(program, now, C.PR_GIVEN_UP, exception)
+	return nil, status.New(status.Cancelled, "compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it makes is kept for the next time", program)
 }
 
-func tell(program string, now at, how C.int) {
+// tell tells the user, and gives what handlers of signals have raised meanwhile: an
+// exception of Python's, or nil.
+func tell(program string, now at, how C.int) unsafe.Pointer {
 	p, w := C.CString(program), C.CString(now.worker)
 	defer C.free(unsafe.Pointer(p))
 	defer C.free(unsafe.Pointer(w))
-	C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
+	return C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
+}
+
+// over tells the user of the end of something that he was told of, and has Python
+// raise an exception, unless it is nil.
+func over(program string, now at, how C.int, exception unsafe.Pointer) {
+	if now.worker != "" {
+		if again := tell(program, now, how); exception == nil {
+			exception = again
+		} else if again != nil {
+			C.pr_drop(again)
+		}
+	}
+	if exception != nil {
+		C.pr_raise(exception)
+	}
 }
 
 // Names that JAX gives to modules begin with these.

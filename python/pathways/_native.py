@@ -7,7 +7,6 @@ was loaded cannot use it; the library answers each call there with an error.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
-COMPILING = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
+COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
 LOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 _lock = threading.Lock()
@@ -163,9 +162,14 @@ def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
     """
     global _compiling
 
-    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> None:
-        with contextlib.suppress(Exception):  # a word to the user must not become one more error
+    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> int:
+        try:
             tell(program.decode(errors="replace"), worker.decode(errors="replace"), seconds, how)
+        except KeyboardInterrupt:
+            return 1
+        except Exception:  # a word to the user must not become one more error
+            return 0
+        return 0
 
     function = COMPILING(compiling) if tell is not None else COMPILING()
     load().pathways_set_compiling(function)

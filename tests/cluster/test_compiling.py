@@ -87,3 +87,26 @@ def test_ctrl_c_ends_a_script_that_does_not_catch_it(cluster):
     assert client.returncode == -signal.SIGINT and "KeyboardInterrupt" in err, (client.returncode, out, err)
     cluster.signal("worker-0", signal.SIGCONT)
     until("nothing is left", cluster.idle)
+
+
+def test_ctrl_c_while_the_user_is_told_is_not_lost(cluster):
+    client = begin(
+        cluster,
+        """
+import signal
+class Unlucky(logging.Handler):
+    def emit(self, record):
+        if "…" in record.getMessage():
+            signal.raise_signal(signal.SIGINT)
+logging.getLogger("pathways").addHandler(Unlucky())
+try:
+    jax.jit(patience)(x)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+""",
+    )
+    read_until(client.stdout, "interrupted")  # while the worker stands still
+    cluster.signal("worker-0", signal.SIGCONT)
+    out, err = client.communicate()
+    assert client.returncode == 0, out + err
+    until("nothing is left", cluster.idle)
