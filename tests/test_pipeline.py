@@ -215,6 +215,23 @@ def test_training_is_the_models(devices):
     assert bits(pipe.value_and_grad(batch, targets, params=pipe.params)) == bits(pipe.value_and_grad(batch, targets))
 
 
+def test_a_step_as_a_program(devices):
+    """Captured, a step takes the parameters it is given, and one call submits it."""
+    params, batch, targets = model(2, seed=3)
+    pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices[3:], strict=False)], 2, loss=loss)
+
+    @pathways.program
+    def step(params, x, targets):
+        value, gradients = pipe.value_and_grad(x, targets, params=params)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+
+    for _ in range(3):
+        value, gradients = pipe.value_and_grad(batch, targets)
+        expected = value, jax.tree.map(lambda p, g: p - 0.1 * g, pipe.params, gradients)
+        assert bits(step(pipe.params, batch, targets)) == bits(expected)
+        pipe.params = expected[1]
+
+
 def test_stages_of_other_shapes_and_trees(devices):
     """Tokens come in, a pytree with whole numbers goes on, weights are split, and a stage computes again."""
     r = np.random.default_rng(2)

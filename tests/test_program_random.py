@@ -1,4 +1,4 @@
-"""Random graphs of computations on random devices give the bits of the same plugin under stock JAX.
+"""Random graphs of computations on random devices give the bits of the same plugin under stock JAX, captured or not.
 
 PATHWAYS_SEED=n tries the graphs of the seeds from n on.
 """
@@ -62,6 +62,9 @@ def test_the_bits_of_stock_jax(seed, stock):
     program = random_programs.Program(random_programs.draw(seed), pathways.reshard)
     results = [random_programs.bits(program(*program.inputs())) for _ in range(2)]
     same(seed, results[0], results[1])
+    captured = pathways.program(lambda *inputs: program(*inputs))
+    for _ in range(2):
+        same(seed, results[0], random_programs.bits(captured(*program.inputs())))
     same(seed, results[0], stock(seed))
 
 

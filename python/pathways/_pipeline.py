@@ -143,12 +143,12 @@ class Pipeline:
             else:
                 x, residuals, _ = kept.pop(here)
                 gradients, onward = back[stage](params[stage], x, residuals, returns.pop(here))
-                sums[stage] = gradients if m == 0 else _add(sums[stage], gradients)
+                sums[stage] = gradients if m == 0 else _add_gradients(sums[stage], gradients)
                 if stage > 0:
                     # To where its array was made, in that array's sharding.
                     shardings = kept[stage - 1, m][-1]
                     returns[stage - 1, m] = [_reshard.reshard(*pair) for pair in zip(onward, shardings, strict=True)]
-        return _sum(losses), sums
+        return _sum_losses(losses), sums
 
     def _given(self, params: Sequence[Any] | None) -> Sequence[Any]:
         params = self.params if params is None else params
@@ -260,12 +260,12 @@ def _replaced(tree: Any, smooth: list[Any]) -> Any:
 
 
 @jax.jit
-def _add(a, b):
+def _add_gradients(a, b):
     return jax.tree.map(operator.add, a, b)
 
 
 @jax.jit
-def _sum(values):
+def _sum_losses(values):
     return functools.reduce(operator.add, values)
 
 
