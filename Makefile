@@ -90,6 +90,15 @@ lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, stati
 bench: $(VENV)/.installed $(PEERS)/.installed ## measure against stock JAX, and clusters against their peers, ratios first
 	GO=$(GO) $(VENV)/bin/python tests/bench/run.py $(BENCH)
 
+.PHONY: bench-c
+bench-c: $(VENV)/.installed ## measure a tiny run through the C API against the plugin alone
+	@mkdir -p out
+	@package=$$($(VENV)/bin/python -c 'import pathways; print(pathways.__path__[0])'); \
+	$${CC:-gcc} -O2 -I$$package/include -Idevice/pjrt/abi tests/clients/overhead.c -o out/overhead \
+		-L$$package -lpathways -Wl,-rpath,$$package -ldl; \
+	TF_CPP_MIN_LOG_LEVEL=3 PATHWAYS_PLUGIN=$$($(VENV)/bin/python -c 'from pathways import _native; print(_native.info()["plugin"]["path"])') \
+		out/overhead
+
 .PHONY: bench-peers
 bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 1.4 GB
 

@@ -93,6 +93,16 @@ def test_tensors_of_dlpack_and_arrow_data(build, environment, address):
     assert run(build("exchange"), address, env=environment) == "ok\n"
 
 
+@where
+def test_client_in_rust(environment, address, tmp_path):
+    if shutil.which("rustc") is None:
+        pytest.skip("no rustc on this machine")
+    link = ("-L", LIBRARY.parent, "-l", "dylib=pathways", "-C", f"link-arg=-Wl,-rpath,{LIBRARY.parent}")
+    build = ("rustc", "--edition", "2021", CLIENTS / "client.rs", "-o", tmp_path / "client", *link)
+    subprocess.run(build, check=True)
+    assert run(tmp_path / "client", address, env=environment) == "ok\n"
+
+
 @pytest.mark.embedded("starts a cluster of its own")
 def test_on_worker_processes(build, environment, tmp_path):
     up = (sys.executable, "-m", "pathways_command", "up", "--dir", tempfile.mkdtemp(prefix="pw", dir="/tmp"))

@@ -3,6 +3,7 @@
 // lifetimes ADDRESS ROUNDS.
 #include <malloc.h>
 #include <semaphore.h>
+#include <sys/wait.h>
 
 #include "check.h"
 
@@ -348,6 +349,26 @@ static void threads(const char* address, int ends) {
   if (!ends) OK(pathways_drop(s));
 }
 
+// ---- the child of a fork ----
+
+static void forks(const char* address) {
+  pathways_session s = open_session(address, 1);
+  pathways_array a = vector(s, ones, 4), out;
+  pathways_executable e = compile(s, ADD, 0, NULL, 0);
+  pid_t child = fork();
+  if (child == 0) {
+    pathways_session t;
+    FAILS(pathways_run(e, NULL, (pathways_array[]){a, a}, 2, &out, 1, NULL), PATHWAYS_FAILED_PRECONDITION, "fork");
+    FAILS(pathways_session_open(NULL, &t), PATHWAYS_FAILED_PRECONDITION, "fork");
+    FAILS(pathways_drop(a), PATHWAYS_FAILED_PRECONDITION, "fork");
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  OK(pathways_run(e, NULL, (pathways_array[]){a, a}, 2, &out, 1, NULL));
+  OK(pathways_drop(s));
+}
+
 // ---- rounds ----
 
 static void rounds(const char* address, int n) {
@@ -391,6 +412,7 @@ int main(int argc, char** argv) {
   callbacks(argv[1]);
   threads(argv[1], 0);
   threads(argv[1], 1);
+  forks(argv[1]);
   rounds(argv[1], atoi(argv[2]));
   puts("ok");
   return 0;
