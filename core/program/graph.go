@@ -137,11 +137,11 @@ func (n *Node) Reads(f func(object uint64)) {
 	}
 }
 
-// Donates calls f for each whole object that a node consumes. What a run takes of
-// some of an object's shards alone, by Only or Mixed, is known to workers only.
+// Donates calls f for each object of which a node consumes the shards on its
+// devices. What it takes by Mixed is known to workers only.
 func (g *Graph) Donates(node int, f func(object uint64)) {
 	r := g.Nodes[node].Run
-	if r == nil || r.Only >= 0 {
+	if r == nil {
 		return
 	}
 	p := g.Programs[r.Program]
@@ -197,7 +197,9 @@ func (g *Graph) Check() error {
 		if err != nil {
 			return err
 		}
-		g.Donates(i, func(object uint64) { takers[object] = i })
+		if n.Run == nil || n.Run.Only < 0 { // others may leave shards
+			g.Donates(i, func(object uint64) { takers[object] = i })
+		}
 		if made += g.Makes(i); made > MaxObjects {
 			return status.New(status.ResourceExhausted, "the graph has more than %d arrays", MaxObjects)
 		}

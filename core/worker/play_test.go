@@ -1,0 +1,77 @@
+package worker_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// define sends a graph: a chain of so many runs of program 1, the last of which is
+// kept.
+func (w *world) define(graph uint64, nodes int) {
+	m := &wire.Graph{Session: 1, Graph: graph, Inputs: 1, Outputs: []uint64{uint64(nodes) + 1}}
+	for i := range nodes {
+		m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{uint64(i) + 1}, Trace: []byte("train.py:7")}, Makes: 1})
+	}
+	w.tell(wire.KindGraph, m)
+}
+
+// play sends nodes of a play of one input and gives their gangs.
+func (w *world) play(graph, op, first, input uint64, from, count int) (gangs []uint64) {
+	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: graph, Op: op, From: uint32(from), Count: uint32(count), First: first,
+		Inputs: []uint64{input}, Client: clientProcess})
+	for range count {
+		w.gang++
+		gangs = append(gangs, w.gang)
+	}
+	return gangs
+}
+
+// A play needs no more memory than its nodes one by one, also where they come in
+// several messages, with other operations between.
+func TestPlayWithinMemory(t *testing.T) {
+	const nodes, vectors = 40, 4
+	w := limited(t, 2, 2, vectors, sim.Options{}, addOne())
+	w.define(1, nodes)
+	w.must(w.put(1, 1, 1, w.devices, ramp))
+	for i := range uint64(3) {
+		op, first := 10+100*i, 100+100*i
+		gangs := w.play(1, op, first, 1, 0, 7)
+		gangs = append(gangs, w.run(1, op+90, 1, first+90, 1))
+		w.free(first + 90)
+		gangs = append(gangs, w.play(1, op, first, 1, 7, nodes-7)...)
+		w.must(gangs...)
+		if got, err := w.fetch(1, op+91, first+nodes-1, 1, 4); err != nil || !slices.Equal(got, []float32{41, 42, 43, 44}) {
+			t.Errorf("the play gives %v, %v", got, err)
+		}
+		w.free(first + nodes - 1)
+	}
+	w.free(1)
+	w.empty()
+}
+
+// Nodes of a graph that a worker does not know, or no more, end with an error.
+func TestPlayUnknown(t *testing.T) {
+	w := newWorld(t, 2, 1, addOne())
+	w.must(w.put(1, 1, 1, w.devices, ramp))
+	fails := func(what string, gangs []uint64) {
+		t.Helper()
+		for _, g := range gangs {
+			if err := w.wait(g, w.all...); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "graph") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	fails("a graph that was not sent", w.play(7, 10, 10, 1, 0, 3))
+	w.define(1, 3)
+	fails("more nodes than there are", w.play(1, 20, 20, 1, 2, 2))
+	w.must(w.play(1, 30, 30, 1, 0, 3)...)
+	w.tell(wire.KindForget, &wire.Forget{Session: 1, Graphs: []uint64{1}})
+	fails("a graph that was forgotten", w.play(1, 40, 40, 1, 0, 3))
+	w.free(1, 32)
+	w.empty()
+}
