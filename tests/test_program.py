@@ -1,6 +1,7 @@
 """pathways.program: functions that are captured once and played, against the same functions as they are."""
 
 import gc
+import os
 import random
 import threading
 
@@ -481,6 +482,26 @@ def test_intermediates_go_at_their_last_use():
     y = f(x)
     assert pathways.stats()["live"]["buffers"] == before + 1
     del y
+
+
+@pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here nodes are calls of a plugin")
+def test_a_call_is_one_message(devices):
+    n, far = 32, devices[-1]
+
+    @pathways.program
+    def f(x):
+        for _ in range(n):
+            x = x + 1
+        return jax.device_put(x, far) * 2, x
+
+    x = jax.device_put(jnp.zeros(4), devices[0])
+    same(f(x), (jax.device_put(x + n, far) * 2, x + n))
+    before = pathways.stats()
+    results = f(x)
+    after = pathways.stats()
+    assert after["executes"] - before["executes"] >= n + 1
+    assert after["go_entries"] - before["go_entries"] < 8
+    assert results[0].tolist() == [2.0 * n] * 4 and results[1].tolist() == [float(n)] * 4
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -47,7 +47,7 @@ typedef struct {
   size_t n;
 } pp_output;
 
-typedef struct pp_program {
+struct pp_program {
   const pp_door* door;
   PJRT_Client* client;
   _Atomic int32_t refs;
@@ -62,7 +62,9 @@ typedef struct pp_program {
   pp_output* outputs;
   size_t num_outputs;
   int64_t capture_ns, compile_ns;
-} pp_program;
+  bool functions;      // some node calls functions
+  _Atomic uintptr_t lowered;  // what play has made of it
+};
 
 void pp_program_drop(pp_program* program);
 // pp_play runs a program. It takes the inputs, and gives outputs.

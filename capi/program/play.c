@@ -234,7 +234,8 @@ PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
   PJRT_Error* err = usable(p);
   if (err == NULL) err = open_inputs(&r, inputs);
   for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
-  for (size_t i = 0; i < p->num_nodes && err == NULL; i++) {
+  bool whole = err == NULL && p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r.shards, &err);
+  for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
     pp_node* n = &p->nodes[i];
     err = n->kind == PP_EXECUTE ? execute(&r, n) : n->kind == PP_COPY ? copy(&r, n) : reshard(&r, n);
     if (err && n->kind != PP_COPY) err = fail(&r, n, err);

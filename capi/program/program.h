@@ -34,6 +34,7 @@ typedef struct {
 } pp_executable;
 
 // pp_door is what a door does for programs. Buffers are handles of its clients.
+typedef struct pp_program pp_program;  // graph.h
 typedef struct {
   // As its slots, outside of captures.
   PJRT_Error* (*execute)(PJRT_LoadedExecutable_Execute_Args* args);
@@ -71,6 +72,13 @@ typedef struct {
   int (*id)(PJRT_Device* device);
   PJRT_Device* (*row)(PJRT_LoadedExecutable* executable, size_t row);
   PJRT_Memory* (*memory)(PJRT_Device* device, const char* kind);  // "" is the default
+
+  // play runs all nodes at once, where the door has a way to. Shards has the handles of
+  // the inputs, and gets those of what is kept. False: it has none for this program and
+  // these inputs, and nothing was done. Unplay lets go of what it has made for a program.
+  // Both may be NULL.
+  bool (*play)(pp_program* program, PJRT_Buffer** shards, PJRT_Error** error);
+  void (*unplay)(pp_program* program);
 } pp_door;
 
 // What the calling thread captures, or NULL.

@@ -93,6 +93,7 @@ static void destroy(const pp_door* door, PJRT_Buffer* buffer) {
 }
 
 static void program_free(pp_program* p) {
+  if (p->lowered) p->door->unplay(p);
   for (size_t i = 0; i < p->num_nodes; i++) node_free(p, &p->nodes[i]);
   for (size_t i = 0; i < p->num_values; i++) {
     for (int32_t s = 0; s < p->values[i].n; s++) {
@@ -295,6 +296,7 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
   node->options.non_donatable_input_indices = node->kept;
   node->options.call_location = *node->location ? node->location : NULL;
   if (node->options.context) node->options.context = door->keep(node->options.context, &node->functions);
+  p->functions |= node->functions != NULL;
   door->hold(node->executable);
   p->num_nodes++;
   return NULL;

@@ -2,7 +2,8 @@
 // objects that the cluster does not know of, and further handles of a shard.
 #include <stdlib.h>
 
-#include "reshard.h"
+#include "_cgo_export.h"
+#include "play.h"
 
 PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args);
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
@@ -134,6 +135,54 @@ static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->x->dev
 static PJRT_Device* device(PJRT_Client* c, int id) { return id >= 0 && (size_t)id < c->num_devices ? c->devices[id] : NULL; }
 static PJRT_Memory* memory(PJRT_Device* device, const char* kind) { return &pr_memory_kind(device, kind, strlen(kind))->base.base; }
 
+void pr_played(const pp_program* p, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards) {
+  const pp_value* v = &p->values[value];
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < v->n; i++) bytes += pw_shape_bytes(v->looks[i].shape);
+  pr_object* o = pr_object_new(p->client->session, object, made, v->n, bytes);
+  for (int32_t i = 0; i < v->n; i++) {
+    const pp_look* l = &v->looks[i];
+    shards[v->first + (size_t)i] = pr_buffer_handle(handle(o, l->device, (pr_memory*)l->memory, l->shape, l->minor_to_major));
+  }
+}
+
+static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
+  pr_source few[256];
+  size_t n = p->num_constants, most;
+  for (size_t i = 0; i < p->num_inputs; i++) n += (size_t)p->values[p->inputs[i]].n;
+  most = n;
+  pr_source* sources = n <= 256 ? few : malloc(n * sizeof *sources);
+  bool all = true;
+  n = 0;
+  for (size_t i = 0; i < p->num_inputs; i++) {
+    const pp_value* v = &p->values[p->inputs[i]];
+    for (int32_t s = 0; s < v->n; s++) {
+      const pr_buffer* b = pr_buffer_of(shards[v->first + (size_t)s]);
+      sources[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+    }
+  }
+  for (size_t i = 0; i < p->num_constants; i++) {
+    const pr_buffer* b = pr_buffer_of(p->constants[i]);
+    sources[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+  }
+  for (size_t i = 0; i < most; i++) all = all && sources[i].object != 0;
+  bool played = false;
+  if (all) {
+    pr_name freed[PR_FREED];
+    size_t num_freed = pr_freed(freed, PR_FREED, false);
+    char* message = NULL;
+    PR_COUNT(go_entries, 1);
+    int code = prGoPlay(p, sources, most, freed, num_freed, shards, &played, &message);
+    if (code) *error = pw_error_take((PJRT_Error_Code)code, message);
+    for (size_t i = 0; played && code == 0 && i < p->num_nodes; i++)
+      if (p->nodes[i].kind == PP_EXECUTE) PR_COUNT(executes, 1);
+  }
+  if (sources != few) free(sources);
+  return played;
+}
+
+static void unplay(pp_program* p) { prGoUnplay(p->lowered); }
+
 const pp_door pr_door = {
     .execute = pr_PJRT_LoadedExecutable_Execute,
     .copy = pr_PJRT_Buffer_CopyToMemory,
@@ -160,4 +209,6 @@ const pp_door pr_door = {
     .id = id,
     .row = row,
     .memory = memory,
+    .play = play,
+    .unplay = unplay,
 };

@@ -100,12 +100,16 @@ func (s *session) notify(ended []client.Ended) {
 			continue
 		}
 		told++
+		if x.Token&ofPlay != 0 {
+			s.ends.queue = s.plays.end(x.Token, x.Err, s.ends.queue)
+			continue
+		}
 		s.callers.end(x.Token)
 		s.ends.queue = append(s.ends.queue, end(x.Token&^ofPut, x.Err))
 	}
 	s.ends.mu.Unlock()
 	for _, x := range ended {
-		if x.Token&ofPut != 0 {
+		if x.Token&(ofPut|ofPlay) == ofPut {
 			s.mu.Lock()
 			p := s.puts[x.Token]
 			delete(s.puts, x.Token)

@@ -78,6 +78,7 @@ type session struct {
 	mu       sync.Mutex
 	puts     map[uint64]*put // by token; guarded by mu
 	callers  callers
+	plays    plays
 }
 
 // get gives a session by its number, or nil. It takes no lock.

@@ -43,12 +43,7 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 		return nil, err
 	}
 	devices := s.cluster.Devices()
-	plan, err := way.Plan(func(d int) int {
-		if d >= 0 && d < len(devices) {
-			return int(devices[d].Worker)
-		}
-		return -1
-	})
+	plan, err := way.Plan(s.site())
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +74,17 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 	kind := C.CString(way.Memory)
 	defer C.free(unsafe.Pointer(kind))
 	return C.pr_moved_new(h.client, C.uint64_t(t.Object), token, (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), one, kind), nil
+}
+
+// site says of which worker devices are, for plans.
+func (s *session) site() func(device int) int {
+	devices := s.cluster.Devices()
+	return func(d int) int {
+		if d >= 0 && d < len(devices) {
+			return int(devices[d].Worker)
+		}
+		return -1
+	}
 }
 
 // moves writes a plan for the shards of an array.
