@@ -16,12 +16,6 @@ PJRT_Error* pw_foreign(size_t arg, const char* program) {
                   "argument %zu of %s is a buffer of another client; copy it through the host", arg, program);
 }
 
-bool pw_fits(const pw_shape* shape, const pw_shape* takes) {
-  if (shape == takes || takes->type == PJRT_Buffer_Type_TOKEN) return true;
-  return shape->type == takes->type && shape->num_dims == takes->num_dims &&
-         memcmp(shape->dims, takes->dims, shape->num_dims * sizeof *shape->dims) == 0;
-}
-
 PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes) {
   char want[256], got[256];
   pw_shape_text(takes, want, sizeof want);

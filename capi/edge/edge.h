@@ -60,6 +60,10 @@ typedef struct pw_shape {
 pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
 void pw_shape_drop(pw_shape* shape);
 int64_t pw_shape_bytes(const pw_shape* shape);
+static inline bool pw_shape_same(const pw_shape* a, const pw_shape* b) {
+  return a == b || (a->type == b->type && a->num_dims == b->num_dims &&
+                    memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0);
+}
 // Writes a shape as XLA does, such as f32[4,8].
 void pw_shape_text(const pw_shape* shape, char* text, size_t size);
 int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
@@ -72,7 +76,9 @@ PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buf
 PJRT_Error* pw_foreign(size_t arg, const char* program);
 // pw_fits compares a shard with what a program takes; pw_misfit is the error where
 // it does not. Tokens have no shape of their own; clients pass what they like.
-bool pw_fits(const pw_shape* shape, const pw_shape* takes);
+static inline bool pw_fits(const pw_shape* shape, const pw_shape* takes) {
+  return takes->type == PJRT_Buffer_Type_TOKEN || pw_shape_same(shape, takes);
+}
 PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes);
 
 // ---- memories ----

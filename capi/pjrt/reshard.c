@@ -87,11 +87,6 @@ static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
   return err;
 }
 
-static bool same(const pw_shape* a, const pw_shape* b) {
-  return a->type == b->type && a->num_dims == b->num_dims &&
-         (a->num_dims == 0 || memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0);
-}
-
 // fits says why an array cannot be a result of an import program.
 static PJRT_Error* fits(const PJRT_LoadedExecutable* e, size_t o, const pw_held_array* h) {
   if (h->client != e->client || !h->fresh || h->n != e->num_devices)
@@ -101,7 +96,7 @@ static PJRT_Error* fits(const PJRT_LoadedExecutable* e, size_t o, const pw_held_
                     o, e->name, e->num_devices, h->n);
   for (size_t d = 0; d < h->n; d++) {
     const pw_buffer* b = h->shards[d];
-    if (same(b->shape, e->outputs[o].shape) && b->device == e->devices[d]) continue;
+    if (pw_shape_same(b->shape, e->outputs[o].shape) && b->device == e->devices[d]) continue;
     char want[256], got[256];
     pw_shape_text(e->outputs[o].shape, want, sizeof want);
     pw_shape_text(b->shape, got, sizeof got);

@@ -186,10 +186,8 @@ static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
     for (int32_t s = 0; s < v->n && fits && err == NULL; s++) {
       pp_look look;
       const pp_symbol* symbol;
-      const pw_shape* want = v->looks[s].shape;
       fits = p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) && symbol == NULL &&
-             look.device == v->looks[s].device && look.shape->type == want->type && look.shape->num_dims == want->num_dims &&
-             (want->num_dims == 0 || memcmp(look.shape->dims, want->dims, want->num_dims * sizeof *want->dims) == 0);
+             look.device == v->looks[s].device && pw_shape_same(look.shape, v->looks[s].shape);
     }
     if (!fits && err == NULL)
       err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,

@@ -217,16 +217,11 @@ static PJRT_Error* events(const pp_door* door, PJRT_LoadedExecutable_Execute_Arg
   return NULL;
 }
 
-static bool same(const pw_shape* a, const pw_shape* b) {
-  return b->type == PJRT_Buffer_Type_TOKEN || (a->type == b->type && a->num_dims == b->num_dims &&
-         (a->num_dims == 0 || memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0));
-}
-
 // orders says whether a computation takes and gives what JAX keeps its effects in
 // order with: an array that outlives the program.
 static bool orders(const pw_shape* in, const pw_shape* out) {
   if (out->type == PJRT_Buffer_Type_TOKEN || (in && in->type == PJRT_Buffer_Type_TOKEN)) return true;
-  return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && same(in, out);
+  return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && pw_fits(in, out);
 }
 
 PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
@@ -261,7 +256,7 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
       pp_look look;
       if ((err = refer(door, args->argument_lists[d][i], number, &look, &node->refs[d * m + i]))) break;
       const pw_shape* want = x.num_params >= 0 ? door->param(args->executable, i) : NULL;
-      if (want && !same(look.shape, want))
+      if (want && !pw_fits(look.shape, want))
         err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is not what the program takes",
                        i, x.name, d);
     }
@@ -513,7 +508,7 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
         door->seen(pp_capturing->program->constants[r.shard], is = &constant, &symbol);
       else
         is = &pp_capturing->program->values[r.value].looks[r.shard];
-      if (is->device != look.device || !same(is->shape, look.shape))
+      if (is->device != look.device || !pw_fits(is->shape, look.shape))
         err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s is not the one that is named", d, o, x.name);
       else if (r.value == PP_CONSTANT)
         err = door->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);

@@ -95,8 +95,7 @@ static PJRT_Error* fits(const PJRT_Executable* x, size_t o, const pr_held* h) {
                     "named has %zu",
                     o, x->name, x->num_devices, h->n);
   const pw_shape* shape = x->outputs[o].shape;
-  bool same = h->shape->type == shape->type && h->shape->num_dims == shape->num_dims &&
-              (shape->num_dims == 0 || memcmp(h->shape->dims, shape->dims, shape->num_dims * sizeof *shape->dims) == 0);
+  bool same = pw_shape_same(h->shape, shape);
   size_t d = 0;
   while (same && d < h->n && h->shards[d].device == x->devices[d]) d++;
   if (same && d == h->n) return NULL;
