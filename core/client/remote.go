@@ -43,7 +43,7 @@ type Cluster interface {
 	// Define makes a graph known, to be played as often as is wanted, and gives its
 	// name in the session. It does not wait: what the controller finds wrong with
 	// the graph fails its plays. The programs of its Runs stay loaded until it is
-	// forgotten. It keeps g, which must not change any more.
+	// forgotten. G is read before Define returns.
 	//
 	// Errors: those of program.Graph.Check, and of a session that is lost.
 	Define(g *program.Graph) (uint64, error)

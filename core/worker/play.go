@@ -116,7 +116,7 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 			return nil, nil
 		}
 		g := &gang{w: w, session: session}
-		err := w.arrange(g, n.play(g, func(object uint64) uint64 { return object }))
+		err := w.arrange(g, n.play(&played{first: 1})) // its objects keep their numbers
 		return g.queues, err
 	}
 	t := &transfer{shape: pn.Transfer.Shape}
@@ -143,18 +143,18 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 }
 
 // play makes a run of a node.
-func (n *node) play(g *gang, object func(uint64) uint64) *run {
-	r := &run{name: n.run.Program, first: object(n.first), inputs: make([]uint64, len(n.run.Inputs)), kept: n.kept,
+func (n *node) play(d *played) *run {
+	r := &run{name: n.run.Program, first: d.object(n.first), inputs: make([]uint64, len(n.run.Inputs)), kept: n.kept,
 		only: uint32(n.run.Only + 1), trace: n.run.Trace}
 	for i, id := range n.run.Inputs {
 		if id != 0 {
-			r.inputs[i] = object(id)
+			r.inputs[i] = d.object(id)
 		}
 	}
 	for _, m := range n.mixed {
 		one := &wire.Mixed{Argument: m.Argument}
 		for _, p := range m.Pieces {
-			one.Pieces = append(one.Pieces, &wire.Piece{Object: object(p.Object), Rows: p.Rows})
+			one.Pieces = append(one.Pieces, &wire.Piece{Object: d.object(p.Object), Rows: p.Rows})
 		}
 		r.mixed = append(r.mixed, one)
 	}
@@ -162,13 +162,13 @@ func (n *node) play(g *gang, object func(uint64) uint64) *run {
 }
 
 // playTransfer makes a transfer of a node the gang's work.
-func (n *node) playTransfer(g *gang, object func(uint64) uint64) error {
-	t := &transfer{object: object(n.first), shape: n.shape, memory: n.memory}
+func (n *node) playTransfer(g *gang, d *played) error {
+	t := &transfer{object: d.object(n.first), shape: n.shape, memory: n.memory}
 	legs := make(map[*queue]*leg, len(n.moves))
 	moves := make([]move, len(n.moves))
 	for i, v := range n.moves {
 		moves[i] = *v
-		moves[i].source, moves[i].local = object(v.source), nil
+		moves[i].source, moves[i].local = d.object(v.source), nil
 		t.add(g, legs, &moves[i])
 	}
 	return t.lay(g)
@@ -262,9 +262,9 @@ func (w *Worker) play(d *played) {
 func (w *Worker) playNode(d *played, n *node, g *gang) {
 	var err error
 	if n.run != nil {
-		err = w.arrange(g, n.play(g, d.object))
+		err = w.arrange(g, n.play(d))
 	} else {
-		err = n.playTransfer(g, d.object)
+		err = n.playTransfer(g, d)
 	}
 	if w.enlist(g, err) {
 		for i, q := range g.queues {
