@@ -98,7 +98,7 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
 // pp_import gives arrays that were held as symbols; it takes them.
 bool pp_symbolic(const pw_held* held);
 PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held);
-// pp_compiled counts time for the capture that a compile is part of.
+// pp_compiled counts the time of a compile, for captures that it may be a part of.
 int64_t pp_clock(void);
 void pp_compiled(int64_t begin);
 

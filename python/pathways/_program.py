@@ -372,7 +372,7 @@ class Lowered:
 class Cost:
     """What first calls of a program cost, in seconds of this process.
 
-    `compile` is a part of `capture`: what compiled computations that were not compiled before took.
+    `compile` is a part of `capture`: what this process compiled meanwhile.
     """
 
     captures: int
