@@ -58,7 +58,7 @@ class Settings:
                 raise PathwaysError(
                     "INVALID_ARGUMENT",
                     f"devices and memory_limit are for the devices of this machine, and the address {address!r} names "
-                    "a cluster; leave them out, and give `pathways worker` or `pathways up` --devices and --memory-limit",
+                    "a cluster; leave them out, and give --devices and --memory-limit to its workers",
                 )
         return Settings(address, devices, memory_limit)
 
