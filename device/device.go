@@ -153,6 +153,15 @@ type Buffer interface {
 	Close()
 }
 
+// Viewer is a Buffer that the host may be able to read where it is.
+type Viewer interface {
+	// View gives the contents, dense and row-major, once Ready has fired without an
+	// error; nil where the host cannot reach them, or they lie in another way. The
+	// bytes are valid until the buffer is closed, deleted or donated, and are not to
+	// be written.
+	View() []byte
+}
+
 // Executable is a compiled, loaded computation.
 type Executable interface {
 	Name() string

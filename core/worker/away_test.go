@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -29,6 +30,7 @@ type inline struct {
 	handle  func(*device.CollectiveCall)
 	entered chan int32 // launches that wait in a collective
 	slow    *slow      // computations that do not run within Execute
+	view    bool       // of their results
 	order   []int32    // of launches
 }
 
@@ -77,6 +79,7 @@ func (e *fires) fire(err error) {
 type promised struct {
 	device.Buffer
 	ready  *fires
+	data   []byte // ramp(1) where it is nil
 	closed atomic.Bool
 }
 
@@ -90,11 +93,19 @@ func (b *promised) ToHost(dst []byte) (device.Event, error) {
 	e := new(fires)
 	b.ready.Then(func(err error) {
 		if err == nil {
-			copy(dst, floats(ramp(1)))
+			copy(dst, cmp.Or(string(b.data), string(floats(ramp(1)))))
 		}
 		e.fire(err)
 	})
 	return e, nil
+}
+
+// viewed is one that the host can read where it is, and no other way.
+type viewed struct{ *promised }
+
+func (viewed) View() []byte { return floats(ramp(1)) }
+func (viewed) ToHost([]byte) (device.Event, error) {
+	panic("it is to be read where it is")
 }
 
 func there() *promised { return &promised{ready: &fires{fired: true}} }
@@ -112,8 +123,10 @@ func (d *inline) Load(_ context.Context, name []byte) (device.Executable, error)
 	return &inlineProgram{d: d, name: string(name)}, nil
 }
 func (d *inline) FromHost(h device.Host) (device.Buffer, error) {
+	b := there()
+	b.data = slices.Clone(h.Data)
 	h.Done()
-	return there(), nil
+	return b, nil
 }
 
 type inlineProgram struct {
@@ -142,7 +155,11 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 		d.slow.begun[r.LaunchID] = e
 		d.slow.some.Broadcast()
 		d.slow.mu.Unlock()
-		return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
+		var out device.Buffer = &promised{ready: e}
+		if d.view {
+			out = viewed{out.(*promised)}
+		}
+		return &device.Results{Outputs: [][]device.Buffer{{out}}, Done: []device.Event{e}}, nil
 	}
 	done := make(chan error, 1)
 	d.handle(&device.CollectiveCall{Launch: r.LaunchID, Spec: everyone.String(), Operands: [][]byte{make([]byte, 4)}, Results: [][]byte{make([]byte, 4)},
@@ -239,14 +256,15 @@ func TestEndsWhileItWaits(t *testing.T) {
 // What a transfer moves comes out of a device that waits in a collective, and so
 // does the news that it cannot.
 func TestTransferWhileItWaits(t *testing.T) {
-	for _, whole := range []bool{true, false} {
+	for _, how := range []string{"whole", "boxes", "boxes, read in place"} {
 		for _, why := range []error{nil, status.New(status.DataLoss, "no luck")} {
-			t.Run(fmt.Sprintf("whole %v, error %v", whole, why), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, error %v", how, why), func(t *testing.T) {
 				s, d := newInline(t)
+				d[0].view = how == "boxes, read in place"
 				one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
 				shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 				m := &wire.Move{Source: 1, From: 0, To: 1}
-				if !whole {
+				if how != "whole" {
 					m.Shard, m.Start, m.Size, m.At = shard, []int64{0}, []int64{4}, []int64{0}
 				}
 				two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{m}}, 0, 1)
@@ -259,6 +277,9 @@ func TestTransferWhileItWaits(t *testing.T) {
 					if err := s.wait(g, 0, 1); status.CodeOf(err) != status.CodeOf(why) {
 						t.Errorf("gang %d: %v, want %v", g, err, why)
 					}
+				}
+				if got, err := s.fetch(1, 5, 2, 1, 4); why == nil && (err != nil || !slices.Equal(got, ramp(1))) {
+					t.Errorf("%v came, %v", got, err)
 				}
 				if err := s.wait(one, 0); status.CodeOf(err) != status.CodeOf(why) {
 					t.Error(err)

@@ -233,7 +233,7 @@ func (q *queue) transfer(p part) bool {
 		switch s := sources[i]; {
 		case !v.whole:
 			boxes[s] = append(boxes[s], v)
-			continue // it stays read until its bytes are on the host
+			continue // it stays read until the boxes are out of it
 		case v.local != nil:
 			q.copyTo(g, t, s, v)
 			q.sent(g, l, nil)
@@ -425,14 +425,41 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 	e.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
-// sendBoxes brings a shard to the host once and sends its boxes from there.
+// sendBoxes sends boxes of a shard: from where it is, if the host can read it there,
+// or else from a copy on the host.
 func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
 	t := g.work.(*transfer)
+	read := func() {
+		for range moves {
+			q.read(s)
+		}
+	}
+	send := func(host transport.Block) { // the copies may take long, and the driver's goroutine is not ours
+		go q.pushBoxes(g, t, l, host, moves)
+	}
+	if v, ok := s.buf.(device.Viewer); ok {
+		s.buf.Ready().Then(func(err error) {
+			if err != nil {
+				q.soon(func() {
+					read()
+					q.failBoxes(g, t, l, moves, err)
+				})
+			} else if data := v.View(); data != nil { // the shard stays read until the boxes are out of it
+				send(transport.Block{Data: data, Release: read})
+			} else {
+				q.soon(func() { q.copyBoxes(g, t, l, s, moves, read, send) })
+			}
+		})
+		return
+	}
+	q.copyBoxes(g, t, l, s, moves, read, send)
+}
+
+// copyBoxes brings a shard to the host once, and has its boxes sent from there.
+func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *shard, moves []*move, read func(), send func(transport.Block)) {
 	host := pinned(s.buf.Shape().HostBytes())
 	e, err := s.buf.ToHost(host.Data)
-	for range moves {
-		q.read(s)
-	}
+	read()
 	if err != nil {
 		host.Release()
 		q.failBoxes(g, t, l, moves, err)
@@ -444,34 +471,49 @@ func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
 			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
 			return
 		}
-		// The copies may take long, and the driver's goroutine is not ours.
-		go q.pushBoxes(g, t, l, host, moves)
+		send(host)
 	})
 }
 
-// pushBoxes sends boxes of an array on the host.
+// pushBoxes sends boxes of an array on the host, which it lets go of when they are
+// out of it.
 func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
-	done := func(err error) { // on the queue's goroutine
+	free := func() { // by whoever has the queue, once a box
 		if left--; left == 0 {
 			host.Release()
 		}
-		q.sent(g, l, err)
 	}
 	for _, v := range moves {
 		out := v.box()
 		if v.local != nil {
 			out.copy(v.local.makes.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
 			v.queue.soon(func() { v.queue.got(g, t, v.local) })
-			q.soon(func() { done(nil) })
+			q.soon(func() {
+				free()
+				q.sent(g, l, nil)
+			})
 			continue
 		}
 		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
 		out.at = make([]int64, len(v.size))
+		var taken atomic.Bool // somebody frees it
 		q.w.config.Exchange.Push(v.to.worker, key, v.bytes(), func(dst []byte, written func(error)) {
+			if !taken.CompareAndSwap(false, true) {
+				written(status.New(status.Cancelled, "the transfer has ended"))
+				return
+			}
 			out.copy(dst, v.size, host.Data, width(t.shape))
+			q.soon(free)
 			written(nil)
-		}, func(err error) { q.soon(func() { done(err) }) })
+		}, func(err error) {
+			q.soon(func() {
+				if taken.CompareAndSwap(false, true) {
+					free()
+				}
+				q.sent(g, l, err)
+			})
+		})
 	}
 	if err := g.failure(); err != nil {
 		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)

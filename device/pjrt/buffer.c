@@ -90,6 +90,10 @@ pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_
   return status;
 }
 
+pwdrv_status pwdrv_buffer_pointer(const PJRT_Api* api, PJRT_Buffer* buffer, void** pointer) {
+  PWDRV_DO(PJRT_Buffer_UnsafePointer, args.buffer = buffer, *pointer = (void*)args.buffer_pointer);
+}
+
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event) {
   PWDRV_DO(PJRT_Buffer_ReadyEvent, args.buffer = buffer, *event = args.event);
 }

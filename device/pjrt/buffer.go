@@ -4,6 +4,7 @@ package pjrt
 import "C"
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -203,6 +204,27 @@ func (b *Buffer) Order() ([]int64, error) {
 	p := b.client.plugin
 	err := p.check(C.pwdrv_buffer_order(p.api, b.raw, (*C.int64_t)(unsafe.SliceData(order)), C.size_t(len(order))))
 	return order, err
+}
+
+// View implements device.Viewer for arrays in the memory of a CPU.
+func (b *Buffer) View() []byte {
+	c := b.client
+	if c.platform != "cpu" || b.shape.DType.Bits() < 8 || b.bytes == 0 || b.bytes != b.shape.HostBytes() {
+		return nil
+	}
+	order, err := b.Order()
+	if err != nil || !slices.IsSortedFunc(order, func(a, b int64) int { return cmp.Compare(b, a) }) {
+		return nil
+	}
+	if b.useContents() != nil {
+		return nil
+	}
+	defer b.release()
+	var pointer unsafe.Pointer
+	if c.plugin.check(C.pwdrv_buffer_pointer(c.plugin.api, b.raw, &pointer)) != nil || pointer == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(pointer), b.bytes)
 }
 
 // Ready fires when the contents are there, or with the error of what should

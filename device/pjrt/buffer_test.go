@@ -100,6 +100,34 @@ func TestNarrow(t *testing.T) {
 	})
 }
 
+// TestView reads buffers where they are, as far as they lie dense and row-major.
+func TestView(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		x := compile(t, c, mlir("both", `
+  func.func public @main(%x: tensor<2x3xf32>) -> (tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"}, tensor<2x3xf32>) {
+    %r = stablehlo.add %x, %x : tensor<2x3xf32>
+    return %r, %r : tensor<2x3xf32>, tensor<2x3xf32>
+  }`), nil)
+		in := put(t, c, device.Host{Shape: f32(2, 3), Data: floats(0, 1, 2, 3, 4, 5)})
+		out := run(t, x, []device.Buffer{in}).Outputs[0]
+		narrow := put(t, c, device.Host{Shape: shape.Shape{DType: shape.S4, Dims: []int64{2}}, Data: []byte{1, 2}})
+		for i, b := range []device.Buffer{in, out[0], out[1], narrow} {
+			if err := b.Ready().Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			want := [][]byte{floats(0, 1, 2, 3, 4, 5), nil, floats(0, 2, 4, 6, 8, 10), nil}[i]
+			if got := b.(device.Viewer).View(); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
+				t.Errorf("buffer %d is seen as %v, want %v", i, got, want)
+			}
+		}
+		in.Close()
+		if got := in.View(); got != nil {
+			t.Errorf("a closed buffer is seen as %v", got)
+		}
+	})
+}
+
 // TestLayout reads a buffer that lies column by column on its device.
 func TestLayout(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
