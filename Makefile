@@ -99,6 +99,10 @@ bench-c: $(VENV)/.installed ## measure a tiny run through the C API against the 
 	TF_CPP_MIN_LOG_LEVEL=3 PATHWAYS_PLUGIN=$$($(VENV)/bin/python -c 'from pathways import _native; print(_native.info()["plugin"]["path"])') \
 		out/overhead
 
+.PHONY: bench-paper
+bench-paper: $(VENV)/.installed $(PEERS)/.installed ## repeat the paper's dispatch experiments; writes out/paper/README.md
+	GO=$(GO) $(VENV)/bin/python tests/bench/paper.py $(BENCH)
+
 .PHONY: bench-peers
 bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 1.4 GB
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -24,7 +25,12 @@ type stream struct {
 }
 
 func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) *stream {
-	c := cluster.InProcess{Drivers: simulated(b, workers, 4), Lease: -1, Sequential: sequential}
+	return newStreamOf(b, simulated(b, workers, 4), 4*workers, 0, delay, sequential)
+}
+
+// newStreamOf is of computations that take cost on so many devices.
+func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay time.Duration, sequential bool) *stream {
+	c := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: sequential}
 	if delay > 0 {
 		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return delay }}
 	}
@@ -34,9 +40,9 @@ func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) 
 	}
 	b.Cleanup(l.Close)
 	s := connect(b, l, "client")
-	devices := upTo(4 * workers)
-	return &stream{s: s, x: s.vector(devices, ramp),
-		step: s.program(sim.Program{Name: "step", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, devices...)}
+	all := upTo(devices)
+	return &stream{s: s, x: s.vector(all, ramp),
+		step: s.program(sim.Program{Name: "step", Gang: true, Cost: &cost, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, all...)}
 }
 
 // run runs gangs, of which so many are under way at once.
@@ -94,22 +100,22 @@ func BenchmarkGangs(b *testing.B) {
 	}
 }
 
-// A chain of 128 computations that add one to an array, over eight workers with one
-// simulated device each: defined once and played, and submitted one by one, in
-// turns. Each play or chain ends before the next begins. Ratio is how many times
+// A chain of 128 computations that add one to an array on all devices, which are
+// simulated: defined once and played, and submitted one by one, in turns. Each play or chain ends before the next begins. Ratio is how many times
 // faster the play is.
 func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
-	for _, workers := range []int{1, 8} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
-			l, err := cluster.InProcess{Drivers: simulated(b, workers, 1), Lease: -1}.Start(b.Context())
+	for _, size := range []struct{ workers, each int }{{1, 1}, {8, 1}, {4, 4}, {32, 4}, {128, 4}, {512, 4}} {
+		b.Run(fmt.Sprintf("workers=%d/each=%d", size.workers, size.each), func(b *testing.B) {
+			l, err := cluster.InProcess{Drivers: simulated(b, size.workers, size.each), Lease: -1}.Start(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(l.Close)
 			s := connect(b, l, "client")
-			devices := upTo(workers)
-			one, x := s.program(addOne, devices...), s.vector(devices, ramp)
+			devices, step := upTo(size.workers*size.each), addOne
+			step.Gang = true
+			one, x := s.program(step, devices...), s.vector(devices, ramp)
 			d := draw(1)
 			y := uint64(1)
 			for range nodes {
@@ -160,4 +166,35 @@ func processTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(t.Nano())
+}
+
+// How much of the time devices compute, where a computation takes so long on all of
+// them and each reads the results of the one before: 1 is what a program of its own
+// on every host would reach at best. The devices are simulated, and take the time
+// that they say; client, controller and workers share this machine.
+func BenchmarkParity(b *testing.B) {
+	for _, size := range []struct {
+		workers, each int
+		costs         []time.Duration // in microseconds
+	}{{16, 8, []time.Duration{100, 200, 500, 1000, 2000}}, {512, 4, []time.Duration{1000, 2000, 3000, 5000, 10000}}} {
+		for _, cost := range size.costs {
+			cost *= time.Microsecond
+			b.Run(fmt.Sprintf("workers=%d/cost=%v", size.workers, cost), func(b *testing.B) {
+				drivers := simulatedOn(b, size.workers, sim.Options{Devices: size.each, Island: sim.NewIsland(sim.Real, 1)})
+				b.Cleanup(func() {
+					for _, d := range drivers {
+						d.Close()
+					}
+				})
+				m := newStreamOf(b, drivers, size.workers*size.each, cost, 0, false)
+				m.run(b, 2, 64)
+				m.took = 0
+				b.ResetTimer()
+				m.run(b, b.N, 64)
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)*cost.Seconds()/m.took.Seconds(), "share")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
 }

@@ -7,16 +7,33 @@ from zeros, every participant therefore holds the number of computations done: e
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-CHAIN = 128  # computations in one fused program
+CHAIN = 128  # computations in one fused program, or in one chain of programs
+
+
+class Programs(dict):
+    """Programs by name; those of some length are made when they are asked for."""
+
+    def __init__(self, of, made):
+        super().__init__(of)
+        self.made = made
+
+    def __missing__(self, name):
+        kind, _, length = name.partition(":")
+        self[name] = program = self.made[kind](int(length))
+        return program
 
 
 def programs(devices):
-    """Gives the programs on these devices by name, and their first argument."""
+    """Gives the programs on these devices by name, and their first argument.
+
+    "work:k" is a computation behind k steps of a loop, to take as long as one likes.
+    """
     n = len(devices)
     mesh = Mesh(np.array(devices), ("d",))
     sharding = NamedSharding(mesh, P("d"))
@@ -35,21 +52,32 @@ def programs(devices):
     def loop(x):
         return lax.fori_loop(0, CHAIN, lambda _, v: reduce(v), x)
 
+    def work(steps):
+        def busy(x):
+            y = lax.fori_loop(0, steps, lambda _, v: lax.cos(v), jnp.broadcast_to(x, (256,)))
+            return reduce(x + 0 * y[:1])
+
+        return on_each(busy)
+
     def on_each(f):
         return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
 
     zeros = jax.make_array_from_callback((n,), sharding, lambda at: np.zeros(n, np.float32)[at])
-    return {"add": jax.jit(add), "reduce": on_each(reduce), "fused": on_each(fused), "loop": on_each(loop)}, zeros
+    of = {"add": jax.jit(add), "reduce": on_each(reduce), "fused": on_each(fused), "loop": on_each(loop)}
+    return Programs(of, {"work": work}), zeros
 
 
 def computations(program, calls):
     """How many computations some calls of a program are."""
-    return calls * (CHAIN if program in ("fused", "loop") else 1)
+    kind, _, length = program.partition(":")
+    if kind == "stages":
+        return calls * int(length)
+    return calls * (CHAIN if kind in ("fused", "loop", "chained", "chained add") else 1)
 
 
 def check(program, calls, values):
     """Raises where a participant's value is not the number of computations done since zero."""
-    want = computations(program, calls)
+    want = 0 if program.startswith("moves:") else computations(program, calls)
     if any(value != want for value in values):
         raise ValueError(f"{program}: {calls} calls from 0 gave {list(values)}, want {want} at each participant")
 
@@ -68,3 +96,36 @@ def chain(f, x, calls, sync):
 def values(x):
     """The values of this process's participants."""
     return [float(np.asarray(shard.data)[0]) for shard in x.addressable_shards]
+
+
+def join(rank, n, port):
+    """Makes this process one of n whose devices are one list, with gloo between them."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", n, rank)
+
+
+class Participant:
+    """One of the processes that Ray or Monarch drives: it keeps the state, and computes on its own device.
+
+    With a port, it is joined to the others by gloo, and has programs with collectives too.
+    """
+
+    def __init__(self, rank=0, n=1, port=0):
+        if port:
+            join(rank, n, port)
+        alone, self.zero = programs(jax.local_devices()[:1])
+        self.programs = {"add": (alone["add"], self.zero)}
+        if port:
+            together, zeros = programs(jax.devices())
+            self.programs |= {name: (together[name], zeros) for name in ("reduce", "fused", "loop")}
+        self.x = self.zero
+
+    def begin(self, program):
+        self.x = self.programs[program][1]
+
+    def run(self, program):
+        self.x = self.programs[program][0](self.x)
+        self.x.block_until_ready()
+
+    def value(self):
+        return values(self.x)[0]

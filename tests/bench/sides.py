@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -84,3 +85,10 @@ def serve(stream, answer, first=None):
 def leave_out(stream, why):
     """Says that this side cannot run here."""
     print(json.dumps({"left out": why}), file=stream, flush=True)
+
+
+def free_port():
+    """A TCP port that nobody has at this moment."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]

@@ -6,7 +6,6 @@ collectives.
 """
 
 import pathlib
-import socket
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -17,9 +16,7 @@ stream = sides.answers()
 
 
 def front(n):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = sides.free_port()
     ranks = [sides.Side([sys.executable, __file__, str(n), str(rank), str(port)]) for rank in range(n)]
 
     def answer(**asked):
@@ -38,8 +35,7 @@ def rank(n, rank, port):
     import computation
     import jax
 
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{port}", n, rank)
+    computation.join(rank, n, port)
     programs, zeros = computation.programs(jax.devices())
 
     def answer(program, calls, sync):

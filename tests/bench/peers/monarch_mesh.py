@@ -20,49 +20,49 @@ except ImportError as error:
 
 
 class Host(Actor):
-    def __init__(self):
+    def __init__(self, n: int, port: int):
         import computation
-        import jax
+        from monarch.actor import current_rank
 
-        programs, self.zeros = computation.programs(jax.devices()[:1])
-        self.f, self.x = programs["add"], self.zeros
-
-    @endpoint
-    def zero(self) -> None:
-        self.x = self.zeros
+        self.participant = computation.Participant(current_rank().rank, n, port)
 
     @endpoint
-    def add(self) -> None:
-        self.x = self.f(self.x)
-        self.x.block_until_ready()
+    def begin(self, program: str) -> None:
+        self.participant.begin(program)
+
+    @endpoint
+    def run(self, program: str) -> None:
+        self.participant.run(program)
 
     @endpoint
     def value(self) -> float:
-        return float(self.x[0])
+        return self.participant.value()
 
 
 def main():
+    """With a second argument, its processes are joined by gloo and have programs with collectives."""
     stream = sides.answers()
     import computation
 
-    mesh = this_host().spawn_procs(per_host={"gpus": int(sys.argv[1])})
-    hosts = mesh.spawn("hosts", Host)
+    n, joined = int(sys.argv[1]), len(sys.argv) > 2
+    mesh = this_host().spawn_procs(per_host={"gpus": n})
+    hosts = mesh.spawn("hosts", Host, n, sides.free_port() if joined else 0)
 
     def answer(program, calls, sync):
-        hosts.zero.call().get()
+        hosts.begin.call(program).get()
         start = time.perf_counter()
         for _ in range(calls - 1):
             if sync:
-                hosts.add.call().get()
+                hosts.run.call(program).get()
             else:
-                hosts.add.broadcast()
-        hosts.add.call().get()
+                hosts.run.broadcast(program)
+        hosts.run.call(program).get()
         seconds = time.perf_counter() - start
         computation.check(program, calls, [value for _, value in hosts.value.call().get()])
         return {"seconds": seconds}
 
     try:
-        hosts.zero.call().get()
+        hosts.begin.call("add").get()
         sides.serve(stream, answer, {"version": importlib.metadata.version("torchmonarch")})
     finally:
         mesh.stop().get()

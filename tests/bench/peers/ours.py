@@ -11,14 +11,55 @@ stream = sides.answers()
 
 import pathways  # noqa: E402, I001
 import jax  # noqa: E402
+import numpy as np  # noqa: E402
 
 import computation  # noqa: E402
 
 programs, zeros = computation.programs(jax.devices())
 
 
+def chained(name):
+    """A program of CHAIN nodes, each of which is one of the programs."""
+
+    @pathways.program
+    def chain(x):
+        for _ in range(computation.CHAIN):
+            x = programs[name](x)
+        return x
+
+    return chain
+
+
+def stages(compute):
+    """Makes programs that bring a value from device to device, and add one on each, or nothing."""
+
+    def of(n):
+        @pathways.program
+        def through(x):
+            for device in jax.devices()[:n]:
+                x = jax.device_put(x, device)
+                if compute:
+                    x = add(x)
+            return x
+
+        return through
+
+    return of
+
+
+add = jax.jit(lambda x: x + np.float32(1))
+programs |= {"chained": chained("reduce"), "chained add": chained("add")}
+programs.made |= {"stages": stages(True), "moves": stages(False)}
+
+
+def first(program):
+    if program.partition(":")[0] in ("stages", "moves"):
+        return jax.device_put(np.zeros(1, np.float32), jax.devices()[0])
+    return zeros
+
+
 def answer(program, calls, sync):
-    x, seconds = computation.chain(programs[program], zeros, calls, sync)
+    x, seconds = computation.chain(programs[program], first(program), calls, sync)
     computation.check(program, calls, computation.values(x))
     return {"seconds": seconds}
 

@@ -1,5 +1,10 @@
-"""Ray: N actors of one device, driven through a compiled graph."""
+"""Ray: N actors of one device, driven through a compiled graph.
 
+With --joined, gloo joins them and they have programs with collectives; with --chain, an execution of the graph runs the
+program so many times, each a node of its own.
+"""
+
+import argparse
 import collections
 import os
 import pathlib
@@ -15,7 +20,12 @@ import computation  # noqa: E402
 import sides  # noqa: E402
 
 stream = sides.answers()
-N = int(sys.argv[1])
+parser = argparse.ArgumentParser()
+parser.add_argument("actors", type=int)
+parser.add_argument("--joined", action="store_true")
+parser.add_argument("--chain", type=int, default=1)
+said = parser.parse_args()
+N = said.actors
 WINDOW = 32  # executions in flight; more or fewer were no faster
 
 # Ray gives its workers the priority 15 by default, and would lose to everyone here.
@@ -31,34 +41,30 @@ except ImportError as error:
 
 @ray.remote(num_cpus=1)
 class Host:
-    def __init__(self):
+    def __init__(self, rank, n, port):
         import computation
-        import jax
 
-        programs, self.zeros = computation.programs(jax.devices()[:1])
-        self.add, self.x = programs["add"], self.zeros
+        self.participant = computation.Participant(rank, n, port)
 
     def pid(self):
         return os.getpid()
 
     def step(self, what):
-        """Adds; or begins anew; or gives the value."""
-        if what == "add":
-            self.x = self.add(self.x)
-            self.x.block_until_ready()
-            return None
-        if what == "zero":
-            self.x = self.zeros
-            return None
-        return float(self.x[0])
+        """Runs a program; or begins one anew, "0 name"; or gives the value, "?". The next step of a chain is given what
+        this one gives."""
+        if what == "?":
+            return self.participant.value()
+        if isinstance(what, str):
+            self.participant.begin(what[2:]) if what.startswith("0 ") else self.participant.run(what)
+        return what
 
 
-def execute(calls, window):
+def execute(what, calls, window):
     """Executes the graph with at most so many executions in flight, and gives the seconds until the last has ended."""
     flying = collections.deque()
     start = time.perf_counter()
     for _ in range(calls):
-        flying.append(graph.execute("add"))
+        flying.append(graph.execute(what))
         if len(flying) == window:
             ray.get(flying.popleft())
     while flying:
@@ -67,11 +73,12 @@ def execute(calls, window):
 
 
 def answer(program, calls, sync):
+    chained = program == "chained"
     signal_hosts(signal.SIGCONT)
     try:
-        ray.get(graph.execute("zero"))
-        seconds = execute(calls, 1 if sync else WINDOW)
-        computation.check(program, calls, ray.get(graph.execute("value")))
+        execute("0 " + ("reduce" if chained else program), 1, 1)
+        seconds = execute("reduce" if chained else program, calls, 1 if sync else WINDOW)
+        computation.check(program, calls, ray.get(graph.execute("?")))
     finally:
         signal_hosts(signal.SIGSTOP)
     return {"seconds": seconds}
@@ -94,12 +101,16 @@ with tempfile.TemporaryDirectory(prefix="ray-") as directory:
         _temp_dir=directory,
         runtime_env={"env_vars": {"PYTHONPATH": HERE}},
     )
-    hosts = [Host.remote() for _ in range(N)]
+    port = sides.free_port() if said.joined else 0
+    hosts = [Host.remote(rank, N, port) for rank in range(N)]
     pids = ray.get([host.pid.remote() for host in hosts])
     with InputNode() as given:
-        nodes = MultiOutputNode([host.step.bind(given) for host in hosts])
-    graph = nodes.experimental_compile(_max_inflight_executions=2 * WINDOW)
-    execute(WINDOW, WINDOW)  # compiles
+        nodes = [given] * N
+        for _ in range(said.chain):
+            nodes = [host.step.bind(node) for host, node in zip(hosts, nodes, strict=True)]
+    graph = MultiOutputNode(nodes).experimental_compile(_max_inflight_executions=2 * WINDOW)
+    execute("0 add", 1, 1)
+    execute("add", WINDOW, WINDOW)  # compiles
     try:
         signal_hosts(signal.SIGSTOP)
         sides.serve(stream, answer, {"version": ray.__version__})

@@ -1,0 +1,384 @@
+"""Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
+
+    python tests/bench/paper.py [--quick] [--figures 5,6,7] [--out out/paper]
+
+Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
+processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
+told to.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import cluster  # noqa: E402
+import computation  # noqa: E402
+import fresh  # noqa: E402
+import gobench  # noqa: E402
+import sides  # noqa: E402
+
+PEERS = cluster.PEERS
+# One line of figure 5: a system, how it is driven, and the program that its process is asked for.
+LINES = {
+    "Open Pathways, OpByOp": ("ours", "reduce"),
+    "Open Pathways, Chained": ("ours", "chained"),
+    "Open Pathways, Fused": ("ours", "fused"),
+    "JAX with gloo, OpByOp": ("gloo", "reduce"),
+    "JAX with gloo, Fused": ("gloo", "fused"),
+    "JAX in one process, OpByOp": ("one", "reduce"),
+    "JAX in one process, Fused": ("one", "fused"),
+    "Ray compiled graph, OpByOp": ("ray", "reduce"),
+    "Ray compiled graph, Chained": ("ray chain", "chained"),
+    "Ray compiled graph, Fused": ("ray", "fused"),
+    "Monarch, OpByOp": ("monarch", "reduce"),
+    "Monarch, Fused": ("monarch", "fused"),
+    "Open Pathways, add only, OpByOp": ("ours", "add"),
+    "Open Pathways, add only, Chained": ("ours", "chained add"),
+    "Ray compiled graph, add only": ("ray", "add"),
+    "Monarch, add only": ("monarch", "add"),
+}
+
+
+def command(system, workers, directory):
+    """The command of a system's process."""
+    if system == "one":
+        return [sys.executable, PEERS / "jax_one.py", str(workers)]
+    if system in ("ray", "ray chain"):
+        chain = ["--chain", str(computation.CHAIN)] if system == "ray chain" else []
+        return [cluster.PEERS_PYTHON, PEERS / "ray_graph.py", str(workers), "--joined", *chain]
+    if system == "monarch":
+        return [cluster.PEERS_PYTHON, PEERS / "monarch_mesh.py", str(workers), "joined"]
+    if system == "sequential":
+        up = cluster.command("ours", workers, directory)
+        at = up.index("--")
+        return [*up[:at], "--cluster", "sequential", "--dispatch", "sequential", *up[at:]]
+    return cluster.command(system, workers, directory)
+
+
+@contextlib.contextmanager
+def started(systems, workers):
+    """Gives those of the systems that run here, and why the others do not."""
+    with tempfile.TemporaryDirectory(prefix="paper-") as directory, contextlib.ExitStack() as stack:
+        running, missing = {}, {}
+        stack.callback(lambda: sides.close(running.values()))
+        for system in systems:
+            if system.startswith(("ray", "monarch")) and not cluster.PEERS_PYTHON.exists():
+                missing[system] = "make bench-peers installs it"
+                continue
+            of = "pathways" if system in ("ours", "sequential") else "jaxlib"
+            env = fresh.environment(of) | {"TMPDIR": directory}
+            for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
+                env.pop(name, None)
+            running[system] = sides.Side(command(system, workers, directory), env)
+        for system in list(running):
+            try:
+                why = running[system].hear().get("left out")
+            except sides.Ended as error:
+                why = error
+            if why:
+                missing[system] = str(why)
+                running.pop(system).close()
+        yield running, missing
+
+
+def turns(running, lines, rounds, seconds):
+    """Gives the computations a second of each line, {"median", "low", "high"}; the lines take turns.
+
+    A line is (system, program, sync).
+    """
+    calls, rates = {}, {}
+    for line in lines:
+        system, program, sync = line
+        if system not in running:
+            continue
+        try:
+            calls[line] = cluster.calls_of(running[system], {"program": program, "sync": sync}, seconds)
+        except sides.Ended as error:  # a peer may be unable to; the others go on
+            print(f"{system} is left out from {program} on: {error}", file=sys.stderr)
+            running.pop(system).close()
+    lines = [line for line in lines if line[0] in running]
+    for i in range(rounds):
+        at = i % max(len(lines), 1)
+        for line in lines[at:] + lines[:at]:
+            system, program, sync = line
+            took = running[system].ask(program=program, calls=calls[line], sync=sync)["seconds"]
+            rates.setdefault(line, []).append(computation.computations(program, calls[line]) / took)
+    return {line: cluster.spread(values) for line, values in rates.items()}
+
+
+def paragraph(text):
+    return [*textwrap.wrap(text, 120), ""]
+
+
+def table(heads, rows):
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def rate(got):
+    return f"{got['median']:,.0f}" if got else "–"
+
+
+def verdict(text, reached):
+    return f"- {text}: **{'reached' if reached else 'missed'}**"
+
+
+# ---- Figure 5: computations a second against the number of workers.
+
+
+def figure5(quick):
+    rounds, seconds = (2, 0.1) if quick else (7, 0.3)
+    got, missing = {}, {}
+    for workers in (1, 2, 8) if quick else (1, 2, 4, 8):
+        systems = sorted({system for system, _ in LINES.values()})
+        with started(systems, workers) as (running, why):
+            missing |= why
+            lines = [(system, program, False) for system, program in LINES.values() if system in running]
+            rates = turns(running, lines, rounds, seconds)
+        for name, (system, program) in LINES.items():
+            if spread := rates.get((system, program, False)):
+                got.setdefault(name, {})[workers] = spread
+                print(f"figure 5, {workers} workers: {name:36} {spread['median']:10,.0f}/s", flush=True)
+    simulated = {}
+    found = gobench.run("./core/cluster", "^BenchmarkPlay$", 1 if quick else 3, "0.3s")
+    for name, values in found.items():
+        at = dict(part.partition("=")[::2] for part in name.split("/")[1:])
+        for unit, title in (("runs/s", "OpByOp"), ("nodes/s", "Chained")):
+            devices = int(at["workers"]) * int(at["each"])
+            simulated.setdefault(title, {})[devices] = statistics.median(values[unit])
+    return {"rates": got, "missing": missing, "simulated": simulated}
+
+
+def page5(data, out):
+    rates = {name: {int(n): spread for n, spread in of.items()} for name, of in data["rates"].items()}
+    sizes = sorted({n for of in rates.values() for n in of})
+    rows = [[name, *(rate(of.get(n)) for n in sizes)] for name, of in rates.items()]
+    text = ["## Figure 5: computations a second", ""]
+    text += paragraph(
+        "An AllReduce of one number and an addition, each on the result of the one before. *OpByOp*: one call of the"
+        f" client each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one of one compiled"
+        " function of as many. *Add only* has no collective. Submitted without waiting; medians."
+    )
+    text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
+    last = sizes[-1]
+
+    def at(name):
+        return rates.get(name, {}).get(last, {}).get("median")
+
+    def compare(what, ours, factor, others):
+        have = {other: at(other) for other in others if at(other)}
+        if at(ours) and have:
+            best = max(have, key=have.get)
+            times = at(ours) / have[best]
+            text.append(verdict(f"{what}: {times:.2f} × {best}, wanted {factor} ×", times >= factor))
+
+    compare("Chained", "Open Pathways, Chained", 4, ["Ray compiled graph, OpByOp", "Ray compiled graph, Chained"])
+    compare("Fused", "Open Pathways, Fused", 1, ["JAX with gloo, Fused"])
+    compare("OpByOp", "Open Pathways, OpByOp", 2, ["Ray compiled graph, OpByOp", "Monarch, OpByOp"])
+    for n in sizes:
+        ours, theirs = (rates.get(name, {}).get(n) for name in ("Open Pathways, Chained", "JAX with gloo, OpByOp"))
+        if ours and theirs:
+            times = ours["median"] / theirs["median"]
+            said = f"Chained with {n} workers: {times:.2f} × JAX with gloo, OpByOp, wanted 1 ×"
+            text.append(verdict(said, times >= 1))
+    for system, why in data["missing"].items():
+        text.append(f"- {system} is left out: {why}")
+    if data["simulated"]:
+        counts = sorted({int(n) for of in data["simulated"].values() for n in of})
+        rows = [[title, *(f"{of.get(str(n), 0):,.0f}" for n in counts)] for title, of in data["simulated"].items()]
+        text.append("")
+        text += paragraph(
+            "Our control plane alone, with simulated devices whose computations take no time: client, controller and"
+            " all workers in one process of this machine; four devices a worker from 16 on."
+        )
+        text += [table(["devices", *counts], rows)]
+    with plotted(out / "figure5.png") as axes:
+        for name, of in rates.items():
+            style = {"Open Pathways": "-o", "JAX with gloo": "--s", "JAX in one process": ":d"}
+            axes.plot(list(of), [s["median"] for s in of.values()], style.get(name.split(",")[0], "-.^"), label=name)
+        axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="computations a second")
+        axes.set_xticks(sizes, sizes)
+        axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
+    return text
+
+
+# ---- Figure 6: the smallest computation at which throughput is that of multi-controller JAX.
+
+
+def figure6(quick):
+    rounds, seconds = (2, 0.2) if quick else (5, 0.5)
+    got = {}
+    for workers in (1, 8) if quick else (1, 2, 4, 8):
+        with started(["ours", "gloo"], workers) as (running, _):
+            for steps in (0, 30, 100, 300, 1000, 3000):
+                program = f"work:{steps}"
+                lines = [(system, program, False) for system in ("ours", "gloo")]
+                rates = turns(running, lines, rounds, seconds)
+                ours, gloo = (rates[line]["median"] for line in lines)
+                got.setdefault(workers, []).append({"steps": steps, "ours": ours, "gloo": gloo})
+                said = f"figure 6, {workers} workers, {1e6 / gloo:9.0f} µs: {ours / gloo:.2f} of JAX with gloo"
+                print(said, flush=True)
+    simulated = {}
+    found = gobench.run("./core/cluster", "^BenchmarkParity$", 1 if quick else 3, "0.3s")
+    for name, values in found.items():
+        _, workers, cost = name.split("/")
+        simulated.setdefault(workers.partition("=")[2], {})[cost.partition("=")[2]] = statistics.median(values["share"])
+    return {"real": got, "simulated": simulated}
+
+
+def page6(data, out):
+    text = ["## Figure 6: the smallest computation without a loss", ""]
+    text += paragraph(
+        "Each computation is an AllReduce behind a loop of some length. Throughput of ours by that of multi-controller"
+        " JAX with gloo, by the time that gloo's takes a computation:"
+    )
+    rows = []
+    for workers, points in data["real"].items():
+        cells = [f"{1e6 / p['gloo']:,.0f} µs: {p['ours'] / p['gloo']:.2f}" for p in points]
+        enough = next((p for i, p in enumerate(points) if all(q["ours"] / q["gloo"] >= 0.95 for q in points[i:])), None)
+        rows.append([workers, *cells, f"{1e6 / enough['gloo']:,.0f} µs" if enough else "none of these"])
+    count = max(len(points) for points in data["real"].values())
+    text += [table(["workers", *[""] * count, "95 % from"], rows), "", "![figure 6](figure6.png)", ""]
+    targets = {"16": ("128 devices on 16 workers", 0.5, 2.3), "512": ("2,048 devices on 512 workers", 3, 35)}
+    for workers, shares in data["simulated"].items():
+        name, target, theirs = targets[workers]
+        text += [f"Simulated, {name}: the part of the time that devices compute, by the time of a computation.", ""]
+        text += [table(list(shares), [[f"{share:.2f}" for share in shares.values()]]), ""]
+        good = [milliseconds(cost) for cost, share in shares.items() if share >= 0.95]
+        said = f"95 % from {min(good):g} ms" if good else "95 % at none of these"
+        reached = bool(good) and min(good) <= target
+        text += [verdict(f"{said}, wanted {target} ms (the paper: {theirs} ms)", reached), ""]
+    with plotted(out / "figure6.png") as axes:
+        for workers, points in data["real"].items():
+            ratios = [p["ours"] / p["gloo"] for p in points]
+            axes.plot([1e3 / p["gloo"] for p in points], ratios, "-o", label=f"{workers} workers")
+        axes.axhline(0.95, color="grey", linewidth=0.8)
+        axes.set(xscale="log", xlabel="ms a computation, multi-controller JAX", ylabel="throughput, of JAX with gloo")
+        axes.legend(fontsize=7)
+    return text
+
+
+def milliseconds(cost):
+    """Reads Go's way to write a duration."""
+    for unit, factor in (("µs", 1e-3), ("ms", 1), ("s", 1e3)):
+        if cost.endswith(unit):
+            return float(cost.removesuffix(unit)) * factor
+    raise ValueError(cost)
+
+
+# ---- Figure 7: parallel and sequential dispatch of a chain over workers.
+
+
+def figure7(quick):
+    rounds, seconds = (2, 0.1) if quick else (7, 0.3)
+    got = []
+    sizes = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
+    with started(["ours", "sequential"], sizes[-1]) as (running, _):
+        for stages in sizes:
+            lines = [(s, f"{p}:{stages}", True) for s in ("ours", "sequential") for p in ("stages", "moves")]
+            rates = turns(running, lines[:3], rounds, seconds)
+            parallel, moves, sequential = (rates[line]["median"] for line in lines[:3])
+            got.append({"stages": stages, "parallel": parallel, "sequential": sequential, "moves": moves * stages})
+            said = f"figure 7, {stages} stages: {1e6 / parallel:.0f} µs a stage"
+            print(f"{said}, {parallel / sequential:.2f} × sequential", flush=True)
+    return {"points": got}
+
+
+def page7(data, out):
+    points = data["points"]
+    text = ["## Figure 7: parallel and sequential dispatch", ""]
+    text += paragraph(
+        "One program of so many stages, each an addition on another worker, which is waited for before the next call."
+        " *Sequential* begins a stage when the one before has ended. *Moves* are the same program without additions."
+    )
+    heads = ["stages", "parallel, µs a stage", "sequential, µs a stage", "ratio", "moves alone, µs a stage", "of that"]
+    rows = [
+        [
+            p["stages"],
+            *(f"{1e6 / p[how]:,.0f}" for how in ("parallel", "sequential")),
+            f"{p['parallel'] / p['sequential']:.2f}",
+            f"{1e6 / p['moves']:,.0f}",
+            f"{p['moves'] / p['parallel']:.2f}",
+        ]
+        for p in points
+    ]
+    text += [table(heads, rows), "", "![figure 7](figure7.png)", ""]
+    for p in points:
+        if p["stages"] >= 4:
+            times, moves = p["parallel"] / p["sequential"], p["moves"] / p["parallel"]
+            text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential, wanted 2 ×", times >= 2))
+            text.append(verdict(f"{p['stages']} stages: {moves:.2f} of the moves alone, wanted at most 2", moves <= 2))
+    with plotted(out / "figure7.png") as axes:
+        for how in ("parallel", "sequential", "moves"):
+            axes.plot([p["stages"] for p in points], [1e6 / p[how] for p in points], "-o", label=how)
+        axes.set(xscale="log", yscale="log", xlabel="stages", ylabel="µs a stage")
+        axes.set_xticks([p["stages"] for p in points], [p["stages"] for p in points])
+        axes.legend(fontsize=7)
+    return text
+
+
+@contextlib.contextmanager
+def plotted(path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    yield axes
+    axes.grid(linewidth=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+FIGURES = {"5": (figure5, page5), "6": (figure6, page6), "7": (figure7, page7)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: some minutes")
+    parser.add_argument("--figures", default="5,6,7", help="which, by commas (default %(default)s)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("out/paper"), help="folder (default %(default)s)"
+    )
+    said = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    began = time.monotonic()
+    import jax
+
+    said.out.mkdir(parents=True, exist_ok=True)
+    store = said.out / "paper.json"
+    data = json.loads(store.read_text()) if store.exists() else {}
+    for number in said.figures.split(","):
+        data[number] = FIGURES[number][0](said.quick)
+        store.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    text = ["# The paper's dispatch experiments, on this machine", ""]
+    text += [f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} processors for all of it."]
+    text += ["Written by `make bench-paper`; [how it is measured](../../tests/bench/README.md).", ""]
+    data = json.loads(store.read_text())
+    for number, (_, page) in FIGURES.items():
+        if number in data:
+            text += [*page(data[number], said.out), ""]
+    (said.out / "README.md").write_text("\n".join(text))
+    print(f"{time.monotonic() - began:.0f} s; wrote {said.out / 'README.md'}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except sides.Ended as error:
+        sys.exit(f"paper.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
