@@ -179,13 +179,13 @@ func (q *queue) fetch(p part) bool {
 		return q.waits(g, "array %d, whose bytes have yet to come", f.object)
 	}
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(f.device)}
-	q.push(g, f.object, s, g.client, key, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
+	q.push(g, f.object, s, g.client, key, func() {}, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
 	return true
 }
 
-// push sends a whole shard to another process. done is called on the queue's
-// goroutine.
-func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, done func(error)) {
+// push sends a whole shard to another process. copied is called when it has been
+// read, perhaps more than once; done on the queue's goroutine.
+func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
 	s.readers++
 	buf := s.buf
 	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
@@ -193,10 +193,12 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 		e, err := buf.ToHost(dst)
 		read()
 		if err != nil {
+			copied()
 			written(err)
 			return
 		}
 		e.Then(func(err error) {
+			copied()
 			if err == nil {
 				written(nil)
 				return
@@ -210,11 +212,18 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 		})
 	}, func(err error) {
 		read() // where it was never filled
+		copied()
 		q.soon(func() { done(err) })
 	})
 	if err := g.failure(); err != nil { // it failed before Push did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
 	}
+}
+
+// begins counts something among what has begun, until what it gives is called.
+func (q *queue) begins() (ends func()) {
+	q.begun++
+	return sync.OnceFunc(func() { q.soon(func() { q.begun-- }) })
 }
 
 // pinned is host memory that a driver may read and write.

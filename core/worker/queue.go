@@ -31,6 +31,7 @@ type queue struct {
 	held    []*shard  // that the part being begun, or at hand, reads
 	using   []*charge // of them
 	flying  int       // computations under way
+	begun   int       // what other workers may wait for: computations, and copies to them
 	room    memory
 	inputs  []input
 	stays   bool // serve goes on

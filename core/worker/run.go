@@ -148,6 +148,13 @@ func (q *queue) run(p part) bool {
 	if q.flying >= q.w.config.Window {
 		return q.waits(g, "one of %d computations under way to end", q.flying)
 	}
+	// Where devices are threads of one pool, a collective takes one of them until the
+	// other workers are there, and all devices together may take them all. What began
+	// before may need one to end, and the others may wait for its end. So each device
+	// has at most a thread that waits, and none while anything else of it is on its way.
+	if q.begun > 0 && r.program.collective && r.meet == nil && q.w.config.Threads > 0 {
+		return q.waits(g, "what began before %s to end", r.program.name)
+	}
 	if ok, err := q.fits(g, r.program.bytes, q.consumed(), r.program.name); err != nil {
 		return q.refuse(p, q.explain(err, r.program.name, r.trace))
 	} else if !ok {
@@ -239,10 +246,16 @@ func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done dev
 		q.done(p, done.Wait(background))
 		return
 	}
+	begun := 1
+	if p.g.work.(*run).program.calls {
+		begun = 0 // its client may be about to submit what stands behind the next run
+	}
 	q.flying++
+	q.begun += begun
 	done.Then(func(err error) {
 		q.soon(func() {
 			q.flying--
+			q.begun -= begun
 			for _, c := range read {
 				c.read()
 			}

@@ -240,7 +240,7 @@ func (q *queue) transfer(p part) bool {
 			q.read(s)
 		default:
 			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
-			q.push(g, v.source, s, v.to.worker, key, func(err error) { q.sent(g, l, err) })
+			q.push(g, v.source, s, v.to.worker, key, q.begins(), func(err error) { q.sent(g, l, err) })
 			q.read(s)
 		}
 	}
@@ -438,7 +438,9 @@ func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
 		go q.pushBoxes(g, t, l, host, moves)
 	}
 	if v, ok := s.buf.(device.Viewer); ok {
+		seen := q.begins()
 		s.buf.Ready().Then(func(err error) {
+			seen()
 			if err != nil {
 				q.soon(func() {
 					read()
@@ -465,7 +467,9 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *shard, moves []*move,
 		q.failBoxes(g, t, l, moves, err)
 		return
 	}
+	copied := q.begins()
 	e.Then(func(err error) {
+		copied()
 		if err != nil {
 			host.Release()
 			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
