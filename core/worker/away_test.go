@@ -192,7 +192,10 @@ const (
 )
 
 // newInline makes two workers with such drivers.
-func newInline(t testing.TB) (*script, []*inline) {
+func newInline(t testing.TB) (*script, []*inline) { return newInlineOn(t, 0) }
+
+// newInlineOn says that the devices of each share so many threads.
+func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 	t.Helper()
 	var drivers []device.Driver
 	var all []*inline
@@ -201,13 +204,15 @@ func newInline(t testing.TB) (*script, []*inline) {
 		d.slow.some = sync.NewCond(&d.slow.mu)
 		drivers, all = append(drivers, d), append(all, d)
 	}
-	s := start(t, drivers, func(c *worker.Config) { c.Engine = collective.New(c.Exchange, 0, nil) })
+	s := start(t, drivers, func(c *worker.Config) {
+		c.Engine, c.Threads = collective.New(c.Exchange, 0, nil), threads
+	})
 	s.abort = true
 	places := []*wire.Place{{Worker: firstWorker}, {Worker: firstWorker + 1}}
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
 	load := func(w int, id uint64, name string, places []*wire.Place) {
 		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
-			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name)}})
+			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum"}})
 	}
 	load(0, slowProgram, "slow", places[:1])
 	for w := range 2 {
@@ -335,4 +340,33 @@ func lastSum(object uint64) uint64 {
 		object--
 	}
 	return object
+}
+
+// Where devices are threads of one pool, a collective does not begin while a
+// computation or a copy to another worker that began before may need a thread.
+func TestCollectiveIsLast(t *testing.T) {
+	s, d := newInlineOn(t, 1)
+	one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
+	shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+	two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}, 0, 1)
+	four := s.put(1, 4, 4, []int{0}, ramp)
+	three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3, Inputs: []uint64{0},
+		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: 4, Rows: 1}, {Object: 2, Rows: 1}}}}}, 0, 1)
+	if err := s.wait(four, 0); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-d[0].entered:
+		t.Error("the device waits in a collective, and what another worker waits for has no thread")
+	case <-time.After(100 * time.Millisecond): // where it does, that is soon
+	}
+	d[0].slow.end(one, nil)
+	if err := s.wait(one, 0); err != nil {
+		t.Error(err)
+	}
+	for _, g := range []uint64{two, three} {
+		if err := s.wait(g, 0, 1); err != nil {
+			t.Errorf("gang %d: %v", g, err)
+		}
+	}
 }
