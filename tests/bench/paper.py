@@ -122,7 +122,7 @@ def paragraph(text):
 
 
 def table(heads, rows):
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines = ["| " + " | ".join(map(str, heads)) + " |", "|" + "---|" * len(heads)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
