@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/openpathways/pathways/core/shape"
 )
 
 // String writes the graph for people, a line a node: what it is, where it runs,
@@ -29,7 +31,7 @@ func (g *Graph) String() string {
 		for range g.Makes(i) {
 			makes, next = append(makes, next), next+1
 		}
-		fmt.Fprintf(&b, "%4d  %s on %s: (%s) -> (%s), %s", i, g.Name(i), g.where(i), numbers(reads), numbers(makes), bytesText(g.Bytes(i)))
+		fmt.Fprintf(&b, "%4d  %s on %s: (%s) -> (%s), %s", i, g.Name(i), g.where(i), numbers(reads), numbers(makes), shape.BytesText(g.Bytes(i)))
 		if frees := steps[i].Frees; len(frees) > 0 {
 			fmt.Fprintf(&b, ", frees %s", numbers(frees))
 		}
@@ -134,17 +136,4 @@ func count(n int, what string) string {
 		what += "s"
 	}
 	return fmt.Sprintf("%d %s", n, what)
-}
-
-// bytesText writes a number of bytes for people.
-func bytesText(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	f, unit := float64(n)/(1<<10), 0
-	for f >= 1<<10 && unit < len(units)-1 {
-		f, unit = f/(1<<10), unit+1
-	}
-	return fmt.Sprintf("%.4g %ciB", f, units[unit])
 }

@@ -133,3 +133,16 @@ func (s Shape) String() string {
 	b.WriteByte(']')
 	return b.String()
 }
+
+// BytesText writes a number of bytes for people.
+func BytesText(n int64) string {
+	const units = "KMGTPE"
+	if n < 1<<10 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	f, unit := float64(n)/(1<<10), 0
+	for f >= 1<<10 && unit < len(units)-1 {
+		f, unit = f/(1<<10), unit+1
+	}
+	return fmt.Sprintf("%.4g %ciB", f, units[unit])
+}

@@ -121,11 +121,11 @@ func (q *queue) fits(g *gang, need, consumed int64, what string) (bool, error) {
 		}
 		if q.flying > 0 || m.leaving > 0 || q.lately(g) {
 			m.short = true
-			return q.waits(g, "room for %s, which makes %s", what, bytesText(need)), nil
+			return q.waits(g, "room for %s, which makes %s", what, shape.BytesText(need)), nil
 		}
 	}
 	return false, status.New(status.ResourceExhausted, "%s makes %s, and the arrays of a device may have %s, of which %s are in use%s; free arrays that are no longer needed, or start the worker with a larger --memory-limit",
-		what, bytesText(need-consumed), bytesText(m.limit), bytesText(m.used), m.holders())
+		what, shape.BytesText(need-consumed), shape.BytesText(m.limit), shape.BytesText(m.used), m.holders())
 }
 
 // Clients tell of what they let go of in batches, behind what they submit next. A
@@ -208,22 +208,9 @@ func (m *memory) holders() string {
 			fmt.Fprintf(&b, ", and %d more", len(all)-i)
 			break
 		}
-		fmt.Fprintf(&b, "%s %s in %d of %s, session %d", [2]string{",", ":"}[min(1, max(0, 1-i))], bytesText(bytes[h]), count[h], h.what, h.session)
+		fmt.Fprintf(&b, "%s %s in %d of %s, session %d", [2]string{",", ":"}[min(1, max(0, 1-i))], shape.BytesText(bytes[h]), count[h], h.what, h.session)
 	}
 	return b.String()
-}
-
-// bytesText writes a number of bytes for people.
-func bytesText(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	f, unit := float64(n)/(1<<10), 0
-	for f >= 1<<10 && unit < len(units)-1 {
-		f, unit = f/(1<<10), unit+1
-	}
-	return fmt.Sprintf("%.4g %ciB", f, units[unit])
 }
 
 // counted gives the bytes that an array takes of a device's memory. Memories of
