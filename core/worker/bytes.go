@@ -221,7 +221,11 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 }
 
 // begins counts something among what has begun, until what it gives is called.
+// Nobody asks where devices are queues.
 func (q *queue) begins() (ends func()) {
+	if q.w.config.Threads == 0 {
+		return func() {}
+	}
 	q.begun++
 	return sync.OnceFunc(func() { q.soon(func() { q.begun-- }) })
 }
