@@ -499,6 +499,8 @@ func (b *Board) poll() {
 		b.mu.Lock()
 		full = b.take(full[:0])
 		others := b.awake > 0 // who see to what comes, and set the bell when they go
+		// Read here: when the others have gone, what has come since has changed the bell.
+		n, w := bell.Load(), want.Load()
 		b.mu.Unlock()
 		for i, m := range full {
 			m.letGo(nil)
@@ -507,8 +509,6 @@ func (b *Board) poll() {
 		if len(full) > 0 {
 			continue
 		}
-		n := bell.Load()
-		w := want.Load()
 		if !others && (w == 0 || int32(n-uint32(w)) >= 0) || b.closed.Load() {
 			continue
 		}
