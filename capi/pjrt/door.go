@@ -412,16 +412,22 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	return 0
 }
 
-// flush tells the store of arrays that have gone while nothing else enters Go.
+// flush tells the store of arrays that have gone while nothing else enters Go, and
+// has gangs that stand still looked after.
 func (s *session) flush() {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
-	for {
+	for last := ^C.uint64_t(0); ; {
 		select {
 		case <-s.stop:
 			return
 		case <-t.C:
 			drain()
+			var ended C.uint64_t
+			if waiting := C.pw_waiting(&ended); bool(waiting) && ended == last {
+				s.under.Stir()
+			}
+			last = ended
 		}
 	}
 }

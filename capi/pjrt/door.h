@@ -84,6 +84,9 @@ pw_array* pw_array_more(pw_array* array);  // one more shard; NULL: the last one
 void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
 void pw_array_drop(pw_array* array);  // gives up one shard
+// pw_waiting says whether a gang whose end is watched is under way, and how many have
+// ended.
+bool pw_waiting(uint64_t* ended);
 // pw_freed takes the objects of arrays whose last shard has gone, for the core to free:
 // none until a batch is together, unless all are asked for.
 size_t pw_freed(pw_object* objects, size_t room, bool all);

@@ -144,10 +144,18 @@ typedef struct {
   _Atomic int32_t devices;
 } watch;
 
+static _Atomic uint64_t watches, watched;  // that have begun, and ended
+
+bool pw_waiting(uint64_t* ended) {
+  *ended = atomic_load(&watched);
+  return atomic_load(&watches) != *ended;
+}
+
 static void one_done(PJRT_Error* error, void* user_arg) {
   watch* w = user_arg;
   if (error) pw_error_free(error);
   if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
+  atomic_fetch_add_explicit(&watched, 1, memory_order_relaxed);
   if (w->cell) {
     progress(w->session, w->cell, w->gang, PW_DONE);
   } else {
@@ -158,6 +166,7 @@ static void one_done(PJRT_Error* error, void* user_arg) {
 }
 
 void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n) {
+  atomic_fetch_add_explicit(&watches, 1, memory_order_relaxed);
   watch* w = malloc(sizeof *w);
   *w = (watch){.session = session, .gang = gang, .cell = cell, .devices = (int32_t)n};
   for (size_t d = 0; d < n; d++) {

@@ -18,6 +18,11 @@ pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const voi
   return status;
 }
 
+const void* pwdrv_zeros(void) {
+  static const char zeros[PWDRV_ZEROS];
+  return zeros;
+}
+
 pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int code, const char* message,
                                  size_t message_size, int type, const int64_t* dims, size_t num_dims,
                                  PJRT_Memory* memory, PJRT_Buffer** out) {

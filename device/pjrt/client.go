@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -59,7 +60,8 @@ type Client struct {
 	open     atomic.Int64 // buffers, executables and contexts
 	accounts []account    // by device
 
-	work atomic.Int64 // events of work that have not fired
+	work  atomic.Int64 // events of work that have not fired
+	stirs stirrer
 
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu, so that hold and Close agree
@@ -98,6 +100,10 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	if err := c.describe(); err != nil {
 		c.Close() // nothing is open: no error
 		return nil, err
+	}
+	if c.platform == "cpu" && len(c.devices) > 0 {
+		c.stirs.armed.Store(true)
+		c.stirs.timer = time.AfterFunc(firstStir, c.look) // which finds nothing to do yet
 	}
 	return c, nil
 }

@@ -94,6 +94,9 @@ void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event);
 pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const void* data, int type, const int64_t* dims,
                              size_t num_dims, int semantics, PJRT_Device* device, PJRT_Memory* memory,
                              PJRT_Event** done, PJRT_Buffer** out);
+// pwdrv_zeros gives PWDRV_ZEROS bytes that are 0 and live for ever.
+enum { PWDRV_ZEROS = 128 << 10 };
+const void* pwdrv_zeros(void);
 pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int code, const char* message,
                                  size_t message_size, int type, const int64_t* dims, size_t num_dims,
                                  PJRT_Memory* memory, PJRT_Buffer** out);

@@ -94,6 +94,7 @@ func (c *Client) watch(raw *C.PJRT_Event, kind eventKind, then func(error)) *eve
 	c.refs.Add(1)
 	if kind == work {
 		c.work.Add(1)
+		c.guard()
 	}
 	e.handle = cgo.NewHandle(e)
 	if err := c.plugin.check(C.pwdrv_event_watch(c.plugin.api, raw, C.uintptr_t(e.handle))); err != nil {
@@ -133,8 +134,11 @@ func (e *event) fire(err error) {
 		f(err)
 	}
 	client := e.client
-	if e.kind == work && client.work.Add(-1) == 0 {
-		client.wake()
+	if e.kind == work {
+		client.stirs.ended.Add(1)
+		if client.work.Add(-1) == 0 {
+			client.wake()
+		}
 	}
 	e.letGo()
 }
