@@ -452,6 +452,7 @@ func (w *Worker) drop(m *wire.Drop) {
 func (w *Worker) heartbeats() {
 	t := time.NewTicker(w.config.Heartbeat)
 	defer t.Stop()
+	logged := make([]Wait, len(w.queues)) // the last of each device
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -468,6 +469,10 @@ func (w *Worker) heartbeats() {
 		for _, s := range w.Waits() {
 			if s.Since > stuck {
 				m.Waits = append(m.Waits, s.String())
+				if last := &logged[s.Device]; s.Gang == last.Gang && s.Since < 2*last.Since {
+					continue
+				}
+				logged[s.Device] = s
 				w.log.Warn("a device waits", "worker", w.config.Name, "device", s.Device, "gang", s.Gang, "for", s.For, "since", s.Since)
 			}
 		}
