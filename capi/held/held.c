@@ -5,95 +5,31 @@
 #include <string.h>
 
 #include "_cgo_export.h"
+#include "edge.h"
 
 #define SHOWN __attribute__((visibility("default")))
-
-extern bool pw_forked;  // edge.h
-char* pw_forked_refusal(void);
 
 pw_port pw_port_of(const char* program) {
   if (strcmp(program, PW_EXPORT) == 0) return PW_EXPORTS;
   return strcmp(program, PW_IMPORT) == 0 ? PW_IMPORTS : PW_RUNS;
 }
 
-// ---- the table: numbers of what is held. A number is its place in the table and
-// how often the place was given.
+// ---- numbers of what is held ----
 
-typedef struct {
-  pw_held* held;    // NULL: free
-  uint32_t times;
-  uint32_t next;    // free list: 1 + a place
-} place;
+static pw_numbers table = PW_NUMBERS;
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the table
-static place* places;
-static uint32_t num_places, room, free_place;
-static _Atomic int64_t count;
-
-int64_t pw_held_count(void) { return atomic_load_explicit(&count, memory_order_relaxed); }
-
-uint64_t pw_held_put(pw_held* held) {
-  pthread_mutex_lock(&mu);
-  uint32_t i = free_place;
-  if (i) {
-    free_place = places[i - 1].next;
-  } else {
-    if (num_places == room) {
-      room = room ? 2 * room : 64;
-      places = realloc(places, room * sizeof *places);
-    }
-    i = ++num_places;
-    places[i - 1].times = 0;
-  }
-  place* p = &places[i - 1];
-  p->held = held;
-  p->times++;
-  uint64_t number = (uint64_t)p->times << 32 | i;
-  pthread_mutex_unlock(&mu);
-  atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
-  return number;
-}
-
-// find gives what a number names: with a reference of its own, or, to take it out
-// of the table, with the table's.
-static pw_held* find(uint64_t number, bool take) {
-  uint32_t i = (uint32_t)number;
-  pw_held* held = NULL;
-  pthread_mutex_lock(&mu);
-  if (i > 0 && i <= num_places && places[i - 1].times == number >> 32) {
-    place* p = &places[i - 1];
-    held = p->held;
-    if (held && take) {
-      p->held = NULL;
-      p->next = free_place;
-      free_place = i;
-    } else if (held) {
-      atomic_fetch_add_explicit(&held->refs, 1, memory_order_relaxed);
-    }
-  }
-  pthread_mutex_unlock(&mu);
-  if (held && take) atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
-  return held;
-}
-
-pw_held* pw_held_find(uint64_t number) { return find(number, false); }
-pw_held* pw_held_take(uint64_t number) { return find(number, true); }
+int64_t pw_held_count(void) { return pw_numbers_count(&table); }
+uint64_t pw_held_put(pw_held* held) { return pw_numbers_put(&table, &held->base); }
+pw_held* pw_held_find(uint64_t number) { return pw_numbers_find(&table, number, false); }
+pw_held* pw_held_take(uint64_t number) { return pw_numbers_find(&table, number, true); }
 
 void pw_held_drop(pw_held* held) {
-  if (held && atomic_fetch_sub_explicit(&held->refs, 1, memory_order_acq_rel) == 1) held->door->free(held);
+  if (held && atomic_fetch_sub_explicit(&held->base.refs, 1, memory_order_acq_rel) == 1) held->door->free(held);
 }
 
 void pw_held_end(const void* client) {
-  for (uint32_t i = 0;; i++) {
-    uint64_t number = 0;
-    pthread_mutex_lock(&mu);
-    while (i < num_places && (places[i].held == NULL || places[i].held->client != client)) i++;
-    bool more = i < num_places;
-    if (more) number = (uint64_t)places[i].times << 32 | (i + 1);
-    pthread_mutex_unlock(&mu);
-    if (!more) return;
-    pw_held_drop(find(number, true));
-  }
+  pw_held* held;
+  for (uint32_t i = 0; (held = pw_numbers_next(&table, client, &i));) pw_held_drop(held);
 }
 
 // ---- what a thread exported and is about to import. Both are stacks: a finaliser
@@ -121,7 +57,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static __thread ports* mine;
 
 static void release(const uint64_t* numbers, size_t n) {
-  for (size_t i = 0; i < n; i++) pw_held_drop(find(numbers[i], true));
+  for (size_t i = 0; i < n; i++) pw_held_drop(pw_held_take(numbers[i]));
 }
 
 static void clear(stack* s) {
@@ -174,7 +110,7 @@ bool pw_imported(pw_held** held, size_t n) {
   if (s->depth == 0) return false;
   batch b = s->batches[--s->depth];
   size_t found = 0;
-  while (b.n == n && found < n && (held[found] = find(b.numbers[found], true))) found++;
+  while (b.n == n && found < n && (held[found] = pw_held_take(b.numbers[found]))) found++;
   bool all = b.n == n && found == n;
   if (!all) {
     for (size_t i = 0; i < found; i++) pw_held_drop(held[i]);
@@ -222,7 +158,7 @@ SHOWN void pathways_plan_free(uint64_t plan) {
 
 SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
   if (pw_forked) return pw_forked_refusal();
-  pw_held *held = find(array, false), *made = NULL;
+  pw_held *held = pw_held_find(array), *made = NULL;
   if (held == NULL) return strdup("NOT_FOUND: the array that is to move is held no more");
   char* refusal = held->door->reshard(held, plan, &made);
   pw_held_drop(held);

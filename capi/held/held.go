@@ -7,7 +7,7 @@
 package held
 
 /*
-#cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include "held.h"
 */
 import "C"
@@ -17,6 +17,7 @@ import (
 	"sync"
 	"unsafe"
 
+	_ "github.com/openpathways/pathways/capi/edge" // numbers, and forks
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/status"
 )

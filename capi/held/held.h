@@ -6,10 +6,9 @@
 #ifndef PATHWAYS_CAPI_HELD_H_
 #define PATHWAYS_CAPI_HELD_H_
 
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
+
+#include "numbers.h"
 
 // Programs of these names are not run.
 #define PW_EXPORT "jit___pathways_export"
@@ -28,9 +27,8 @@ typedef struct {
 } pw_held_door;
 
 struct pw_held {
+  pw_numbered base;
   const pw_held_door* door;
-  const void* client;  // that it is of
-  _Atomic int32_t refs;
 };
 
 void pw_held_drop(pw_held* held);  // gives up one reference

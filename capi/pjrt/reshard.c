@@ -33,7 +33,7 @@ static const pw_held_door door = {held_free, held_reshard};
 
 pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
   pw_held_array* h = calloc(1, sizeof *h + n * sizeof *h->shards);
-  h->base = (pw_held){.door = &door, .client = client, .refs = 1};
+  h->base = (pw_held){.base = {client, 1}, .door = &door};
   h->client = client;
   h->n = n;
   h->fresh = fresh;
@@ -179,7 +179,7 @@ pw_moving* pw_moving_new(pw_held_array* from, uintptr_t go) {
   pw_moving* m = calloc(1, sizeof *m + from->n * sizeof *m->sources);
   PW_COUNT(runs, 1);
   m->from = from;
-  atomic_fetch_add_explicit(&from->base.refs, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&from->base.base.refs, 1, memory_order_relaxed);
   m->go = go;
   atomic_store_explicit(&m->left, 1, memory_order_relaxed);
   for (size_t i = 0; i < from->n; i++) m->sources[i].moving = m;

@@ -48,9 +48,8 @@ typedef struct {
 } pp_output;
 
 struct pp_program {
+  pw_numbered base;
   const pp_door* door;
-  PJRT_Client* client;
-  _Atomic int32_t refs;
   pp_node* nodes;
   size_t num_nodes, room_nodes;
   pp_value* values;

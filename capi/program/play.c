@@ -181,7 +181,7 @@ static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < p->num_inputs && err == NULL; i++) {
     pp_value* v = &p->values[p->inputs[i]];
-    bool fits = inputs[i]->client == p->client && !pp_symbolic(inputs[i]) && p->door->shards(inputs[i]) == (size_t)v->n;
+    bool fits = inputs[i]->base.client == p->base.client && !pp_symbolic(inputs[i]) && p->door->shards(inputs[i]) == (size_t)v->n;
     if (fits) err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
     for (int32_t s = 0; s < v->n && fits && err == NULL; s++) {
       pp_look look;

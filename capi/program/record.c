@@ -114,7 +114,7 @@ static void program_free(pp_program* p) {
 }
 
 void pp_program_drop(pp_program* p) {
-  if (p && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) program_free(p);
+  if (p && atomic_fetch_sub_explicit(&p->base.refs, 1, memory_order_acq_rel) == 1) program_free(p);
 }
 
 // ---- captures ----
@@ -127,7 +127,7 @@ static char* begin(void) {
   pp_capture* c = calloc(1, sizeof *c);
   c->number = atomic_fetch_add(&numbers, 1) + 1;
   c->program = calloc(1, sizeof *c->program);
-  c->program->refs = 1;
+  c->program->base.refs = 1;
   c->begin = pp_clock();
   c->program->compile_ns = -atomic_load_explicit(&compile_ns, memory_order_relaxed);
   pp_capturing = c;
@@ -150,11 +150,11 @@ static pp_program* leave(void) {
 // joins has a capture know whose calls it records.
 static PJRT_Error* joins(const pp_door* door, PJRT_Client* client) {
   pp_program* p = pp_capturing->program;
-  if (p->client == NULL) {
+  if (p->base.client == NULL) {
     p->door = door;
-    p->client = client;
+    p->base.client = client;
   }
-  if (p->client == client) return NULL;
+  if (p->base.client == client) return NULL;
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a program has arrays of two clients; copy those of one through the host");
 }
 
@@ -361,9 +361,9 @@ static const pw_held_door held_door = {held_free, held_reshard};
 
 bool pp_symbolic(const pw_held* held) { return held->door == &held_door; }
 
-static held_symbol* held_new(const pp_door* door, const PJRT_Client* client, size_t n) {
+static held_symbol* held_new(const pp_door* door, PJRT_Client* client, size_t n) {
   held_symbol* h = calloc(1, sizeof *h + n * sizeof *h->refs);
-  h->base = (pw_held){.door = &held_door, .client = client, .refs = 1};
+  h->base = (pw_held){.base = {client, 1}, .door = &held_door};
   h->door = door;
   h->capture = pp_capturing->number;
   h->n = n;
@@ -429,7 +429,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
   pp_look* looks = calloc(shards + 1, sizeof *looks);
   pw_shape* shape = pw_shape_new(first.shape->type, size, dims);
   for (size_t i = 0; i < shards && refusal == NULL; i++) {
-    PJRT_Device* d = h->door->device(p->client, (int)devices[i]);
+    PJRT_Device* d = h->door->device(p->base.client, (int)devices[i]);
     if (d == NULL)
       refusal = refuse("INVALID_ARGUMENT: a plan is for a device that this client does not have");
     else
@@ -448,7 +448,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
       if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
     int32_t value = value_new(p, (int32_t)p->num_nodes, 0, looks, shards);
     p->num_nodes++;
-    held_symbol* made = held_new(h->door, p->client, shards);
+    held_symbol* made = held_new(h->door, p->base.client, shards);
     for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
     *out = &made->base;
   }

@@ -139,7 +139,7 @@ void pr_played(const pp_program* p, size_t value, uint64_t object, pr_future* ma
   const pp_value* v = &p->values[value];
   int64_t bytes = 0;
   for (int32_t i = 0; i < v->n; i++) bytes += pw_shape_bytes(v->looks[i].shape);
-  pr_object* o = pr_object_new(p->client->session, object, made, v->n, bytes);
+  pr_object* o = pr_object_new(((PJRT_Client*)p->base.client)->session, object, made, v->n, bytes);
   for (int32_t i = 0; i < v->n; i++) {
     const pp_look* l = &v->looks[i];
     shards[v->first + (size_t)i] = pr_buffer_handle(handle(o, l->device, (pr_memory*)l->memory, l->shape, l->minor_to_major));

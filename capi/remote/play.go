@@ -49,7 +49,7 @@ var errNodes = status.New(status.Unimplemented, "the program cannot be played at
 func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, numFreed C.size_t, shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	free(freed, numFreed)
-	s, err := of(p.client.session)
+	s, err := of((*C.PJRT_Client)(p.base.client).session)
 	if err != nil {
 		*played = true
 		return fail(err, message)

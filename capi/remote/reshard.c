@@ -38,7 +38,7 @@ static const pw_held_door door = {held_free, held_reshard};
 
 pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape) {
   pr_held* h = calloc(1, sizeof *h + n * sizeof *h->shards);
-  h->base = (pw_held){.door = &door, .client = client, .refs = 1};
+  h->base = (pw_held){.base = {client, 1}, .door = &door};
   h->client = client;
   h->fresh = fresh;
   h->shape = shape;
