@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,7 +85,7 @@ const (
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
 	placesMax    = 256
 	retryPause   = 50 * time.Microsecond
-	lingerTime   = 500 * time.Microsecond
+	lingerTime   = time.Millisecond // a turn, see patience
 	sleepForEver = 1 << 30
 )
 
@@ -397,7 +398,7 @@ func (b *Board) linger(m *meeting, inHand int) {
 	}
 	b.awake++
 	bell := b.bell(b.self, lingerLine)
-	end := time.Now().Add(lingerTime)
+	end := time.Now().Add(b.patience())
 	var full []*meeting
 	for {
 		n := bell.Load()
@@ -425,6 +426,13 @@ func (b *Board) linger(m *meeting, inHand int) {
 		}
 		b.mu.Lock()
 	}
+}
+
+// patience is how long to linger: where members share processors, each of the others
+// may need a turn of one before it comes.
+func (b *Board) patience() time.Duration {
+	turns := len(b.met.Load().from) / runtime.NumCPU()
+	return lingerTime * time.Duration(min(max(1, turns), 8))
 }
 
 // take reads all rings and sets the bell. It gives the meetings that have got

@@ -178,7 +178,7 @@ func (e *Engine) Close() {
 // Enter takes a device's arrival at a collective. It does not wait. Done is
 // called before Enter returns where the answer is there: the numbers of a
 // partition or replica, a rank that meets nobody, a call that cannot be answered,
-// and the last of a process where all others have come or come within lingerTime.
+// and the last of a process where all others have come or come soon (Board.patience).
 func (e *Engine) Enter(c Call) {
 	e.mu.RLock()
 	g := e.launches[c.Launch]
