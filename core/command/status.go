@@ -101,14 +101,28 @@ func (p *program) show(r *wire.Report, address string) error {
 	fmt.Fprintln(w)
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
-		return w.Flush()
+	} else {
+		fmt.Fprintln(w, "SESSION\tCLIENT\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
 	}
-	fmt.Fprintln(w, "SESSION\tCLIENT\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
 	for _, s := range r.Sessions {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
 	showSlices(w, r)
+	showWaits(w, r)
 	return w.Flush()
+}
+
+// showWaits writes what devices have waited for long for, if anything.
+func showWaits(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tWAITS\n"
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			for _, what := range k.Last.GetWaits() {
+				fmt.Fprintf(w, "%s%s\t%s\n", head, k.Process.GetName(), what)
+				head = ""
+			}
+		}
+	}
 }
 
 // showSlices writes what the sessions were granted, if anything.

@@ -27,3 +27,23 @@ func TestShowSlices(t *testing.T) {
 		t.Errorf("where nobody has slices it shows %q", out.String())
 	}
 }
+
+// What a worker's devices wait for stands beside its name.
+func TestShowWaits(t *testing.T) {
+	var out strings.Builder
+	worker := func(name string, waits ...string) *wire.Report_Worker {
+		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits}}
+	}
+	showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{
+		{Workers: []*wire.Report_Worker{worker("w0", "device 0 has", "device 1 has"), worker("w1")}},
+		{Workers: []*wire.Report_Worker{worker("w2", "device 3 has")}},
+	}})
+	want := "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw2\tdevice 3 has\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}); out.Len() > 0 {
+		t.Errorf("where nobody waits it shows %q", out.String())
+	}
+}

@@ -205,7 +205,7 @@ func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 		drivers, all = append(drivers, d), append(all, d)
 	}
 	s := start(t, drivers, func(c *worker.Config) {
-		c.Engine, c.Threads = collective.New(c.Exchange, 0, nil), threads
+		c.Engine, c.Threads, c.Heartbeat = collective.New(c.Exchange, 0, nil), threads, time.Second
 	})
 	s.abort = true
 	places := []*wire.Place{{Worker: firstWorker}, {Worker: firstWorker + 1}}

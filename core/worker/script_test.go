@@ -50,6 +50,7 @@ type script struct {
 	changed  *sync.Cond
 	ended    []map[uint64]error // by worker, then gang
 	compiled []*wire.Compiled
+	waits    [][]string // by worker, as it said last
 }
 
 // start makes workers, each with its devices, and session 1 on all of them.
@@ -79,7 +80,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.conns, s.workers, s.ended = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{})
+		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{}), append(s.waits, nil)
 		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
 	}
 	for i, w := range s.workers {
@@ -140,6 +141,12 @@ func (s *script) listen(i int) {
 				s.t.Error(err)
 			}
 			s.compiled = append(s.compiled, m)
+		case wire.KindHeartbeat:
+			m := new(wire.Heartbeat)
+			if err := wire.Decode(kind, payload, m); err != nil {
+				s.t.Error(err)
+			}
+			s.waits[i] = m.Waits
 		}
 		s.changed.Broadcast()
 		s.mu.Unlock()
@@ -220,15 +227,20 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 
 // dispatch sends an operation to workers and gives its gang.
 func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, workers ...int) uint64 {
+	s.gang++
+	s.dispatchAs(s.gang, session, kind, op, workers...)
+	return s.gang
+}
+
+// dispatchAs sends an operation to workers, which others have got already.
+func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op proto.Message, workers ...int) {
 	payload, err := proto.Marshal(op)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.gang++
 	for _, w := range workers {
-		s.tellOne(w, wire.KindDispatch, &wire.Dispatch{Gang: s.gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
+		s.tellOne(w, wire.KindDispatch, &wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
 	}
-	return s.gang
 }
 
 // wait gives the first error of a gang's workers, once all have reported it.

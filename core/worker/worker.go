@@ -20,7 +20,8 @@
 // A queue waits for bytes (until their sender has gone), for a program to be
 // loaded, for the other devices of a gang, and for the driver to be through with
 // earlier work. Abort ends the waits of a gang, Drop those of a session, and the
-// end of the connection all of them. Waits says what each queue stands at.
+// end of the connection all of them. Waits says what each queue stands at, and for
+// whom devices wait in collectives.
 //
 // # Concurrency
 //
@@ -66,6 +67,8 @@ type Engine interface {
 	// Lost ends the calls of all gangs that have a rank on a process which has
 	// gone.
 	Lost(process uint64, why error)
+	// Waits tells of the collectives that devices are in.
+	Waits() []collective.Wait
 }
 
 // Config is what a worker is made from.
@@ -143,6 +146,7 @@ type Worker struct {
 	closing bool
 	specs   specs
 	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
+	names   map[uint64]string                  // of workers, by process
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
@@ -165,7 +169,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -246,9 +250,10 @@ func (w *Worker) close() {
 	// Every callback of the driver and of the exchange belongs to a gang, so that
 	// the queues may stop once there are no gangs.
 	late := time.AfterFunc(closeWait, func() {
+		waits := w.Waits()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(w.Waits()))
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(waits))
 		clear(w.gangs)
 		w.idle.Broadcast()
 	})
@@ -371,6 +376,14 @@ func (w *Worker) peers(m *wire.Peers) {
 	if why == nil {
 		why = status.New(status.Unavailable, "the process was lost, as the controller says")
 	}
+	w.mu.Lock()
+	for _, p := range m.Come {
+		w.names[p.Number] = p.Name
+	}
+	for _, n := range m.Gone {
+		delete(w.names, n)
+	}
+	w.mu.Unlock()
 	w.config.Exchange.Peers(m.Come, m.Gone, why)
 	if w.config.Engine != nil {
 		for _, n := range m.Gone {
@@ -452,7 +465,7 @@ func (w *Worker) drop(m *wire.Drop) {
 func (w *Worker) heartbeats() {
 	t := time.NewTicker(w.config.Heartbeat)
 	defer t.Stop()
-	logged := make([]Wait, len(w.queues)) // the last of each device
+	logged := journal{}
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -466,15 +479,8 @@ func (w *Worker) heartbeats() {
 			}
 			m.Objects += uint64(q.shards.Load())
 		}
-		for _, s := range w.Waits() {
-			if s.Since > stuck {
-				m.Waits = append(m.Waits, s.String())
-				if last := &logged[s.Device]; s.Gang == last.Gang && s.Since < 2*last.Since {
-					continue
-				}
-				logged[s.Device] = s
-				w.log.Warn("a device waits", "worker", w.config.Name, "device", s.Device, "gang", s.Gang, "for", s.For, "since", s.Since)
-			}
+		for _, s := range w.long(logged) {
+			m.Waits = append(m.Waits, s.String())
 		}
 		payload, err := proto.Marshal(m)
 		if err != nil {
@@ -484,33 +490,6 @@ func (w *Worker) heartbeats() {
 			return // the reader learns why
 		}
 	}
-}
-
-// A queue that stands at one gang for so long is told of.
-const stuck = 5 * time.Second
-
-// Wait is what a device's queue stands at.
-type Wait struct {
-	Device int
-	Gang   uint64
-	For    string
-	Since  time.Duration
-}
-
-// Waits tells of the queues that wait, by device.
-func (w *Worker) Waits() []Wait {
-	var all []Wait
-	for _, q := range w.queues {
-		if s := q.stands.Load(); s != nil {
-			all = append(all, Wait{q.local, s.gang, s.what, time.Since(s.since)})
-		}
-	}
-	return all
-}
-
-// String is for people.
-func (s Wait) String() string {
-	return fmt.Sprintf("device %d has stood for %v at operation %d, which waits for %s", s.Device, s.Since.Round(time.Second), s.Gang, s.For)
 }
 
 // Offer says what a driver brings to a cluster. Who knows more of the plugin's

@@ -62,9 +62,10 @@ type gang struct {
 	launch int32
 	ranks  []Place
 
-	mu    sync.Mutex
-	sites []*site
-	err   error // why all calls end with it
+	mu      sync.Mutex // guards the rest
+	sites   []*site
+	started []*meeting // that wait for other processes
+	err     error      // why all calls end with it
 }
 
 // site is one collective of a gang's program.
@@ -347,6 +348,30 @@ func (g *gang) abort(err error) (before bool) {
 		m.end(err)
 	}
 	return false
+}
+
+// wait takes note that a meeting waits for other processes, until waited. It is
+// reason, too.
+func (g *gang) wait(m *meeting) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m.at = len(g.started)
+	g.started = append(g.started, m)
+	return g.err
+}
+
+// waited ends wait, where the meeting had anybody to wait for. It is reason, too.
+func (g *gang) waited(m *meeting) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.peers != nil {
+		last := len(g.started) - 1
+		g.started[m.at] = g.started[last]
+		g.started[m.at].at = m.at
+		g.started[last] = nil
+		g.started = g.started[:last]
+	}
+	return g.err
 }
 
 // reason is why the gang was aborted, or nil.

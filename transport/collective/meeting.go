@@ -3,6 +3,7 @@ package collective
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
@@ -43,10 +44,24 @@ type meeting struct {
 	round   int
 	inline  int // 1 + the call that whoever ends the meeting has in hand; 0 is none
 
-	blocks []transport.Block // by peer; each set before its hold is let go
-	holds  atomic.Int64      // what the round waits for: blocks, pushes that read our memory, and start
+	peers  []from       // by table.peers
+	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
 	failed atomic.Pointer[error]
+
+	at   int       // in gang.started; guarded by gang.mu
+	seen time.Time // when Waits first found it; guarded by gang.mu
 }
+
+// from is what a meeting has of a peer.
+type from struct {
+	block transport.Block // set before its hold is let go
+	owes  atomic.Uint32   // what the exchange has yet to do, for Waits
+}
+
+const (
+	aBlock = 1 << iota // to bring a block of the peer's
+	toTake             // to have the peer take ours
+)
 
 func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls}
@@ -62,8 +77,8 @@ func (m *meeting) start(inHand int) {
 		return
 	}
 	ex, r := g.engine.exchange, &t.rounds[m.round]
-	if m.blocks == nil {
-		m.blocks = make([]transport.Block, len(t.peers))
+	if m.peers == nil {
+		m.peers = make([]from, len(t.peers))
 	}
 	key := transport.Key{Space: g.engine.space, ID: g.id, Part: part(m.site, t.index, m.occurrence, m.round)}
 	m.holds.Store(1)
@@ -79,10 +94,10 @@ func (m *meeting) start(inHand int) {
 	}
 	for i, peer := range t.peers {
 		if size := r.gets[i].bytes; size > 0 && !(board != nil && t.near[i] && size <= mailMax) {
-			m.holds.Add(1)
+			m.owes(i, aBlock)
 			ex.Expect(peer, key, size, nil, func(b transport.Block, err error) {
-				m.blocks[i] = b
-				m.letGo(err)
+				m.peers[i].block = b
+				m.settle(i, aBlock, err)
 			})
 		}
 	}
@@ -101,11 +116,11 @@ func (m *meeting) start(inHand int) {
 				ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
 			}
 		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1:
-			m.holds.Add(1)
+			m.owes(i, toTake)
 			reg := s.pieces[0].from.reg
-			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], m.letGo)
+			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], func(err error) { m.settle(i, toTake, err) })
 		default:
-			m.holds.Add(1)
+			m.owes(i, toTake)
 			ex.Push(peer, key, s.bytes, func(dst []byte, written func(error)) {
 				if !m.hold() { // the push was given up, and the calls have ended
 					written(status.New(status.Cancelled, "the gang has ended"))
@@ -114,13 +129,13 @@ func (m *meeting) start(inHand int) {
 				m.fill(dst, s)
 				written(nil)
 				m.letGo(nil)
-			}, m.letGo)
+			}, func(err error) { m.settle(i, toTake, err) })
 		}
 	}
 	if packed != nil {
 		scratch.Put(packed)
 	}
-	if err := g.reason(); err != nil { // aborted while the above was told
+	if err := g.wait(m); err != nil { // aborted while the above was told
 		g.fail(err)
 	}
 	if board != nil {
@@ -130,6 +145,18 @@ func (m *meeting) start(inHand int) {
 		m.inline = inHand
 		m.work()
 	}
+}
+
+// owes takes a hold for what the exchange is about to be told.
+func (m *meeting) owes(peer int, what uint32) {
+	m.holds.Add(1)
+	m.peers[peer].owes.Or(what)
+}
+
+// settle is letGo of what owes took.
+func (m *meeting) settle(peer int, what uint32, err error) {
+	m.peers[peer].owes.And(^what)
+	m.letGo(err)
 }
 
 // hold takes a hold on the round, unless it is over.
@@ -172,18 +199,19 @@ func (m *meeting) let(err error, inHand int) {
 // the calls.
 func (m *meeting) work() {
 	r := &m.table.rounds[m.round]
-	err := m.gang.reason()
+	err := m.gang.waited(m)
 	if f := m.failed.Load(); f != nil && err == nil {
 		err = *f
 	}
 	if err == nil {
 		err = m.run(r)
 	}
-	for i, b := range m.blocks {
+	for i := range m.peers {
+		b := &m.peers[i].block
 		if b.Release != nil {
 			b.Release()
 		}
-		m.blocks[i] = transport.Block{}
+		*b = transport.Block{}
 	}
 	if err == nil && m.round+1 < len(m.table.rounds) {
 		inHand := m.inline
@@ -234,7 +262,7 @@ func (m *meeting) fill(dst []byte, s *pack) {
 func (m *meeting) deliver(peer int, data []byte) {
 	own := make([]byte, len(data)) // at least at a multiple of its elements' size
 	copy(own, data)
-	m.blocks[peer].Data = own
+	m.peers[peer].block.Data = own
 }
 
 // memory gives the buffer that a ref is a region of.
@@ -245,5 +273,5 @@ func (m *meeting) memory(r ref) []byte {
 	case result:
 		return m.calls[r.call].Results[r.buf]
 	}
-	return m.blocks[r.call].Data
+	return m.peers[r.call].block.Data
 }

@@ -1,0 +1,159 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/openpathways/pathways/transport/collective"
+)
+
+// What waits for so long is told of.
+const stuck = 5 * time.Second
+
+// Of very many, as after the loss of a worker that nobody has noticed, so many are
+// told of, and of each so many processes.
+const (
+	mostWaits = 64
+	mostNames = 4
+)
+
+// Wait is what devices stand at: one that a part has to begin on, or those that are
+// in a collective with other devices. It is for people.
+type Wait struct {
+	Devices []int
+	Gang    uint64
+	In      string // the collective, and what it is of; "" where the part has yet to begin
+	For     string
+	Since   time.Duration // of a collective, since Waits first found it
+}
+
+// Waits tells of the queues that wait, by device, and of the collectives that the
+// devices are in, by gang.
+func (w *Worker) Waits() []Wait {
+	var all []Wait
+	for _, q := range w.queues {
+		if s := q.stands.Load(); s != nil {
+			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since)})
+		}
+	}
+	if w.config.Engine == nil {
+		return all
+	}
+	in := w.config.Engine.Waits()
+	slices.SortFunc(in, func(a, b collective.Wait) int {
+		return cmp.Or(cmp.Compare(a.Gang, b.Gang), cmp.Compare(a.Site, b.Site), slices.Compare(a.Came, b.Came))
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range in {
+		of := fmt.Sprintf("operation %d", c.Gang)
+		if g := w.gangs[c.Gang]; g != nil {
+			if r, ok := g.work.(*run); ok {
+				if len(r.trace) > 0 {
+					of += ", called at " + string(r.trace)
+				}
+				of = fmt.Sprintf("%s (%s)", r.program.name, of)
+			}
+		}
+		slices.Sort(c.Came)
+		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, of), For: w.whom(c), Since: c.Since})
+	}
+	return all
+}
+
+// whom says for whom a collective waits. mu is held.
+func (w *Worker) whom(c collective.Wait) string {
+	if len(c.Missing) > 0 {
+		slices.Sort(c.Missing)
+		return devices(c.Missing) + " of this worker"
+	}
+	if len(c.From) > 0 {
+		return w.people(c.From)
+	}
+	return w.people(c.To) + " to take a block"
+}
+
+// people names processes. mu is held.
+func (w *Worker) people(processes []uint64) string {
+	slices.Sort(processes)
+	var names []string
+	for _, p := range processes[:min(len(processes), mostNames)] {
+		if name := w.names[p]; name != "" {
+			names = append(names, fmt.Sprintf("%s (process %d)", name, p))
+		} else {
+			names = append(names, fmt.Sprintf("process %d", p))
+		}
+	}
+	if more := len(processes) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return list(names)
+}
+
+// list is "a, b and c".
+func list(names []string) string {
+	last := len(names) - 1
+	if last < 1 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
+
+// devices is "device 1", or "devices 1, 2 and 5".
+func devices(local []int) string {
+	names := make([]string, len(local))
+	for i, d := range local {
+		names[i] = fmt.Sprint(d)
+	}
+	if len(names) == 1 {
+		return "device " + names[0]
+	}
+	return "devices " + list(names)
+}
+
+// String is for people.
+func (s Wait) String() string {
+	since := s.Since.Round(time.Second)
+	if s.In == "" {
+		return fmt.Sprintf("%s has stood for %v at operation %d, which waits for %s", devices(s.Devices), since, s.Gang, s.For)
+	}
+	have := "has"
+	if len(s.Devices) > 1 {
+		have = "have"
+	}
+	return fmt.Sprintf("%s %s waited for %v in %s for %s", devices(s.Devices), have, since, s.In, s.For)
+}
+
+// journal is the waits that were logged, and how long they had lasted then.
+type journal map[journalKey]time.Duration
+
+type journalKey struct {
+	device int // the first
+	gang   uint64
+	in     string
+}
+
+// long gives the waits that are to be told of. Those that are new in the journal, or
+// have lasted twice as long as when they were last logged, are logged.
+func (w *Worker) long(logged journal) (waits []Wait) {
+	before := maps.Clone(logged)
+	clear(logged)
+	for _, s := range w.Waits() {
+		if s.Since <= stuck || len(waits) == mostWaits {
+			continue
+		}
+		waits = append(waits, s)
+		key := journalKey{s.Devices[0], s.Gang, s.In}
+		last := before[key]
+		if last == 0 || s.Since >= 2*last {
+			last = s.Since
+			w.log.Warn("a device waits", "worker", w.config.Name, "wait", s.String())
+		}
+		logged[key] = last
+	}
+	return waits
+}

@@ -1,0 +1,45 @@
+package worker_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A worker whose device stands in a collective tells the controller for whom, until
+// that one has come or gone.
+func TestTellsOfWaits(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s, d := newInline(t)
+			s.tell(wire.KindPeers, &wire.Peers{Come: []*wire.Process{{Number: firstWorker, Name: "w0"}, {Number: firstWorker + 1, Name: "w1"}}})
+			sum := &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1, Trace: []byte("train.py:3")}
+			one := s.dispatch(1, wire.KindRun, sum, 0)
+			d[0].enters(t, one)
+			says := func(want ...string) {
+				t.Helper()
+				s.until("the wait in a heartbeat", func() bool { return slices.Equal(s.waits[0], want) })
+			}
+			says("device 0 has waited for 6s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
+			says("device 0 has waited for 15s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
+			if len(s.waits[1]) > 0 {
+				t.Errorf("who is waited for says %q", s.waits[1])
+			}
+			if comes {
+				s.dispatchAs(one, 1, wire.KindRun, sum, 1)
+				if err := s.wait(one, 0, 1); err != nil {
+					t.Error(err)
+				}
+			} else {
+				s.tell(wire.KindPeers, &wire.Peers{Gone: []uint64{firstWorker + 1}, Why: wire.Of(status.New(status.Unavailable, "no word"))})
+				if err := s.wait(one, 0); status.CodeOf(err) != status.Unavailable {
+					t.Errorf("the run ended with %v", err)
+				}
+			}
+			says()
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package collective
+
+import (
+	"slices"
+	"time"
+
+	"github.com/openpathways/pathways/core/spmd"
+)
+
+// Wait is a collective that devices of this process are in, and what it waits
+// for. It is for people.
+type Wait struct {
+	Gang    uint64
+	Op      spmd.Op
+	Site    int
+	Came    []int    // local devices, by place in the group
+	Missing []int    // those that have not come; until then nothing is asked of other processes
+	From    []uint64 // processes whose blocks have not come
+	To      []uint64 // processes that have not taken a block
+	// Since is how long ago Waits first found it here, so that calls need no clock.
+	Since time.Duration
+}
+
+// Waits tells of all collectives under way, in no order. Who calls it now and then
+// learns how long they have been there, short of the time between two calls.
+func (e *Engine) Waits() []Wait {
+	now := time.Now()
+	e.mu.RLock()
+	gangs := make([]*gang, 0, len(e.gangs))
+	for _, g := range e.gangs {
+		gangs = append(gangs, g)
+	}
+	e.mu.RUnlock()
+	var all []Wait
+	index := map[*meeting]int{} // in all
+	for _, g := range gangs {
+		g.mu.Lock()
+		for _, s := range g.sites {
+			if s == nil {
+				continue
+			}
+			for _, m := range s.open {
+				all = append(all, m.tell(s.plan, now))
+			}
+		}
+		for _, m := range g.started {
+			index[m] = len(all)
+			all = append(all, m.tell(g.sites[m.site].plan, now))
+		}
+		g.mu.Unlock()
+	}
+	if e.board != nil {
+		e.board.missing(func(m *meeting, peer int) {
+			if i, ok := index[m]; ok {
+				all[i].From = append(all[i].From, m.table.peers[peer])
+			}
+		})
+	}
+	// What has come meanwhile, or by the board, is waited for no more.
+	return slices.DeleteFunc(all, func(w Wait) bool { return len(w.Missing)+len(w.From)+len(w.To) == 0 })
+}
+
+// tell says what the meeting waits for, but for blocks that come by a board.
+// gang.mu is held.
+func (m *meeting) tell(p *plan, now time.Time) Wait {
+	if m.seen.IsZero() {
+		m.seen = now
+	}
+	w := Wait{Gang: m.gang.id, Op: p.spec.Op, Site: m.site, Since: now.Sub(m.seen)}
+	devices := make([]int, m.table.calls)
+	for local, s := range p.seats {
+		if s.table == m.table {
+			devices[s.index] = local
+		}
+	}
+	for i, local := range devices {
+		if m.calls[i].Done != nil {
+			w.Came = append(w.Came, local)
+		} else {
+			w.Missing = append(w.Missing, local)
+		}
+	}
+	for i := range m.peers { // there are none before all have come
+		owes := m.peers[i].owes.Load()
+		if owes&aBlock != 0 {
+			w.From = append(w.From, m.table.peers[i])
+		}
+		if owes&toTake != 0 {
+			w.To = append(w.To, m.table.peers[i])
+		}
+	}
+	return w
+}
+
+// missing tells of the blocks that have yet to come, each with its place in the
+// meeting's table.peers. It looks into the rings first: blocks lie there until all
+// that a meeting waits for have come.
+func (b *Board) missing(tell func(m *meeting, peer int)) {
+	b.mu.Lock()
+	if b.closed.Load() {
+		b.mu.Unlock()
+		return
+	}
+	full := b.take(nil)
+	for _, w := range b.waits {
+		tell(w.m, w.peer)
+	}
+	b.mu.Unlock()
+	for _, m := range full {
+		m.letGo(nil)
+	}
+}
