@@ -377,12 +377,7 @@ pathways_error pathways_array_ready(pathways_array array, pathways_future* futur
 static pathways_error fetch(const pc_array* a, size_t shard, void* to, int64_t size, PJRT_Event** event) {
   int64_t order[PATHWAYS_MAX_DIMS];
   size_t n = a->shape->num_dims;
-  for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
-  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
-  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = order;
-  layout.tiled.minor_to_major_size = n;
+  PJRT_Buffer_MemoryLayout layout = pw_tiled(pw_descending(order, n), n);
   PW_ARGS(PJRT_Buffer_ToHostBuffer_Args, get);
   get.src = a->shards[shard].buffer;
   get.host_layout = &layout;
@@ -536,7 +531,7 @@ void pc_view_destroy(pc_object* o) {
 }
 
 // look_at waits for a shard and gives its address, with one more external reference.
-static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, const void** data) {
+static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t num_dims, const void** data) {
   PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
   on.buffer = buffer;
   PC_TRY(pc_take(api->PJRT_Buffer_IsOnCpu(&on)));
@@ -552,10 +547,8 @@ static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, const vo
   PW_ARGS(PJRT_Buffer_GetMemoryLayout_Args, layout);
   layout.buffer = buffer;
   PC_TRY(pc_take(api->PJRT_Buffer_GetMemoryLayout(&layout)));
-  bool dense = layout.layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled && layout.layout.tiled.num_tiles == 0;
-  for (size_t i = 0; dense && i < layout.layout.tiled.minor_to_major_size; i++)
-    dense = layout.layout.tiled.minor_to_major[i] == (int64_t)(layout.layout.tiled.minor_to_major_size - 1 - i);
-  if (!dense) return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not row by row; copy them with pathways_array_read");
+  if (!pw_row_by_row(&layout.layout, num_dims))
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not row by row; copy them with pathways_array_read");
   PW_ARGS(PJRT_Buffer_IncreaseExternalReferenceCount_Args, keep);
   PW_ARGS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, at);
   keep.buffer = at.buffer = buffer;
@@ -578,7 +571,7 @@ pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways
   if (err == 0 && pw_type_bits(a->shape->type) < 8 && a->shape->type != PJRT_Buffer_Type_PRED)
     err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: several of the array's elements share a byte; copy them with pathways_array_read");
   const void* at;
-  if (err == 0) err = look_at(a->base.session->api, a->shards[shard].buffer, &at);
+  if (err == 0) err = look_at(a->base.session->api, a->shards[shard].buffer, a->shape->num_dims, &at);
   if (err) {
     pc_let(a);
     return err;

@@ -68,6 +68,30 @@ static inline bool pw_shape_same(const pw_shape* a, const pw_shape* b) {
 void pw_shape_text(const pw_shape* shape, char* text, size_t size);
 int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
 
+// ---- layouts ----
+
+// pw_descending writes the order of n dimensions, from the minor one, of elements that
+// lie row by row.
+static inline const int64_t* pw_descending(int64_t* order, size_t n) {
+  for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
+  return order;
+}
+// pw_tiled gives the layout of an order, which has to stay.
+static inline PJRT_Buffer_MemoryLayout pw_tiled(const int64_t* order, size_t n) {
+  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = order;
+  layout.tiled.minor_to_major_size = n;
+  return layout;
+}
+static inline bool pw_row_by_row(const PJRT_Buffer_MemoryLayout* layout, size_t n) {
+  bool is = layout->type == PJRT_Buffer_MemoryLayout_Type_Tiled && layout->tiled.num_tiles == 0 &&
+            layout->tiled.minor_to_major_size == n;
+  for (size_t i = 0; is && i < n; i++) is = layout->tiled.minor_to_major[i] == (int64_t)(n - 1 - i);
+  return is;
+}
+
 // ---- arguments (argument.c) ----
 
 // pw_gone is the error of an argument that is no more; of buffer only matters that

@@ -14,15 +14,11 @@ PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const char* message, PJRT_Buffer** out) {
   PJRT_Client* c = look->device->client;
   size_t n = look->shape->num_dims;
-  int64_t* order = calloc(n + 1, sizeof *order);
-  for (size_t i = 0; i < n; i++) order[i] = look->minor_to_major ? look->minor_to_major[i] : (int64_t)(n - 1 - i);
+  int64_t descending[n + 1];
+  const int64_t* order = look->minor_to_major ? look->minor_to_major : pw_descending(descending, n);
   PJRT_Error* err;
   if (PW_HAS(PJRT_Client_CreateErrorBuffer)) {
-    PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
-    layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-    layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-    layout.tiled.minor_to_major = order;
-    layout.tiled.minor_to_major_size = n;
+    PJRT_Buffer_MemoryLayout layout = pw_tiled(order, n);
     PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
     a.client = c->under;
     a.error_code = code;
@@ -43,7 +39,6 @@ static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const
   } else {
     err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "this plugin makes no buffers without contents, which programs need");
   }
-  free(order);
   return err;
 }
 

@@ -78,7 +78,7 @@ static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
     o->shape = pw_shape_new(types.output_types[i], at, rank);
     o->bytes = pw_shape_bytes(o->shape);
     o->minor_to_major = calloc(rank + 1, sizeof(int64_t));
-    for (size_t j = 0; j < rank; j++) o->minor_to_major[j] = (int64_t)(rank - 1 - j);
+    pw_descending(o->minor_to_major, rank);
     if (has_kinds && i < kinds.num_outputs) {
       o->kind = strndup(kinds.memory_kinds[i], kinds.memory_kind_sizes[i]);
       o->kind_size = kinds.memory_kind_sizes[i];

@@ -232,23 +232,14 @@ static bool in_place(pw_buffer* b) {
     pw_error_free(err);
     return false;
   }
-  size_t n = b->shape->num_dims;
-  bool dense = at.layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled && at.layout.tiled.num_tiles == 0 &&
-               at.layout.tiled.minor_to_major_size == n;
-  for (size_t i = 0; i < n && dense; i++) dense = at.layout.tiled.minor_to_major[i] == (int64_t)(n - 1 - i);
-  return on.is_on_cpu && dense;
+  return on.is_on_cpu && pw_row_by_row(&at.layout, b->shape->num_dims);
 }
 
 // stage begins to copy a shard to the host.
 static PJRT_Error* stage(pw_source* s, pw_buffer* b, PJRT_Event** event) {
   size_t n = b->shape->num_dims, size = (size_t)pw_shape_bytes(b->shape);
-  int64_t* order = calloc(n + 1, sizeof *order);
-  for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
-  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
-  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = order;
-  layout.tiled.minor_to_major_size = n;
+  int64_t order[n + 1];
+  PJRT_Buffer_MemoryLayout layout = pw_tiled(pw_descending(order, n), n);
   PW_ARGS(PJRT_Buffer_ToHostBuffer_Args, a);
   a.src = b->under;
   a.host_layout = &layout;
@@ -256,7 +247,6 @@ static PJRT_Error* stage(pw_source* s, pw_buffer* b, PJRT_Event** event) {
   a.dst_size = size;
   PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(&a);
   *event = a.event;
-  free(order);
   return err;
 }
 
@@ -357,10 +347,8 @@ pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw
 
 int pw_moved_promise(pw_buffer* b, void** fulfil, char** message) {
   size_t n = b->shape->num_dims;
-  int64_t* order = calloc(n + 1, sizeof *order);
-  for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
-  PJRT_Error* err = pw_promise_new(b->device->client, b->memory, b->shape, order, &b->under, fulfil);
-  free(order);
+  int64_t order[n + 1];
+  PJRT_Error* err = pw_promise_new(b->device->client, b->memory, b->shape, pw_descending(order, n), &b->under, fulfil);
   b->promise = err == NULL;
   return take(err, message);
 }

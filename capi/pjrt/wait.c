@@ -23,11 +23,7 @@ struct pw_run {
 
 PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
                            PJRT_Buffer** buffer, void** fulfil) {
-  PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
-  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = minor_to_major;
-  layout.tiled.minor_to_major_size = shape->num_dims;
+  PJRT_Buffer_MemoryLayout layout = pw_tiled(minor_to_major, shape->num_dims);
   PW_ARGS(PJRT_Client_CreateAliasBuffer_Args, a);
   a.client = c->under;
   a.memory = pw_lower_memory(memory);

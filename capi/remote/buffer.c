@@ -254,12 +254,7 @@ PJRT_Error* pr_PJRT_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayout_Args* arg
   size_t n = b->shape->num_dims, most = sizeof descending / sizeof *descending;
   if (n > most)
     return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_GetMemoryLayout of an array of %zu dimensions", n);
-  memset(&args->layout, 0, sizeof args->layout);
-  args->layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
-  args->layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  args->layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  args->layout.tiled.minor_to_major = b->minor_to_major ? b->minor_to_major : descending + most - n;
-  args->layout.tiled.minor_to_major_size = n;
+  args->layout = pw_tiled(b->minor_to_major ? b->minor_to_major : descending + most - n, n);
   return NULL;
 }
 
