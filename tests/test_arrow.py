@@ -21,7 +21,7 @@ def nothing_kept():
     """Every struct that was exported has been released, once."""
     yield
     gc.collect()
-    assert not _arrow._kept
+    assert _arrow.held() == 0
 
 
 @pytest.fixture
@@ -150,6 +150,27 @@ def test_tables_are_streams_that_bring_one_batch_ahead(pa):
         list(stream)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64", "bfloat16"])
+def test_arrays_are_those_of_device_put(devices, dtype):
+    def same(x, y):
+        assert (x.aval, x.sharding, x.committed, x.weak_type) == (y.aval, y.sharding, y.committed, y.weak_type)
+        np.testing.assert_array_equal(x, y)
+
+    host = np.arange(8).astype(jax.numpy.dtype(dtype))
+    mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Explicit,))
+    for where in (None, devices[3], NamedSharding(mesh, PartitionSpec("d"))):
+        same(_arrow._device_put(host, where), jax.device_put(host, where))
+    with jax.default_device(devices[2]):
+        same(_arrow._device_put(host, None), jax.device_put(host))
+    with jax.set_mesh(mesh):
+        same(_arrow._device_put(host, None), jax.device_put(host))
+    with jax.transfer_guard("disallow"):  # of what nobody asked for
+        _arrow._device_put(host, None)
+        with jax.enable_x64(True):
+            x = _arrow._device_put(host, devices[1])
+    assert x.dtype == dtype
+
+
 # --- addresses ---
 
 
@@ -218,7 +239,7 @@ def test_each_side_keeps_the_others_memory(pa):
 def test_capsules_that_nobody_takes():
     shown = pathways.to_arrow({"a": np.ones(3), "b": np.ones((3, 2, 2))})
     capsules = shown.__arrow_c_array__(), shown.__arrow_c_schema__()
-    assert _arrow._kept
+    assert _arrow.held() == 5  # three capsules, and the memory of two columns
     del capsules, shown
 
 
@@ -325,7 +346,7 @@ def test_data_that_lies_is_refused(data):
             lie(where[1], "format", data.draw(FORMATS))
         case "metadata":
             text = data.draw(METADATA)
-            pairs = [(_arrow.NAME, _arrow.TENSOR.encode()), (_arrow.METADATA, text)]
+            pairs = [(b"ARROW:extension:name", b"arrow.fixed_shape_tensor"), (b"ARROW:extension:metadata", text)]
             raw = ctypes.create_string_buffer(
                 np.int32(2).tobytes() + b"".join(np.int32(len(t)).tobytes() + t for pair in pairs for t in pair)
             )
@@ -333,16 +354,21 @@ def test_data_that_lies_is_refused(data):
         case "null":
             lie(where[0], data.draw(st.sampled_from(["buffers", "children"])), None)
 
-    # Looked at, and not taken, so that the truth can be put back for its owner.
-    owner = _arrow._Owned.new(_arrow.Array)
-    ctypes.memmove(ctypes.byref(owner.struct), ctypes.addressof(array), ctypes.sizeof(array))
+    # Taken is a copy, which releases nothing, so that the truth can be put back for its owner.
+    released = []
+    release = _arrow.RELEASE(released.append)
+    copy = _arrow.Array.from_buffer_copy(array)
+    copy.release = ctypes.cast(release, ctypes.c_void_p).value
     try:
-        out = _arrow._import(schema, owner, None, None)
-        assert not isinstance(out, dict) or all(len(x) <= 4 for x in out.values())
+        out = _arrow._read(ctypes.addressof(schema), ctypes.addressof(copy))
+        assert not copy.release
+        assert not isinstance(out, dict) or all(len(x) <= 4 for x, _ in out.values())
+        del out
+        assert len(released) == 1
     except pathways.PathwaysError as err:
         assert err.code == "INVALID_ARGUMENT"
+        assert len(released) == (copy.release is None)
     finally:
-        owner.struct.release = None
         for struct, told in undo:
             ctypes.memmove(ctypes.byref(struct), told, len(told))
         assert (bytes(schema), bytes(array)) == truth

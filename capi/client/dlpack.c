@@ -1,43 +1,12 @@
-// Tensors of DLPack, with version and without. The structs are facts of its ABI.
+// Tensors of DLPack, with version and without.
 #include <stdlib.h>
 
-#include "client.h"
+#include "dlpack.h"
 
-enum { kHost = 1, kCudaHost = 3 };  // DLDeviceType
+enum { kHost = PC_DL_HOST, kCudaHost = 3 };  // DLDeviceType
 enum { kInt, kUInt, kFloat, kHandle, kBfloat, kComplex, kBool, kF8E3M4, kF8E4M3, kF8E4M3B11FNUZ, kF8E4M3FN, kF8E4M3FNUZ, kF8E5M2,
        kF8E5M2FNUZ, kF8E8M0FNU };
 enum { kReadOnly = 1, kMajor = 1, kMinor = 0 };
-
-typedef struct {
-  void* data;
-  struct {
-    int32_t type, id;
-  } device;
-  int32_t num_dims;
-  struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-  } dtype;
-  int64_t* dims;
-  int64_t* strides;  // in elements; NULL: dense
-  uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed {
-  dl_tensor tensor;
-  void* context;
-  void (*deleter)(struct dl_managed* self);
-} dl_managed;
-
-typedef struct dl_versioned {
-  uint32_t major, minor;
-  void* context;
-  void (*deleter)(struct dl_versioned* self);
-  uint64_t flags;
-  dl_tensor tensor;
-} dl_versioned;
-
-_Static_assert(sizeof(dl_tensor) == 48 && sizeof(dl_managed) == 64 && sizeof(dl_versioned) == 80, "the ABI of DLPack");
 
 static const struct {
   uint8_t type, code, bits;
@@ -54,6 +23,13 @@ static const struct {
              {PATHWAYS_F8E4M3, kF8E4M3, 8},       {PATHWAYS_F8E3M4, kF8E3M4, 8},
              {PATHWAYS_F8E8M0FNU, kF8E8M0FNU, 8}};
 enum { kTypes = sizeof types / sizeof *types };
+
+void pc_dl_type(pathways_type type, uint8_t* code, uint8_t* bits) {
+  size_t i = 0;
+  while (i < kTypes && types[i].type != type) i++;
+  *code = i < kTypes ? types[i].code : 0;
+  *bits = i < kTypes ? types[i].bits : 0;
+}
 
 // ---- in ----
 

@@ -21,6 +21,7 @@ A child made by ``fork()`` cannot use the devices of its parent; each call there
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from pathways._version import __version__
 if TYPE_CHECKING:
     import jax
 
+    from pathways import _arrow
     from pathways._doctor import Report
     from pathways._pipeline import Pipeline
     from pathways._slices import VirtualDeviceSet
@@ -203,8 +205,8 @@ def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -
       PathwaysError: INVALID_ARGUMENT for nulls, dictionary encoding and types that are no numbers, with what to do;
         FAILED_PRECONDITION where `zero_copy` is True and there would be a copy, with the reason.
     """
-    from pathways import _arrow
-
+    if "_arrow" not in globals():  # an import statement in each call would take as long as the call
+        importlib.import_module("pathways._arrow")
     return _arrow.from_arrow(x, sharding, zero_copy=zero_copy)
 
 
@@ -224,8 +226,8 @@ def to_arrow(array: Any) -> Any:
     Raises:
       PathwaysError: INVALID_ARGUMENT for a scalar, and for a dtype that Arrow does not have, such as bfloat16.
     """
-    from pathways import _arrow
-
+    if "_arrow" not in globals():
+        importlib.import_module("pathways._arrow")
     return _arrow.to_arrow(array)
 
 

@@ -1,0 +1,290 @@
+// Arrow data for NumPy and back, for the Python package alone, which calls these by
+// ctypes. What they need of Python is of its stable interface, and looked up when it is
+// first needed: the library is for programs without Python, too.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "arrow.h"
+#include "dlpack.h"
+
+// ---- in ----
+
+// taken is Arrow data that tensors use.
+typedef struct {
+  struct ArrowArray data;
+  _Atomic int64_t users;
+} taken;
+
+typedef struct {
+  dl_managed tensor;
+  taken* data;
+  void* bytes;  // or memory of its own
+  int64_t dims[];
+} numbers;
+
+static void let(taken* t) {
+  if (atomic_fetch_sub(&t->users, 1) != 1) return;
+  t->data.release(&t->data);
+  free(t);
+}
+
+static void drop_numbers(dl_managed* tensor) {
+  numbers* x = (numbers*)tensor;
+  if (x->data) let(x->data);
+  free(x->bytes);
+  free(x);
+}
+
+// column is what Python is told of a column.
+typedef struct {
+  dl_managed* tensor;
+  const char* name;  // the schema's own
+  int64_t converted;  // the bytes are not Arrow's own
+} column;
+
+// told is a column; or a list of them, whose count is not -1, for pathways_free.
+typedef struct {
+  column first;
+  column* list;
+  int64_t count;
+} told;
+
+// tell makes a tensor of a column, which needs the data where it is not converted.
+static void tell(pc_column* c, taken* t, column* out) {
+  numbers* x = calloc(1, sizeof *x + 2 * c->n * sizeof *x->dims);
+  int64_t strides[PATHWAYS_MAX_DIMS], element = (int64_t)pc_element((PJRT_Buffer_Type)c->type), bytes = element;
+  pc_column_strides(c, x->dims, strides);
+  for (size_t d = 0; d < c->n; d++) {
+    x->dims[c->n + d] = strides[d] / element;
+    bytes *= x->dims[d];
+  }
+  const void* data = c->data;
+  if (c->bytes) {
+    x->bytes = c->bytes;
+    c->bytes = NULL;
+  } else if ((uintptr_t)data % (uintptr_t)element) {  // Arrow allows it, XLA does not
+    x->bytes = malloc((size_t)bytes);
+    data = memcpy(x->bytes, data, (size_t)bytes);
+  } else {
+    x->data = t;
+    atomic_fetch_add(&t->users, 1);
+  }
+  x->tensor.tensor = (dl_tensor){.data = (void*)data, .device = {PC_DL_HOST, 0}, .num_dims = (int32_t)c->n, .dims = x->dims, .strides = x->dims + c->n};
+  x->tensor.tensor.dtype.lanes = 1;
+  pc_dl_type(c->type, &x->tensor.tensor.dtype.code, &x->tensor.tensor.dtype.bits);
+  x->tensor.deleter = drop_numbers;
+  *out = (column){&x->tensor, c->name, x->bytes != NULL};
+}
+
+// pathways_numpy_take takes Arrow data over: a record batch as a list of columns, other
+// data as one. Each tensor, without version, is the caller's; together they keep the
+// data. If this fails, the data stays as it was.
+pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct ArrowArray* data, told* out) {
+  if (schema->release == NULL || data->release == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "from_arrow: the Arrow data has been released, or was imported before; export it again");
+  pc_column* columns;
+  size_t n;
+  bool batch;
+  PC_TRY(pc_arrow_read(schema, data, &columns, &n, &batch));
+  taken* t = calloc(1, sizeof *t);
+  t->data = *data;
+  t->users = 1;
+  data->release = NULL;
+  out->count = batch ? (int64_t)n : -1;
+  out->list = batch ? calloc(n + 1, sizeof *out->list) : NULL;
+  for (size_t i = 0; i < n; i++) tell(&columns[i], t, batch ? &out->list[i] : &out->first);
+  pc_columns_free(columns, n);
+  let(t);
+  return 0;
+}
+
+// pathways_numpy_drop gives back a tensor that nobody took.
+void pathways_numpy_drop(dl_managed* tensor) { tensor->deleter(tensor); }
+
+// ---- out ----
+
+// view is Py_buffer.
+typedef struct {
+  void *buf, *obj;
+  ssize_t len, itemsize;
+  int readonly, ndim;
+  char* format;
+  ssize_t *shape, *strides, *suboffsets;
+  void* internal;
+} view;
+
+enum { kDenseWithFormat = 0x38 | 0x4 };  // PyBUF_C_CONTIGUOUS | PyBUF_FORMAT
+
+static struct {
+  void* (*PyCapsule_New)(void*, const char*, void (*)(void*));
+  void* (*PyCapsule_GetPointer)(void*, const char*);
+  void* (*PyTuple_New)(ssize_t);
+  int (*PyTuple_SetItem)(void*, ssize_t, void*);
+  ssize_t (*PyTuple_Size)(void*);
+  void* (*PyTuple_GetItem)(void*, ssize_t);
+  char* (*PyBytes_AsString)(void*);
+  int (*PyObject_GetBuffer)(void*, view*, int);
+  void (*PyBuffer_Release)(view*);
+  int (*PyGILState_Ensure)(void);
+  void (*PyGILState_Release)(int);
+  void* (*PyEval_SaveThread)(void);
+  void (*PyEval_RestoreThread)(void*);
+  int (*Py_IsInitialized)(void);
+  void (*PyErr_SetString)(void*, const char*);
+  void** PyExc_TypeError;
+} py;
+
+static _Atomic int64_t held;  // views and structs that Python has been given and not given back
+
+int64_t pathways_numpy_held(void) { return atomic_load(&held); }
+
+// pathways_numpy_python finds Python in this process; 0 where a function is missing.
+int pathways_numpy_python(void) {
+#define FIND(name) ((py.name = dlsym(RTLD_DEFAULT, #name)) != NULL)
+  return FIND(PyCapsule_New) && FIND(PyCapsule_GetPointer) && FIND(PyTuple_New) && FIND(PyTuple_SetItem) && FIND(PyTuple_Size) &&
+         FIND(PyTuple_GetItem) && FIND(PyBytes_AsString) && FIND(PyObject_GetBuffer) && FIND(PyBuffer_Release) && FIND(PyGILState_Ensure) &&
+         FIND(PyGILState_Release) && FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) && FIND(Py_IsInitialized) && FIND(PyErr_SetString) &&
+         FIND(PyExc_TypeError);
+#undef FIND
+}
+
+// drop_view may be on any thread, and after Python's end, when there is nothing to give
+// back any more.
+static void drop_view(void* owner) {
+  if (py.Py_IsInitialized()) {
+    int state = py.PyGILState_Ensure();
+    py.PyBuffer_Release(owner);
+    py.PyGILState_Release(state);
+  }
+  free(owner);
+  atomic_fetch_sub(&held, 1);
+}
+
+// type_of reads what NumPy calls a type of elements.
+static pathways_type type_of(const view* v) {
+  static const pathways_type ints[] = {[1] = PATHWAYS_S8, [2] = PATHWAYS_S16, [4] = PATHWAYS_S32, [8] = PATHWAYS_S64};
+  static const pathways_type uints[] = {[1] = PATHWAYS_U8, [2] = PATHWAYS_U16, [4] = PATHWAYS_U32, [8] = PATHWAYS_U64};
+  char letter = v->format[0];
+  if (letter == 0 || v->format[1] || v->itemsize > 8) return 0;
+  if (strchr("bhilq", letter)) return ints[v->itemsize];
+  if (strchr("BHILQ", letter)) return uints[v->itemsize];
+  return letter == '?' ? PATHWAYS_BOOL : letter == 'e' ? PATHWAYS_F16 : letter == 'f' ? PATHWAYS_F32 : letter == 'd' ? PATHWAYS_F64 : 0;
+}
+
+// show makes Arrow data of an array of NumPy. False leaves an exception of Python's.
+static bool show(void* host, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
+  view* v = malloc(sizeof *v);
+  if (py.PyObject_GetBuffer(host, v, kDenseWithFormat)) {
+    free(v);
+    return false;
+  }
+  atomic_fetch_add(&held, 1);
+  pathways_type type = type_of(v);
+  if (type == 0 || v->ndim < 1) {
+    drop_view(v);
+    py.PyErr_SetString(*py.PyExc_TypeError, "Arrow has no such elements, or no scalars");
+    return false;
+  }
+  size_t n = (size_t)v->ndim;
+  int64_t dims[n];
+  for (size_t d = 0; d < n; d++) dims[d] = v->shape[d];
+  pc_arrow_describe(type, dims, n, name, schema);
+  // Booleans are packed, which takes as long as there are many.
+  void* thread = type == PATHWAYS_BOOL ? py.PyEval_SaveThread() : NULL;
+  pc_arrow_show(type, dims, n, v->buf, drop_view, v, data);
+  if (thread) py.PyEval_RestoreThread(thread);
+  return true;
+}
+
+// Both structs of a capsule begin a block of their own.
+static void destroy_schema(void* capsule) {
+  struct ArrowSchema* s = py.PyCapsule_GetPointer(capsule, "arrow_schema");
+  if (s->release) s->release(s);
+  free(s);
+  atomic_fetch_sub(&held, 1);
+}
+
+static void destroy_array(void* capsule) {
+  struct ArrowArray* a = py.PyCapsule_GetPointer(capsule, "arrow_array");
+  if (a->release) a->release(a);
+  free(a);
+  atomic_fetch_sub(&held, 1);
+}
+
+// columns is what a record batch needs.
+typedef struct {
+  _Atomic int32_t refs;  // schema and data
+  size_t n;
+  struct ArrowSchema *schemas, **fields;
+  struct ArrowArray *arrays, **children;
+  const void* nothing[1];
+} columns;
+
+static void drop_columns(columns* c) {
+  if (atomic_fetch_sub(&c->refs, 1) != 1) return;
+  free(c->schemas);
+  free(c->fields);
+  free(c->arrays);
+  free(c->children);
+  free(c);
+}
+
+static void release_fields(struct ArrowSchema* s) {
+  columns* c = s->private_data;
+  for (size_t i = 0; i < c->n; i++)
+    if (c->schemas[i].release) c->schemas[i].release(&c->schemas[i]);
+  s->release = NULL;
+  drop_columns(c);
+}
+
+static void release_columns(struct ArrowArray* a) {
+  columns* c = a->private_data;
+  for (size_t i = 0; i < c->n; i++)
+    if (c->arrays[i].release) c->arrays[i].release(&c->arrays[i]);
+  a->release = NULL;
+  drop_columns(c);
+}
+
+// show_batch is show of many arrays, of the same length.
+static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSchema* schema, struct ArrowArray* data) {
+  columns* c = calloc(1, sizeof *c);
+  c->refs = 2;
+  c->n = (size_t)py.PyTuple_Size(hosts);
+  c->schemas = calloc(c->n + 1, sizeof *c->schemas);
+  c->fields = calloc(c->n + 1, sizeof *c->fields);
+  c->arrays = calloc(c->n + 1, sizeof *c->arrays);
+  c->children = calloc(c->n + 1, sizeof *c->children);
+  *schema = (struct ArrowSchema){.format = "+s", .name = "", .n_children = (int64_t)c->n, .children = c->fields, .release = release_fields, .private_data = c};
+  *data = (struct ArrowArray){.length = length, .n_buffers = 1, .n_children = (int64_t)c->n, .buffers = c->nothing, .children = c->children,
+                              .release = release_columns, .private_data = c};
+  for (size_t i = 0; i < c->n; i++) {
+    c->fields[i] = &c->schemas[i];
+    c->children[i] = &c->arrays[i];
+    const char* name = py.PyBytes_AsString(py.PyTuple_GetItem(names, (ssize_t)i));
+    if (name == NULL || !show(py.PyTuple_GetItem(hosts, (ssize_t)i), name, &c->schemas[i], &c->arrays[i])) {
+      schema->release(schema);
+      data->release(data);
+      return false;
+    }
+  }
+  return true;
+}
+
+// pathways_numpy_show gives the two capsules of __arrow_c_array__, which keep the memory
+// of dense arrays that have dimensions: of one array, or with names (of bytes) of a
+// tuple of them. NULL leaves an exception. Called with the GIL.
+void* pathways_numpy_show(void* hosts, void* names, int64_t length) {
+  struct ArrowSchema* schema = malloc(sizeof *schema);
+  struct ArrowArray* data = malloc(sizeof *data);
+  if (names ? !show_batch(hosts, names, length, schema, data) : !show(hosts, "", schema, data)) {
+    free(schema);
+    free(data);
+    return NULL;
+  }
+  atomic_fetch_add(&held, 2);
+  void* both = py.PyTuple_New(2);
+  py.PyTuple_SetItem(both, 0, py.PyCapsule_New(schema, "arrow_schema", destroy_schema));
+  py.PyTuple_SetItem(both, 1, py.PyCapsule_New(data, "arrow_array", destroy_array));
+  return both;
+}
