@@ -127,6 +127,19 @@ def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
     return take
 
 
+def _leave(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> None:
+    """Has arrays leave JAX, and gives the numbers under which the library holds them."""
+    exported = _library().pathways_exported
+    try:
+        take(*arrays)
+        n = exported(numbers, len(arrays))
+    except BaseException:
+        exported(numbers, 0)  # Ctrl-C may have come between: nobody will ask for them
+        raise
+    if n != len(arrays):
+        raise PathwaysError("INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways")
+
+
 def _default_layout(x: jax.Array) -> jax.Array:
     from jax.experimental.layout import Format, Layout
 
@@ -182,15 +195,17 @@ def _key(x: Any) -> Any:
 
 
 class _Captured:
-    """A program of the library, with what brings its inputs there and its results back."""
+    """A program of the library, with what brings its inputs there and its results back.
 
-    def __init__(self, number: int, takes: list[Any], gives: list[Any], results: list[Any], structure: Any):
-        self.number = number
+    It is there before the library's, which Ctrl-C cannot leave behind then.
+    """
+
+    def __init__(self, takes: list[Any], structure: Any):
+        self.number = ctypes.c_uint64()
         self.takes = takes  # of each group of inputs, what exports it and which leaves it has
-        self.gives = gives  # of each group of results, what imports it and which results it has
-        self.results = results  # of each leaf what gives it, see run
+        self.gives: list[Any] = []  # of each group of results, what imports it and which results it has
+        self.results: list[Any] = []  # of each leaf what gives it, see run
         self.structure = structure
-        self.sizes = sum(len(leaves) for _, leaves in takes), sum(len(which) for _, which in gives)
         self._free = _library().pathways_program_free
 
     def __del__(self):
@@ -198,31 +213,28 @@ class _Captured:
             self._free(self.number)
 
     def run(self, leaves: list[Any], arrays: list[jax.Array]) -> Any:
-        library, (n, m) = _library(), self.sizes
+        library = _library()
+        n, m = (sum(len(which) for _, which in groups) for groups in (self.takes, self.gives))
         inputs, outputs = (ctypes.c_uint64 * n)(), (ctypes.c_uint64 * m)()
+        made: list[Any] = [None] * m
         at = 0
         try:
             for take, which in self.takes:
-                take(*[arrays[i] for i in which])
-                group = (ctypes.c_uint64 * len(which)).from_buffer(inputs, 8 * at)
-                if library.pathways_exported(group, len(which)) != len(which):
-                    raise PathwaysError(
-                        "INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways"
-                    )
+                _leave(take, [arrays[i] for i in which], (ctypes.c_uint64 * len(which)).from_buffer(inputs, 8 * at))
                 at += len(which)
-        except BaseException:
-            library.pathways_release(inputs, at)
+            if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
+                _native.check(refusal)
+            at = 0
+            for give, which in self.gives:
+                group = (ctypes.c_uint64 * len(which)).from_buffer(outputs, 8 * at)
+                library.pathways_import(group, len(which))
+                at += len(which)
+                for i, x in zip(which, give(), strict=True):
+                    made[i] = x
+        except BaseException:  # Ctrl-C too, at any of these lines
+            library.pathways_release(inputs, n)  # passes over what is not held any more
+            library.pathways_release(outputs, m)
             raise
-        if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
-            _native.check(refusal)
-        made: list[Any] = [None] * m
-        at = 0
-        for give, which in self.gives:
-            group = (ctypes.c_uint64 * len(which)).from_buffer(outputs, 8 * at)
-            library.pathways_import(group, len(which))
-            at += len(which)
-            for i, x in zip(which, give(), strict=True):
-                made[i] = x
         return self.structure.unflatten([result(leaves, made) for result in self.results])
 
     def describe(self) -> dict[str, Any]:
@@ -254,9 +266,11 @@ def _capture(
     groups = _groups(arrays)
     takes = [(_export(tuple(arrays[i] for i in group)), group) for group in groups]
     inputs = [_import(tuple(arrays[i] for i in group)) for group in groups]
-    _native.check(library.pathways_capture_begin())
-    _local.capturing = True
+    refusal = None
     try:
+        refusal = library.pathways_capture_begin()
+        _native.check(refusal)
+        _local.capturing = True
         symbols: list[Any] = [None] * len(arrays)
         for group, give in zip(groups, inputs, strict=True):
             flags = bytes(donated[i] for i in group)
@@ -271,7 +285,8 @@ def _capture(
         raise
     finally:
         _local.capturing = False
-        library.pathways_capture_drop()  # where it has not ended
+        if not refusal:
+            library.pathways_capture_drop()  # where it has not ended
 
 
 def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure: Any, symbols: list[Any]) -> _Captured:
@@ -286,37 +301,35 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     order = list(arrays)
     described = [_of(arrays[i]) for i in order]
     numbers = (ctypes.c_uint64 * len(order))()
+    captured = _Captured(takes, structure)
     groups = [group for group in _groups(described) if _reshard._ours(described[group[0]].sharding)]
     at, sorted_ids = 0, []
     try:
         for group in groups:
-            _export(tuple(described[i] for i in group))(*[arrays[order[i]] for i in group])
+            take = _export(tuple(described[i] for i in group))
             room = (ctypes.c_uint64 * len(group)).from_buffer(numbers, 8 * at)
-            if library.pathways_exported(room, len(group)) != len(group):
-                raise PathwaysError("INTERNAL", "a result of a program did not leave JAX")
+            _leave(take, [arrays[order[i]] for i in group], room)
             at += len(group)
             sorted_ids += [order[i] for i in group]
-        which, number = (ctypes.c_int32 * at)(), ctypes.c_uint64()
-        _native.check(library.pathways_capture_end(numbers, at, which, number))
+        which = (ctypes.c_int32 * at)()
+        _native.check(library.pathways_capture_end(numbers, at, which, captured.number))
     finally:
-        library.pathways_release(numbers, at)
+        library.pathways_release(numbers, len(order))
     places = {i: place for i, place in zip(sorted_ids, which, strict=True) if place >= 0}
-    results = []
     for x in leaves:
         if id(x) in given:
-            results.append(_given(given[id(x)]))
+            captured.results.append(_given(given[id(x)]))
         elif id(x) not in places:
-            results.append(_constant(x))
+            captured.results.append(_constant(x))
         elif (impl := _key(x)) is not None:
-            results.append(_wrapped(places[id(x)], impl))
+            captured.results.append(_wrapped(places[id(x)], impl))
         else:
-            results.append(_made(places[id(x)]))
-    gives = []
+            captured.results.append(_made(places[id(x)]))
     for group in groups:
         made = [i for i in group if order[i] in places]
         if made:
-            gives.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
-    return _Captured(number.value, takes, gives, results, structure)
+            captured.gives.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
+    return captured
 
 
 def _read(name: str, error: Exception) -> PathwaysError:

@@ -230,3 +230,47 @@ def test_random_faults():
                 workers_end(cluster)
             else:
                 until("all to be freed", cluster.idle)
+
+
+def test_ctrl_c_while_a_program_waits_for_a_worker():
+    """The wait ends while the worker stands still; what it was for ends later, and the program runs again."""
+    with Cluster(2, 1, "--silence", "300s") as cluster:
+        client = cluster.start(
+            """
+import jax, jax.numpy as jnp, numpy as np
+first, second = jax.devices()
+step = jax.jit(lambda x: x * 2 + 1)
+
+@pathways.program
+def f(x):
+    for i in range(64):
+        x = step(jax.device_put(x, (first, second)[i % 2])) % 1000
+    return x
+
+x = jax.device_put(np.arange(100, dtype=np.int32), first)
+want = np.asarray(f.__wrapped__(x))
+assert np.array_equal(f(x), want)
+print("ready", flush=True)
+input()
+y = f(x)
+try:
+    print("waiting", flush=True)
+    y.block_until_ready()
+except KeyboardInterrupt:
+    print("interrupted", y.is_ready(), flush=True)
+input()
+assert np.array_equal(f(x), want) and np.array_equal(y, want)
+print("right")
+"""
+        )
+        assert lines(client, 1) == ["ready"]
+        cluster.signal("worker-1", signal.SIGSTOP)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert lines(client, 1) == ["waiting"]
+        client.send_signal(signal.SIGINT)
+        assert lines(client, 1) == ["interrupted False"]
+        cluster.signal("worker-1", signal.SIGCONT)
+        out, err = client.communicate("\n")
+        assert client.returncode == 0 and out.strip() == "right", out + err
+        until("nothing is left", cluster.idle)

@@ -1,0 +1,83 @@
+"""Ctrl-C in the middle of a program: it is raised, nothing is left behind, and the same program runs again."""
+
+import signal
+
+import fresh
+import pytest
+
+PROGRAM = """
+import gc, time
+import jax, jax.numpy as jnp, numpy as np
+
+here = jax.devices()[:4]
+
+@jax.jit
+def step(x):
+    return jax.lax.fori_loop(0, 30, lambda _, v: jnp.sin(v) + 1, x)
+
+endless = False
+
+@pathways.program
+def f(x):
+    while endless:
+        x = step(x)
+    for i in range(40):
+        x = jax.device_put(step(x), here[i % len(here)])
+    return x, {"more": x + 1}
+
+x = jax.device_put(np.arange(3000, dtype=np.float32), here[0])
+want = [np.asarray(y).tobytes() for y in jax.tree.leaves(f.__wrapped__(x))]
+
+def check():
+    assert [np.asarray(y).tobytes() for y in jax.tree.leaves(f(x))] == want
+    print("right", flush=True)
+
+def interrupted(action):
+    try:
+        print("begun", flush=True)
+        while True:
+            action()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+CAPTURED = """
+endless = True
+for _ in range(4):
+    interrupted(lambda: f(x))
+assert pathways.stats()["live"].get("captured", 0) == 0
+endless = False
+check()
+"""
+RUNNING = """
+check()
+for _ in range(8):
+    interrupted(lambda: jax.block_until_ready(f(x)))
+    check()
+"""
+END = """
+del x, f, check
+for _ in range(200):
+    gc.collect()
+    left = {name: n for name, n in pathways.stats()["live"].items() if name in ("held", "captured") and n}
+    if not left:
+        break
+    time.sleep(0.05)
+print(left or "nothing left", flush=True)
+"""
+
+
+@pytest.mark.parametrize("address", ["", "local:2x2"], ids=["embedded", "cluster"])
+@pytest.mark.parametrize("script", [CAPTURED, RUNNING], ids=["captured", "running"])
+def test_ctrl_c_in_the_middle_of_a_program(script, address):
+    process = fresh.start(PROGRAM + script + END, env={"PATHWAYS_ADDRESS": address})
+    said = []
+    for line in process.stdout:
+        said.append(line.strip())
+        if said[-1] == "begun":
+            process.send_signal(signal.SIGINT)
+    done = fresh.finish(process)
+    assert done.returncode == 0, done.stderr
+    times = said.count("begun")
+    assert times == said.count("interrupted") > 0
+    assert said.count("right") == (1 if script is CAPTURED else times + 1)
+    assert said[-1] == "nothing left"
