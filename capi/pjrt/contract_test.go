@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	door "github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -64,7 +65,7 @@ func TestContract(t *testing.T) {
 		Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
 			portable := slices.Equal(devices, []int{0})
 			return devicetest.Source{Program: devicetest.StableHLO(p, s, len(devices)),
-				Options: pjrt.CompileOptions(len(devices), 1, devices, portable)}
+				Options: compileoptions.New(len(devices), 1, devices, portable)}
 		},
 		// Some plugins bring them back with zeros above the sign.
 		Lacks: devicetest.Lacks{DTypes: []shape.DType{shape.S4, shape.S2}},

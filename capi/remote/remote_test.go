@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -59,7 +60,7 @@ func TestContract(t *testing.T) {
 					return c
 				},
 				Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
-					return devicetest.Source{Program: suiteProgram(p, s).Source(), Options: pjrt.CompileOptions(len(devices), 1, devices, slices.Equal(devices, []int{0}))}
+					return devicetest.Source{Program: suiteProgram(p, s).Source(), Options: compileoptions.New(len(devices), 1, devices, slices.Equal(devices, []int{0}))}
 				},
 				Failure: &devicetest.Failure{Code: status.DataLoss, Text: "the simulated disk ate it"},
 				TooBig:  &devicetest.Source{Program: tooBig.Source()},

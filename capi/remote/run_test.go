@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/capi/remote"
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -32,7 +33,7 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 
 func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int) device.Executable {
 	t.Helper()
-	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(), pjrt.CompileOptions(len(devices), 1, devices, false))
+	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(), compileoptions.New(len(devices), 1, devices, false))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,28 +99,3 @@ func FuzzFrames(f *testing.F) {
 		t.Fatal("the other session's operation did not end")
 	})
 }
-
-func FuzzOptions(f *testing.F) {
-	f.Add(sim.CompileOptions([]int{2, 0, 1}))
-	f.Add([]byte{0x1a, 0x04, 0x20, 0xff, 0xff, 0x7f})
-	f.Fuzz(func(t *testing.T, options []byte) {
-		a, err := parseOptions(options)
-		if err != nil || int64(len(a.rows)) > 1<<16 || a.replicas*a.partitions > 1<<16 {
-			return
-		}
-		// What workers get says the same, but for devices, and is the same again.
-		once := a.canonical()
-		b, err := parseOptions(once)
-		if err != nil || b.replicas != a.replicas || b.partitions != a.partitions || b.portable != a.portable {
-			t.Fatalf("%+v became %+v, %v", a, b, err)
-		}
-		for i, d := range b.rows {
-			if int(d) != i {
-				t.Fatalf("row %d is on device %d", i, d)
-			}
-		}
-		if twice := b.canonical(); string(twice) != string(once) {
-			t.Fatalf("%x became %x", once, twice)
-		}
-	})
-}

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
+	"math"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -69,28 +71,20 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 		case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
 			return invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
 		}
-		a, err := parseOptions(m.Options)
+		o, err := compileoptions.Parse(m.Options)
 		if err != nil {
 			return err
 		}
-		if a.portable {
-			a.rows = []uint32{0}
-			for d := range s.slots {
-				if st.workers[s.slots[d]].gone == nil {
-					a.rows[0] = uint32(d)
-					break
-				}
-			}
-		} else if a.rows == nil {
-			n := a.replicas * a.partitions
-			if n > int64(len(s.slots)) {
-				return invalid("the program is for %d replicas of %d partitions; this session has %d devices", a.replicas, a.partitions, len(s.slots))
-			}
-			for d := range n {
-				a.rows = append(a.rows, uint32(d))
-			}
+		// Equal for equal programs on other devices.
+		options, err := compileoptions.ByRank(m.Options)
+		if err != nil {
+			return err
 		}
-		p, err := st.place(s, a.rows)
+		rows, err := st.rows(s, o)
+		if err != nil {
+			return err
+		}
+		p, err := st.place(s, rows)
 		if err != nil {
 			return err
 		}
@@ -100,9 +94,8 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 		if err := st.alive(p); err != nil {
 			return err
 		}
-		options := a.canonical()
-		key := st.key(s, m, options, p, a.portable)
-		w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: a.portable}
+		key := st.key(s, m, options, p, o.Portable)
+		w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: o.Portable}
 		c := st.compiled[key]
 		if c != nil && c.ready {
 			st.install(c, w)
@@ -125,6 +118,30 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 	if err != nil {
 		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
 	}
+}
+
+// rows are the session's devices that a program is for.
+func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
+	if o.Portable {
+		here := slices.IndexFunc(s.slots, func(w int) bool { return st.workers[w].gone == nil })
+		return []uint32{uint32(max(here, 0))}, nil
+	}
+	n := o.Replicas * o.Partitions
+	if n > len(s.slots) {
+		return nil, invalid("the program is for %d replicas of %d partitions; this session has %d devices", o.Replicas, o.Partitions, len(s.slots))
+	}
+	rows := make([]uint32, n)
+	for i := range rows {
+		rows[i] = uint32(i)
+		if o.Devices == nil {
+			continue
+		}
+		if d := o.Devices[i]; d < 0 || d > math.MaxUint32 {
+			return nil, invalid("the device assignment names device %d, which is not there", d)
+		}
+		rows[i] = uint32(o.Devices[i])
+	}
+	return rows, nil
 }
 
 // key names what compiles to the same.

@@ -13,6 +13,9 @@ const (
 	withConfigModule = 1
 	withConfigConfig = 2
 
+	assignmentReplicas     = 1 // of DeviceAssignmentProto, in xla_data.proto
+	assignmentComputations = 2
+
 	configLayout     = 1
 	configReplicas   = 4
 	configPartitions = 5
@@ -355,4 +358,21 @@ func (in *instruction) arrays() ([]hlo.Shape, error) {
 		return s.Tuple, nil
 	}
 	return []hlo.Shape{s}, nil
+}
+
+// readAssignmentSize reads how many replicas and partitions a serialized
+// xla.DeviceAssignmentProto is for.
+func readAssignmentSize(assignment []byte) (replicas, partitions int, err error) {
+	for f, err := range protowalk.Fields(assignment) {
+		if err != nil {
+			return 0, 0, err
+		}
+		switch f.Number {
+		case assignmentReplicas:
+			replicas = int(int32(f.Value))
+		case assignmentComputations:
+			partitions = int(int32(f.Value))
+		}
+	}
+	return replicas, partitions, nil
 }

@@ -2,16 +2,19 @@
 // one that each device runs by itself, with its collectives made explicit: each
 // becomes a call of this system's collective handler, described by a Spec.
 //
-// Rewrite does that. ParseSpec reads what it wrote into the program. Options reads
-// and edits the options that go with a program.
+// Rewrite does that. ParseSpec reads what it wrote into the program.
 //
 // It is pure: bytes in, bytes out, no state. It knows the few fields of
-// HloModuleProto and CompileOptionsProto that it reads or changes, and keeps all
-// others as they are. Whatever the bytes are, it ends with a result or an error,
-// and takes memory in proportion to their size. Any package may import it.
+// HloModuleProto that it reads or changes, and keeps all others as they are.
+// Whatever the bytes are, it ends with a result or an error, and takes memory in
+// proportion to their size. Any package may import it.
 package spmd
 
-import "github.com/openpathways/pathways/core/shape"
+import (
+	"github.com/openpathways/pathways/core/shape"
+
+	"github.com/openpathways/pathways/core/compileoptions"
+)
 
 // Op is what a collective does with its operands.
 type Op uint8
@@ -97,6 +100,12 @@ type Program struct {
 
 	parameters [][]byte // ShapeProto of each, as it lies in memory
 	result     []byte
+}
+
+// OneDevice gives the compile options of the program out of those with which it was
+// partitioned.
+func (p *Program) OneDevice(options []byte) ([]byte, error) {
+	return compileoptions.OneDevice(options, p.parameters, p.result)
 }
 
 // String gives the op's name in HLO.

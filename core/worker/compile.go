@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
@@ -61,7 +62,7 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 		return nil, nil, err
 	}
 	defer done()
-	o, err := spmd.ParseOptions(m.Options)
+	o, err := compileoptions.Parse(m.Options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,7 +98,7 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 }
 
 // form decides how the devices of a program run it.
-func (w *Worker) form(m *wire.Compile, o spmd.Options) (wire.Loadable_Form, error) {
+func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_Form, error) {
 	alone := true
 	for _, p := range m.Places {
 		alone = alone && p.Worker == w.self
@@ -135,11 +136,11 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 			ids[i] = int64(w.driver.Devices()[p.Local].ID)
 		}
 	}
-	return spmd.WithAssignment(options, ids)
+	return compileoptions.WithDevices(options, ids)
 }
 
 // describe says what a client needs to know of an executable.
-func describe(x device.Executable, o spmd.Options) *wire.ProgramInfo {
+func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas), Partitions: uint32(o.Partitions)}
 	for _, o := range x.Outputs() {
 		info.Outputs = append(info.Outputs, array(o.Shape, o.Memory))
@@ -187,7 +188,7 @@ func waits(module []byte) bool {
 
 // portable makes a program that each device of several workers runs by itself,
 // with our collectives.
-func (w *Worker) portable(ctx context.Context, m *wire.Compile, o spmd.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
 	var module []byte
 	if !o.Portable {
 		var err error

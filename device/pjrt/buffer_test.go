@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -277,7 +278,7 @@ func held(t *testing.T, c *Client, want int64) {
 func TestCounts(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
-		x := compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(4), 2), CompileOptions(2, 1, []int{0, 1}, false))
+		x := compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(4), 2), compileoptions.New(2, 1, []int{0, 1}, false))
 		rows := [][]device.Buffer{{nil}, {nil}}
 		for d := range rows {
 			b, err := c.FromHost(device.Host{Shape: f32(4), Data: floats(0, 0, 0, 0), Device: d})

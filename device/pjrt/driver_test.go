@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -100,7 +101,7 @@ func TestContract(t *testing.T) {
 
 // onDevices asks for a replica a device. What is for device 0 alone is portable.
 func onDevices(devices []int) []byte {
-	return CompileOptions(len(devices), 1, devices, slices.Equal(devices, []int{0}))
+	return compileoptions.New(len(devices), 1, devices, slices.Equal(devices, []int{0}))
 }
 
 // tooBig wants four terabytes, which no machine of these tests has. It is a

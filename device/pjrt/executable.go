@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
@@ -54,7 +55,7 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 		return nil, waitEnded(ctx)
 	}
 	if options == nil {
-		options = CompileOptions(1, 1, nil, true)
+		options = compileoptions.New(1, 1, nil, true)
 	}
 	if err := c.hold(); err != nil {
 		return nil, err

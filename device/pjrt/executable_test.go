@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -19,7 +20,7 @@ func TestCompileOptions(t *testing.T) {
   func.func public @main(%x: tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> (tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) {
     %r = stablehlo.add %x, %x : tensor<4xf32>
     return %r : tensor<4xf32>
-  }`), CompileOptions(2, 2, []int{3, 1, 0, 2}, false))
+  }`), compileoptions.New(2, 2, []int{3, 1, 0, 2}, false))
 		if !slices.Equal(x.Devices(), []int{3, 1, 0, 2}) {
 			t.Errorf("Devices is %v", x.Devices())
 		}
@@ -98,7 +99,7 @@ func TestDonatedTwice(t *testing.T) {
 func TestRefusedWhole(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
-		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2), CompileOptions(2, 1, []int{0, 1}, false))
+		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2), compileoptions.New(2, 1, []int{0, 1}, false))
 		a := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
 		b := put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})
 		b.Delete()
@@ -115,7 +116,7 @@ func TestRefusedWhole(t *testing.T) {
 func TestNotPortable(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
-		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), CompileOptions(1, 1, []int{1}, false))
+		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), compileoptions.New(1, 1, []int{1}, false))
 		for _, d := range []int{0, 1} {
 			b := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2), Device: d})
 			r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: d})

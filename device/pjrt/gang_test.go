@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
@@ -341,7 +342,7 @@ func (p program) source() device.Program {
 }
 
 func (p program) options() []byte {
-	return CompileOptions(p.replicas, p.partitions, []int{0, 1, 2, 3}, false)
+	return compileoptions.New(p.replicas, p.partitions, []int{0, 1, 2, 3}, false)
 }
 
 const (
@@ -646,7 +647,7 @@ func everything() (source device.Program, options []byte) {
         stablehlo.return %in : tensor<8x16xf32>
       }) : (tensor<i1>) -> tensor<8x16xf32>
     return %br, %l : tensor<8x16xf32>, tensor<f32>
-  }`)), CompileOptions(1, 4, []int{0, 1, 2, 3}, false)
+  }`)), compileoptions.New(1, 4, []int{0, 1, 2, 3}, false)
 }
 
 func TestGang(t *testing.T) {
@@ -731,9 +732,9 @@ func TestLayouts(t *testing.T) {
     %e = stablehlo.exponential %a : tensor<8x6xf32>
     return %e : tensor<8x6xf32>
   }`)
-		g, _ := makeGang(t, p, source, CompileOptions(1, 4, []int{0, 1, 2, 3}, false))
+		g, _ := makeGang(t, p, source, compileoptions.New(1, 4, []int{0, 1, 2, 3}, false))
 		native := client(t, p, 4)
-		g.compare(t, compile(t, native, source, CompileOptions(1, 4, []int{0, 1, 2, 3}, false)), native, 3)
+		g.compare(t, compile(t, native, source, compileoptions.New(1, 4, []int{0, 1, 2, 3}, false)), native, 3)
 	})
 }
 
@@ -843,7 +844,7 @@ func TestPartitionRefused(t *testing.T) {
 			one.partitions = n + 1
 			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
 			devices := []int{0, 1, 2, 3}[:n+1]
-			if _, err := c.Partition(t.Context(), source, CompileOptions(n+1, 1, devices, false), n+1); err != nil {
+			if _, err := c.Partition(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1); err != nil {
 				t.Error(err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -73,7 +74,7 @@ func TestHostCalls(t *testing.T) {
 		if err := c.ServeHostCalls(serve); status.CodeOf(err) != status.FailedPrecondition {
 			t.Errorf("host calls served twice: %v", err)
 		}
-		x := compile(t, c, calls, CompileOptions(1, 1, []int{0}, true))
+		x := compile(t, c, calls, compileoptions.New(1, 1, []int{0}, true))
 		run := func() ([]float32, byte, error) {
 			data := make([]byte, 24)
 			for i := range 6 {

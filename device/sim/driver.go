@@ -138,14 +138,7 @@ func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) 
 	if err != nil {
 		return nil, err
 	}
-	place, ok, err := parsePlacement(options)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		place.replicas = max(1, int64(prog.Devices))
-	}
-	ids, err := place.devices()
+	ids, err := devices(options, prog)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -162,7 +163,7 @@ type program struct {
 	replicas   int
 }
 
-func (p program) options() []byte { return pjrt.CompileOptions(p.replicas, 1, upTo(p.replicas), false) }
+func (p program) options() []byte { return compileoptions.New(p.replicas, 1, upTo(p.replicas), false) }
 
 func (s *session) compile(p program) *client.Remote {
 	s.t.Helper()

@@ -1,0 +1,102 @@
+package compileoptions
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// options asks for 2 replicas of 3 partitions, with fields that are not known
+// here in both messages.
+func someOptions() []byte {
+	build := protowalk.AppendInt(nil, buildReplicas, 2)
+	build = protowalk.AppendInt(build, buildPartitions, 3)
+	build = protowalk.AppendInt(build, buildSPMD, 1)
+	build = protowalk.AppendBytes(build, 77, "inner")
+	options := protowalk.AppendBytes(nil, compileBuildOptions, build)
+	return protowalk.AppendBytes(options, 78, "outer")
+}
+
+func TestOptions(t *testing.T) {
+	none, err := Parse(nil)
+	if err != nil || !reflect.DeepEqual(none, Options{Replicas: 1, Partitions: 1}) {
+		t.Errorf("no options are %+v, %v", none, err)
+	}
+	ids := []int64{5, 4, 3, 2, 1, 0}
+	with, err := WithDevices(someOptions(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if with, err = WithDevices(with, ids); err != nil { // it replaces
+		t.Fatal(err)
+	}
+	o, err := Parse(with)
+	if err != nil || !reflect.DeepEqual(o, Options{Replicas: 2, Partitions: 3, Devices: ids}) {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	one, err := OneDevice(with, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err = Parse(one); err != nil || !reflect.DeepEqual(o, Options{Replicas: 1, Partitions: 1, Portable: true}) {
+		t.Errorf("one device: got %+v, %v", o, err)
+	}
+	outer, build := take(one)
+	if !slices.Contains(texts(outer), "outer") || !slices.Contains(texts(build), "inner") {
+		t.Errorf("unknown fields are lost: %q, %q", texts(outer), texts(build))
+	}
+	if _, err := WithDevices(someOptions(), ids[:5]); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("five devices for six: %v", err)
+	}
+}
+
+func texts(message []byte) (list []string) {
+	for f := range protowalk.Fields(message) {
+		list = append(list, string(f.Bytes))
+	}
+	return list
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(someOptions())
+	f.Add(New(3, 1, []int{2, 0, 1}, false))
+	f.Add(New(1, 1, nil, true))
+	f.Add([]byte{0x1a, 0x04, 0x20, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, options []byte) {
+		o, err := Parse(options)
+		if err != nil {
+			return
+		}
+		n := o.Replicas * o.Partitions
+		if o.Devices != nil && len(o.Devices) != n {
+			t.Errorf("%d devices for %d shards", len(o.Devices), n)
+		}
+		with, err := WithDevices(options, make([]int64, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Parse(with); err != nil || again.Replicas != o.Replicas || len(again.Devices) != n {
+			t.Errorf("%+v becomes %+v, %v", o, again, err)
+		}
+		// By rank they say the same, but for devices, and are the same again.
+		once, err := ByRank(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(once)
+		if err != nil || again.Replicas != o.Replicas || again.Partitions != o.Partitions || again.Portable != o.Portable {
+			t.Errorf("%+v by rank becomes %+v, %v", o, again, err)
+		}
+		for rank, id := range again.Devices {
+			if int(id) != rank {
+				t.Errorf("rank %d is on device %d", rank, id)
+			}
+		}
+		if twice, err := ByRank(once); err != nil || string(twice) != string(once) {
+			t.Errorf("%x became %x, %v", once, twice, err)
+		}
+	})
+}
