@@ -30,6 +30,8 @@ def started(name, out):
 @pytest.mark.embedded("the scripts make devices of their own")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name, tmp_path):
+    if name == "parquet":
+        pytest.importorskip("pyarrow")
     done = fresh.finish(started(name, tmp_path / "out"))
     assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     written = re.findall(r"\S+\.(?:png|svg)", done.stdout)
