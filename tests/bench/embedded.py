@@ -5,6 +5,7 @@ plugin that Pathways drives). Each is a process that lives for the whole run; in
 segment of the same calls, in rotating order.
 """
 
+import importlib.util
 import pathlib
 import statistics
 import subprocess
@@ -116,6 +117,26 @@ def demo(quick):
     return [said.strip() for said in done.stdout.splitlines() if any(mark in said for mark in marks)]
 
 
+def arrow(worker, quick, chosen):
+    """Measures Arrow data in and out beside the way by NumPy, in our own process; gives ratios of theirs to ours."""
+    out = {}
+    for way in ("in", "out", "through"):
+        for n in (4 * KIB, 64 * KIB, MIB, 64 * MIB) if quick else (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB):
+            name = f"Arrow {way}, {size(n)}"
+            if not chosen(name):
+                continue
+            calls = max(4, min(200, 16 * MIB // n))
+            rounds = [worker.ask(row="arrow", way=way, bytes=n, calls=calls)["each"] for _ in range(9 if quick else 15)]
+            us = {side: spread([each[side] * 1e6 for each in rounds]) for side in rounds[0]}
+            ratios = {
+                side: spread([each[side] / each["arrow"] for each in rounds]) for side in rounds[0] if side != "arrow"
+            }
+            out[name] = {"us": us, "times": ratios}
+            said = ", ".join(f"{r['median']:.2f} [{r['low']:.2f} – {r['high']:.2f}] × {s}" for s, r in ratios.items())
+            print(f"{name:32} {us['arrow']['median']:10.2f} µs, {said}", flush=True)
+    return out
+
+
 def draw(axes, results):
     """Draws our time as a multiple of the others', on a logarithmic axis."""
     names = list(results)
@@ -169,6 +190,11 @@ def measure_all(workers, plugin, quick, chosen):
         rounds = 9 if quick else 15 if asked["row"] in ("put", "fetch") else 45
         out["rows"][name] = got = measure(workers, asked, rounds) | ({"budget": budget} if budget else {})
         print(line(name, got, budget), flush=True)
+    if importlib.util.find_spec("pyarrow") is None:
+        print("\nArrow: left out, there is no pyarrow")
+    else:
+        print("\nArrow: our time, and how many times as fast it is as NumPy's way by")
+        out["arrow"] = arrow(workers["pathways"], quick, chosen)
     if chosen("memory growth"):
         n = 10_000 if quick else 100_000
         out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}

@@ -144,6 +144,51 @@ def fetch(asked):
     return measure
 
 
+def arrow(asked):
+    """Arrow data in, out, and in, through a computation and out: by from_arrow and to_arrow, and by NumPy.
+
+    Each is done n times, by turns; `each` is what they took in seconds. Arrays that go out are new ones each time.
+    """
+    import pathways
+    import pyarrow
+
+    host = host_array(asked["bytes"], True)
+    data = pyarrow.Array.from_buffers(pyarrow.float32(), host.size, [None, pyarrow.py_buffer(host)])
+    f = jax.jit(lambda v: v + 1)
+    done = jax.block_until_ready
+    ours, numpy, jaxs = (
+        pathways.from_arrow,
+        lambda a: jnp.asarray(a.to_numpy()),
+        lambda a: jax.device_put(a.to_numpy()),
+    )
+    out_ours, out_numpy = lambda y: pyarrow.array(pathways.to_arrow(y)), lambda y: pyarrow.array(np.asarray(y))
+    ways = {
+        "in": {"arrow": (ours, None), "jnp.asarray": (numpy, None), "device_put": (jaxs, None)},
+        "out": {"arrow": (out_ours, f), "np.asarray": (out_numpy, f)},
+        "through": {
+            "arrow": (lambda a: out_ours(f(ours(a))), None),
+            "jnp.asarray": (lambda a: out_numpy(f(numpy(a))), None),
+            "device_put": (lambda a: out_numpy(f(jaxs(a))), None),
+        },
+    }[asked["way"]]
+    x = done(ours(data))
+
+    def measure(n):
+        each = dict.fromkeys(ways, 0.0)
+        names = list(ways)
+        for i in range(n):
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                call, made = ways[name]
+                given = data if made is None else done(made(x))
+                start = time.perf_counter()
+                got = call(given)
+                each[name] += time.perf_counter() - start
+                del given, got
+        return {"seconds": sum(each.values()), "each": {name: seconds / n for name, seconds in each.items()}}
+
+    return measure
+
+
 def resident():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -177,6 +222,7 @@ def growth(asked):
 
 
 ROWS = {"tiny": tiny, "computation": computation, "step": sharded_step, "put": put, "fetch": fetch, "growth": growth}
+ROWS["arrow"] = arrow
 
 
 def main():
