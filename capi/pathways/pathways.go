@@ -62,7 +62,8 @@ func pwGoStats() *C.char {
 	return text(struct {
 		pjrt.Stats
 		UnderWay int64 `json:"under_way"`
-	}{st, r.UnderWay})
+		Copied   int64 `json:"copied"`
+	}{st, r.UnderWay, r.Copied})
 }
 
 // pwGoCluster says which cluster clients are of from now on, for table.c. A change

@@ -31,6 +31,7 @@ void pr_put_fill(pr_put* p, char* dst) {
   const char* src = p->copy ? p->copy : p->data;
   int64_t size = pr_host_bytes(p->shape);
   if (size == 0) return;
+  PR_COUNT(copied, size);
   if (p->strides && !p->copy)
     pr_pack(dst, src, p->shape->dims, p->strides, p->shape->num_dims, pr_element_size(p->shape->type));
   else
@@ -106,8 +107,10 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
 // ---- to the host ----
 
 void pr_fetch_end(pr_fetch* f, bool arrived) {
-  if (arrived)
+  if (arrived) {
+    PR_COUNT(copied, pr_host_bytes(f->shape));
     pr_unpack(f->dst, f->bytes, f->shape->dims, f->strides, f->shape->num_dims, pr_element_size(f->shape->type));
+  }
   pw_shape_drop(f->shape);
   free(f->strides);
   free(f->bytes);

@@ -17,7 +17,7 @@ typedef struct pr_memory pr_memory;
 // ---- counters (table.c): handles alive, and what was done ----
 typedef struct {
   _Atomic int64_t clients, executables, buffers, objects, futures, puts, fetches;  // alive
-  _Atomic int64_t go_entries, executes, host_puts, host_fetches, moved, reshards;
+  _Atomic int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
 } pr_counters;
 extern pr_counters pr_count;
 static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }

@@ -6,7 +6,7 @@ package remote
 // counters is pr_counters without its atomics, which cgo does not know.
 typedef struct {
   int64_t clients, executables, buffers, objects, futures, puts, fetches;
-  int64_t go_entries, executes, host_puts, host_fetches, moved, reshards;
+  int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pr_counters), "the same counters");
 
@@ -19,6 +19,8 @@ static counters read_counters(void) {
 */
 import "C"
 
+import "github.com/openpathways/pathways/transport/bulk"
+
 // Stats are the counters of the door.
 type Stats struct {
 	GoEntries int64            // calls from C into Go
@@ -27,6 +29,7 @@ type Stats struct {
 	Fetches   int64            // shards read by the host
 	Moved     int64            // shards brought to the device that a run needed them on
 	Reshards  int64            // arrays that moved from one sharding to another
+	Copied    int64            // bytes of arrays that this process has copied, on their way to and from clusters
 	Sessions  int64            // open now
 	UnderWay  int64            // operations that have not ended
 	Live      map[string]int64 // what is alive, by kind; kinds without any are left out
@@ -38,7 +41,7 @@ func ReadStats() Stats {
 	drain()
 	c := C.read_counters()
 	st := Stats{GoEntries: int64(c.go_entries), Executes: int64(c.executes), Puts: int64(c.host_puts),
-		Fetches: int64(c.host_fetches), Moved: int64(c.moved), Reshards: int64(c.reshards), Live: map[string]int64{}}
+		Fetches: int64(c.host_fetches), Moved: int64(c.moved), Reshards: int64(c.reshards), Copied: int64(c.copied) + bulk.Copied(), Live: map[string]int64{}}
 	for kind, n := range map[string]C.int64_t{"clients": c.clients, "executables": c.executables, "buffers": c.buffers,
 		"objects": c.objects, "events": c.futures, "puts": c.puts, "fetches": c.fetches} {
 		if n != 0 {

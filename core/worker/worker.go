@@ -97,6 +97,9 @@ type Config struct {
 	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
 	// the driver has room for.
 	MemoryLimit int64
+	// HostBytes is the host memory that the exchange holds, for reports. nil: it is not
+	// known.
+	HostBytes func() int64
 	// Handler makes a handler of custom calls, which a client has registered, one of
 	// this process. nil: it has them all, or does without.
 	Handler func(*wire.Handler) error
@@ -478,6 +481,9 @@ func (w *Worker) heartbeats() {
 				m.MemoryInUse[i] = s.InUse
 			}
 			m.Objects += uint64(q.shards.Load())
+		}
+		if w.config.HostBytes != nil {
+			m.HostBytes = w.config.HostBytes()
 		}
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())

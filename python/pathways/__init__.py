@@ -272,7 +272,8 @@ def pipeline(
 
 
 def stats() -> dict[str, Any]:
-    """Counters of the running system; ``stats()["live"]`` maps each kind of object to how many are alive now.
+    """Counters of the running system; ``stats()["live"]`` maps each kind of object to how many are alive now, and
+    ``stats()["copied"]`` is how many bytes of arrays this process has copied on their way to and from clusters.
 
     Raises:
       PathwaysError: where the library cannot be loaded.

@@ -42,6 +42,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
@@ -82,6 +83,21 @@ type Config struct {
 	Chunk     int           // bytes of a piece on a stream; 512 KiB
 	DialTime  time.Duration // how long a peer is tried to be reached; 10 s
 	Log       *slog.Logger  // of links that were refused or lost; none
+}
+
+var copied atomic.Int64
+
+// Copied is how many bytes of blocks the exchanges of this process have copied from
+// memory to memory. What fills a block, and what reads sockets, is not theirs.
+func Copied() int64 { return copied.Load() }
+
+// move is copy, counted.
+func move(dst, src []byte) { copied.Add(int64(copy(dst, src))) }
+
+// clone copies bytes that are not kept.
+func clone(data []byte) []byte {
+	copied.Add(int64(len(data)))
+	return append([]byte(nil), data...)
 }
 
 // Exchange implements transport.Exchange.
@@ -283,4 +299,13 @@ func (x *Exchange) Close() error {
 	x.running.Wait()
 	x.arena.Close(x.closed)
 	return nil
+}
+
+// HostBytes is the memory of blocks that are on their way here, or that somebody
+// has.
+func (x *Exchange) HostBytes() (bytes int64) {
+	for _, used := range x.pool.Stats().Used {
+		bytes += used
+	}
+	return bytes
 }

@@ -235,3 +235,42 @@ func BenchmarkExchange(b *testing.B) {
 		})
 	}
 }
+
+// Between processes of one host a block is filled where its receiver has it, and is
+// copied only to where a receiver wants it.
+func TestCopies(t *testing.T) {
+	const size = 4 << 20
+	w := world(t, "unix", 2, none)
+	for _, x := range w.Exchanges {
+		defer x.Close()
+	}
+	for i, into := range [][]byte{nil, make([]byte, size)} {
+		before := Copied()
+		arrived, sent := make(chan transport.Block, 1), make(chan error, 1)
+		w.Exchanges[1].Expect(1, key(uint64(i), 0), size, into, func(b transport.Block, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			arrived <- b
+		})
+		var there []byte
+		w.Exchanges[0].Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) {
+			there = dst
+			dst[size-1] = 1
+			written(nil)
+		}, func(err error) { sent <- err })
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		b := <-arrived
+		if b.Data[size-1] != 1 || len(there) != size {
+			t.Errorf("the bytes have not come")
+		}
+		if b.Release != nil {
+			b.Release()
+		}
+		if got, want := Copied()-before, int64(len(into)); got != want {
+			t.Errorf("%d bytes were copied where %d are expected in memory of the receiver's", got, want)
+		}
+	}
+}

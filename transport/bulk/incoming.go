@@ -64,14 +64,14 @@ func (l *link) onEager(n uint64, key transport.Key, data []byte, quiet bool) (th
 		t.fail(err)
 		return nil, nil
 	case e == nil:
-		t.data = append([]byte(nil), data...)
+		t.data = clone(data)
 		return nil, nil
 	}
 	t.data = data
 	if !t.meet(e) {
 		return nil, nil
 	}
-	t.data = append([]byte(nil), data...)
+	t.data = clone(data)
 	return t.memory, nil
 }
 
@@ -112,7 +112,7 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
 		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(), t.size, t.link.x.config.Self, e.Size))
 	case t.eager && e.Into != nil:
-		copy(e.Into, t.data)
+		move(e.Into, t.data)
 		t.data, t.copied = nil, true
 		t.settle()
 	case t.eager:
@@ -157,7 +157,7 @@ func (t *incoming) have(b *shm.Block) {
 	l := t.link
 	switch s := b.Segment; {
 	case t.eager:
-		copy(b.Data, t.data)
+		move(b.Data, t.data)
 		t.data, t.copied = nil, true
 		t.settle()
 	case !l.shared:
@@ -225,7 +225,7 @@ func (t *incoming) arrived() (then func()) {
 	}
 	t.writing++
 	copies := func() {
-		copy(into, t.block.Data)
+		move(into, t.block.Data)
 		t.link.peer.mu.Lock()
 		defer t.link.peer.mu.Unlock()
 		t.writing--

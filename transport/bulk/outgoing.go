@@ -39,7 +39,7 @@ type outgoing struct {
 // keep copies bytes that the caller does not keep.
 func (t *outgoing) keep() {
 	if t.done == nil && t.data != nil && !t.kept {
-		t.data, t.kept = append([]byte(nil), t.data...), true
+		t.data, t.kept = clone(t.data), true
 	}
 }
 
@@ -126,11 +126,11 @@ func (t *outgoing) write(dst []byte) {
 			t.fill(dst, func(err error) { once.Do(func() { t.written(err) }) })
 		})
 	case t.size < longCopy:
-		copy(dst, t.data)
+		move(dst, t.data)
 		t.written(nil)
 	default:
 		x.running.Go(func() { // run waits for it: there is one at least
-			copy(dst, t.data)
+			move(dst, t.data)
 			t.written(nil)
 		})
 	}
