@@ -35,6 +35,13 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
 #define PW_COVERS(args, field) \
   ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
 
+// PW_READS defines a slot of a door that only reads, and cannot fail.
+#define PW_READS(door, slot, ...)                \
+  PJRT_Error* door##_##slot(slot##_Args* args) { \
+    __VA_ARGS__;                                 \
+    return NULL;                                 \
+  }
+
 // ---- errors ----
 
 // pw_error makes an error of ours; the caller of the door owns it.

@@ -168,23 +168,15 @@ void pw_client_free(PJRT_Client* c) {
 
 // ---- slots ----
 
-PJRT_Error* pw_PJRT_Client_PlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
-  args->platform_version = args->client->version;
-  args->platform_version_size = strlen(args->client->version);
-  return NULL;
-}
+PW_READS(pw, PJRT_Client_PlatformVersion,
+         args->platform_version = args->client->version,
+         args->platform_version_size = strlen(args->client->version))
 
-PJRT_Error* pw_PJRT_Client_Devices(PJRT_Client_Devices_Args* args) {
-  args->devices = args->client->devices;
-  args->num_devices = args->client->num_devices;
-  return NULL;
-}
+PW_READS(pw, PJRT_Client_Devices, args->devices = args->client->devices, args->num_devices = args->client->num_devices)
 
-PJRT_Error* pw_PJRT_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
-  args->addressable_devices = args->client->addressable;
-  args->num_addressable_devices = args->client->num_addressable;
-  return NULL;
-}
+PW_READS(pw, PJRT_Client_AddressableDevices,
+         args->addressable_devices = args->client->addressable,
+         args->num_addressable_devices = args->client->num_addressable)
 
 PJRT_Error* pw_PJRT_Client_LookupDevice(PJRT_Client_LookupDevice_Args* args) {
   PJRT_Client* c = args->client;
@@ -209,46 +201,24 @@ PJRT_Error* pw_PJRT_Client_LookupAddressableDevice(PJRT_Client_LookupAddressable
                   args->local_hardware_id, c->num_addressable);
 }
 
-PJRT_Error* pw_PJRT_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args* args) {
-  args->addressable_memories = args->client->memories;
-  args->num_addressable_memories = args->client->num_memories;
-  return NULL;
-}
+PW_READS(pw, PJRT_Client_AddressableMemories,
+         args->addressable_memories = args->client->memories,
+         args->num_addressable_memories = args->client->num_memories)
 
-PJRT_Error* pw_PJRT_Device_GetDescription(PJRT_Device_GetDescription_Args* args) {
-  args->device_description = args->device->description;
-  return NULL;
-}
+PW_READS(pw, PJRT_Device_GetDescription, args->device_description = args->device->description)
+PW_READS(pw, PJRT_Device_IsAddressable, args->is_addressable = args->device->index >= 0)
+PW_READS(pw, PJRT_Device_LocalHardwareId, args->local_hardware_id = args->device->local_id)
 
-PJRT_Error* pw_PJRT_Device_IsAddressable(PJRT_Device_IsAddressable_Args* args) {
-  args->is_addressable = args->device->index >= 0;
-  return NULL;
-}
+PW_READS(pw, PJRT_Device_AddressableMemories,
+         args->memories = args->device->memories,
+         args->num_memories = args->device->num_memories)
 
-PJRT_Error* pw_PJRT_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args* args) {
-  args->local_hardware_id = args->device->local_id;
-  return NULL;
-}
+PW_READS(pw, PJRT_Device_DefaultMemory, args->memory = args->device->default_memory)
 
-PJRT_Error* pw_PJRT_Device_AddressableMemories(PJRT_Device_AddressableMemories_Args* args) {
-  args->memories = args->device->memories;
-  args->num_memories = args->device->num_memories;
-  return NULL;
-}
+PW_READS(pw, PJRT_Memory_Kind,
+         args->kind = ((pw_memory*)args->memory)->kind,
+         args->kind_size = ((pw_memory*)args->memory)->kind_size)
 
-PJRT_Error* pw_PJRT_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args* args) {
-  args->memory = args->device->default_memory;
-  return NULL;
-}
-
-PJRT_Error* pw_PJRT_Memory_Kind(PJRT_Memory_Kind_Args* args) {
-  args->kind = ((pw_memory*)args->memory)->kind;
-  args->kind_size = ((pw_memory*)args->memory)->kind_size;
-  return NULL;
-}
-
-PJRT_Error* pw_PJRT_Memory_AddressableByDevices(PJRT_Memory_AddressableByDevices_Args* args) {
-  args->devices = ((pw_memory*)args->memory)->devices;
-  args->num_devices = ((pw_memory*)args->memory)->num_devices;
-  return NULL;
-}
+PW_READS(pw, PJRT_Memory_AddressableByDevices,
+         args->devices = ((pw_memory*)args->memory)->devices,
+         args->num_devices = ((pw_memory*)args->memory)->num_devices)

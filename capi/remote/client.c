@@ -186,11 +186,7 @@ PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_Plugin_Attributes(PJRT_Plugin_Attributes_Args* args) {
-  args->attributes = attributes;
-  args->num_attributes = num_attributes;
-  return NULL;
-}
+PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = attributes, args->num_attributes = num_attributes)
 
 // ---- client ----
 
@@ -212,38 +208,14 @@ PJRT_Error* pr_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   return NULL;
 }
 
-#define GIVE(field, text)         \
-  do {                            \
-    args->field = (text);         \
-    args->field##_size = strlen(text); \
-  } while (0)
+PW_READS(pr, PJRT_Client_PlatformName, GIVE(platform_name, args->client->topology.platform))
+PW_READS(pr, PJRT_Client_PlatformVersion, GIVE(platform_version, args->client->topology.version))
+PW_READS(pr, PJRT_Client_ProcessIndex, args->process_index = 0)
+PW_READS(pr, PJRT_Client_Devices, args->devices = args->client->devices, args->num_devices = args->client->num_devices)
 
-PJRT_Error* pr_PJRT_Client_PlatformName(PJRT_Client_PlatformName_Args* args) {
-  GIVE(platform_name, args->client->topology.platform);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Client_PlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
-  GIVE(platform_version, args->client->topology.version);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Client_ProcessIndex(PJRT_Client_ProcessIndex_Args* args) {
-  args->process_index = 0;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Client_Devices(PJRT_Client_Devices_Args* args) {
-  args->devices = args->client->devices;
-  args->num_devices = args->client->num_devices;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
-  args->addressable_devices = args->client->devices;
-  args->num_addressable_devices = args->client->num_devices;
-  return NULL;
-}
+PW_READS(pr, PJRT_Client_AddressableDevices,
+         args->addressable_devices = args->client->devices,
+         args->num_addressable_devices = args->client->num_devices)
 
 static PJRT_Error* lookup(PJRT_Client* c, int id, PJRT_Device** device) {
   if (id < 0 || (size_t)id >= c->num_devices)
@@ -261,11 +233,9 @@ PJRT_Error* pr_PJRT_Client_LookupAddressableDevice(PJRT_Client_LookupAddressable
   return lookup(args->client, args->local_hardware_id, &args->addressable_device);
 }
 
-PJRT_Error* pr_PJRT_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args* args) {
-  args->addressable_memories = args->client->memories;
-  args->num_addressable_memories = args->client->num_memories;
-  return NULL;
-}
+PW_READS(pr, PJRT_Client_AddressableMemories,
+         args->addressable_memories = args->client->memories,
+         args->num_addressable_memories = args->client->num_memories)
 
 PJRT_Error* pr_PJRT_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args* args) {
   int64_t n = (int64_t)args->num_replicas * args->num_partitions;
@@ -286,68 +256,28 @@ PJRT_Error* pr_PJRT_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProce
 
 // ---- devices ----
 
-PJRT_Error* pr_PJRT_DeviceDescription_Id(PJRT_DeviceDescription_Id_Args* args) {
-  args->id = args->device_description->id;
-  return NULL;
-}
+PW_READS(pr, PJRT_DeviceDescription_Id, args->id = args->device_description->id)
+PW_READS(pr, PJRT_DeviceDescription_ProcessIndex, args->process_index = 0)
 
-PJRT_Error* pr_PJRT_DeviceDescription_ProcessIndex(PJRT_DeviceDescription_ProcessIndex_Args* args) {
-  args->process_index = 0;
-  return NULL;
-}
+PW_READS(pr, PJRT_DeviceDescription_Attributes,
+         args->attributes = args->device_description->attributes,
+         args->num_attributes = args->device_description->num_attributes)
 
-PJRT_Error* pr_PJRT_DeviceDescription_Attributes(PJRT_DeviceDescription_Attributes_Args* args) {
-  args->attributes = args->device_description->attributes;
-  args->num_attributes = args->device_description->num_attributes;
-  return NULL;
-}
+PW_READS(pr, PJRT_DeviceDescription_Kind, GIVE(device_kind, args->device_description->kind))
+PW_READS(pr, PJRT_DeviceDescription_DebugString, GIVE(debug_string, args->device_description->debug))
+PW_READS(pr, PJRT_DeviceDescription_ToString, GIVE(to_string, args->device_description->text))
+PW_READS(pr, PJRT_Device_GetDescription, args->device_description = &args->device->description)
+PW_READS(pr, PJRT_Device_IsAddressable, args->is_addressable = true)
+PW_READS(pr, PJRT_Device_LocalHardwareId, args->local_hardware_id = args->device->description.id)
 
-PJRT_Error* pr_PJRT_DeviceDescription_Kind(PJRT_DeviceDescription_Kind_Args* args) {
-  GIVE(device_kind, args->device_description->kind);
-  return NULL;
-}
+PW_READS(pr, PJRT_Device_AddressableMemories,
+         args->memories = (PJRT_Memory* const*)args->device->description.memories,
+         args->num_memories = args->device->description.num_memories)
 
-PJRT_Error* pr_PJRT_DeviceDescription_DebugString(PJRT_DeviceDescription_DebugString_Args* args) {
-  GIVE(debug_string, args->device_description->debug);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_DeviceDescription_ToString(PJRT_DeviceDescription_ToString_Args* args) {
-  GIVE(to_string, args->device_description->text);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Device_GetDescription(PJRT_Device_GetDescription_Args* args) {
-  args->device_description = &args->device->description;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Device_IsAddressable(PJRT_Device_IsAddressable_Args* args) {
-  args->is_addressable = true;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args* args) {
-  args->local_hardware_id = args->device->description.id;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Device_AddressableMemories(PJRT_Device_AddressableMemories_Args* args) {
-  args->memories = (PJRT_Memory* const*)args->device->description.memories;
-  args->num_memories = args->device->description.num_memories;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args* args) {
-  args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0);
-  return NULL;
-}
+PW_READS(pr, PJRT_Device_DefaultMemory, args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0))
 
 // What this client has there: the worker's own count is not asked for.
-PJRT_Error* pr_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
-  args->bytes_in_use = atomic_load_explicit(&args->device->bytes, memory_order_relaxed);
-  return NULL;
-}
+PW_READS(pr, PJRT_Device_MemoryStats, args->bytes_in_use = atomic_load_explicit(&args->device->bytes, memory_order_relaxed))
 
 static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
 
@@ -363,71 +293,30 @@ PJRT_Error* pr_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
 
 static pr_memory* memory_of(PJRT_Memory* m) { return (pr_memory*)m; }
 
-PJRT_Error* pr_PJRT_Memory_Id(PJRT_Memory_Id_Args* args) {
-  args->id = memory_of(args->memory)->id;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Memory_Kind(PJRT_Memory_Kind_Args* args) {
-  GIVE(kind, memory_of(args->memory)->kind);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Memory_Kind_Id(PJRT_Memory_Kind_Id_Args* args) {
-  args->kind_id = memory_of(args->memory)->kind_id;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Memory_DebugString(PJRT_Memory_DebugString_Args* args) {
-  GIVE(debug_string, memory_of(args->memory)->debug);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Memory_ToString(PJRT_Memory_ToString_Args* args) {
-  GIVE(to_string, memory_of(args->memory)->text);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Memory_AddressableByDevices(PJRT_Memory_AddressableByDevices_Args* args) {
-  args->devices = &memory_of(args->memory)->device;
-  args->num_devices = 1;
-  return NULL;
-}
+PW_READS(pr, PJRT_Memory_Id, args->id = memory_of(args->memory)->id)
+PW_READS(pr, PJRT_Memory_Kind, GIVE(kind, memory_of(args->memory)->kind))
+PW_READS(pr, PJRT_Memory_Kind_Id, args->kind_id = memory_of(args->memory)->kind_id)
+PW_READS(pr, PJRT_Memory_DebugString, GIVE(debug_string, memory_of(args->memory)->debug))
+PW_READS(pr, PJRT_Memory_ToString, GIVE(to_string, memory_of(args->memory)->text))
+PW_READS(pr, PJRT_Memory_AddressableByDevices, args->devices = &memory_of(args->memory)->device, args->num_devices = 1)
 
 // ---- topology: the client's own, which lives as long as the client ----
 
-PJRT_Error* pr_PJRT_Client_TopologyDescription(PJRT_Client_TopologyDescription_Args* args) {
-  args->topology = &args->client->topology;
-  return NULL;
-}
+PW_READS(pr, PJRT_Client_TopologyDescription, args->topology = &args->client->topology)
 
 PJRT_Error* pr_PJRT_TopologyDescription_Destroy(PJRT_TopologyDescription_Destroy_Args* args) {
   (void)args;
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_TopologyDescription_PlatformName(PJRT_TopologyDescription_PlatformName_Args* args) {
-  GIVE(platform_name, args->topology->platform);
-  return NULL;
-}
+PW_READS(pr, PJRT_TopologyDescription_PlatformName, GIVE(platform_name, args->topology->platform))
+PW_READS(pr, PJRT_TopologyDescription_PlatformVersion, GIVE(platform_version, args->topology->version))
 
-PJRT_Error* pr_PJRT_TopologyDescription_PlatformVersion(PJRT_TopologyDescription_PlatformVersion_Args* args) {
-  GIVE(platform_version, args->topology->version);
-  return NULL;
-}
+PW_READS(pr, PJRT_TopologyDescription_GetDeviceDescriptions,
+         args->descriptions = args->topology->devices,
+         args->num_descriptions = args->topology->num_devices)
 
-PJRT_Error* pr_PJRT_TopologyDescription_GetDeviceDescriptions(
-    PJRT_TopologyDescription_GetDeviceDescriptions_Args* args) {
-  args->descriptions = args->topology->devices;
-  args->num_descriptions = args->topology->num_devices;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_TopologyDescription_Attributes(PJRT_TopologyDescription_Attributes_Args* args) {
-  args->attributes = NULL;
-  args->num_attributes = 0;
-  return NULL;
-}
+PW_READS(pr, PJRT_TopologyDescription_Attributes, args->attributes = NULL, args->num_attributes = 0)
 
 static void keep_topology(PJRT_SerializedTopology* topology) { free(topology); }
 

@@ -131,10 +131,7 @@ struct PJRT_ExecuteContext {
   size_t num_data;
 };
 
-PJRT_Error* pr_PJRT_ExecuteContext_Create(PJRT_ExecuteContext_Create_Args* args) {
-  args->context = calloc(1, sizeof *args->context);
-  return NULL;
-}
+PW_READS(pr, PJRT_ExecuteContext_Create, args->context = calloc(1, sizeof *args->context))
 
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
   if (args->context) free(args->context->data);

@@ -108,10 +108,7 @@ PJRT_Error* pr_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
-  args->is_ready = pr_future_state(of(args->event)) != PR_PENDING;
-  return NULL;
-}
+PW_READS(pr, PJRT_Event_IsReady, args->is_ready = pr_future_state(of(args->event)) != PR_PENDING)
 
 PJRT_Error* pr_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
   if (pr_future_state(of(args->event)) == PR_PENDING)
@@ -144,10 +141,7 @@ PJRT_Error* pr_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_Event_Create(PJRT_Event_Create_Args* args) {
-  args->event = (PJRT_Event*)pr_future_new(1);
-  return NULL;
-}
+PW_READS(pr, PJRT_Event_Create, args->event = (PJRT_Event*)pr_future_new(1))
 
 PJRT_Error* pr_PJRT_Event_Set(PJRT_Event_Set_Args* args) {
   pr_future* f = of(args->event);

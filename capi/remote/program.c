@@ -183,10 +183,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Delete(PJRT_LoadedExecutable_Delete_Args* a
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_LoadedExecutable_IsDeleted(PJRT_LoadedExecutable_IsDeleted_Args* args) {
-  args->is_deleted = atomic_load(&args->executable->deleted);
-  return NULL;
-}
+PW_READS(pr, PJRT_LoadedExecutable_IsDeleted, args->is_deleted = atomic_load(&args->executable->deleted))
 
 PJRT_Error* pr_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {
   if (args->executable == NULL || pw_forked) return NULL;
@@ -208,17 +205,9 @@ PJRT_Error* pr_PJRT_Executable_Destroy(PJRT_Executable_Destroy_Args* args) {
 
 // ---- what only reads ----
 
-#define GIVE(field, text)         \
-  do {                            \
-    args->field = (text);         \
-    args->field##_size = strlen(text); \
-  } while (0)
-
-PJRT_Error* pr_PJRT_LoadedExecutable_AddressableDevices(PJRT_LoadedExecutable_AddressableDevices_Args* args) {
-  args->addressable_devices = args->executable->x->devices;
-  args->num_addressable_devices = args->executable->x->num_devices;
-  return NULL;
-}
+PW_READS(pr, PJRT_LoadedExecutable_AddressableDevices,
+         args->addressable_devices = args->executable->x->devices,
+         args->num_addressable_devices = args->executable->x->num_devices)
 
 PJRT_Error* pr_PJRT_LoadedExecutable_AddressableDeviceLogicalIds(
     PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args* args) {
@@ -228,60 +217,27 @@ PJRT_Error* pr_PJRT_LoadedExecutable_AddressableDeviceLogicalIds(
   return NULL;
 }
 
-PJRT_Error* pr_PJRT_LoadedExecutable_Fingerprint(PJRT_LoadedExecutable_Fingerprint_Args* args) {
-  GIVE(executable_fingerprint, args->executable->x->fingerprint);
-  return NULL;
-}
+PW_READS(pr, PJRT_LoadedExecutable_Fingerprint, GIVE(executable_fingerprint, args->executable->x->fingerprint))
+PW_READS(pr, PJRT_Executable_Fingerprint, GIVE(executable_fingerprint, args->executable->fingerprint))
+PW_READS(pr, PJRT_Executable_Name, GIVE(executable_name, args->executable->name))
+PW_READS(pr, PJRT_Executable_NumReplicas, args->num_replicas = args->executable->replicas)
+PW_READS(pr, PJRT_Executable_NumPartitions, args->num_partitions = args->executable->partitions)
+PW_READS(pr, PJRT_Executable_NumOutputs, args->num_outputs = args->executable->num_outputs)
+PW_READS(pr, PJRT_Executable_SizeOfGeneratedCodeInBytes, args->size_in_bytes = args->executable->cost[4])
 
-PJRT_Error* pr_PJRT_Executable_Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
-  GIVE(executable_fingerprint, args->executable->fingerprint);
-  return NULL;
-}
+PW_READS(pr, PJRT_Executable_OutputElementTypes,
+         args->output_types = args->executable->types,
+         args->num_output_types = args->executable->num_outputs)
 
-PJRT_Error* pr_PJRT_Executable_Name(PJRT_Executable_Name_Args* args) {
-  GIVE(executable_name, args->executable->name);
-  return NULL;
-}
+PW_READS(pr, PJRT_Executable_OutputDimensions,
+         args->num_outputs = args->executable->num_outputs,
+         args->dims = args->executable->dims,
+         args->dim_sizes = args->executable->ranks)
 
-PJRT_Error* pr_PJRT_Executable_NumReplicas(PJRT_Executable_NumReplicas_Args* args) {
-  args->num_replicas = args->executable->replicas;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_NumPartitions(PJRT_Executable_NumPartitions_Args* args) {
-  args->num_partitions = args->executable->partitions;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_NumOutputs(PJRT_Executable_NumOutputs_Args* args) {
-  args->num_outputs = args->executable->num_outputs;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_SizeOfGeneratedCodeInBytes(PJRT_Executable_SizeOfGeneratedCodeInBytes_Args* args) {
-  args->size_in_bytes = args->executable->cost[4];
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_OutputElementTypes(PJRT_Executable_OutputElementTypes_Args* args) {
-  args->output_types = args->executable->types;
-  args->num_output_types = args->executable->num_outputs;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_OutputDimensions(PJRT_Executable_OutputDimensions_Args* args) {
-  args->num_outputs = args->executable->num_outputs;
-  args->dims = args->executable->dims;
-  args->dim_sizes = args->executable->ranks;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Executable_OutputMemoryKinds(PJRT_Executable_OutputMemoryKinds_Args* args) {
-  args->num_outputs = args->executable->num_outputs;
-  args->memory_kinds = args->executable->kinds;
-  args->memory_kind_sizes = args->executable->kind_sizes;
-  return NULL;
-}
+PW_READS(pr, PJRT_Executable_OutputMemoryKinds,
+         args->num_outputs = args->executable->num_outputs,
+         args->memory_kinds = args->executable->kinds,
+         args->memory_kind_sizes = args->executable->kind_sizes)
 
 PJRT_Error* pr_PJRT_Executable_ParameterMemoryKinds(PJRT_Executable_ParameterMemoryKinds_Args* args) {
   PJRT_Executable* x = args->executable;

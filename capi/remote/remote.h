@@ -23,6 +23,9 @@ extern pr_counters pr_count;
 static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }
 #define PR_COUNT(field, n) atomic_fetch_add_explicit(&pr_count.field, (n), memory_order_relaxed)
 
+// GIVE answers with a text and its size.
+#define GIVE(field, text) (args->field = (text), args->field##_size = strlen(args->field))
+
 PJRT_Error* pr_unimplemented(const char* slot);
 const PJRT_Api* pr_api(void);  // the table; the same for ever
 void pr_table_fill(PJRT_Api* table);

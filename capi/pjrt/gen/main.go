@@ -58,7 +58,7 @@ func main() {
 	}
 	byHand := map[string]bool{}
 	files, _ := filepath.Glob("*.c")
-	define := regexp.MustCompile(`(?m)^(?:PJRT_Error\*|void) pw_(PJRT_\w+)\(`)
+	define := regexp.MustCompile(`(?m)^(?:(?:PJRT_Error\*|void) pw_|PW_READS\(pw, )(PJRT_\w+)\b`)
 	for _, f := range files {
 		if f == "table_gen.c" {
 			continue

@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -29,7 +30,7 @@ func main() {
 	}
 	byHand := map[string]string{}
 	files, _ := filepath.Glob("*.c")
-	define := regexp.MustCompile(`(?m)^(PJRT_Error\*|void) pr_(PJRT_\w+)\(`)
+	define := regexp.MustCompile(`(?m)^(?:(PJRT_Error\*|void) pr_|PW_READS\(pr, )(PJRT_\w+)\b`)
 	for _, f := range files {
 		if f == "table_gen.c" {
 			continue
@@ -39,7 +40,7 @@ func main() {
 			log.Fatal(err)
 		}
 		for _, m := range define.FindAllStringSubmatch(string(src), -1) {
-			byHand[m[2]] = m[1]
+			byHand[m[2]] = cmp.Or(m[1], "PJRT_Error*")
 		}
 	}
 	var b, fill bytes.Buffer
