@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -40,7 +41,7 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 	}
 	b.Cleanup(l.Close)
 	s := connect(b, l, "client")
-	all := upTo(devices)
+	all := clustertest.UpTo(devices)
 	return &stream{s: s, x: s.vector(all, ramp),
 		step: s.program(sim.Program{Name: "step", Gang: true, Cost: &cost, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, all...)}
 }
@@ -49,7 +50,7 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 func (m *stream) run(b *testing.B, gangs, depth int) {
 	begun := time.Now()
 	for range gangs {
-		token, y := m.s.start(m.step, m.x)
+		token, y := m.s.Start(m.step, m.x)
 		m.s.Free([]uint64{m.x})
 		m.x = y
 		if m.tokens = append(m.tokens, token); len(m.tokens) > depth {
@@ -63,7 +64,7 @@ func (m *stream) run(b *testing.B, gangs, depth int) {
 }
 
 func (m *stream) end(b *testing.B) {
-	if err := m.s.wait(m.tokens[0]); err != nil {
+	if err := m.s.Wait(m.tokens[0]); err != nil {
 		b.Fatal(err)
 	}
 	m.tokens = m.tokens[1:]
@@ -113,7 +114,7 @@ func BenchmarkPlay(b *testing.B) {
 			}
 			b.Cleanup(l.Close)
 			s := connect(b, l, "client")
-			devices, step := upTo(size.workers*size.each), addOne
+			devices, step := clustertest.UpTo(size.workers*size.each), addOne
 			step.Gang = true
 			one, x := s.program(step, devices...), s.vector(devices, ramp)
 			d := draw(1)
@@ -136,13 +137,13 @@ func BenchmarkPlay(b *testing.B) {
 				begun, cpu = time.Now(), processTime(b)
 				y, last := x, uint64(0)
 				for range nodes {
-					token, z := s.start(one, y)
+					token, z := s.Start(one, y)
 					if y != x {
 						s.Free([]uint64{y})
 					}
 					y, last = z, token
 				}
-				if err := s.wait(last); err != nil {
+				if err := s.Wait(last); err != nil {
 					b.Fatal(err)
 				}
 				s.Free([]uint64{y})

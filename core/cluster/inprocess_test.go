@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -48,15 +49,7 @@ func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 }
 
 // session is a client of a test.
-type session struct {
-	client.Cluster
-	t testing.TB
-
-	mu      sync.Mutex // guards the rest
-	changed *sync.Cond
-	ended   map[uint64]error
-	token   uint64
-}
+type session struct{ *clustertest.Session }
 
 func connect(t testing.TB, l *cluster.Local, name string) *session {
 	t.Helper()
@@ -66,103 +59,40 @@ func connect(t testing.TB, l *cluster.Local, name string) *session {
 // begin begins a session.
 func begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *session {
 	t.Helper()
-	s := &session{t: t, ended: map[uint64]error{}}
-	s.changed = sync.NewCond(&s.mu)
-	c, err := connect(func(batch []client.Ended) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, e := range batch {
-			s.ended[e.Token] = e.Err
-		}
-		s.changed.Broadcast()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Cluster = c
-	t.Cleanup(func() { c.Close() })
-	return s
-}
-
-func (s *session) next() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.token++
-	return s.token
-}
-
-// wait waits for the end of an operation.
-func (s *session) wait(token uint64) error {
-	s.t.Helper()
-	late := time.AfterFunc(20*time.Second, func() { panic(fmt.Sprintf("operation %d has not ended", token)) })
-	defer late.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		if err, ok := s.ended[token]; ok {
-			delete(s.ended, token)
-			return err
-		}
-		s.changed.Wait()
-	}
+	return &session{clustertest.Begin(t, connect)}
 }
 
 // program compiles p for the devices.
 func (s *session) program(p sim.Program, devices ...int) *client.Remote {
-	s.t.Helper()
-	r, err := s.Compile(s.t.Context(), client.CompileSpec{Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
+	s.T.Helper()
+	r, err := s.Compile(s.T.Context(), client.CompileSpec{Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return r
 }
 
 // vector makes an object of four f32 a device.
 func (s *session) vector(devices []int, value func(d int) []float32) uint64 {
-	s.t.Helper()
-	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Token: s.next()}
-	for _, d := range devices {
-		p.Devices = append(p.Devices, uint32(d))
-	}
-	p.Fill = func(d uint32, dst []byte, written func(error)) {
-		for i, v := range value(int(d)) {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+	s.T.Helper()
+	return s.Array(shape.Shape{DType: shape.F32, Dims: []int64{4}}, devices, func(d int) (b []byte) {
+		for _, v := range value(d) {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 		}
-		written(nil)
-	}
-	if err := s.Put(p); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.wait(p.Token); err != nil {
-		s.t.Fatal(err)
-	}
-	return p.Object
+		return b
+	})
 }
 
-// start submits a run and gives its token and first output.
-func (s *session) start(r *client.Remote, inputs ...uint64) (token, output uint64) {
-	s.t.Helper()
-	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.next()}
-	if err := s.Run(spec); err != nil {
-		s.t.Fatal(err)
-	}
-	return spec.Token, spec.FirstOutput
-}
-
-// read gives a shard.
+// read gives a shard of a vector.
 func (s *session) read(object uint64, d int) ([]float32, error) {
-	s.t.Helper()
-	dst := make([]byte, 16)
-	done := make(chan error, 1)
-	if err := s.Fetch(object, uint32(d), dst, func(err error) { done <- err }); err != nil {
-		return nil, err
-	}
-	if err := <-done; err != nil {
+	s.T.Helper()
+	b, err := s.Read(object, d, 16)
+	if err != nil {
 		return nil, err
 	}
 	out := make([]float32, 4)
 	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:]))
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return out, nil
 }
@@ -176,13 +106,6 @@ var (
 
 func ramp(d int) []float32 { f := float32(d); return []float32{f, f + 1, f + 2, f + 3} }
 
-func upTo(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
-}
-
 // open starts a cluster of simulated devices.
 func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 	t.Helper()
@@ -195,41 +118,18 @@ func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 	return l, drivers
 }
 
-// free waits until the devices' memory is free.
-func free(t *testing.T, drivers []device.Driver) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for i, d := range drivers {
-		for k := range d.Devices() {
-			for {
-				m, err := d.MemoryStats(k)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if m.InUse == 0 {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("worker %d device %d keeps %d bytes", i, k, m.InUse)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}
-	}
-}
-
 // Programs run on any number of workers and give the same.
 func TestInProcess(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			l, drivers := open(t, workers, 2)
 			s := connect(t, l, "client")
-			devices := upTo(2 * workers)
+			devices := clustertest.UpTo(2 * workers)
 			one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
 			x := s.vector(devices, ramp)
-			_, y := s.start(one, x)
-			token, z := s.start(sum, y)
-			if err := s.wait(token); err != nil {
+			_, y := s.Start(one, x)
+			token, z := s.Start(sum, y)
+			if err := s.Wait(token); err != nil {
 				t.Fatal(err)
 			}
 			want := make([]float32, 4)
@@ -244,7 +144,7 @@ func TestInProcess(t *testing.T) {
 				}
 			}
 			s.Free([]uint64{x, y, z})
-			free(t, drivers)
+			clustertest.Free(t, drivers)
 		})
 	}
 }
@@ -252,7 +152,7 @@ func TestInProcess(t *testing.T) {
 // Sessions that submit collectives in opposite order finish.
 func TestOppositeOrder(t *testing.T) {
 	l, drivers := open(t, 2, 2)
-	devices := upTo(4)
+	devices := clustertest.UpTo(4)
 	var clients sync.WaitGroup
 	for k := range 2 {
 		s := connect(t, l, fmt.Sprint("client ", k))
@@ -261,18 +161,18 @@ func TestOppositeOrder(t *testing.T) {
 		clients.Go(func() {
 			var last uint64
 			for i := range 100 {
-				token, out := s.start(programs[(i+k)%2], x)
+				token, out := s.Start(programs[(i+k)%2], x)
 				s.Free([]uint64{out})
 				last = token
 			}
-			if err := s.wait(last); err != nil {
+			if err := s.Wait(last); err != nil {
 				t.Error(err)
 			}
 			s.Free([]uint64{x})
 		})
 	}
 	clients.Wait()
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }
 
 // A worker that is lost fails what needs it, by its name, and nothing else.
@@ -280,21 +180,21 @@ func TestWorkerLost(t *testing.T) {
 	l, _ := open(t, 2, 2)
 	s := connect(t, l, "client")
 	both, first := s.program(addOne, 0, 1, 2, 3), s.program(addOne, 0, 1)
-	x := s.vector(upTo(4), ramp)
+	x := s.vector(clustertest.UpTo(4), ramp)
 	a := s.vector([]int{0, 1}, ramp)
-	token, y := s.start(both, x)
-	if err := s.wait(token); err != nil {
+	token, y := s.Start(both, x)
+	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
 	l.Lose(1)
 	for range 3 {
-		token, y = s.start(both, y)
-		if err := s.wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
+		token, y = s.Start(both, y)
+		if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
 			t.Errorf("a run with a part on a worker that was lost: %v", err)
 		}
 	}
-	token, b := s.start(first, a)
-	if err := s.wait(token); err != nil {
+	token, b := s.Start(first, a)
+	if err := s.Wait(token); err != nil {
 		t.Errorf("a run beside: %v", err)
 	}
 	if got, err := s.read(b, 1); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
@@ -306,13 +206,13 @@ func TestWorkerLost(t *testing.T) {
 func TestClientGoes(t *testing.T) {
 	l, drivers := open(t, 2, 2)
 	s := connect(t, l, "client")
-	x := s.vector(upTo(4), ramp)
-	token, _ := s.start(s.program(addOne, upTo(4)...), x)
-	if err := s.wait(token); err != nil {
+	x := s.vector(clustertest.UpTo(4), ramp)
+	token, _ := s.Start(s.program(addOne, clustertest.UpTo(4)...), x)
+	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }
 
 // A gang of which one part cannot begin ends on the devices that wait for it, and
@@ -321,23 +221,23 @@ func TestPartRefused(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
 	sum := s.program(sumAll, 0, 1)
-	x := s.vector(upTo(2), ramp)
+	x := s.vector(clustertest.UpTo(2), ramp)
 	if err := drivers[1].(*sim.Driver).FailAlloc(0, 1, status.New(status.ResourceExhausted, "there is no room")); err != nil {
 		t.Fatal(err)
 	}
-	first, y := s.start(sum, x)
-	second, z := s.start(sum, x)
-	if err := s.wait(first); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "there is no room") {
+	first, y := s.Start(sum, x)
+	second, z := s.Start(sum, x)
+	if err := s.Wait(first); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "there is no room") {
 		t.Errorf("a run that has no room on one device: %v", err)
 	}
-	if err := s.wait(second); err != nil {
+	if err := s.Wait(second); err != nil {
 		t.Errorf("the run behind it: %v", err)
 	}
 	if got, err := s.read(z, 1); err != nil || !slices.Equal(got, []float32{1, 3, 5, 7}) {
 		t.Errorf("the run behind it: %v, %v", got, err)
 	}
 	s.Free([]uint64{x, y, z})
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }
 
 // What a session had queued behind another's leaves nothing when it goes.
@@ -351,15 +251,15 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 	first, second := slow.program(addOne, 0), goes.program(addOne, 0)
 	y := goes.vector([]int{0}, ramp)
 	let := make(chan func(error), 1)
-	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{0}, Token: slow.next(),
+	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{0}, Token: slow.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := slow.Put(p); err != nil {
 		t.Fatal(err)
 	}
 	written := <-let
-	token, _ := slow.start(first, p.Object)
+	token, _ := slow.Start(first, p.Object)
 	for range 3 {
-		goes.start(second, y) // behind the other's, which waits for its bytes
+		goes.Start(second, y) // behind the other's, which waits for its bytes
 	}
 	goes.Close()
 	objects := func(want uint64) {
@@ -375,13 +275,13 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 	}
 	objects(1)
 	written(nil)
-	if err := slow.wait(token); err != nil {
+	if err := slow.Wait(token); err != nil {
 		t.Error(err)
 	}
 	objects(2)
 	// Those of the session that went would come now.
-	token, _ = slow.start(first, p.Object)
-	if err := slow.wait(token); err != nil {
+	token, _ = slow.Start(first, p.Object)
+	if err := slow.Wait(token); err != nil {
 		t.Error(err)
 	}
 	objects(3)
@@ -405,25 +305,25 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	let := make(chan func(error), 1)
-	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{1}, Token: s.next(),
+	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{1}, Token: s.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := s.Put(late); err != nil {
 		t.Fatal(err)
 	}
 	written := <-let
-	first, y := s.start(one, x)
-	spec := &client.RunSpec{Program: sum.ID, FirstOutput: s.Objects(1), Inputs: []uint64{0}, Only: -1, Token: s.next(),
+	first, y := s.Start(one, x)
+	spec := &client.RunSpec{Program: sum.ID, FirstOutput: s.Objects(1), Inputs: []uint64{0}, Only: -1, Token: s.Tokens(1),
 		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: y, Rows: 1}, {Object: late.Object, Rows: 1}}}}}
 	if err := s.Run(spec); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.wait(first); status.CodeOf(err) != status.DataLoss {
+	if err := s.Wait(first); status.CodeOf(err) != status.DataLoss {
 		t.Errorf("the run that breaks: %v", err)
 	}
 	written(nil)
-	if err := s.wait(spec.Token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "the computation broke") {
+	if err := s.Wait(spec.Token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "the computation broke") {
 		t.Errorf("the run behind it: %v", err)
 	}
 	s.Free([]uint64{x, y, late.Object, spec.FirstOutput})
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
@@ -112,8 +113,8 @@ func TestMembersServe(t *testing.T) {
 		for _, devices := range [][]int{{0, 1, 2, 3}, {3, 0}, {1, 2}} {
 			sum := s.program(sumAll, devices...)
 			x := s.vector(devices, ramp)
-			token, y := s.start(sum, x)
-			if err := s.wait(token); err != nil {
+			token, y := s.Start(sum, x)
+			if err := s.Wait(token); err != nil {
 				t.Fatalf("round %d, devices %v: %v", round, devices, err)
 			}
 			want := make([]float32, 4)
@@ -202,7 +203,7 @@ func TestStuckMember(t *testing.T) {
 		return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
 	})
 	sum := s.program(sumAll, 0, 1)
-	x := s.vector(upTo(2), ramp)
+	x := s.vector(clustertest.UpTo(2), ramp)
 	for d := range 2 { // it is there, and what fails next is the room for the sum
 		if _, err := s.read(x, d); err != nil {
 			t.Fatal(err)
@@ -213,8 +214,8 @@ func TestStuckMember(t *testing.T) {
 		if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
 			t.Fatal(err)
 		}
-		token, _ := s.start(sum, x)
-		if err := s.wait(token); status.CodeOf(err) != status.ResourceExhausted {
+		token, _ := s.Start(sum, x)
+		if err := s.Wait(token); status.CodeOf(err) != status.ResourceExhausted {
 			t.Errorf("the run ended with %v", err)
 		}
 		for end := time.Now().Add(4 * time.Second); len(members[0].ended) == 0 && time.Now().Before(end); {

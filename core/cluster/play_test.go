@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -57,10 +58,10 @@ func (d *drawing) keeps(outputs ...uint64) *program.Graph {
 
 // define defines a graph.
 func (s *session) define(g *program.Graph) uint64 {
-	s.t.Helper()
+	s.T.Helper()
 	id, err := s.Define(g)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return id
 }
@@ -74,16 +75,14 @@ type played struct {
 }
 
 func (s *session) play(id uint64, g *program.Graph, inputs ...uint64) *played {
-	s.t.Helper()
-	s.mu.Lock()
+	s.T.Helper()
 	p := &played{s: s, g: g, first: s.Objects(g.Made())}
-	for range g.Nodes {
-		s.token++
-		p.tokens = append(p.tokens, s.token)
+	first := s.Tokens(len(g.Nodes))
+	for i := range g.Nodes {
+		p.tokens = append(p.tokens, first+uint64(i))
 	}
-	s.mu.Unlock()
 	if err := s.Play(&client.PlaySpec{Graph: id, Inputs: inputs, First: p.first, Token: p.tokens[0]}); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return p
 }
@@ -93,20 +92,20 @@ func (p *played) object(local uint64) uint64 { return p.first + local - uint64(p
 
 // wait waits for the ends of all nodes.
 func (p *played) wait() []error {
-	p.s.t.Helper()
+	p.s.T.Helper()
 	errs := make([]error, len(p.tokens))
 	for i, token := range p.tokens {
-		errs[i] = p.s.wait(token)
+		errs[i] = p.s.Wait(token)
 	}
 	return errs
 }
 
 // good waits, and fails the test where a node failed.
 func (p *played) good() {
-	p.s.t.Helper()
+	p.s.T.Helper()
 	for i, err := range p.wait() {
 		if err != nil {
-			p.s.t.Fatalf("node %d, %s: %v", i, p.g.Name(i), err)
+			p.s.T.Fatalf("node %d, %s: %v", i, p.g.Name(i), err)
 		}
 	}
 }
@@ -121,9 +120,9 @@ func (p *played) freeKept() {
 }
 
 func (s *session) expect(object uint64, d int, want ...float32) {
-	s.t.Helper()
+	s.T.Helper()
 	if got, err := s.read(object, d); err != nil || !slices.Equal(got, want) {
-		s.t.Errorf("object %d on device %d: %v, %v, want %v", object, d, got, err, want)
+		s.T.Errorf("object %d on device %d: %v, %v, want %v", object, d, got, err, want)
 	}
 }
 
@@ -145,7 +144,7 @@ func TestPlayChain(t *testing.T) {
 				}
 				t.Cleanup(l.Close)
 				s := connect(t, l, "client")
-				devices := upTo(2 * workers)
+				devices := clustertest.UpTo(2 * workers)
 				one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
 				d := draw(1)
 				y := uint64(1)
@@ -173,7 +172,7 @@ func TestPlayChain(t *testing.T) {
 					p.freeKept()
 				}
 				s.Free([]uint64{x})
-				free(t, drivers)
+				clustertest.Free(t, drivers)
 				// A forgotten program lives as long as the graph.
 				s.Forget(one.ID)
 				x = s.vector(devices, ramp)
@@ -185,7 +184,7 @@ func TestPlayChain(t *testing.T) {
 				}
 				p.freeKept()
 				s.Free([]uint64{x})
-				free(t, drivers)
+				clustertest.Free(t, drivers)
 				if err := l.Check(); err != nil {
 					t.Error(err)
 				}
@@ -219,14 +218,14 @@ func TestPlayDiamond(t *testing.T) {
 		p.freeKept()
 	}
 	s.Free([]uint64{x})
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }
 
 // What a node consumes is gone, and its memory the result's.
 func TestPlayDonates(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
-	devices := upTo(2)
+	devices := clustertest.UpTo(2)
 	one, eat := s.program(addOne, devices...), s.program(consume, devices...)
 	d := draw(1)
 	y := d.run(eat, d.run(one, d.run(eat, 1)))
@@ -251,7 +250,7 @@ func TestPlayDonates(t *testing.T) {
 	p.freeKept()
 	again.freeKept()
 	s.Free([]uint64{x})
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 }
 
 // A node that fails on a device fails what depends on it, with its name and line,
@@ -266,7 +265,7 @@ func TestPlayNodeFails(t *testing.T) {
 			}
 			t.Cleanup(l.Close)
 			s := connect(t, l, "client")
-			devices := upTo(2)
+			devices := clustertest.UpTo(2)
 			one, add := s.program(addOne, devices...), s.program(plus, devices...)
 			named := addOne
 			named.Name = "breaks"
@@ -305,7 +304,7 @@ func TestPlayNodeFails(t *testing.T) {
 			p.good()
 			p.freeKept()
 			s.Free([]uint64{x})
-			free(t, drivers)
+			clustertest.Free(t, drivers)
 			if err := l.Check(); err != nil {
 				t.Error(err)
 			}
@@ -316,7 +315,7 @@ func TestPlayNodeFails(t *testing.T) {
 // Plays of two clients, with collectives in opposite order, finish.
 func TestPlaysInterleave(t *testing.T) {
 	l, drivers := open(t, 2, 2)
-	devices := upTo(4)
+	devices := clustertest.UpTo(4)
 	var clients sync.WaitGroup
 	for k := range 2 {
 		s := connect(t, l, fmt.Sprint("client ", k))
@@ -348,7 +347,7 @@ func TestPlaysInterleave(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 	if err := l.Check(); err != nil {
 		t.Error(err)
 	}
@@ -356,12 +355,12 @@ func TestPlaysInterleave(t *testing.T) {
 
 // held is a put whose bytes have yet to be written.
 func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
-	s.t.Helper()
+	s.T.Helper()
 	let := make(chan func(error), len(devices))
-	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices, Token: s.next(),
+	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices, Token: s.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := s.Put(p); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	var written []func(error)
 	for range devices {
@@ -378,7 +377,7 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 func TestClientGoesWhileItPlays(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
-	devices := upTo(2)
+	devices := clustertest.UpTo(2)
 	one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
 	d := draw(1)
 	y := d.run(one, d.run(sum, d.move(d.run(one, 1), devices, []int{1, 0})))
@@ -389,7 +388,7 @@ func TestClientGoesWhileItPlays(t *testing.T) {
 	s.play(id, g, x)
 	s.Close()
 	write()
-	if err := s.wait(token); err == nil {
+	if err := s.Wait(token); err == nil {
 		t.Error("a put whose session went succeeds")
 	}
 	for i, err := range p.wait() {
@@ -397,7 +396,7 @@ func TestClientGoesWhileItPlays(t *testing.T) {
 			t.Errorf("node %d, whose session went, succeeds", i)
 		}
 	}
-	free(t, drivers)
+	clustertest.Free(t, drivers)
 	deadline := time.Now().Add(20 * time.Second)
 	for len(l.Report().Sessions) > 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -425,13 +424,13 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	p := s.play(id, g, x, w)
 	var losing sync.WaitGroup
 	losing.Go(func() { l.Lose(1) }) // it waits for whoever has yet to write
-	first := s.wait(p.tokens[1])
+	first := s.Wait(p.tokens[1])
 	write()
 	losing.Wait()
-	if err := s.wait(token); err == nil {
+	if err := s.Wait(token); err == nil {
 		t.Error("a put to a worker that was lost succeeds")
 	}
-	errs := []error{s.wait(p.tokens[0]), first, s.wait(p.tokens[2]), s.wait(p.tokens[3])}
+	errs := []error{s.Wait(p.tokens[0]), first, s.Wait(p.tokens[2]), s.Wait(p.tokens[3])}
 	for _, i := range []int{1, 2} {
 		if status.CodeOf(errs[i]) != status.Unavailable || !strings.Contains(errs[i].Error(), "w1") {
 			t.Errorf("node %d, with a part on a worker that was lost: %v", i, errs[i])
@@ -451,7 +450,7 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	}
 	p.freeKept()
 	s.Free([]uint64{x, w})
-	free(t, drivers[:1])
+	clustertest.Free(t, drivers[:1])
 }
 
 // The description of a graph is as long for any number of shards.
@@ -468,7 +467,7 @@ func TestGraphBytes(t *testing.T) {
 		d.Nodes = []program.Node{{Run: &program.Run{Program: 1, Inputs: []uint64{1}, Only: -1}}, {Run: &program.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
 		chain = append(chain, proto.Size(wire.GraphOf(1, &d.Graph)))
 		d.Nodes, d.last = d.Nodes[:1], 2
-		d.move(2, upTo(n), others)
+		d.move(2, clustertest.UpTo(n), others)
 		edge = append(edge, proto.Size(wire.GraphOf(1, &d.Graph)))
 		if err := d.Check(); err != nil {
 			t.Fatal(err)

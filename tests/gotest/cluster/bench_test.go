@@ -3,6 +3,8 @@ package cluster
 import (
 	"fmt"
 	"testing"
+
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 )
 
 // A tiny computation on the CPU plugin, one call at a time and as fast as they
@@ -19,16 +21,16 @@ func BenchmarkTiny(b *testing.B) {
 			p.replicas = 1
 		}
 		step := s.compile(p)
-		x := s.put(input, upTo(c.workers), values(length))
-		token, y := s.start(step, x)
-		if err := s.wait(token); err != nil {
+		x := s.Array(input, clustertest.UpTo(c.workers), values(length))
+		token, y := s.Start(step, x)
+		if err := s.Wait(token); err != nil {
 			b.Fatal(err)
 		}
 		s.Free([]uint64{y})
 		b.Run(fmt.Sprintf("%s/workers=%d/sync", c.name, c.workers), func(b *testing.B) {
 			for range b.N {
-				token, y := s.start(step, x)
-				if err := s.wait(token); err != nil {
+				token, y := s.Start(step, x)
+				if err := s.Wait(token); err != nil {
 					b.Fatal(err)
 				}
 				s.Free([]uint64{y})
@@ -37,11 +39,11 @@ func BenchmarkTiny(b *testing.B) {
 		b.Run(fmt.Sprintf("%s/workers=%d/async", c.name, c.workers), func(b *testing.B) {
 			var last uint64
 			for range b.N {
-				token, y := s.start(step, x)
+				token, y := s.Start(step, x)
 				s.Free([]uint64{y})
 				last = token
 			}
-			if err := s.wait(last); err != nil {
+			if err := s.Wait(last); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")

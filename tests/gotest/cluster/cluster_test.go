@@ -18,6 +18,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -83,78 +84,14 @@ func open(t testing.TB, workers, each int) *rig {
 }
 
 // free waits until the devices hold nothing.
-func (r *rig) free() {
-	r.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for i, d := range r.drivers {
-		for k := range d.Devices() {
-			for {
-				m, err := d.MemoryStats(k)
-				if err != nil {
-					r.t.Fatal(err)
-				}
-				if m.InUse == 0 {
-					break
-				}
-				if time.Now().After(deadline) {
-					r.t.Fatalf("worker %d device %d keeps %d bytes", i, k, m.InUse)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}
-	}
-}
+func (r *rig) free() { r.t.Helper(); clustertest.Free(r.t, r.drivers) }
 
 // session is a client of a cluster.
-type session struct {
-	client.Cluster
-	t testing.TB
-
-	mu      sync.Mutex // guards the rest
-	changed *sync.Cond
-	ended   map[uint64]error
-	token   uint64
-}
+type session struct{ *clustertest.Session }
 
 func (r *rig) connect(t testing.TB, name string) *session {
 	t.Helper()
-	s := &session{t: t, ended: map[uint64]error{}}
-	s.changed = sync.NewCond(&s.mu)
-	c, err := r.Connect(t.Context(), name, func(batch []client.Ended) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, e := range batch {
-			s.ended[e.Token] = e.Err
-		}
-		s.changed.Broadcast()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Cluster = c
-	t.Cleanup(func() { c.Close() })
-	return s
-}
-
-func (s *session) next() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.token++
-	return s.token
-}
-
-func (s *session) wait(token uint64) error {
-	late := time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("operation %d has not ended", token)) })
-	defer late.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		if err, ok := s.ended[token]; ok {
-			delete(s.ended, token)
-			return err
-		}
-		s.changed.Wait()
-	}
+	return &session{clustertest.Begin(t, func(n client.Notify) (client.Cluster, error) { return r.Connect(t.Context(), name, n) })}
 }
 
 // program is StableHLO with its place on all devices.
@@ -163,65 +100,17 @@ type program struct {
 	replicas   int
 }
 
-func (p program) options() []byte { return compileoptions.New(p.replicas, 1, upTo(p.replicas), false) }
+func (p program) options() []byte {
+	return compileoptions.New(p.replicas, 1, clustertest.UpTo(p.replicas), false)
+}
 
 func (s *session) compile(p program) *client.Remote {
-	s.t.Helper()
-	r, err := s.Compile(s.t.Context(), client.CompileSpec{Format: "mlir", Code: []byte(p.text), Options: p.options()})
+	s.T.Helper()
+	r, err := s.Compile(s.T.Context(), client.CompileSpec{Format: "mlir", Code: []byte(p.text), Options: p.options()})
 	if err != nil {
-		s.t.Fatalf("%s: %v", p.name, err)
+		s.T.Fatalf("%s: %v", p.name, err)
 	}
 	return r
-}
-
-// put makes an object of the shape with these bytes on each device.
-func (s *session) put(sh shape.Shape, devices []int, data func(d int) []byte) uint64 {
-	s.t.Helper()
-	p := &client.PutSpec{Object: s.Objects(1), Shape: sh, Token: s.next()}
-	for _, d := range devices {
-		p.Devices = append(p.Devices, uint32(d))
-	}
-	p.Fill = func(d uint32, dst []byte, written func(error)) {
-		copy(dst, data(int(d)))
-		written(nil)
-	}
-	if err := s.Put(p); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.wait(p.Token); err != nil {
-		s.t.Fatal(err)
-	}
-	return p.Object
-}
-
-// start submits a run and gives its token and its first output.
-func (s *session) start(r *client.Remote, inputs ...uint64) (token, output uint64) {
-	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.next()}
-	if err := s.Run(spec); err != nil {
-		s.t.Error(err)
-	}
-	return spec.Token, spec.FirstOutput
-}
-
-func (s *session) read(object uint64, d int, size int64) ([]byte, error) {
-	dst := make([]byte, size)
-	var pin runtime.Pinner
-	if size > 0 {
-		pin.Pin(&dst[0])
-		defer pin.Unpin()
-	}
-	done := make(chan error, 1)
-	if err := s.Fetch(object, uint32(d), dst, func(err error) { done <- err }); err != nil {
-		return nil, err
-	}
-	return dst, <-done
-}
-
-func upTo(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
 }
 
 // values are floats of many magnitudes, whose sums depend on the order.
@@ -242,7 +131,7 @@ var input = shape.Shape{DType: shape.F32, Dims: []int64{length}}
 
 // everyone is one group of n ranks as text.
 func everyone(n int) string {
-	return fmt.Sprintf("dense<[%s]> : tensor<1x%dxi64>", strings.ReplaceAll(fmt.Sprint(upTo(n)), " ", ", "), n)
+	return fmt.Sprintf("dense<[%s]> : tensor<1x%dxi64>", strings.ReplaceAll(fmt.Sprint(clustertest.UpTo(n)), " ", ", "), n)
 }
 
 const adder = `({
@@ -358,19 +247,19 @@ func TestBits(t *testing.T) {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			r := open(t, workers, devices/workers)
 			s := r.connect(t, "client")
-			x := s.put(input, upTo(devices), values(length))
+			x := s.Array(input, clustertest.UpTo(devices), values(length))
 			for _, p := range programs(devices) {
 				remote := s.compile(p)
 				if form := remote.Info.Collective; form != (p.name != "alone") {
 					t.Errorf("%s: the program says of its devices waiting for each other: %v", p.name, form)
 				}
 				for round := range 3 {
-					token, y := s.start(remote, x)
-					if err := s.wait(token); err != nil {
+					token, y := s.Start(remote, x)
+					if err := s.Wait(token); err != nil {
 						t.Fatalf("%s, round %d: %v", p.name, round, err)
 					}
 					for d := range devices {
-						got, err := s.read(y, d, int64(len(want[p.name][d])))
+						got, err := s.Read(y, d, int64(len(want[p.name][d])))
 						if err != nil || !bytes.Equal(got, want[p.name][d]) {
 							t.Errorf("%s, round %d, device %d: %v, other bits than in one driver: %v", p.name, round, d, err, !bytes.Equal(got, want[p.name][d]))
 						}
@@ -393,16 +282,16 @@ func TestOppositeOrder(t *testing.T) {
 		for k := range 2 {
 			s := r.connect(t, fmt.Sprint("client ", k))
 			remotes := []*client.Remote{s.compile(all[1]), s.compile(all[7])}
-			x := s.put(input, upTo(4), values(length))
+			x := s.Array(input, clustertest.UpTo(4), values(length))
 			clients.Go(func() {
 				var tokens []uint64
 				for i := range 60 {
-					token, y := s.start(remotes[(i+k)%2], x)
+					token, y := s.Start(remotes[(i+k)%2], x)
 					s.Free([]uint64{y})
 					tokens = append(tokens, token)
 				}
 				for _, token := range tokens {
-					if err := s.wait(token); err != nil {
+					if err := s.Wait(token); err != nil {
 						t.Error(err)
 					}
 				}
@@ -420,14 +309,14 @@ func TestChain(t *testing.T) {
 		r := open(t, workers, 2/workers)
 		s := r.connect(t, "client")
 		step := s.compile(programs(2)[5])
-		x := s.put(input, upTo(2), values(length))
+		x := s.Array(input, clustertest.UpTo(2), values(length))
 		var last uint64
 		for range 200 {
-			token, y := s.start(step, x)
+			token, y := s.Start(step, x)
 			s.Free([]uint64{x})
 			x, last = y, token
 		}
-		if err := s.wait(last); err != nil {
+		if err := s.Wait(last); err != nil {
 			t.Fatal(err)
 		}
 		s.Free([]uint64{x})
@@ -441,40 +330,40 @@ func TestWorkerLost(t *testing.T) {
 	r := open(t, 2, 2)
 	s := r.connect(t, "client")
 	all := s.compile(programs(4)[7])
-	x := s.put(input, upTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values(length))
 	var tokens []uint64
 	for range 40 {
-		token, y := s.start(all, x)
+		token, y := s.Start(all, x)
 		s.Free([]uint64{y})
 		tokens = append(tokens, token)
 	}
 	for _, token := range tokens[:10] {
-		if err := s.wait(token); err != nil {
+		if err := s.Wait(token); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.Lose(1)
 	lost := 0
 	for _, token := range tokens[10:] {
-		if err := s.wait(token); err != nil {
+		if err := s.Wait(token); err != nil {
 			lost++
 			if status.CodeOf(err) != status.Unavailable {
 				t.Errorf("a run with a part on a worker that was lost: %v", err)
 			}
 		}
 	}
-	token, _ := s.start(all, x)
-	if err := s.wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
+	token, _ := s.Start(all, x)
+	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
 		t.Errorf("a run after the loss: %v", err)
 	}
 	t.Logf("%d of %d runs were lost", lost, len(tokens))
-	a := s.put(input, []int{0, 1}, values(length))
+	a := s.Array(input, []int{0, 1}, values(length))
 	beside := s.compile(programs(2)[1])
-	token, y := s.start(beside, a)
-	if err := s.wait(token); err != nil {
+	token, y := s.Start(beside, a)
+	if err := s.Wait(token); err != nil {
 		t.Errorf("a run on the other worker: %v", err)
 	}
-	if _, err := s.read(y, 1, 4*length); err != nil {
+	if _, err := s.Read(y, 1, 4*length); err != nil {
 		t.Errorf("a run on the other worker: %v", err)
 	}
 }
@@ -483,7 +372,7 @@ func TestWorkerLost(t *testing.T) {
 func TestReshard(t *testing.T) {
 	r := open(t, 2, 2)
 	s := r.connect(t, "client")
-	x := s.put(input, upTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values(length))
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: input.Dims}
 	const quarter = length / 4
 	m := &wire.Transfer{Object: s.Objects(1), Array: array}
@@ -493,11 +382,11 @@ func TestReshard(t *testing.T) {
 		}
 	}
 	y := m.Object
-	token := s.next()
+	token := s.Tokens(1)
 	if err := s.Transfer(m, token); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.wait(token); err != nil {
+	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
 	around := &wire.Transfer{Object: s.Objects(1), Array: array}
@@ -505,11 +394,11 @@ func TestReshard(t *testing.T) {
 		around.Moves = append(around.Moves, &wire.Move{Source: y, From: d, To: (d + 1) % 4})
 	}
 	z := around.Object
-	token = s.next()
+	token = s.Tokens(1)
 	if err := s.Transfer(around, token); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.wait(token); err != nil {
+	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
 	for d := range 4 {
@@ -518,7 +407,7 @@ func TestReshard(t *testing.T) {
 		for k := range 4 {
 			want = append(want, values(length)(k)[4*quarter*from:4*quarter*(from+1)]...)
 		}
-		if got, err := s.read(z, d, 4*length); err != nil || !bytes.Equal(got, want) {
+		if got, err := s.Read(z, d, 4*length); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("device %d: %v, the bytes are right: %v", d, err, bytes.Equal(got, want))
 		}
 	}
@@ -532,13 +421,13 @@ func TestPartFails(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
 	sum := s.compile(programs(2)[1])
-	x := s.put(input, upTo(2), values(length))
-	token, warm := s.start(sum, x)
-	if err := s.wait(token); err != nil {
+	x := s.Array(input, clustertest.UpTo(2), values(length))
+	token, warm := s.Start(sum, x)
+	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
 	fail := make(chan func(error), 1)
-	p := &client.PutSpec{Object: s.Objects(1), Shape: input, Devices: []uint32{0, 1}, Token: s.next()}
+	p := &client.PutSpec{Object: s.Objects(1), Shape: input, Devices: []uint32{0, 1}, Token: s.Tokens(1)}
 	p.Fill = func(d uint32, dst []byte, written func(error)) {
 		if d == 1 {
 			fail <- written
@@ -550,16 +439,16 @@ func TestPartFails(t *testing.T) {
 	if err := s.Put(p); err != nil {
 		t.Fatal(err)
 	}
-	token, y := s.start(sum, p.Object)
-	beside, z := s.start(sum, x)
+	token, y := s.Start(sum, p.Object)
+	beside, z := s.Start(sum, x)
 	time.Sleep(20 * time.Millisecond) // the other worker is likely to be in the collective; it must not matter
 	(<-fail)(status.New(status.DataLoss, "the file of the array was cut short"))
 	for _, of := range []uint64{p.Token, token} {
-		if err := s.wait(of); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "cut short") {
+		if err := s.Wait(of); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "cut short") {
 			t.Errorf("operation %d: %v", of, err)
 		}
 	}
-	if err := s.wait(beside); err != nil {
+	if err := s.Wait(beside); err != nil {
 		t.Errorf("a run behind: %v", err)
 	}
 	s.Free([]uint64{x, y, z, warm, p.Object})

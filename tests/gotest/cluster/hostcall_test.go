@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -29,9 +30,9 @@ func calling(n int) program {
 
 // startCalling is start of a run whose functions are call.
 func (s *session) startCalling(r *client.Remote, call func(*client.HostCall), inputs ...uint64) (token, output uint64) {
-	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.next(), Call: call}
+	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.Tokens(1), Call: call}
 	if err := s.Run(spec); err != nil {
-		s.t.Error(err)
+		s.T.Error(err)
 	}
 	return spec.Token, spec.FirstOutput
 }
@@ -52,21 +53,21 @@ func TestHostCalls(t *testing.T) {
 		r := open(t, workers, 4/workers)
 		s := r.connect(t, "client")
 		p, plain := s.compile(calling(4)), s.compile(programs(4)[1])
-		x := s.put(input, upTo(4), values(length))
+		x := s.Array(input, clustertest.UpTo(4), values(length))
 		var calls atomic.Int64
 		for range 10 {
 			token, y := s.startCalling(p, func(h *client.HostCall) {
 				calls.Add(1)
 				go negate(h)
 			}, x)
-			if err := s.wait(token); err != nil {
+			if err := s.Wait(token); err != nil {
 				t.Fatal(err)
 			}
-			a, err := s.read(y, 3, 4*length)
+			a, err := s.Read(y, 3, 4*length)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := s.read(y, 0, 4*length)
+			b, err := s.Read(y, 0, 4*length)
 			if err != nil || !bytes.Equal(a, b) || bytes.Equal(a, make([]byte, len(a))) {
 				t.Fatalf("the devices have %x and %x, %v", a[:8], b[:8], err)
 			}
@@ -85,16 +86,16 @@ func TestHostCalls(t *testing.T) {
 				negate(h)
 			}
 		}, x)
-		if err := s.wait(token); status.CodeOf(err) != status.Internal {
+		if err := s.Wait(token); status.CodeOf(err) != status.Internal {
 			t.Errorf("a run with a call that fails: %v", err)
 		}
 		// A run that brings no functions fails where it calls one.
-		none, v := s.start(p, x)
-		if err := s.wait(none); status.CodeOf(err) != status.FailedPrecondition {
+		none, v := s.Start(p, x)
+		if err := s.Wait(none); status.CodeOf(err) != status.FailedPrecondition {
 			t.Errorf("a run without functions: %v", err)
 		}
-		token, z := s.start(plain, x)
-		if err := s.wait(token); err != nil {
+		token, z := s.Start(plain, x)
+		if err := s.Wait(token); err != nil {
 			t.Error(err)
 		}
 		s.Free([]uint64{x, y, v, z})
@@ -109,21 +110,18 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
 	p := s.compile(calling(2))
-	x := s.put(input, upTo(2), values(length))
+	x := s.Array(input, clustertest.UpTo(2), values(length))
 	held := make(chan *client.HostCall, 2)
 	token, _ := s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	one, two := <-held, <-held
 	r.Lose(1)
 	time.Sleep(20 * time.Millisecond) // the loss is likely to be known; it must not matter
-	s.mu.Lock()
-	err, over := s.ended[token]
-	s.mu.Unlock()
-	if over {
+	if err, over := s.Ended(token); over {
 		t.Fatalf("the run ended while two calls were under way: %v", err)
 	}
 	negate(one)
 	negate(two)
-	if err := s.wait(token); status.CodeOf(err) != status.Unavailable {
+	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a run with a part on a worker that was lost: %v", err)
 	}
 }
@@ -133,7 +131,7 @@ func TestClientGoesWhileItIsCalled(t *testing.T) {
 	r := open(t, 2, 2)
 	s, other := r.connect(t, "client"), r.connect(t, "other")
 	p := s.compile(calling(4))
-	x := s.put(input, upTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values(length))
 	held := make(chan *client.HostCall, 4)
 	s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	calls := []*client.HostCall{<-held, <-held, <-held, <-held}
@@ -148,9 +146,9 @@ func TestClientGoesWhileItIsCalled(t *testing.T) {
 	}
 	<-closed
 	q := other.compile(programs(4)[1])
-	y := other.put(input, upTo(4), values(length))
-	token, z := other.start(q, y)
-	if err := other.wait(token); err != nil {
+	y := other.Array(input, clustertest.UpTo(4), values(length))
+	token, z := other.Start(q, y)
+	if err := other.Wait(token); err != nil {
 		t.Error(err)
 	}
 	other.Free([]uint64{y, z})

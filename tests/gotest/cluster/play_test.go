@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	graphs "github.com/openpathways/pathways/core/program"
 )
 
@@ -32,11 +33,11 @@ func TestPlay(t *testing.T) {
 			s := r.connect(t, "client")
 			sine, sum, calls := s.compile(programs(4)[0]), s.compile(programs(4)[1]), s.compile(calling(4))
 			steps := []*client.Remote{sine, sum, sine, calls, sum, sine, sum}
-			x := s.put(input, upTo(4), values(length))
+			x := s.Array(input, clustertest.UpTo(4), values(length))
 			y := x
 			for _, p := range steps {
 				token, z := s.startCalling(p, negate, y)
-				if err := s.wait(token); err != nil {
+				if err := s.Wait(token); err != nil {
 					t.Fatal(err)
 				}
 				if y != x {
@@ -67,28 +68,25 @@ func TestPlay(t *testing.T) {
 			}
 			for range 3 {
 				p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Calls: functions}
-				s.mu.Lock()
-				p.Token = s.token + 1
-				s.token += uint64(len(d.Nodes))
-				s.mu.Unlock()
+				p.Token = s.Tokens(len(d.Nodes))
 				if err := s.Play(p); err != nil {
 					t.Fatal(err)
 				}
 				for i := range d.Nodes {
-					if err := s.wait(p.Token + uint64(i)); err != nil {
+					if err := s.Wait(p.Token + uint64(i)); err != nil {
 						t.Fatalf("node %d, %s: %v", i, d.Name(i), err)
 					}
 				}
 				straight, turned := p.First+last-2, p.First+d.last-2
 				for k := range 4 {
-					want, err := s.read(y, k, 4*length)
+					want, err := s.Read(y, k, 4*length)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if got, err := s.read(straight, k, 4*length); err != nil || !bytes.Equal(got, want) {
+					if got, err := s.Read(straight, k, 4*length); err != nil || !bytes.Equal(got, want) {
 						t.Errorf("device %d has %x, want %x, %v", k, got[:8], want[:8], err)
 					}
-					if got, err := s.read(turned, (k+1)%4, 4*length); err != nil || !bytes.Equal(got, want) {
+					if got, err := s.Read(turned, (k+1)%4, 4*length); err != nil || !bytes.Equal(got, want) {
 						t.Errorf("device %d has %x, want %x, %v", (k+1)%4, got[:8], want[:8], err)
 					}
 				}
