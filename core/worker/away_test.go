@@ -28,6 +28,7 @@ type inline struct {
 	device.Driver
 	worker  int
 	handle  func(*device.CollectiveCall)
+	call    func(*device.HostCall)
 	entered chan int32 // launches that wait in a collective
 	slow    *slow      // computations that do not run within Execute
 	view    bool       // of their results
@@ -116,6 +117,7 @@ func (d *inline) Devices() []device.Device {
 func (d *inline) Close() error                                          { return nil }
 func (d *inline) MemoryStats(int) (device.MemoryStats, error)           { return device.MemoryStats{}, nil }
 func (d *inline) ServeCollectives(f func(*device.CollectiveCall)) error { d.handle = f; return nil }
+func (d *inline) ServeHostCalls(f func(*device.HostCall)) error         { d.call = f; return nil }
 func (d *inline) Partition(context.Context, device.Program, []byte, int) ([]byte, error) {
 	return nil, status.New(status.Unimplemented, "nothing is compiled here")
 }
@@ -140,7 +142,8 @@ func (*inlineProgram) Close() {}
 var everyone = spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1}}, Reduction: spmd.Sum, DType: shape.F32,
 	Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}, Results: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}}
 
-// Execute runs "sum", and "mixed" where the worker is not the first, within the call.
+// Execute runs "sum", "calls", and "mixed" where the worker is not the first, within
+// the call.
 func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 	for _, b := range r.Inputs[0] {
 		if b.(*promised).closed.Load() {
@@ -162,6 +165,11 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 		return &device.Results{Outputs: [][]device.Buffer{{out}}, Done: []device.Event{e}}, nil
 	}
 	done := make(chan error, 1)
+	if p.name == "calls" {
+		d.call(&device.HostCall{Launch: r.LaunchID, Done: func(err error) { done <- err }})
+		e := &fires{fired: true, err: <-done}
+		return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
+	}
 	d.handle(&device.CollectiveCall{Launch: r.LaunchID, Spec: everyone.String(), Operands: [][]byte{make([]byte, 4)}, Results: [][]byte{make([]byte, 4)},
 		Done: func(err error) { done <- err }})
 	select {
@@ -189,6 +197,7 @@ const (
 	slowProgram  = 1 // one device, worker 0
 	mixedProgram = 2
 	sumProgram   = 3
+	callsProgram = 4 // one device, worker 0: calls a function of its client
 )
 
 // newInline makes two workers with such drivers.
@@ -212,9 +221,10 @@ func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
 	load := func(w int, id uint64, name string, places []*wire.Place) {
 		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
-			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum"}})
+			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum", CallsHost: name == "calls"}})
 	}
 	load(0, slowProgram, "slow", places[:1])
+	load(0, callsProgram, "calls", places[:1])
 	for w := range 2 {
 		load(w, mixedProgram, "mixed", places)
 		load(w, sumProgram, "sum", places)

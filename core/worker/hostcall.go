@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -95,6 +96,13 @@ func (g *gang) depart() {
 	}
 }
 
+// calling is a call of a function of the client that has not returned.
+type calling struct {
+	g      *gang
+	device int
+	since  time.Time
+}
+
 // hostCall passes a call on to the client. The device's program goes on when the
 // results have come.
 func (w *Worker) hostCall(c *device.HostCall) {
@@ -114,8 +122,14 @@ func (w *Worker) hostCall(c *device.HostCall) {
 	var left atomic.Int32
 	var why error // of the results
 	left.Store(2)
+	w.mu.Lock()
+	w.calls[m.Part] = calling{g, c.Local, time.Now()}
+	w.mu.Unlock()
 	over := func() {
 		if left.Add(-1) == 0 {
+			w.mu.Lock()
+			delete(w.calls, m.Part)
+			w.mu.Unlock()
 			go c.Done(why) // it may take as long as the rest of the program
 		}
 	}

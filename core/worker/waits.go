@@ -21,18 +21,19 @@ const (
 	mostNames = 4
 )
 
-// Wait is what devices stand at: one that a part has to begin on, or those that are
-// in a collective with other devices. It is for people.
+// Wait is what devices stand at: one that a part has to begin on, those that are in
+// a collective with other devices, or one that has called a function of its client.
+// It is for people.
 type Wait struct {
 	Devices []int
 	Gang    uint64
-	In      string // the collective, and what it is of; "" where the part has yet to begin
+	In      string // the program, and the collective of it; "" where the part has yet to begin
 	For     string
 	Since   time.Duration // of a collective, since Waits first found it
 }
 
-// Waits tells of the queues that wait, by device, and of the collectives that the
-// devices are in, by gang.
+// Waits tells of the queues that wait, by device, and of the collectives and calls
+// that the devices are in, by gang.
 func (w *Worker) Waits() []Wait {
 	var all []Wait
 	for _, q := range w.queues {
@@ -41,7 +42,7 @@ func (w *Worker) Waits() []Wait {
 		}
 	}
 	if w.config.Engine == nil {
-		return all
+		return all // and no calls: see New
 	}
 	in := w.config.Engine.Waits()
 	slices.SortFunc(in, func(a, b collective.Wait) int {
@@ -50,19 +51,28 @@ func (w *Worker) Waits() []Wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range in {
-		of := fmt.Sprintf("operation %d", c.Gang)
-		if g := w.gangs[c.Gang]; g != nil {
-			if r, ok := g.work.(*run); ok {
-				if len(r.trace) > 0 {
-					of += ", called at " + string(r.trace)
-				}
-				of = fmt.Sprintf("%s (%s)", r.program.name, of)
-			}
-		}
 		slices.Sort(c.Came)
-		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, of), For: w.whom(c), Since: c.Since})
+		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, w.which(c.Gang)), For: w.whom(c), Since: c.Since})
+	}
+	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
+		c := w.calls[number]
+		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.id, In: w.which(c.g.id), For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
 	}
 	return all
+}
+
+// which names a run. mu is held.
+func (w *Worker) which(gang uint64) string {
+	name := fmt.Sprintf("operation %d", gang)
+	if g := w.gangs[gang]; g != nil {
+		if r, ok := g.work.(*run); ok {
+			if len(r.trace) > 0 {
+				name += ", called at " + string(r.trace)
+			}
+			return fmt.Sprintf("%s (%s)", r.program.name, name)
+		}
+	}
+	return name
 }
 
 // whom says for whom a collective waits. mu is held.

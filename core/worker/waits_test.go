@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // A worker whose device stands in a collective tells the controller for whom, until
@@ -42,4 +43,30 @@ func TestTellsOfWaits(t *testing.T) {
 			says()
 		})
 	}
+}
+
+// A device that has called a function of its client says so, until that returns.
+func TestTellsOfCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newInline(t)
+		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}, Client: &wire.Process{Number: clientProcess, Name: "notebook"}})
+		one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: callsProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0)
+		s.until("the call in a heartbeat", func() bool {
+			return slices.Equal(s.waits[0], []string{"device 0 has waited for 6s in calls (operation 1, called at train.py:3) for a function of its client, notebook (process 1)"})
+		})
+		key := transport.Key{Space: transport.Transfers(1), ID: 1, Part: 2}
+		s.client.Expect(firstWorker, key, 0, nil, func(b transport.Block, err error) {
+			if err != nil {
+				t.Error(err)
+			} else {
+				b.Release()
+			}
+		})
+		key.Part++
+		s.client.PushBytes(firstWorker, key, nil, nil)
+		if err := s.wait(one, 0); err != nil {
+			t.Error(err)
+		}
+		s.until("a heartbeat without it", func() bool { return len(s.waits[0]) == 0 })
+	})
 }

@@ -21,7 +21,7 @@
 // loaded, for the other devices of a gang, and for the driver to be through with
 // earlier work. Abort ends the waits of a gang, Drop those of a session, and the
 // end of the connection all of them. Waits says what each queue stands at, and for
-// whom devices wait in collectives.
+// whom devices wait in collectives and in calls of their client.
 //
 // # Concurrency
 //
@@ -149,7 +149,8 @@ type Worker struct {
 	closing bool
 	specs   specs
 	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
-	names   map[uint64]string                  // of workers, by process
+	names   map[uint64]string                  // of workers and clients, by process
+	calls   map[uint64]calling                 // of functions of clients, by their numbers
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
@@ -172,7 +173,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, calls: map[uint64]calling{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -416,6 +417,9 @@ func (w *Worker) session(m *wire.Session) {
 	}
 	w.sessions[m.Session] = s
 	if m.Client != nil {
+		w.mu.Lock()
+		w.names[m.Client.Number] = m.Client.Name
+		w.mu.Unlock()
 		w.config.Exchange.Peers([]*wire.Process{m.Client}, nil, nil)
 	}
 }
