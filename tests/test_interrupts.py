@@ -54,6 +54,46 @@ for _ in range(8):
     interrupted(lambda: jax.block_until_ready(f(x)))
     check()
 """
+LONG = """
+import os, signal, threading
+
+@pathways.program
+def long(x):
+    for _ in range(NODES):
+        x = heavy(x)
+    return x
+
+@jax.jit
+def heavy(x):
+    return jax.lax.fori_loop(0, 300, lambda _, v: jnp.sin(v) + 1, x)
+
+NODES = 120
+executes = lambda: pathways.stats()["executes"]
+big = jax.device_put(np.ones(20000, np.float32), here[0])
+want_long = np.asarray(long(big))
+
+def press(after):
+    while executes() < after:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+for _ in range(5):
+    before = executes()
+    thread = threading.Thread(target=press, args=(before + 20,))
+    thread.start()
+    try:
+        long(big).block_until_ready()
+        thread.join()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        thread.join()
+        if executes() - before < NODES:  # or the thread that presses was late
+            print("given up", flush=True)
+            break
+assert np.array_equal(long(big), want_long)
+print("right", flush=True)
+del big, long
+"""
 END = """
 del x, f, check
 for _ in range(200):
@@ -81,3 +121,8 @@ def test_ctrl_c_in_the_middle_of_a_program(script, address):
     assert times == said.count("interrupted") > 0
     assert said.count("right") == (1 if script is CAPTURED else times + 1)
     assert said[-1] == "nothing left"
+
+
+def test_ctrl_c_ends_a_play_between_two_nodes():
+    done = fresh.run(PROGRAM + LONG + END, env={"PATHWAYS_ADDRESS": ""})
+    assert done.stdout.split("\n") == ["given up", "right", "nothing left", ""], done.stderr

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
+#include "python.h"
 
 // play is one run of a program.
 typedef struct {
@@ -227,13 +228,31 @@ static PJRT_Error* usable(const pp_program* p) {
   return NULL;
 }
 
+// How often a play hears whether the user has pressed Ctrl-C: a plugin may run each
+// node before it returns.
+enum { kListenNs = 100000000 };
+
+// interrupted gives an error where the user wants no more of a play, and has Python raise
+// the user's exception instead of it.
+static PJRT_Error* interrupted(int64_t* next) {
+  int64_t now = pp_clock();
+  if (now < *next) return NULL;
+  *next = now + kListenNs;
+  void* exception = pw_python_interrupted();
+  if (exception == NULL) return NULL;
+  pw_python_raise(exception);
+  return pw_error(PJRT_Error_Code_CANCELLED, "the program was interrupted");
+}
+
 PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
   play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
   PJRT_Error* err = usable(p);
   if (err == NULL) err = open_inputs(&r, inputs);
   for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
   bool whole = err == NULL && p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r.shards, &err);
+  int64_t listen = pp_clock() + kListenNs;
   for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
+    if ((err = interrupted(&listen))) break;
     pp_node* n = &p->nodes[i];
     err = n->kind == PP_EXECUTE ? execute(&r, n) : n->kind == PP_COPY ? copy(&r, n) : reshard(&r, n);
     if (err && n->kind != PP_COPY) err = fail(&r, n, err);

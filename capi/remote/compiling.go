@@ -3,6 +3,7 @@ package remote
 /*
 #include <stdlib.h>
 #include "compiling.h"
+#include "python.h"
 */
 import "C"
 
@@ -71,7 +72,7 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 				again.Reset(time.Until(now.since.Add(next)))
 			}
 		case <-look.C:
-			exception = C.pr_interrupted()
+			exception = C.pw_python_interrupted()
 		case err := <-done:
 			how := C.int(C.PR_COMPILED)
 			if err != nil {
@@ -106,11 +107,11 @@ func over(program string, now at, how C.int, exception unsafe.Pointer) {
 		if again := tell(program, now, how); exception == nil {
 			exception = again
 		} else if again != nil {
-			C.pr_drop(again)
+			C.pw_python_drop(again)
 		}
 	}
 	if exception != nil {
-		C.pr_raise(exception)
+		C.pw_python_raise(exception)
 	}
 }
 

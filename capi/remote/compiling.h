@@ -11,15 +11,7 @@ enum { PR_COMPILING, PR_COMPILED, PR_FAILED, PR_GIVEN_UP };
 void pathways_set_compiling(pr_compiling compiling) __attribute__((visibility("default")));
 
 // Gives Python's KeyboardInterrupt where the user interrupted what was told, to be
-// given to pr_raise or pr_drop, else NULL.
+// given to pw_python_raise or pw_python_drop, else NULL.
 void* pr_tell_compiling(const char* program, const char* worker, double seconds, int how);
-
-// What a handler of signals of Python's has raised, where the calling thread is that
-// of the handlers; else NULL. The caller does not hold the GIL, and gives what it got
-// to pr_raise.
-void* pr_interrupted(void);
-// Has Python raise the same on this thread as soon as it is back there.
-void pr_raise(void* exception);
-void pr_drop(void* exception);
 
 #endif  // PATHWAYS_CAPI_COMPILING_H_
