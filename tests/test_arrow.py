@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import threading
 
 import jax
@@ -234,6 +235,46 @@ def test_each_side_keeps_the_others_memory(pa):
     gc.collect()
     jax.effects_barrier()
     assert pa.total_allocated_bytes() == before
+
+
+@on_host
+def test_what_is_shown_outlives_the_array(pa):
+    x = jax.numpy.arange(1000, dtype="float32") + 1
+    place = address(x.block_until_ready())
+    shown = pathways.to_arrow(x)
+    x.delete()
+    gc.collect()
+    first, second = pa.array(shown), pa.array(shown)
+    assert first.buffers()[1].address == second.buffers()[1].address == place
+    del shown
+    for _ in range(10):  # that would take the memory, had it been let go of
+        (jax.numpy.arange(1000, dtype="float32") - 1).block_until_ready()
+    np.testing.assert_array_equal(second, np.arange(1, 1001))
+
+
+def test_an_array_that_failed_says_why():
+    def fails(x):
+        raise ValueError("the disk is gone")
+
+    x = jax.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct((4,), "float32"), x))
+    with pytest.raises(Exception, match="the disk is gone"):
+        pathways.to_arrow(x(np.ones(4, np.float32)))
+
+
+@on_host
+@pytest.mark.skipif("PATHWAYS_TEST_LARGE" not in os.environ, reason="takes 5 GB of memory: PATHWAYS_TEST_LARGE=1")
+def test_more_than_2_gib_either_way(pa):
+    count = (1 << 31) + (1 << 20)
+    host = np.frombuffer(pa.allocate_buffer(count), np.int8)
+    host[:64], host[-64:] = 1, 2
+    arrow = pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(host)])
+    x = pathways.from_arrow(arrow, zero_copy=True)
+    assert address(x) == host.ctypes.data and x.shape == (count,)
+    assert x[:64].sum() == 64 and jax.jit(lambda x: x[-64:].sum())(x) == 128
+    out = pa.array(pathways.to_arrow(x))
+    assert len(out) == count and out.buffers()[1].address == host.ctypes.data and out[count - 1].as_py() == 2
+    tensors = pathways.from_arrow(pathways.to_arrow(x.reshape(-1, 1 << 10, 1 << 10)), zero_copy=True)
+    assert tensors.shape == (2049, 1 << 10, 1 << 10) and tensors[-1, -1, -64:].sum() == 128
 
 
 def test_capsules_that_nobody_takes():

@@ -131,7 +131,14 @@ static struct {
   void* (*PyEval_SaveThread)(void);
   void (*PyEval_RestoreThread)(void*);
   int (*Py_IsInitialized)(void);
+  void* (*PyCFunction_NewEx)(void* method, void* self, void* module);
+  void (*Py_IncRef)(void*);
+  void (*Py_DecRef)(void*);
+  void* _Py_NoneStruct;
+  int (*PyErr_ExceptionMatches)(void*);
+  void (*PyErr_Clear)(void);
   void (*PyErr_SetString)(void*, const char*);
+  void** PyExc_Exception;
   void** PyExc_TypeError;
 } py;
 
@@ -145,56 +152,73 @@ int pathways_numpy_python(void) {
   return FIND(PyCapsule_New) && FIND(PyCapsule_GetPointer) && FIND(PyTuple_New) && FIND(PyTuple_SetItem) && FIND(PyTuple_Size) &&
          FIND(PyTuple_GetItem) && FIND(PyBytes_AsString) && FIND(PyObject_GetBuffer) && FIND(PyBuffer_Release) && FIND(PyGILState_Ensure) &&
          FIND(PyGILState_Release) && FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) && FIND(Py_IsInitialized) && FIND(PyErr_SetString) &&
-         FIND(PyExc_TypeError);
+         FIND(PyCFunction_NewEx) && FIND(Py_IncRef) && FIND(Py_DecRef) && FIND(_Py_NoneStruct) && FIND(PyErr_ExceptionMatches) &&
+         FIND(PyErr_Clear) && FIND(PyExc_Exception) && FIND(PyExc_TypeError);
 #undef FIND
 }
 
-// drop_view may be on any thread, and after Python's end, when there is nothing to give
-// back any more.
-static void drop_view(void* owner) {
+// window is the memory of an array of Python's, and what its elements are.
+typedef struct {
+  _Atomic int32_t refs;
+  pathways_type type;
+  view view;
+} window;
+
+// drop_window may be on any thread, and after Python's end, when there is nothing to
+// give back any more.
+static void drop_window(void* owner) {
+  window* w = owner;
+  if (atomic_fetch_sub(&w->refs, 1) != 1) return;
   if (py.Py_IsInitialized()) {
     int state = py.PyGILState_Ensure();
-    py.PyBuffer_Release(owner);
+    py.PyBuffer_Release(&w->view);
     py.PyGILState_Release(state);
   }
-  free(owner);
+  free(w);
   atomic_fetch_sub(&held, 1);
 }
 
-// type_of reads what NumPy calls a type of elements.
+// type_of reads what NumPy and JAX call a type of elements.
 static pathways_type type_of(const view* v) {
   static const pathways_type ints[] = {[1] = PATHWAYS_S8, [2] = PATHWAYS_S16, [4] = PATHWAYS_S32, [8] = PATHWAYS_S64};
   static const pathways_type uints[] = {[1] = PATHWAYS_U8, [2] = PATHWAYS_U16, [4] = PATHWAYS_U32, [8] = PATHWAYS_U64};
-  char letter = v->format[0];
-  if (letter == 0 || v->format[1] || v->itemsize > 8) return 0;
+  const char* format = v->format ? v->format : "";
+  if (*format == '=') format++;
+  char letter = format[0];
+  if (letter == 0 || format[1] || v->itemsize > 8) return 0;
   if (strchr("bhilq", letter)) return ints[v->itemsize];
   if (strchr("BHILQ", letter)) return uints[v->itemsize];
   return letter == '?' ? PATHWAYS_BOOL : letter == 'e' ? PATHWAYS_F16 : letter == 'f' ? PATHWAYS_F32 : letter == 'd' ? PATHWAYS_F64 : 0;
 }
 
-// show makes Arrow data of an array of NumPy. False leaves an exception of Python's.
-static bool show(void* host, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
-  view* v = malloc(sizeof *v);
-  if (py.PyObject_GetBuffer(host, v, kDenseWithFormat)) {
-    free(v);
-    return false;
+// look gives the memory of an array that is dense and has dimensions. NULL leaves an
+// exception of Python's.
+static window* look(void* host) {
+  window* w = malloc(sizeof *w);
+  if (py.PyObject_GetBuffer(host, &w->view, kDenseWithFormat)) {
+    free(w);
+    return NULL;
   }
+  atomic_init(&w->refs, 1);
   atomic_fetch_add(&held, 1);
-  pathways_type type = type_of(v);
-  if (type == 0 || v->ndim < 1) {
-    drop_view(v);
-    py.PyErr_SetString(*py.PyExc_TypeError, "Arrow has no such elements, or no scalars");
-    return false;
-  }
-  size_t n = (size_t)v->ndim;
+  w->type = type_of(&w->view);
+  if (w->type && w->view.ndim > 0) return w;
+  drop_window(w);
+  py.PyErr_SetString(*py.PyExc_TypeError, "Arrow has no such elements, or no scalars");
+  return NULL;
+}
+
+// show makes Arrow data of it.
+static void show(window* w, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
+  size_t n = (size_t)w->view.ndim;
   int64_t dims[n];
-  for (size_t d = 0; d < n; d++) dims[d] = v->shape[d];
-  pc_arrow_describe(type, dims, n, name, schema);
+  for (size_t d = 0; d < n; d++) dims[d] = w->view.shape[d];
+  pc_arrow_describe(w->type, dims, n, name, schema);
+  atomic_fetch_add(&w->refs, 1);
   // Booleans are packed, which takes as long as there are many.
-  void* thread = type == PATHWAYS_BOOL ? py.PyEval_SaveThread() : NULL;
-  pc_arrow_show(type, dims, n, v->buf, drop_view, v, data);
+  void* thread = w->type == PATHWAYS_BOOL ? py.PyEval_SaveThread() : NULL;
+  pc_arrow_show(w->type, dims, n, w->view.buf, drop_window, w, data);
   if (thread) py.PyEval_RestoreThread(thread);
-  return true;
 }
 
 // Both structs of a capsule begin a block of their own.
@@ -262,29 +286,83 @@ static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSch
     c->fields[i] = &c->schemas[i];
     c->children[i] = &c->arrays[i];
     const char* name = py.PyBytes_AsString(py.PyTuple_GetItem(names, (ssize_t)i));
-    if (name == NULL || !show(py.PyTuple_GetItem(hosts, (ssize_t)i), name, &c->schemas[i], &c->arrays[i])) {
+    window* w = name ? look(py.PyTuple_GetItem(hosts, (ssize_t)i)) : NULL;
+    if (w == NULL) {
       schema->release(schema);
       data->release(data);
       return false;
     }
+    show(w, name, &c->schemas[i], &c->arrays[i]);
+    drop_window(w);
   }
   return true;
 }
 
-// pathways_numpy_show gives the two capsules of __arrow_c_array__, which keep the memory
-// of dense arrays that have dimensions: of one array, or with names (of bytes) of a
-// tuple of them. NULL leaves an exception. Called with the GIL.
-void* pathways_numpy_show(void* hosts, void* names, int64_t length) {
-  struct ArrowSchema* schema = malloc(sizeof *schema);
-  struct ArrowArray* data = malloc(sizeof *data);
-  if (names ? !show_batch(hosts, names, length, schema, data) : !show(hosts, "", schema, data)) {
-    free(schema);
-    free(data);
-    return NULL;
-  }
+static void* capsules(struct ArrowSchema* schema, struct ArrowArray* data) {
   atomic_fetch_add(&held, 2);
   void* both = py.PyTuple_New(2);
   py.PyTuple_SetItem(both, 0, py.PyCapsule_New(schema, "arrow_schema", destroy_schema));
   py.PyTuple_SetItem(both, 1, py.PyCapsule_New(data, "arrow_array", destroy_array));
   return both;
+}
+
+// pathways_numpy_show_batch gives the two capsules of __arrow_c_array__ for a tuple of
+// arrays, dense and with dimensions, and one of their names, of bytes. They keep the
+// memory. NULL leaves an exception. Called with the GIL.
+void* pathways_numpy_show_batch(void* hosts, void* names, int64_t length) {
+  struct ArrowSchema* schema = malloc(sizeof *schema);
+  struct ArrowArray* data = malloc(sizeof *data);
+  if (show_batch(hosts, names, length, schema, data)) return capsules(schema, data);
+  free(schema);
+  free(data);
+  return NULL;
+}
+
+// What follows is called so often that ctypes would cost more than it does: functions of
+// Python's own kind. PyMethodDef is part of its stable interface.
+typedef struct {
+  const char* name;
+  void* function;
+  int flags;
+  const char* doc;
+} method;
+
+static const char kWindow[] = "pathways.window";
+
+static void destroy_window(void* capsule) { drop_window(py.PyCapsule_GetPointer(capsule, kWindow)); }
+
+// show_one is an array's __arrow_c_array__. What schema is requested is a wish, which
+// may go unheard.
+static void* show_one(void* self, void* const* args, ssize_t count, void* names) {
+  (void)args, (void)count, (void)names;
+  window* w = py.PyCapsule_GetPointer(self, kWindow);
+  if (w == NULL) return NULL;
+  struct ArrowSchema* schema = malloc(sizeof *schema);
+  struct ArrowArray* data = malloc(sizeof *data);
+  show(w, "", schema, data);
+  return capsules(schema, data);
+}
+
+// lend gives the __arrow_c_array__ of an array, which keeps its memory; None for one
+// that has to be looked at by other means first.
+static void* lend(void* self, void* host) {
+  static method show_one_method = {"__arrow_c_array__", show_one, 0x80 | 0x02, NULL};  // METH_FASTCALL | METH_KEYWORDS
+  (void)self;
+  window* w = look(host);
+  if (w == NULL) {
+    if (!py.PyErr_ExceptionMatches(*py.PyExc_Exception)) return NULL;  // such as a ^C
+    py.PyErr_Clear();
+    py.Py_IncRef(py._Py_NoneStruct);
+    return py._Py_NoneStruct;
+  }
+  void* capsule = py.PyCapsule_New(w, kWindow, destroy_window);
+  void* bound = py.PyCFunction_NewEx(&show_one_method, capsule, NULL);
+  py.Py_DecRef(capsule);
+  return bound;
+}
+
+// pathways_numpy_lend gives lend as a function of Python's. Called with the GIL.
+void* pathways_numpy_lend(void) {
+  static method lend_method = {"lend", lend, 0x08, NULL};  // METH_O
+  return py.PyCFunction_NewEx(&lend_method, NULL, NULL);
 }

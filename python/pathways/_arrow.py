@@ -104,16 +104,16 @@ _valid.restype, _valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char
 
 _library = _native.load()
 _with_gil = ctypes.PyDLL(_library._name)
-_take, _drop, _show, held = (
+_take, _drop, _show_batch, held = (
     _library.pathways_numpy_take,
     _library.pathways_numpy_drop,
-    _with_gil.pathways_numpy_show,
+    _with_gil.pathways_numpy_show_batch,
     _with_gil.pathways_numpy_held,
 )
 _take.restype = ctypes.c_uint64
 _take.argtypes = [ctypes.c_void_p] * 3
 _drop.restype, _drop.argtypes = None, [ctypes.c_void_p]
-_show.restype, _show.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_void_p, ctypes.c_int64]
+_show_batch.restype, _show_batch.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.py_object, ctypes.c_int64]
 held.restype, held.argtypes = ctypes.c_int64, []
 _code, _message = _library.pathways_error_code, _library.pathways_error_message
 _code.restype, _code.argtypes = ctypes.c_int, [ctypes.c_uint64]
@@ -122,6 +122,8 @@ _forget = _library.pathways_drop
 _forget.restype, _forget.argtypes = ctypes.c_uint64, [ctypes.c_uint64]
 if not _with_gil.pathways_numpy_python():
     raise PathwaysError("FAILED_PRECONDITION", "this Python lacks functions of its stable interface, which Arrow needs")
+_with_gil.pathways_numpy_lend.restype = ctypes.py_object
+_lend = _with_gil.pathways_numpy_lend()
 
 
 def _refuse(what: str, why: str) -> PathwaysError:
@@ -326,18 +328,13 @@ def _check(name: str, host: np.ndarray) -> np.ndarray:
 class ArrowData:
     """Arrays as Arrow sees them: `pyarrow.array(x)`, `pyarrow.record_batch(x)` or any other consumer takes them."""
 
-    __slots__ = ("_columns",)
-
-    def __init__(self, columns: Mapping[str, np.ndarray] | np.ndarray):
+    def __init__(self, columns: Mapping[str, np.ndarray]):
         self._columns = columns
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         # What schema is requested is a wish, which may go unheard.
-        columns = self._columns
-        if isinstance(columns, np.ndarray):
-            return _show(columns, None, 0)
-        hosts, names = tuple(columns.values()), tuple(name.encode() for name in columns)
-        return _show(hosts, id(names), len(hosts[0]) if hosts else 0)
+        hosts, names = tuple(self._columns.values()), tuple(name.encode() for name in self._columns)
+        return _show_batch(hosts, names, len(hosts[0]) if hosts else 0)
 
     def __arrow_c_schema__(self) -> object:
         return self.__arrow_c_array__()[0]
@@ -345,7 +342,10 @@ class ArrowData:
 
 def to_arrow(array: Any) -> ArrowData:
     if hasattr(array, "__array__") or not isinstance(array, Mapping):
-        return ArrowData(_check("", np.asarray(array)))
+        out = ArrowData({})
+        # JAX's arrays in this process's memory, and NumPy's, show their memory themselves.
+        out.__arrow_c_array__ = _lend(array) or _lend(_check("", np.asarray(array)))
+        return out
     columns = {str(name): np.asarray(x) for name, x in array.items()}
     lengths = {len(x) if x.ndim else -1 for x in columns.values()}
     if len(lengths) > 1:

@@ -9,6 +9,7 @@ calls, …}. A row is set up at its first line. Timings are of the calls alone, 
 import gc
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -147,7 +148,8 @@ def fetch(asked):
 def arrow(asked):
     """Arrow data in, out, and in, through a computation and out: by from_arrow and to_arrow, and by NumPy.
 
-    Each is done n times, by turns; `each` is what they took in seconds. Arrays that go out are new ones each time.
+    Each is done n times, by turns; `each` is what a call took, the median of seconds. Arrays that go out are new ones
+    each time.
     """
     import pathways
     import pyarrow
@@ -174,7 +176,7 @@ def arrow(asked):
     x = done(ours(data))
 
     def measure(n):
-        each = dict.fromkeys(ways, 0.0)
+        each = {name: [] for name in ways}
         names = list(ways)
         for i in range(n):
             for name in names[i % len(names) :] + names[: i % len(names)]:
@@ -182,9 +184,10 @@ def arrow(asked):
                 given = data if made is None else done(made(x))
                 start = time.perf_counter()
                 got = call(given)
-                each[name] += time.perf_counter() - start
+                each[name].append(time.perf_counter() - start)
+                done(got)  # a copy that goes on in the background would slow down the next way
                 del given, got
-        return {"seconds": sum(each.values()), "each": {name: seconds / n for name, seconds in each.items()}}
+        return {"seconds": sum(map(sum, each.values())), "each": {k: statistics.median(v) for k, v in each.items()}}
 
     return measure
 
