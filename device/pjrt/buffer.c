@@ -61,21 +61,11 @@ pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, 
 }
 
 pwdrv_status pwdrv_copy_to_memory(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
-  PWDRV_ARGS(PJRT_Buffer_CopyToMemory);
-  args.buffer = buffer;
-  args.dst_memory = memory;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_CopyToMemory);
-  *out = args.dst_buffer;
-  return status;
+  PWDRV_DO(PJRT_Buffer_CopyToMemory, args.buffer = buffer; args.dst_memory = memory, *out = args.dst_buffer);
 }
 
 pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Device* device, PJRT_Buffer** out) {
-  PWDRV_ARGS(PJRT_Buffer_CopyToDevice);
-  args.buffer = buffer;
-  args.dst_device = device;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_CopyToDevice);
-  *out = args.dst_buffer;
-  return status;
+  PWDRV_DO(PJRT_Buffer_CopyToDevice, args.buffer = buffer; args.dst_device = device, *out = args.dst_buffer);
 }
 
 pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes) {

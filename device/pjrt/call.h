@@ -13,8 +13,20 @@
 #define PWDRV_CALL(api, slot) \
   (PWDRV_HAS(api, slot) ? (pwdrv_status){(api)->slot(&args), NULL} : (pwdrv_status){NULL, #slot})
 
-// The whole body of a function that calls one slot: in sets its one argument, and
-// what follows copies the results out, also where the call fails.
+#define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
+
+// A call of a function, which returns where it fails: in sets the arguments, and what
+// follows copies the results out, also where the call fails.
+#define PWDRV_STEP(slot, in, ...)                 \
+  do {                                            \
+    PWDRV_ARGS(slot);                             \
+    in;                                           \
+    pwdrv_status status = PWDRV_CALL(api, slot);  \
+    __VA_ARGS__;                                  \
+    if (PWDRV_FAILED(status)) return status;      \
+  } while (0)
+
+// The last call of a function, or the only one.
 #define PWDRV_DO(slot, in, ...)                   \
   do {                                            \
     PWDRV_ARGS(slot);                             \
@@ -23,8 +35,6 @@
     __VA_ARGS__;                                  \
     return status;                                \
   } while (0)
-
-#define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
 
 // C memory. An allocation that fails ends the process, as in Go. copy adds a zero
 // byte.

@@ -109,19 +109,9 @@ pwdrv_status pwdrv_client_destroy(const PJRT_Api* api, PJRT_Client* client) {
 }
 
 pwdrv_status pwdrv_client_platform(const PJRT_Api* api, PJRT_Client* client, pwdrv_bytes* name, pwdrv_bytes* version) {
-  pwdrv_status status;
-  {
-    PWDRV_ARGS(PJRT_Client_PlatformName);
-    args.client = client;
-    status = PWDRV_CALL(api, PJRT_Client_PlatformName);
-    *name = (pwdrv_bytes){args.platform_name, args.platform_name_size};
-  }
-  if (PWDRV_FAILED(status)) return status;
-  PWDRV_ARGS(PJRT_Client_PlatformVersion);
-  args.client = client;
-  status = PWDRV_CALL(api, PJRT_Client_PlatformVersion);
-  *version = (pwdrv_bytes){args.platform_version, args.platform_version_size};
-  return status;
+  PWDRV_STEP(PJRT_Client_PlatformName, args.client = client, *name = (pwdrv_bytes){args.platform_name, args.platform_name_size});
+  PWDRV_DO(PJRT_Client_PlatformVersion, args.client = client,
+           *version = (pwdrv_bytes){args.platform_version, args.platform_version_size});
 }
 
 pwdrv_status pwdrv_client_devices(const PJRT_Api* api, PJRT_Client* client, PJRT_Device* const** out, size_t* count) {
@@ -131,60 +121,21 @@ pwdrv_status pwdrv_client_devices(const PJRT_Api* api, PJRT_Client* client, PJRT
 
 pwdrv_status pwdrv_device_describe(const PJRT_Api* api, PJRT_Device* device, int* id, pwdrv_bytes* kind) {
   PJRT_DeviceDescription* description;
-  pwdrv_status status;
-  {
-    PWDRV_ARGS(PJRT_Device_GetDescription);
-    args.device = device;
-    status = PWDRV_CALL(api, PJRT_Device_GetDescription);
-    description = args.device_description;
-  }
-  if (PWDRV_FAILED(status)) return status;
-  {
-    PWDRV_ARGS(PJRT_DeviceDescription_Id);
-    args.device_description = description;
-    status = PWDRV_CALL(api, PJRT_DeviceDescription_Id);
-    *id = args.id;
-  }
-  if (PWDRV_FAILED(status)) return status;
-  PWDRV_ARGS(PJRT_DeviceDescription_Kind);
-  args.device_description = description;
-  status = PWDRV_CALL(api, PJRT_DeviceDescription_Kind);
-  *kind = (pwdrv_bytes){args.device_kind, args.device_kind_size};
-  return status;
+  PWDRV_STEP(PJRT_Device_GetDescription, args.device = device, description = args.device_description);
+  PWDRV_STEP(PJRT_DeviceDescription_Id, args.device_description = description, *id = args.id);
+  PWDRV_DO(PJRT_DeviceDescription_Kind, args.device_description = description,
+           *kind = (pwdrv_bytes){args.device_kind, args.device_kind_size});
 }
 
 pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJRT_Memory* const** out, size_t* count,
                                    PJRT_Memory** fallback) {
-  pwdrv_status status;
-  {
-    PWDRV_ARGS(PJRT_Device_AddressableMemories);
-    args.device = device;
-    status = PWDRV_CALL(api, PJRT_Device_AddressableMemories);
-    *out = args.memories;
-    *count = args.num_memories;
-  }
-  if (PWDRV_FAILED(status)) return status;
-  PWDRV_ARGS(PJRT_Device_DefaultMemory);
-  args.device = device;
-  status = PWDRV_CALL(api, PJRT_Device_DefaultMemory);
-  *fallback = args.memory;
-  return status;
+  PWDRV_STEP(PJRT_Device_AddressableMemories, args.device = device, *out = args.memories; *count = args.num_memories);
+  PWDRV_DO(PJRT_Device_DefaultMemory, args.device = device, *fallback = args.memory);
 }
 
 pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind) {
-  pwdrv_status status;
-  {
-    PWDRV_ARGS(PJRT_Memory_Id);
-    args.memory = memory;
-    status = PWDRV_CALL(api, PJRT_Memory_Id);
-    *id = args.id;
-  }
-  if (PWDRV_FAILED(status)) return status;
-  PWDRV_ARGS(PJRT_Memory_Kind);
-  args.memory = memory;
-  status = PWDRV_CALL(api, PJRT_Memory_Kind);
-  *kind = (pwdrv_bytes){args.kind, args.kind_size};
-  return status;
+  PWDRV_STEP(PJRT_Memory_Id, args.memory = memory, *id = args.id);
+  PWDRV_DO(PJRT_Memory_Kind, args.memory = memory, *kind = (pwdrv_bytes){args.kind, args.kind_size});
 }
 
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,

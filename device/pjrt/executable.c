@@ -66,20 +66,8 @@ pwdrv_status pwdrv_executable_num_outputs(const PJRT_Api* api, PJRT_Executable* 
 
 pwdrv_status pwdrv_executable_outputs(const PJRT_Api* api, PJRT_Executable* executable, const PJRT_Buffer_Type** types,
                                       const int64_t** dims, const size_t** ranks) {
-  pwdrv_status status;
-  {
-    PWDRV_ARGS(PJRT_Executable_OutputElementTypes);
-    args.executable = executable;
-    status = PWDRV_CALL(api, PJRT_Executable_OutputElementTypes);
-    *types = args.output_types;
-  }
-  if (PWDRV_FAILED(status)) return status;
-  PWDRV_ARGS(PJRT_Executable_OutputDimensions);
-  args.executable = executable;
-  status = PWDRV_CALL(api, PJRT_Executable_OutputDimensions);
-  *dims = args.dims;
-  *ranks = args.dim_sizes;
-  return status;
+  PWDRV_STEP(PJRT_Executable_OutputElementTypes, args.executable = executable, *types = args.output_types);
+  PWDRV_DO(PJRT_Executable_OutputDimensions, args.executable = executable, *dims = args.dims; *ranks = args.dim_sizes);
 }
 
 pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable* executable, const char* const** kinds,
@@ -89,15 +77,12 @@ pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable*
 }
 
 pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* executable, int64_t stats[5]) {
-  PWDRV_ARGS(PJRT_Executable_GetCompiledMemoryStats);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_GetCompiledMemoryStats);
-  stats[0] = args.argument_size_in_bytes;
-  stats[1] = args.output_size_in_bytes;
-  stats[2] = args.alias_size_in_bytes;
-  stats[3] = args.temp_size_in_bytes;
-  stats[4] = args.generated_code_size_in_bytes;
-  return status;
+  PWDRV_DO(PJRT_Executable_GetCompiledMemoryStats, args.executable = executable,
+           stats[0] = args.argument_size_in_bytes;
+           stats[1] = args.output_size_in_bytes;
+           stats[2] = args.alias_size_in_bytes;
+           stats[3] = args.temp_size_in_bytes;
+           stats[4] = args.generated_code_size_in_bytes);
 }
 
 pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
