@@ -42,16 +42,6 @@ type actor struct {
 	told  *sync.Cond
 }
 
-// array is an object as it must be.
-type array struct {
-	object  uint64
-	devices []int
-	values  map[int]shard
-	risk    bool // it may have failed
-}
-
-type shard = [4]float32
-
 // deed is an operation that was submitted.
 type deed struct {
 	what string
@@ -344,26 +334,6 @@ func (a *actor) put() bool {
 	return true
 }
 
-// The programs of the simulation.
-var computations = []struct {
-	program sim.Program
-	args    int
-	value   func(x []float32, sum float32) float32 // of an element
-}{
-	{sim.Program{Name: "increment", Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 1,
-		func(x []float32, _ float32) float32 { return x[0] + 1 }},
-	{sim.Program{Name: "together", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 2}}}, 1,
-		func(x []float32, _ float32) float32 { return x[0] + 2 }},
-	{sim.Program{Name: "total", Params: vectorParam, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}, 1,
-		func(_ []float32, sum float32) float32 { return sum }},
-	{sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{{Op: "add", Args: []int{0, 1}}}}, 2,
-		func(x []float32, _ float32) float32 { return x[0] + x[1] }},
-	{sim.Program{Name: "replace", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}, 1,
-		func(x []float32, _ float32) float32 { return x[0] + 3 }},
-}
-
-const replace = 4 // consumes its argument
-
 // compiled is a computation for some devices; nil where it did not compile.
 func (a *actor) compiled(n int, devices []int) *client.Remote {
 	key := fmt.Sprint(n, devices)
@@ -377,27 +347,6 @@ func (a *actor) compiled(n int, devices []int) *client.Remote {
 		a.run[key] = p
 	}
 	return a.run[key]
-}
-
-// compute fills in what a computation gives.
-func (z *array) compute(n int, in []*array) {
-	var sum shard
-	for _, d := range z.devices {
-		for i, v := range in[0].values[d] {
-			sum[i] += v
-		}
-	}
-	for _, d := range z.devices {
-		var v shard
-		for i := range v {
-			var x []float32
-			for _, o := range in {
-				x = append(x, o.values[d][i])
-			}
-			v[i] = computations[n].value(x, sum[i])
-		}
-		z.values[d] = v
-	}
 }
 
 func (a *actor) compute() bool {
