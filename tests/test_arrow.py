@@ -340,6 +340,7 @@ def test_what_arrow_does_not_have_is_refused_with_a_sentence():
         (jax.numpy.zeros(3, "bfloat16"), "bfloat16.*DLPack"),
         (jax.numpy.zeros(3, "complex64"), "complex64"),
         (jax.numpy.float32(1), "scalar"),
+        (b"text", "S4.*DLPack"),
         ({"a": np.ones(3), "b": np.ones(4)}, "different lengths"),
     ):
         with pytest.raises(pathways.PathwaysError, match=f"INVALID_ARGUMENT.*{words}"):

@@ -343,8 +343,9 @@ class ArrowData:
 def to_arrow(array: Any) -> ArrowData:
     if hasattr(array, "__array__") or not isinstance(array, Mapping):
         out = ArrowData({})
-        # JAX's arrays in this process's memory, and NumPy's, show their memory themselves.
-        out.__arrow_c_array__ = _lend(array) or _lend(_check("", np.asarray(array)))
+        # JAX's arrays in this process's memory, and NumPy's, show their memory themselves. Bytes would too, as numbers.
+        shown = _lend(array) if hasattr(array, "__array__") else None
+        out.__arrow_c_array__ = shown or _lend(_check("", np.asarray(array)))
         return out
     columns = {str(name): np.asarray(x) for name, x in array.items()}
     lengths = {len(x) if x.ndim else -1 for x in columns.values()}
