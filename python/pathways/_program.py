@@ -203,7 +203,9 @@ class _Captured:
     def __init__(self, takes: list[Any], structure: Any):
         self.number = ctypes.c_uint64()
         self.takes = takes  # of each group of inputs, what exports it and which leaves it has
+        self.num_inputs = sum(len(which) for _, which in takes)
         self.gives: list[Any] = []  # of each group of results, what imports it and which results it has
+        self.num_results = 0  # of all these groups
         self.results: list[Any] = []  # of each leaf what gives it, see run
         self.structure = structure
         self._free = _library().pathways_program_free
@@ -213,8 +215,7 @@ class _Captured:
             self._free(self.number)
 
     def run(self, leaves: list[Any], arrays: list[jax.Array]) -> Any:
-        library = _library()
-        n, m = (sum(len(which) for _, which in groups) for groups in (self.takes, self.gives))
+        library, n, m = _library(), self.num_inputs, self.num_results
         inputs, outputs = (ctypes.c_uint64 * n)(), (ctypes.c_uint64 * m)()
         made: list[Any] = [None] * m
         at = 0
@@ -329,6 +330,7 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
         made = [i for i in group if order[i] in places]
         if made:
             captured.gives.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
+            captured.num_results += len(made)
     return captured
 
 
