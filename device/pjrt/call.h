@@ -27,13 +27,10 @@
   } while (0)
 
 // The last call of a function, or the only one.
-#define PWDRV_DO(slot, in, ...)                   \
-  do {                                            \
-    PWDRV_ARGS(slot);                             \
-    in;                                           \
-    pwdrv_status status = PWDRV_CALL(api, slot);  \
-    __VA_ARGS__;                                  \
-    return status;                                \
+#define PWDRV_DO(slot, in, ...)            \
+  do {                                     \
+    PWDRV_STEP(slot, in, __VA_ARGS__);     \
+    return (pwdrv_status){NULL, NULL};     \
   } while (0)
 
 // C memory. An allocation that fails ends the process, as in Go. copy adds a zero
