@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -51,13 +52,28 @@ func Dial(ctx context.Context, c Config) (*Pending, error) {
 // Pending is a member whose epoch has not begun.
 type Pending struct{ conn transport.Conn }
 
+// parting is for how long a member that goes waits for a controller that says
+// nothing.
+const parting = 2 * time.Second
+
 // Wait waits for the others, as long as the controller is there. It is called
-// once.
+// once. Where ctx ends it says goodbye and waits until the controller has taken
+// that, so that who comes next does not find a member that has gone.
 //
 // Errors: why the controller has gone, or CANCELLED with ctx.
 func (p *Pending) Wait(ctx context.Context) (*Member, error) {
-	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil && p.conn.Send(wire.KindGoodbye, payload) == nil {
+			select {
+			case <-ended:
+			case <-time.After(parting):
+			}
+		}
+		p.conn.Close()
+	})
 	e, err := begin(p.conn)
+	close(ended)
 	if !stop() {
 		err = status.New(status.Cancelled, "told to stop before the members of the epoch were there")
 	}

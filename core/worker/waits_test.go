@@ -26,9 +26,11 @@ func TestTellsOfWaits(t *testing.T) {
 			}
 			says("device 0 has waited for 6s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
 			says("device 0 has waited for 15s in all-reduce 0 of sum (operation 1, called at train.py:3) for w1 (process 11)")
+			s.mu.Lock()
 			if len(s.waits[1]) > 0 {
 				t.Errorf("who is waited for says %q", s.waits[1])
 			}
+			s.mu.Unlock()
 			if comes {
 				s.dispatchAs(one, 1, wire.KindRun, sum, 1)
 				if err := s.wait(one, 0, 1); err != nil {
