@@ -17,12 +17,19 @@ import (
 	"testing/fstest"
 )
 
-const module = "github.com/openpathways/pathways"
+const (
+	module = "github.com/openpathways/pathways"
+	arrow  = "github.com/apache/arrow"
+)
 
 var (
 	// Only these trees use cgo, and what builds without it imports none of them.
 	cgoTrees  = []string{"capi", "device/pjrt"}
 	pureTrees = []string{"core", "transport", "device", "device/sim", "device/devicetest"}
+	// Only these use Arrow's library, and nothing imports them but programs that use
+	// Arrow and their tests: what is linked into libpathways.so reads Arrow in C.
+	arrowTrees = []string{"core/arrowio", "transport/arrowmem"}
+	lean       = []string{"capi", "core", "device", "transport"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
 	deciders = []string{"core/schedule", "core/placement", "core/progress", "core/program", "core/reshard", "core/shape", "core/status", "core/protowalk", "core/hlo", "core/compileoptions"}
@@ -87,6 +94,10 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 				tell(spec.Pos(), "cgo is for %s alone", strings.Join(cgoTrees, " and "))
 			case ours && under(own, cgoTrees) && under(dir, pureTrees) && !under(dir, cgoTrees):
 				tell(spec.Pos(), "%s imports %s, which needs cgo", dir, own)
+			case under(p, []string{arrow}) && under(dir, lean) && !under(dir, arrowTrees):
+				tell(spec.Pos(), "Arrow's library is for %s alone", strings.Join(arrowTrees, " and "))
+			case ours && under(own, arrowTrees) && under(dir, lean) && !under(dir, arrowTrees):
+				tell(spec.Pos(), "%s imports %s, which brings Arrow's library along", dir, own)
 			case pure && ours && !slices.Contains(deciders, own):
 				tell(spec.Pos(), "%s decides and never acts: it may not import %s", dir, own)
 			case decides && under(p, acting):
@@ -124,7 +135,7 @@ func TestRules(t *testing.T) {
 	for _, b := range broken {
 		t.Error(b)
 	}
-	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "core/placement", "core/controller", "device", "device/pjrt", "capi/pjrt"} {
+	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "core/placement", "core/controller", "device", "device/pjrt", "capi/pjrt", "transport/arrowmem"} {
 		if _, ok := packages[dir]; !ok {
 			t.Errorf("package %s was not found; a rule that is about it keeps nothing", dir)
 		}
@@ -156,6 +167,12 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"), "device/sim imports device/pjrt/abi"},
 		{"the driver in capi", "capi/pjrt/x.go", imports(module + "/device/pjrt"), ""},
 		{"the contract in core", "core/executor/x.go", imports(module + "/device"), ""},
+		{"Arrow in core", "core/client/x.go", imports(arrow + "/go/v15/arrow"), "core/client/x.go:3: Arrow's library is for core/arrowio and transport/arrowmem alone"},
+		{"Arrow in what is linked", "capi/lib/x.go", imports(arrow + "/go/v15/arrow/memory"), "Arrow's library"},
+		{"Arrow in a test", "device/sim/x_test.go", imports(arrow + "/go/v15/arrow/memory"), "Arrow's library"},
+		{"what uses Arrow", "core/cluster/x.go", imports(module + "/transport/arrowmem"), "core/cluster imports transport/arrowmem, which brings Arrow's library along"},
+		{"Arrow in its place", "core/arrowio/x.go", imports(arrow + "/go/v15/arrow"), ""},
+		{"Arrow in an example", "tests/clients/x.go", imports(module + "/core/arrowio"), ""},
 		{"a lock", "core/schedule/x.go", imports("sync"), `core/schedule decides and never acts: it may not import "sync"`},
 		{"an atomic", "core/placement/x.go", imports("sync/atomic"), `"sync/atomic"`},
 		{"a clock", "core/progress/x.go", imports("time"), `"time"`},

@@ -190,6 +190,75 @@ func (a *Arena) Try(size int) *Block {
 	return a.take(size)
 }
 
+// Make gives a block without waiting for anybody: out of memory at hand, or of a
+// segment that it makes. The bytes are not zero.
+//
+// Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
+// refuses; the arena's error when it is closed.
+func (a *Arena) Make(size int) (*Block, error) {
+	if size == 0 {
+		return &Block{Data: []byte{}}, nil
+	}
+	p := a.pool
+	p.mu.Lock()
+	if a.closed != nil {
+		defer p.mu.Unlock()
+		return nil, a.closed
+	}
+	if b := a.take(size); b != nil {
+		p.mu.Unlock()
+		return b, nil
+	}
+	need, gone := p.room(size, a)
+	if p.mapped+need > p.config.Limit {
+		mapped := p.mapped
+		p.mu.Unlock()
+		unmap(gone)
+		return nil, status.New(status.ResourceExhausted, "%d bytes for %s do not fit beside %d bytes of memory that are in use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size, a.purpose, mapped, p.config.Limit)
+	}
+	p.mapped += need
+	a.mapped += need
+	a.numbers++
+	number := a.numbers
+	p.mu.Unlock()
+	unmap(gone)
+	s, err := newSegment(a, number, need)
+	p.mu.Lock()
+	if err == nil && a.closed != nil {
+		s.unmap() // it was in nobody's hands
+		err = a.closed
+	}
+	var b *Block
+	if err == nil {
+		a.segments = append(a.segments, s)
+		p.count++
+		if b = a.take(size); s.live == 0 {
+			p.rest(s) // other memory came back meanwhile
+		}
+	} else {
+		p.mapped -= need
+		a.mapped -= need
+	}
+	gone = p.serve()
+	p.mu.Unlock()
+	unmap(gone)
+	return b, err
+}
+
+// room says how long a segment for a block is to be, and makes room for it as far
+// as segments without blocks give any.
+func (p *Pool) room(size int, a *Arena) (need int64, gone []*Segment) {
+	need = segmentFor(size, a.mapped)
+	if p.mapped+need > p.config.Limit {
+		need = segmentFor(size, 0)
+	}
+	for p.mapped+need > p.config.Limit && len(p.idle) > 0 {
+		gone = append(gone, p.idle[0])
+		p.remove(p.idle[0])
+	}
+	return need, gone
+}
+
 // Close ends an arena: who waits gets err, and its segments go as soon as their
 // blocks are released.
 func (a *Arena) Close(err error) {
@@ -318,14 +387,8 @@ func (p *Pool) serve() (gone []*Segment) {
 		if full || w.arena.grows {
 			return false // memory goes to the longest waiting first
 		}
-		need := segmentFor(w.size, w.arena.mapped)
-		if p.mapped+need > p.config.Limit {
-			need = segmentFor(w.size, 0)
-		}
-		for p.mapped+need > p.config.Limit && len(p.idle) > 0 {
-			gone = append(gone, p.idle[0])
-			p.remove(p.idle[0])
-		}
+		need, idle := p.room(w.size, w.arena)
+		gone = append(gone, idle...)
 		if p.mapped+need > p.config.Limit {
 			full = true
 			return false

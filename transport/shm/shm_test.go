@@ -83,7 +83,8 @@ func TestBlocks(t *testing.T) {
 			}
 			which := rapid.IntRange(0, 1).Draw(t, "arena")
 			size := rapid.OneOf(rapid.IntRange(1, 300), rapid.IntRange(1, 40_000), rapid.IntRange(1, 500_000)).Draw(t, "size")
-			b, err := try(arenas[which], size)
+			get := rapid.SampledFrom([]func(*Arena, int) (*Block, error){try, (*Arena).Make}).Draw(t, "get")
+			b, err := get(arenas[which], size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,6 +124,50 @@ func TestNoBytes(t *testing.T) {
 		t.Error("a block of no bytes")
 	}
 	b.Release()
+}
+
+// Make takes what idle segments leave and what it may make, and waits for nobody.
+func TestMake(t *testing.T) {
+	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
+	a, other := p.Arena("a", true, nil), p.Arena("other", false, nil)
+	first, err := other.Make(6 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := a.Make(6 << 20); b != nil || status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("beside memory that is in use: %v, %v", b, err)
+	}
+	if b, err := a.Make(10 << 20); b != nil || status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("more than the limit: %v, %v", b, err)
+	}
+	waits := make(chan *Block, 1)
+	a.Get(6<<20, func(b *Block, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		waits <- b
+	})
+	if b, err := other.Make(1 << 20); err != nil { // there is room for it, though somebody waits for more
+		t.Error(err)
+	} else {
+		b.Release()
+	}
+	first.Release()
+	second := <-waits
+	second.Release()
+	third, err := other.Make(5 << 20) // in the place of an idle segment
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.Release()
+	other.Close(status.New(status.Cancelled, "closed"))
+	if b, err := other.Make(1); b != nil || status.CodeOf(err) != status.Cancelled {
+		t.Errorf("of a closed arena: %v, %v", b, err)
+	}
+	p.Trim()
+	if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used) != 0 {
+		t.Errorf("%+v is left", s)
+	}
 }
 
 // Who asks for more than there is waits for it, also for memory that
