@@ -76,10 +76,14 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 		if err != nil {
 			return nil, err
 		}
+		alone, err := cluster.AloneOf(os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
 		host, _ := os.Hostname()
 		return cluster.Connect(ctx, cluster.ClientConfig{
 			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()),
-			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version,
+			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version, Alone: alone,
 		}, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type ClientConfig struct {
 	Silence   time.Duration
 	Versions  map[string]string
 	Software  string
+	Alone     bool // each operation goes by itself, also where many queue up
 }
 
 // Connect begins a session on a cluster of processes.
@@ -38,9 +40,13 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
+	calls := o
+	if c.Alone {
+		calls.MaxPending = 1 // so that the next waits until this one is being written
+	}
 	host := Host()
 	return client.Connect(ctx, client.Config{
-		Dialer: o, Address: c.Address, Hello: &wire.Hello{Name: c.Name, Host: host}, Notify: notify,
+		Dialer: calls, Address: c.Address, Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone}, Notify: notify,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: o,
@@ -74,6 +80,21 @@ func SecretOf(address string, lookup func(variable string) (string, bool)) (Secr
 		}
 	}
 	return s, err
+}
+
+// AloneOf reads PATHWAYS_BATCH, whose default is true, for ClientConfig.Alone.
+//
+// Errors: INVALID_ARGUMENT where it is neither true nor false.
+func AloneOf(lookup func(variable string) (string, bool)) (bool, error) {
+	v, _ := lookup("PATHWAYS_BATCH")
+	if v == "" {
+		return false, nil
+	}
+	batch, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, status.New(status.InvalidArgument, "PATHWAYS_BATCH is %q; expected true or false", v)
+	}
+	return !batch, nil
 }
 
 // TokenFile is the name of the secret's file in a cluster's directory.

@@ -48,6 +48,7 @@ var options = []option{
 	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
 	{"lease", 10 * time.Second, "how long a session outlives its connection"},
 	{"dispatch", "parallel", "parallel: gangs are sent before those they read from have ended; sequential: after"},
+	{"batch", true, "of a client: calls that queue up leave together; false: each by itself, which is slower"},
 	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
 	{"log", "warn", "least level of what is logged: debug, info, warn, error"},
 	{"json", false, "print the answer as JSON"},

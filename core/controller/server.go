@@ -148,7 +148,7 @@ func (s *Server) read(c *link) {
 		kind, payload, err := c.in.Recv()
 		if err == nil {
 			// One lock a message, and one Completed a burst.
-			err = s.take(c, kind, payload, n%maxBurst == 0 || !c.in.Buffered())
+			err = s.take(c, kind, payload, n%maxBurst == 0 || !c.in.Buffered() || c.in.Hello.Alone)
 		}
 		if err != nil {
 			s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)

@@ -209,6 +209,7 @@ type Hello struct {
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
 	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
 	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
+	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"` // of ROLE_CLIENT: operations that come together are passed on one by one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +333,13 @@ func (x *Hello) GetMember() *MemberOffer {
 		return x.Member
 	}
 	return nil
+}
+
+func (x *Hello) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
 }
 
 type Welcome struct {
@@ -4636,7 +4644,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xff\x03\n" +
+	"wire.proto\x12\rpathways.wire\"\x95\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -4651,7 +4659,8 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\tR\acluster\x12\x14\n" +
 	"\x05proof\x18\v \x01(\fR\x05proof\x12\x12\n" +
 	"\x04host\x18\f \x01(\tR\x04host\x122\n" +
-	"\x06member\x18\r \x01(\v2\x1a.pathways.wire.MemberOfferR\x06member\x1a;\n" +
+	"\x06member\x18\r \x01(\v2\x1a.pathways.wire.MemberOfferR\x06member\x12\x14\n" +
+	"\x05alone\x18\x0e \x01(\bR\x05alone\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +

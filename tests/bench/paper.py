@@ -32,6 +32,7 @@ PEERS = cluster.PEERS
 # One line of figure 5: a system, how it is driven, and the program that its process is asked for.
 LINES = {
     "Open Pathways, OpByOp": ("ours", "reduce"),
+    "Open Pathways, OpByOp, each call by itself": ("alone", "reduce"),
     "Open Pathways, Chained": ("ours", "chained"),
     "Open Pathways, Fused": ("ours", "fused"),
     "JAX with gloo, OpByOp": ("gloo", "reduce"),
@@ -44,6 +45,7 @@ LINES = {
     "Monarch, OpByOp": ("monarch", "reduce"),
     "Monarch, Fused": ("monarch", "fused"),
     "Open Pathways, add only, OpByOp": ("ours", "add"),
+    "Open Pathways, add only, each call by itself": ("alone", "add"),
     "Open Pathways, add only, Chained": ("ours", "chained add"),
     "Ray compiled graph, add only": ("ray", "add"),
     "Monarch, add only": ("monarch", "add"),
@@ -59,10 +61,11 @@ def command(system, workers, directory):
         return [cluster.PEERS_PYTHON, PEERS / "ray_graph.py", str(workers), "--joined", *chain]
     if system == "monarch":
         return [cluster.PEERS_PYTHON, PEERS / "monarch_mesh.py", str(workers), "joined"]
-    if system == "sequential":
+    if system in ("sequential", "alone"):
         up = cluster.command("ours", workers, directory)
         at = up.index("--")
-        return [*up[:at], "--cluster", "sequential", "--dispatch", "sequential", *up[at:]]
+        how = ["--dispatch", "sequential"] if system == "sequential" else []
+        return [*up[:at], "--cluster", system, *how, *up[at:]]
     return cluster.command(system, workers, directory)
 
 
@@ -76,10 +79,12 @@ def started(systems, workers):
             if system.startswith(("ray", "monarch")) and not cluster.PEERS_PYTHON.exists():
                 missing[system] = "make bench-peers installs it"
                 continue
-            of = "pathways" if system in ("ours", "sequential") else "jaxlib"
+            of = "pathways" if system in ("ours", "sequential", "alone") else "jaxlib"
             env = fresh.environment(of) | {"TMPDIR": directory}
             for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
                 env.pop(name, None)
+            if system == "alone":
+                env["PATHWAYS_BATCH"] = "false"
             running[system] = sides.Side(command(system, workers, directory), env)
         for system in list(running):
             try:
@@ -168,7 +173,8 @@ def page5(data, out):
     text += paragraph(
         "An AllReduce of one number and an addition, each on the result of the one before. *OpByOp*: one call of the"
         f" client each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one of one compiled"
-        " function of as many. *Add only* has no collective. Submitted without waiting; medians."
+        " function of as many. *Add only* has no collective. *Each call by itself*: with PATHWAYS_BATCH=false, so that"
+        " calls that queue up do not leave together. Submitted without waiting; medians."
     )
     text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
     last = sizes[-1]

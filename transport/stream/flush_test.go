@@ -78,3 +78,64 @@ func TestLater(t *testing.T) {
 		})
 	}
 }
+
+// gate is a socket whose first write waits; it counts them.
+type gate struct {
+	net.Conn
+	open   chan struct{}
+	writes int // of the writer's goroutine, until the connection has ended
+}
+
+func (g *gate) Write(b []byte) (int, error) {
+	if g.writes++; g.writes == 1 {
+		<-g.open
+	}
+	return g.Conn.Write(b)
+}
+
+// Messages that queue up leave in one write, unless only one may wait.
+func TestBatch(t *testing.T) {
+	const messages = 100
+	for _, c := range []struct{ pending, writes int }{{0, 2}, {1, messages}} {
+		near, far := net.Pipe()
+		g := &gate{Conn: near, open: make(chan struct{})}
+		a, b := New(g, "peer", Config{MaxPending: c.pending}, true), New(far, "peer", Config{}, true)
+		if err := a.Send(wire.KindRun, []byte{0}); err != nil {
+			t.Fatal(err)
+		}
+		for a.Pending() > 0 { // the writer has it
+			runtime.Gosched()
+		}
+		sent := make(chan error, 1)
+		go func() {
+			for i := 1; i < messages; i++ {
+				if err := a.Send(wire.KindRun, []byte{byte(i)}); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		if c.pending == 0 {
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(g.open)
+		for i := range messages {
+			if _, payload, err := b.Recv(); err != nil || len(payload) != 1 || int(payload[0]) != i {
+				t.Fatalf("got %v, %v, want message %d", payload, err, i)
+			}
+		}
+		if c.pending != 0 {
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Close()
+		b.Close()
+		if g.writes != c.writes {
+			t.Errorf("where %d bytes may wait, %d messages took %d writes; want %d", c.pending, messages, g.writes, c.writes)
+		}
+	}
+}

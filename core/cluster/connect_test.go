@@ -1,0 +1,50 @@
+package cluster_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// Calls that leave one by one come to the same as those that leave together.
+func TestAlone(t *testing.T) {
+	address, member := sockets(t)
+	kind := sim.Kind{Options: sim.Options{Devices: 2, Island: sim.NewIsland(sim.Real, 1)}}
+	w := member("w0", kind, 1)
+	workers(t, address, 1)
+	const calls = 200
+	for _, value := range []string{"", "true", "false"} {
+		alone, err := cluster.AloneOf(func(string) (string, bool) { return value, value != "" })
+		if err != nil || alone != (value == "false") {
+			t.Errorf("PATHWAYS_BATCH=%s: %v, %v", value, alone, err)
+		}
+		s := begin(t, func(n client.Notify) (client.Cluster, error) {
+			return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond, Alone: alone}, n)
+		})
+		devices := []int{0, 1}
+		add, x := s.program(addOne, devices...), s.vector(devices, ramp)
+		var token uint64
+		for range calls {
+			token, x = s.Start(add, x)
+		}
+		if err := s.Wait(token); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range devices {
+			if got, err := s.read(x, d); err != nil || got[0] != ramp(d)[0]+calls {
+				t.Errorf("PATHWAYS_BATCH=%s: device %d has %v, %v after %d additions to %v", value, d, got, err, calls, ramp(d))
+			}
+		}
+		s.Close()
+	}
+	if _, err := cluster.AloneOf(func(string) (string, bool) { return "some", true }); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("a value that means nothing: %v", err)
+	}
+	if err := w.end(); err != nil {
+		t.Error(err)
+	}
+}
