@@ -10,7 +10,6 @@ library counts what is alive, and nothing but what JAX keeps for the life of the
 
 import gc
 import os
-import time
 
 # Before the import, which reads them. What the person who runs the tests prefers elsewhere is not for here.
 os.environ["PATHWAYS_DEVICES"] = "8"
@@ -23,6 +22,7 @@ if ADDRESS:
 import pathways  # isort: skip
 import jax  # isort: skip
 import pytest  # isort: skip
+from waiting import comes  # isort: skip
 
 
 def pytest_configure(config):
@@ -50,13 +50,15 @@ def left_alive() -> dict[str, int]:
     """Counts what is alive of everything that a test makes and drops, once work in flight has ended."""
     jax.effects_barrier()
     jax.clear_caches()
-    # Not a measure of time: what a computation holds goes when it ends, on another thread.
-    for _ in range(200):
+    left = {}
+
+    def gone():
         gc.collect()
-        left = {name: count for name, count in pathways.stats()["live"].items() if count and name not in KEPT}
-        if not left:
-            break
-        time.sleep(0.05)
+        left.clear()
+        left.update((name, count) for name, count in pathways.stats()["live"].items() if count and name not in KEPT)
+        return not left
+
+    comes(gone)  # what a computation holds goes when it ends, on another thread
     return left
 
 
@@ -82,11 +84,7 @@ def no_goroutine_left():
     jax.devices()  # a session has some of its own
     before = goroutines()
     yield
-    for _ in range(100):
-        if goroutines() <= before:
-            return
-        time.sleep(0.05)
-    assert goroutines() <= before, "goroutines are left behind"
+    assert comes(lambda: goroutines() <= before), f"{goroutines()} goroutines, and {before} before"
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def test_exception_in_a_callback_is_the_programs_error(kind, arguments, text):
 
     f = jax.jit(lambda x: jax.pure_callback(callback, shape(3), x))
     for _ in range(2):
-        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        # JAX's fast path raises ValueError, on its own CPU client too.
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as caught:
             f(jnp.ones(3)).block_until_ready()
         assert "INTERNAL: CpuCallback error calling callback: Traceback" in str(caught.value)
         assert f"{text} [jit__lambda, called at {__file__}:" in str(caught.value)
@@ -442,7 +443,7 @@ def test_nothing_enters_python_once_it_is_closed():
         import jax, jax.numpy as jnp, numpy as np
         f = jax.jit(lambda x: jax.pure_callback(lambda v: np.asarray(v), jax.ShapeDtypeStruct((3,), np.float32), x))
         f(jnp.ones(3)).block_until_ready()
-        assert pathways._native.load().pathways_ffi_close(1000) == 0
+        assert pathways._native.load().pathways_ffi_close(100_000) == 0
         try:
             f(jnp.ones(3)).block_until_ready()
         except (jax.errors.JaxRuntimeError, ValueError) as error:

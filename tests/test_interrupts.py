@@ -6,7 +6,7 @@ import fresh
 import pytest
 
 PROGRAM = """
-import gc, time
+import gc, time, waiting
 import jax, jax.numpy as jnp, numpy as np
 
 here = jax.devices()[:4]
@@ -96,13 +96,10 @@ del big, long
 """
 END = """
 del x, f, check
-for _ in range(200):
+def left():
     gc.collect()
-    left = {name: n for name, n in pathways.stats()["live"].items() if name in ("held", "captured") and n}
-    if not left:
-        break
-    time.sleep(0.05)
-print(left or "nothing left", flush=True)
+    return {name: n for name, n in pathways.stats()["live"].items() if name in ("held", "captured") and n}
+print("nothing left" if waiting.comes(lambda: not left()) else left(), flush=True)
 """
 
 

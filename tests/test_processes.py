@@ -24,7 +24,7 @@ def test_a_forked_child_is_told_at_once():
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            signal.alarm(30)  # a child that hangs ends by SIGALRM, which the parent sees
+            signal.alarm(120)  # a child that hangs ends by SIGALRM, which the parent sees
             out = os.fdopen(write, "w")
             for name, call in (("run", lambda: step(x)), ("put", lambda: jax.device_put(np.ones(9), jax.devices()[1])),
                                ("stats", pathways.stats),
@@ -92,7 +92,8 @@ LONG_RUN = """
 
     a = jnp.ones((8, 8)) * 0.01
     heat(a).block_until_ready()
-    big = jax.device_put(jnp.ones((700, 700)) * 0.001)
+    # Long enough to be interrupted, and no longer: what is under way on a cluster's devices keeps those who come next.
+    big = jax.device_put(jnp.ones((400, 400)) * 0.001)
     compiled = heat.lower(big).compile()
     try:
         print("started", flush=True)

@@ -15,12 +15,13 @@ from fresh import run
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from waiting import comes
 
 
 @pytest.fixture(autouse=True)
 def nothing_held():
     yield
-    assert "held" not in pathways.stats()["live"]
+    assert comes(lambda: "held" not in pathways.stats()["live"]), pathways.stats()["live"]
 
 
 def bits(x) -> bytes:

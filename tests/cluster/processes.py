@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import fresh
+from waiting import HANG_SECONDS, comes
 
 COMMAND = [sys.executable, "-m", "pathways_command"]
-# A worker that is silent for this long is lost. The bounds below are far above it: they only tell a hang.
-SILENCE_SECONDS = 2
-HANG_SECONDS = 120
+# For tests that freeze a process: so long it may be silent before it is lost. The others leave it ten seconds, since a
+# busy machine may keep a process from running for a while. The bounds of what is waited for are far above either.
+FREEZES = ("--silence", "4s")
 
 
 def command(*arguments: str, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
@@ -37,10 +37,7 @@ def command(*arguments: str, env: dict[str, str] | None = None, check: bool = Tr
 
 def until(what: str, yes) -> None:
     """Waits until yes() is true; the bound is there for a hang alone."""
-    end = time.monotonic() + HANG_SECONDS
-    while not yes():
-        assert time.monotonic() < end, f"waited {HANG_SECONDS} s for {what}"
-        time.sleep(0.02)
+    assert comes(yes), f"waited {HANG_SECONDS} s for {what}"
 
 
 class Cluster:
@@ -52,7 +49,7 @@ class Cluster:
         try:
             command(
                 *("up", "--dir", str(self.dir), "--workers", str(workers), "--devices", str(devices)),
-                *("--heartbeat", "200ms", "--silence", f"{SILENCE_SECONDS}s", *arguments),
+                *("--heartbeat", "200ms", *arguments),
                 env={"PATHWAYS_DEVICES": ""},
             )
         except BaseException:

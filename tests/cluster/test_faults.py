@@ -12,7 +12,7 @@ import textwrap
 import time
 
 import pytest
-from processes import Cluster, command, until
+from processes import FREEZES, Cluster, command, until
 
 # Trains, in a way: a chain of collectives over all devices with a known result, a line each round.
 CHAIN = """
@@ -72,7 +72,7 @@ def workers_end(cluster: Cluster) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_worker_is_lost(number):
     """The client is told which worker is gone; a new client works with those that are left."""
-    with Cluster(3, 2) as cluster:
+    with Cluster(3, 2, *FREEZES) as cluster:
         client = cluster.start(FOREVER)
         lines(client, 3)
         cluster.signal("worker-1", number)
@@ -131,7 +131,7 @@ def test_client_is_killed():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_controller_is_lost(number):
     """Clients are told, and workers end by themselves."""
-    with Cluster(2, 1) as cluster:
+    with Cluster(2, 1, *FREEZES) as cluster:
         client = cluster.start(FOREVER)
         lines(client, 2)
         cluster.signal("controller", number)
@@ -206,7 +206,7 @@ def test_random_faults():
     rounds = 0
     while rounds == 0 or time.monotonic() < end:
         rounds += 1
-        with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), "--lease", "1s") as cluster:
+        with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), *FREEZES, "--lease", "1s") as cluster:
             clients = [cluster.start(FOREVER) for _ in range(2)]
             for client in clients:
                 lines(client, 1)

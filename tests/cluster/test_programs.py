@@ -6,7 +6,7 @@ import pytest
 pytestmark = pytest.mark.parametrize("address", ["local:2x4", "local:4x2"])
 
 BEGIN = """
-import gc, threading, time
+import gc, threading, waiting
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.experimental import io_callback
@@ -38,13 +38,10 @@ for name in [n for n, v in globals().items() if isinstance(v, jax.Array | list |
         del globals()[name]
 jax.clear_caches()
 kept = {"clients", "devices", "executables", "memories", "programs", "topologies"}
-for _ in range(200):
+def left():
     gc.collect()
-    left = {name: count for name, count in pathways.stats()["live"].items() if count and name not in kept}
-    if not left:
-        break
-    time.sleep(0.05)
-assert not left, left
+    return {name: count for name, count in pathways.stats()["live"].items() if count and name not in kept}
+assert waiting.comes(lambda: not left()), left()
 print("finished")
 """
 
@@ -215,7 +212,7 @@ def test_callbacks_run_in_the_client(address):
         # Functions of several devices that wait for each other.
         barrier = threading.Barrier(8)
         def meet(v):
-            barrier.wait(60)
+            barrier.wait(waiting.HANG_SECONDS)
             return np.asarray(v)
         np.testing.assert_array_equal(np.asarray(each(lambda v: jax.pure_callback(meet, shape, v))(x)), np.arange(16))
         # Functions that run programs on the same devices, with collectives.

@@ -27,7 +27,7 @@ try:
     while True:
         x = again(x)
         x.block_until_ready()
-except jax.errors.JaxRuntimeError as error:
+except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's fast path
     print("UNAVAILABLE" in str(error), "worker" in str(error), flush=True)
 changed = s.remap()
 assert list(changed) == had and list(changed.values()) == s.devices, changed

@@ -1,0 +1,18 @@
+"""Waits for what comes true on another thread or in another process.
+
+Nothing here is a measure of time: the bound is far above what a busy machine takes, so that only a hang reaches it.
+"""
+
+import time
+
+HANG_SECONDS = 120
+
+
+def comes(yes) -> bool:
+    """Waits until yes() is true; gives whether it came true."""
+    end = time.monotonic() + HANG_SECONDS
+    while not yes():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
