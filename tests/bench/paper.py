@@ -44,6 +44,8 @@ LINES = {
     "Ray compiled graph, Fused": ("ray", "fused"),
     "Monarch, OpByOp": ("monarch", "reduce"),
     "Monarch, Fused": ("monarch", "fused"),
+    "TensorFlow, OpByOp": ("tensorflow", "reduce"),
+    "TensorFlow, Chained": ("tensorflow", "chained"),
     "Open Pathways, add only, OpByOp": ("ours", "add"),
     "Open Pathways, add only, each call by itself": ("alone", "add"),
     "Open Pathways, add only, Chained": ("ours", "chained add"),
@@ -61,6 +63,8 @@ def command(system, workers, directory):
         return [cluster.PEERS_PYTHON, PEERS / "ray_graph.py", str(workers), "--joined", *chain]
     if system == "monarch":
         return [cluster.PEERS_PYTHON, PEERS / "monarch_mesh.py", str(workers), "joined"]
+    if system == "tensorflow":
+        return [cluster.PEERS_PYTHON, PEERS / "tensorflow_session.py", str(workers)]
     if system in ("sequential", "alone"):
         up = cluster.command("ours", workers, directory)
         at = up.index("--")
@@ -76,7 +80,7 @@ def started(systems, workers):
         running, missing = {}, {}
         stack.callback(lambda: sides.close(running.values()))
         for system in systems:
-            if system.startswith(("ray", "monarch")) and not cluster.PEERS_PYTHON.exists():
+            if system.startswith(("ray", "monarch", "tensorflow")) and not cluster.PEERS_PYTHON.exists():
                 missing[system] = "make bench-peers installs it"
                 continue
             of = "pathways" if system in ("ours", "sequential", "alone") else "jaxlib"
@@ -174,7 +178,8 @@ def page5(data, out):
         "An AllReduce of one number and an addition, each on the result of the one before. *OpByOp*: one call of the"
         f" client each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one of one compiled"
         " function of as many. *Add only* has no collective. *Each call by itself*: with PATHWAYS_BATCH=false, so that"
-        " calls that queue up do not leave together. Submitted without waiting; medians."
+        " calls that queue up do not leave together. TensorFlow's calls wait for their ends, and its AllReduce is a sum"
+        " at one of its servers. All others are submitted without waiting; medians."
     )
     text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
     last = sizes[-1]
@@ -191,7 +196,8 @@ def page5(data, out):
 
     compare("Chained", "Open Pathways, Chained", 4, ["Ray compiled graph, OpByOp", "Ray compiled graph, Chained"])
     compare("Fused", "Open Pathways, Fused", 1, ["JAX with gloo, Fused"])
-    compare("OpByOp", "Open Pathways, OpByOp", 2, ["Ray compiled graph, OpByOp", "Monarch, OpByOp"])
+    controllers = ["Ray compiled graph, OpByOp", "Monarch, OpByOp", "TensorFlow, OpByOp"]
+    compare("OpByOp", "Open Pathways, OpByOp", 2, controllers)
     for n in sizes:
         ours, theirs = (rates.get(name, {}).get(n) for name in ("Open Pathways, Chained", "JAX with gloo, OpByOp"))
         if ours and theirs:
