@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7] [--out out/paper]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,pipeline] [--out out/paper]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
@@ -15,6 +15,7 @@ import pathlib
 import platform
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -340,6 +341,53 @@ def page7(data, out):
     return text
 
 
+# ---- The pipeline: a small decoder in stages, beside the same model by SPMD.
+
+
+def pipeline(quick):
+    with tempfile.TemporaryDirectory(prefix="paper-") as directory:
+        script = pathlib.Path(__file__).with_name("pipeline.py")
+        how = ["--quick"] if quick else []
+        subprocess.run(
+            [sys.executable, script, *how, "--out", directory], check=True, env=fresh.environment("pathways")
+        )
+        return json.loads(pathlib.Path(directory, "pipeline_bench.json").read_text())
+
+
+def pipeline_page(data, out):
+    rows = data["rows"]
+    text = ["## Pipeline: stages against SPMD", ""]
+    text += paragraph(
+        "Training steps of a small decoder, cut into as many stages as there are devices, beside the same model with"
+        f" its matrices split over them; in this process. All devices share {os.cpu_count()} processors. The *bubble*"
+        " is the share of time without a computation of a stage, from a trace, beside (S-1)/(M+S-1)."
+    )
+    heads = ["devices", "pipeline, tokens/s", "SPMD, tokens/s", "ratio", "bubble", "(S-1)/(M+S-1)"]
+    text += [
+        table(
+            heads,
+            [
+                [
+                    r["devices"],
+                    *(f"{r[f'{side} tokens/s']:,.0f}" for side in ("pipeline", "spmd")),
+                    f"{r['ratio']:.2f} ({r['lowest']:.2f} - {r['highest']:.2f})",
+                    *(f"{r[share]:.0%}" for share in ("bubble", "ideal")),
+                ]
+                for r in rows
+            ],
+        ),
+        *("", "![pipeline](pipeline.png)", ""),
+    ]
+    with plotted(out / "pipeline.png") as axes:
+        devices = [r["devices"] for r in rows]
+        for side, label in (("pipeline", "pipeline"), ("spmd", "SPMD")):
+            axes.plot(devices, [r[f"{side} tokens/s"] for r in rows], "-o", label=label)
+        axes.set(xlabel="devices", ylabel="tokens a second", ylim=0)
+        axes.set_xticks(devices, devices)
+        axes.legend(fontsize=7)
+    return text
+
+
 @contextlib.contextmanager
 def plotted(path):
     import matplotlib
@@ -355,13 +403,13 @@ def plotted(path):
     pyplot.close(figure)
 
 
-FIGURES = {"5": (figure5, page5), "6": (figure6, page6), "7": (figure7, page7)}
+FIGURES = {"5": (figure5, page5), "6": (figure6, page6), "7": (figure7, page7), "pipeline": (pipeline, pipeline_page)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: some minutes")
-    parser.add_argument("--figures", default="5,6,7", help="which, by commas (default %(default)s)")
+    parser.add_argument("--figures", default=",".join(FIGURES), help="which, by commas (default %(default)s)")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out/paper"), help="folder (default %(default)s)"
     )
