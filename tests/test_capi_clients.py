@@ -1,9 +1,13 @@
-"""Programs in C that use openpathways.h: on the devices of their own process, and on those of clusters.
+"""Programs that are not in Python: on the devices of their own process, and on those of clusters.
 
-Each is built with the address sanitizer where the compiler has one, which also reports what is not freed at the end.
+Those in C and Rust use openpathways.h; that in Go trains with go-xla, which finds the library as a PJRT plugin.
+
+Each in C is built with the address sanitizer where the compiler has one, which also reports what is not
+freed at the end.
 """
 
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -101,6 +105,28 @@ def test_client_in_rust(environment, address, tmp_path):
     build = ("rustc", "--edition", "2021", CLIENTS / "client.rs", "-o", tmp_path / "client", *link)
     subprocess.run(build, check=True)
     assert run(tmp_path / "client", address, env=environment) == "ok\n"
+
+
+@pytest.fixture(scope="module")
+def gomlx(tmp_path_factory):
+    """The program that trains with go-xla, and the folder where that finds the library by a plugin's name."""
+    go = os.environ.get("GO") or shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        pytest.skip("no go on this machine")
+    folder, source = tmp_path_factory.mktemp("gomlx"), CLIENTS / "gomlx"
+    had = subprocess.run([go, "mod", "download"], cwd=source, capture_output=True, text=True)
+    if had.returncode:
+        pytest.skip(f"the modules of {source / 'go.mod'} are not to be had: {had.stderr}")
+    subprocess.run([go, "build", "-o", folder / "gomlx", "."], cwd=source, check=True)
+    (folder / "pjrt_c_api_pathways_plugin.so").symlink_to(LIBRARY)
+    return folder
+
+
+@where
+def test_client_in_go_trains_with_go_xla(gomlx, environment, address):
+    env = {**environment, "PJRT_PLUGIN_LIBRARY_PATH": str(gomlx), "PATHWAYS_ADDRESS": address}
+    devices = () if address else ("-devices", 8)
+    assert "ok: " in run(gomlx / "gomlx", *devices, env=env)
 
 
 @pytest.mark.embedded("starts a cluster of its own")
