@@ -340,6 +340,5 @@ int main(int argc, char** argv) {
   out(s, host);
   if (!host) OK(pathways_drop(s));
   free(values);
-  puts("ok");
-  return 0;
+  return finish();
 }

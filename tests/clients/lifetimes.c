@@ -414,6 +414,5 @@ int main(int argc, char** argv) {
   threads(argv[1], 1);
   forks(argv[1]);
   rounds(argv[1], atoi(argv[2]));
-  puts("ok");
-  return 0;
+  return finish();
 }

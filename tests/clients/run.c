@@ -163,6 +163,5 @@ int main(int argc, char** argv) {
   bytes_and_types(s);
   views(s, *argv[1] != 0);
   OK(pathways_drop(s));
-  puts("ok");
-  return 0;
+  return finish();
 }
