@@ -16,7 +16,7 @@ from pathlib import Path
 
 DEVICES = 8
 # A guard against a process that hangs: far above what any script here takes, so that only a hang reaches it.
-HANG_SECONDS = 240
+HANG_SECONDS = 600
 
 _DOORS = {
     "pathways": "import pathways\n",
@@ -94,6 +94,14 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
         out, err = process.communicate()
         raise AssertionError(f"the script hung; stdout:\n{out}\nstderr:\n{err}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def end(processes) -> None:
+    """Kills those scripts that nobody waited for."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def run(code: str, door: str | None = "pathways", env: dict[str, str] | None = None, check: bool = True):

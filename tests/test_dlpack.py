@@ -15,11 +15,13 @@ NUMPYS += ["complex64", "complex128"]
 EIGHTS = ["float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
 BORROW_OR_FAIL = 2
 
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+# Objects of their own: jax.ffi.pycapsule declares those of ctypes.pythonapi in its way.
+_python = ctypes.PyDLL(None)
+_pointer = _python.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-_name = ctypes.pythonapi.PyCapsule_SetName
+_name = _python.PyCapsule_SetName
 _name.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_new = ctypes.pythonapi.PyCapsule_New
+_new = _python.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 NAMES = b"dltensor", b"dltensor_versioned"
 USED = b"used_dltensor", b"used_dltensor_versioned"

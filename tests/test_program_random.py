@@ -47,9 +47,7 @@ def stock(tmp_path_factory):
         return [entry for _, entry in sorted(results[seed].items())]
 
     yield of
-    if process.returncode is None:
-        process.kill()
-        process.communicate()
+    fresh.end([process])
 
 
 def same(seed, ours, theirs):

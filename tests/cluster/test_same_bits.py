@@ -21,25 +21,29 @@ if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in T
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Gives a function: door or address → name → array, each run once, in a process of its own."""
-    folder, done = tmp_path_factory.mktemp("bits"), {}
+    """Gives a function: door or address → name → array, each run once, in a process of its own; two run at a time."""
+    folder, begun, done = tmp_path_factory.mktemp("bits"), {}, {}
+    order = ["plugin", *TOPOLOGIES]
+
+    def begin(where):
+        door, address = (where, "") if where == "plugin" else ("pathways", where)
+        begun[where] = process = fresh.start(SCRIPT, door, {"PATHWAYS_ADDRESS": address})
+        process.stdin.write(f"{folder / str(order.index(where))}.npz\n")
+        process.stdin.flush()
 
     def results(where):
         if where not in done:
-            path = folder / f"{len(done)}.npz"
-            door, env = (
-                (where, {"PATHWAYS_ADDRESS": ""}) if where == "plugin" else ("pathways", {"PATHWAYS_ADDRESS": where})
-            )
-            process = fresh.start(SCRIPT, door, env)
-            process.stdin.write(f"{path}\n")
-            process.stdin.flush()
-            ended = fresh.finish(process)
+            for ahead in order[order.index(where) :][:2]:
+                if ahead not in begun:
+                    begin(ahead)
+            ended = fresh.finish(begun[where])
             assert ended.returncode == 0, f"{where}: {ended.stderr}"
-            with np.load(path) as saved:
+            with np.load(folder / f"{order.index(where)}.npz") as saved:
                 done[where] = dict(saved)
         return done[where]
 
-    return results
+    yield results
+    fresh.end(begun.values())
 
 
 def test_every_computation_is_there_and_says_something(run):
