@@ -221,15 +221,18 @@ def _described(error: BaseException) -> str:
 # --- registrations ---
 
 
+# Objects of their own, so that declaring them changes nothing for others who use ctypes.pythonapi.
+_python = ctypes.PyDLL(None)
+_capsule_name, _capsule_pointer = _python.PyCapsule_GetName, _python.PyCapsule_GetPointer
+_capsule_name.restype, _capsule_name.argtypes = ctypes.c_void_p, [ctypes.py_object]
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_void_p]
+
+
 def _address(capsule: Any) -> int | None:
     """The pointer in a PyCapsule, whatever its name."""
     if capsule is None:
         return None
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.restype, name.argtypes = ctypes.c_void_p, [ctypes.py_object]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_void_p]
-    return pointer(capsule, name(capsule))
+    return _capsule_pointer(capsule, _capsule_name(capsule))
 
 
 def _answer(pointer: int | None) -> None:
