@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
 )
 
 // single is a cluster of one worker, joined by function calls: whole objects over
@@ -293,6 +294,11 @@ func (c *single) Fetch(object uint64, d uint32, dst []byte, done func(error)) er
 	}
 	done(err)
 	return nil
+}
+
+func (c *single) Receive(object uint64, d uint32, size int64, arrived func(transport.Block, error)) error {
+	dst := make([]byte, size)
+	return c.Fetch(object, d, dst, func(err error) { arrived(transport.Block{Data: dst, Release: func() {}}, err) })
 }
 
 func (c *single) Free(objects []uint64) {

@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // Cluster is a session on a controller, in this process or another. It speaks in
@@ -40,6 +41,10 @@ type Cluster interface {
 	// Fetch brings a shard's dense bytes into dst, C or pinned memory that stays
 	// until done is called.
 	Fetch(object uint64, device uint32, dst []byte, done func(error)) error
+	// Receive brings a shard's dense bytes, of which there are size, in a block of
+	// the exchange's memory, which arrived is given. It is whoever's until it is
+	// released, also after the session has ended.
+	Receive(object uint64, device uint32, size int64, arrived func(transport.Block, error)) error
 	// Define makes a graph known, to be played as often as is wanted, and gives its
 	// name in the session. It does not wait: what the controller finds wrong with
 	// the graph fails its plays. The programs of its Runs stay loaded until it is

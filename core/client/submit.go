@@ -204,6 +204,21 @@ type fetching struct {
 
 // Fetch implements Cluster.
 func (r *remote) Fetch(object uint64, device uint32, dst []byte, done func(error)) error {
+	return r.fetch(object, device, int64(len(dst)), dst, func(b transport.Block, err error) {
+		if b.Release != nil {
+			b.Release()
+		}
+		done(err)
+	})
+}
+
+// Receive implements Cluster.
+func (r *remote) Receive(object uint64, device uint32, size int64, arrived func(transport.Block, error)) error {
+	return r.fetch(object, device, size, nil, arrived)
+}
+
+// fetch brings a shard into memory of the exchange, where into is nil.
+func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, arrived func(transport.Block, error)) error {
 	if int(device) >= len(r.welcome.Devices) {
 		return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
 	}
@@ -214,18 +229,15 @@ func (r *remote) Fetch(object uint64, device uint32, dst []byte, done func(error
 	if err != nil {
 		return err
 	}
-	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, int64(len(dst)), dst,
+	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size, into,
 		func(b transport.Block, err error) {
-			if b.Release != nil {
-				b.Release()
-			}
 			r.mu.Lock()
 			f.arrived = true
 			if err != nil && f.err != nil {
 				err = f.err // the operation's own word
 			}
 			r.mu.Unlock()
-			done(err)
+			arrived(b, err)
 		})
 	// The operation may have failed before its bytes were expected.
 	r.mu.Lock()

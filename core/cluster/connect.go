@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/bulk"
+	"github.com/openpathways/pathways/transport/shm"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -25,7 +26,8 @@ type ClientConfig struct {
 	Silence   time.Duration
 	Versions  map[string]string
 	Software  string
-	Alone     bool // each operation goes by itself, also where many queue up
+	Alone     bool      // each operation goes by itself, also where many queue up
+	Pool      *shm.Pool // memory of blocks; one of its own
 }
 
 // Connect begins a session on a cluster of processes.
@@ -49,7 +51,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 		Dialer: calls, Address: c.Address, Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone}, Notify: notify,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
-				Self: w.Process, Host: host, Options: o,
+				Self: w.Process, Host: host, Options: o, Pool: c.Pool,
 				Hello: &wire.Hello{Name: c.Name, Cluster: w.Cluster, Proof: w.Proof},
 			})
 		},

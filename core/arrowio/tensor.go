@@ -1,0 +1,133 @@
+package arrowio
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"reflect"
+	"slices"
+
+	"github.com/apache/arrow/go/v15/arrow"
+	"github.com/apache/arrow/go/v15/arrow/array"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+const tensorName = "arrow.fixed_shape_tensor"
+
+// TensorType is Arrow's canonical extension arrow.fixed_shape_tensor: each element
+// is an array of one shape, and lies as a fixed-size list. Give it to
+// arrow.RegisterExtensionType to have Arrow's readers know it; this package reads
+// tensors either way.
+type TensorType struct {
+	arrow.ExtensionBase
+	told tensor
+}
+
+// TensorArray is an Arrow array of tensors. Its Storage has the elements.
+type TensorArray struct{ array.ExtensionArrayBase }
+
+// tensor is what the extension's metadata says.
+type tensor struct {
+	Shape       []int64  `json:"shape"`
+	Permutation []int    `json:"permutation,omitempty"`
+	Names       []string `json:"dim_names,omitempty"`
+}
+
+func parseTensor(told string) (t tensor, err error) {
+	d := json.NewDecoder(bytes.NewReader([]byte(told)))
+	if err := d.Decode(&t); err != nil || d.More() || t.Shape == nil {
+		return t, fmt.Errorf("the metadata of a tensor is no object with a shape: %.200s", told)
+	}
+	if t.elements() < 0 {
+		return t, fmt.Errorf("the metadata of a tensor has dimensions that make no sense: %.200s", told)
+	}
+	if p := slices.Sorted(slices.Values(t.Permutation)); t.Permutation != nil {
+		for i := range t.Shape {
+			if len(p) != len(t.Shape) || p[i] != i {
+				return t, fmt.Errorf("the permutation of a tensor is none of its %d dimensions: %.200s", len(t.Shape), told)
+			}
+		}
+	}
+	return t, nil
+}
+
+// elements is how many there are, or -1.
+func (t tensor) elements() int64 {
+	n := uint64(1)
+	for _, d := range t.Shape {
+		hi, lo := bits.Mul64(n, uint64(d))
+		if d < 0 || hi != 0 || lo >= uint64(longest) {
+			return -1
+		}
+		n = lo
+	}
+	return int64(n)
+}
+
+// order is, of each dimension as it is meant, which it is as it lies.
+func (t tensor) order() []int {
+	if t.Permutation != nil {
+		return t.Permutation
+	}
+	order := make([]int, len(t.Shape))
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}
+
+// NewTensorType is the type of tensors of a shape. It panics for a shape of no
+// elements, or of more than Arrow's lists can have, as arrow.FixedSizeListOf does.
+func NewTensorType(element arrow.DataType, shape []int64) *TensorType {
+	t := tensor{Shape: slices.Clone(shape)}
+	n := t.elements()
+	if n < 1 || n > 1<<31-1 {
+		panic(fmt.Sprintf("arrowio: %v is no shape of a tensor in a list", shape))
+	}
+	field := arrow.Field{Name: "item", Type: element}
+	return &TensorType{arrow.ExtensionBase{Storage: arrow.FixedSizeListOfField(int32(n), field)}, t}
+}
+
+// Shape is the dimensions of each element as they lie.
+func (t *TensorType) Shape() []int64 { return slices.Clone(t.told.Shape) }
+
+// ArrayType implements arrow.ExtensionType.
+func (*TensorType) ArrayType() reflect.Type { return reflect.TypeFor[TensorArray]() }
+
+// ExtensionName implements arrow.ExtensionType.
+func (*TensorType) ExtensionName() string { return tensorName }
+
+// String implements arrow.DataType.
+func (t *TensorType) String() string {
+	return fmt.Sprintf("extension<%s%v of %v>", tensorName, t.told.Shape, t.Storage)
+}
+
+// ExtensionEquals implements arrow.ExtensionType.
+func (t *TensorType) ExtensionEquals(other arrow.ExtensionType) bool {
+	o, ok := other.(*TensorType)
+	return ok && arrow.TypeEqual(t.Storage, o.Storage) && slices.Equal(t.told.Shape, o.told.Shape) && slices.Equal(t.told.order(), o.told.order())
+}
+
+// Serialize implements arrow.ExtensionType.
+func (t *TensorType) Serialize() string {
+	told, err := json.Marshal(t.told)
+	if err != nil {
+		panic(err) // numbers and names
+	}
+	return string(told)
+}
+
+// Deserialize implements arrow.ExtensionType.
+func (*TensorType) Deserialize(storage arrow.DataType, data string) (arrow.ExtensionType, error) {
+	list, ok := storage.(*arrow.FixedSizeListType)
+	t, err := parseTensor(data)
+	if err == nil && (!ok || int64(list.Len()) != t.elements()) {
+		err = fmt.Errorf("tensors of the shape %v are stored as %v", t.Shape, storage)
+	}
+	if err != nil {
+		return nil, status.New(status.InvalidArgument, "%w", err)
+	}
+	return &TensorType{arrow.ExtensionBase{Storage: storage}, t}, nil
+}

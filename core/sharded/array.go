@@ -1,0 +1,187 @@
+package sharded
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Array is an array on devices.
+type Array struct {
+	session *Session
+	object  uint64
+	dtype   shape.DType
+	layout  Layout
+	shard   []int64 // dimensions of each
+	tiled   bool    // layout.Tiles is known
+	made    *future
+	freed   atomic.Bool
+}
+
+// PutSpec is an array to be made of host memory.
+type PutSpec struct {
+	DType  shape.DType
+	Dims   []int64
+	Layout Layout
+	// Fill writes the dense bytes of the box that begins at start and has size
+	// elements in each dimension to dst. It is called from other goroutines, once
+	// for each shard, or not where that fails.
+	Fill func(start, size []int64, dst []byte)
+	// Done is called once when Fill will not be called any more, and no call of it
+	// is under way. It must not wait. It may be nil. It is not called where Put
+	// fails.
+	Done func()
+}
+
+// apart is from how many bytes on a shard is written on a goroutine of its own.
+const apart = 256 << 10
+
+// Put brings an array to devices. The shards are written straight into memory of
+// their workers, where those are on this host.
+//
+// Errors: INVALID_ARGUMENT for a layout that does not fit, and those of a session
+// that is lost.
+func (s *Session) Put(p PutSpec) (*Array, error) {
+	whole := shape.Shape{DType: p.DType, Dims: slices.Clone(p.Dims)}
+	if p.DType.Bits() == 0 || whole.HostBytes() < 0 {
+		return nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type and dimensions that are not negative and fit in memory", whole)
+	}
+	l, err := p.Layout.check(p.Dims, s.Devices())
+	if err != nil {
+		return nil, err
+	}
+	a := &Array{session: s, object: s.cluster.Objects(1), dtype: p.DType, layout: l, shard: l.shard(p.Dims), tiled: true}
+	spec := &client.PutSpec{Object: a.object, Shape: shape.Shape{DType: a.dtype, Dims: a.shard}}
+	index := make(map[uint32]int, len(l.Devices))
+	for i, d := range l.Devices {
+		spec.Devices = append(spec.Devices, uint32(d))
+		index[uint32(d)] = i
+	}
+	spec.Fill = func(device uint32, dst []byte, written func(error)) {
+		fill := func() {
+			p.Fill(l.start(index[device], a.shard), a.shard, dst)
+			written(nil)
+		}
+		if len(dst) < apart {
+			fill()
+		} else {
+			go fill() // Done comes after it
+		}
+	}
+	spec.Token, a.made = s.begin(p.Done)
+	if err := s.cluster.Put(spec); err != nil {
+		s.undo(spec.Token)
+		return nil, err
+	}
+	return a, nil
+}
+
+// DType is the type of the array's elements.
+func (a *Array) DType() shape.DType { return a.dtype }
+
+// Tiled says whether it is known how the shards lie: if not, the array cannot be
+// read as a whole, and has no Dims.
+func (a *Array) Tiled() bool { return a.tiled }
+
+// Dims is the dimensions of the whole array, or nil where they are not known.
+func (a *Array) Dims() []int64 {
+	if !a.tiled {
+		return nil
+	}
+	dims := slices.Clone(a.shard)
+	for d, t := range a.layout.Tiles {
+		dims[d] *= t
+	}
+	return dims
+}
+
+// Shards is how many shards the array has.
+func (a *Array) Shards() int { return len(a.layout.Devices) }
+
+// Copies is how many shards in a row are the same; 1 where it is not known.
+func (a *Array) Copies() int {
+	if !a.tiled {
+		return 1
+	}
+	return a.Shards() / int(a.layout.parts())
+}
+
+// ShardDims is the dimensions of each shard.
+func (a *Array) ShardDims() []int64 { return slices.Clone(a.shard) }
+
+// ShardStart is where a shard begins in the whole array; nil where that is not known.
+func (a *Array) ShardStart(i int) []int64 {
+	if !a.tiled {
+		return nil
+	}
+	return a.layout.start(i, a.shard)
+}
+
+// Layout says how the array lies. Tiles is nil where that is not known.
+func (a *Array) Layout() Layout {
+	return Layout{slices.Clone(a.layout.Devices), slices.Clone(a.layout.Tiles)}
+}
+
+// Wait waits until the array is there.
+//
+// Errors: why it never will be; CANCELLED where ctx ends first.
+func (a *Array) Wait(ctx context.Context) error { return a.made.wait(ctx) }
+
+// usable refuses an array that was freed, or is another session's.
+func (a *Array) usable(s *Session) error {
+	switch {
+	case a.session != s:
+		return status.New(status.InvalidArgument, "the array is of another session; read it there and put it here")
+	case a.freed.Load():
+		return status.New(status.FailedPrecondition, "the array was freed; free it when it is not needed any more")
+	}
+	return nil
+}
+
+// Shard brings a shard's dense bytes here: a block that is the caller's until it is
+// released.
+//
+// Errors: why the array failed; INVALID_ARGUMENT for a shard that there is not,
+// FAILED_PRECONDITION after Free, CANCELLED where ctx ends first.
+func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
+	if err := a.usable(a.session); err != nil {
+		return transport.Block{}, err
+	}
+	if i < 0 || i >= a.Shards() {
+		return transport.Block{}, status.New(status.InvalidArgument, "there is no shard %d: the array has %d, from 0", i, a.Shards())
+	}
+	type arrival struct {
+		block transport.Block
+		err   error
+	}
+	came := make(chan arrival, 1)
+	size := shape.Shape{DType: a.dtype, Dims: a.shard}.HostBytes()
+	err := a.session.cluster.Receive(a.object, uint32(a.layout.Devices[i]), size, func(b transport.Block, err error) { came <- arrival{b, err} })
+	if err != nil {
+		return transport.Block{}, err
+	}
+	select {
+	case c := <-came:
+		return c.block, c.err
+	case <-ctx.Done():
+		go func() { // it ends with the session, if not before
+			if c := <-came; c.err == nil {
+				c.block.Release()
+			}
+		}()
+		return transport.Block{}, status.New(status.Cancelled, "reading an array was given up: %w", context.Cause(ctx))
+	}
+}
+
+// Free lets go of the array, when what was submitted before is through with it. It
+// never waits, and may be called more than once.
+func (a *Array) Free() {
+	if !a.freed.Swap(true) {
+		a.session.cluster.Free([]uint64{a.object})
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/capi/drivers"
+	"github.com/openpathways/pathways/core/command"
+	"github.com/openpathways/pathways/device"
+)
+
+// The test's binary is the command line and the example, too, by the name that it is
+// called by.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case "pathways":
+		os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
+			Self: []string{os.Args[0]}, Version: "test", Out: os.Stdout, Err: os.Stderr,
+			Kinds: func(name string, count int) (device.Kind, error) { return drivers.Kind(name, count, python(), nil) },
+		}))
+	case "example":
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// python is where python3 has its packages: they may have a plugin.
+func python() []string {
+	out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output()
+	if err != nil {
+		return nil
+	}
+	return []string{filepath.Clean(strings.TrimSpace(string(out)))}
+}
+
+// The example runs on clusters of one worker and of several processes, and leaves
+// nothing.
+func TestExample(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for _, name := range []string{"pathways", "example"} {
+		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "1000 rows on 4 devices: total 124792, and 124792 by hand\n"
+	for _, shape := range [][2]string{{"1", "4"}, {"2", "2"}, {"4", "1"}} {
+		t.Run(shape[0]+" workers", func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			up := exec.CommandContext(ctx, filepath.Join(folder, "pathways"), "up", "--dir", filepath.Join(folder, shape[0]),
+				"--workers", shape[0], "--devices", shape[1], "--", filepath.Join(folder, "example"))
+			var said bytes.Buffer
+			up.Stderr = &said
+			got, err := up.Output()
+			if err != nil || string(got) != want {
+				t.Errorf("%v: %q, expected %q\n%s", err, got, want, &said)
+			}
+		})
+	}
+	alone := exec.Command(filepath.Join(folder, "example"))
+	alone.Env = append(os.Environ(), "PATHWAYS_ADDRESS=")
+	if out, err := alone.CombinedOutput(); err == nil || !strings.Contains(string(out), "set PATHWAYS_ADDRESS") {
+		t.Errorf("without a cluster: %v, %s", err, out)
+	}
+}

@@ -1,0 +1,228 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/apache/arrow/go/v15/arrow/array"
+
+	"github.com/openpathways/pathways/core/arrowio"
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/sharded"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/pjrt"
+	"github.com/openpathways/pathways/transport/arrowmem"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+const scaled = `
+module @scaled attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<8x4xf32> {mhlo.sharding = "{devices=[2,2]<=[4]}"}, %y: tensor<8x4xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"})
+      -> (tensor<8x4xf32> {mhlo.sharding = "{devices=[2,2]<=[4]}"}, tensor<4xf32> {mhlo.sharding = "{replicated}"}) {
+    %p = stablehlo.multiply %x, %y : tensor<8x4xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %s = stablehlo.reduce(%p init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+    return %p, %s : tensor<8x4xf32>, tensor<4xf32>
+  }
+}`
+
+func shardedOf(t *testing.T, r *rig, name string) *sharded.Session {
+	t.Helper()
+	pool := shm.NewPool(shm.Config{Idle: time.Hour})
+	s, err := sharded.Open(pool, func(n client.Notify) (client.Cluster, error) { return r.Connect(t.Context(), name, n) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// matrix puts an 8 by 4 array whose elements count from first.
+func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *sharded.Array {
+	t.Helper()
+	a, err := s.Put(sharded.PutSpec{DType: shape.F32, Dims: []int64{8, 4}, Layout: l, Fill: func(start, size []int64, dst []byte) {
+		for i := range size[0] {
+			for j := range size[1] {
+				v := first + float32((start[0]+i)*4+start[1]+j)
+				binary.LittleEndian.PutUint32(dst[4*(i*size[1]+j):], math.Float32bits(v))
+			}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Programs on sharded arrays give what a loop gives, cut in two dimensions, with
+// copies, in a chain that nobody waits for; what they are given that they do not
+// take is an error.
+func TestSharded(t *testing.T) {
+	for _, workers := range []int{1, 2, 4} {
+		r := open(t, workers, 4/workers)
+		s := shardedOf(t, r, "client")
+		all := []int{0, 1, 2, 3}
+		p, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}, {1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes := sharded.Layout{Devices: all, Tiles: []int64{2, 2}}
+		x, y := matrix(t, s, 1, boxes), matrix(t, s, 0, sharded.Rows(all...))
+		mem := arrowmem.New(s.Pool(), "arrow", false)
+		var sums *sharded.Array
+		for range 3 {
+			results, err := p.Run(x, y)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.Free()
+			if sums != nil {
+				sums.Free()
+			}
+			x, sums = results[0], results[1]
+		}
+		whole, err := arrowio.Read(t.Context(), x, mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total, err := arrowio.Read(t.Context(), sums, mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := whole.(array.ExtensionArray).Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Float32Values()
+		var columns [4]float32
+		for i := range 32 {
+			want := float32(i + 1)
+			for range 3 {
+				want *= float32(i)
+			}
+			columns[i%4] += want
+			if len(got) != 32 || got[i] != want {
+				t.Fatalf("%d workers: element %d of %v, expected %v", workers, i, got, want)
+			}
+		}
+		for i, want := range columns {
+			if v := total.(*array.Float32).Value(i); math.Abs(float64(v-want)) > 1e-5*float64(want) {
+				t.Errorf("%d workers: column %d sums to %v, expected %v", workers, i, v, want)
+			}
+		}
+		whole.Release()
+		total.Release()
+		if err := mem.Close(); err != nil {
+			t.Error(err)
+		}
+
+		freed, other := matrix(t, s, 0, boxes), matrix(t, shardedOf(t, r, "another"), 0, boxes)
+		freed.Free()
+		for name, c := range map[string]struct {
+			arguments []*sharded.Array
+			code      status.Code
+			want      string
+		}{
+			"few":             {[]*sharded.Array{x}, status.InvalidArgument, "takes 2 arguments, got 1"},
+			"freed":           {[]*sharded.Array{freed, y}, status.FailedPrecondition, "argument 0 of scaled: the array was freed"},
+			"another's":       {[]*sharded.Array{other, y}, status.InvalidArgument, "another session"},
+			"cut another way": {[]*sharded.Array{x, x}, status.InvalidArgument, "argument 1 of scaled has shards of f32[4,2], and the program takes f32[2,4]"},
+			"elsewhere":       {[]*sharded.Array{matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument, "the program runs on [0 1 2 3]"},
+		} {
+			if _, err := p.Run(c.arguments...); status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for name, c := range map[string]sharded.CompileSpec{
+			"text":       {Code: []byte("nothing")},
+			"outputs":    {Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}}},
+			"tiles":      {Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}, {8}}},
+			"partitions": {Code: []byte(scaled), Devices: all[:3], Partitions: 2},
+			"devices":    {Code: []byte(scaled), Devices: []int{0, 0}},
+		} {
+			if _, err := s.Compile(t.Context(), c); status.CodeOf(err) != status.InvalidArgument {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := blind.Run(matrix(t, s, 0, boxes), y)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := arrowio.Read(t.Context(), results[0], mem); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "CompileSpec.Outputs") {
+			t.Errorf("%d workers: an array that lies nobody knows how: %v", workers, err)
+		}
+		b, err := results[1].Shard(t.Context(), 3)
+		if err != nil || len(b.Data) != 16 {
+			t.Fatalf("a shard of it: %d bytes, %v", len(b.Data), err)
+		}
+		b.Release()
+		blind.Forget()
+		s.Close()
+		if err := results[0].Wait(context.Background()); err != nil && status.CodeOf(err) != status.Unavailable {
+			t.Error(err)
+		}
+	}
+}
+
+// watched is a driver that takes note of the memory it is given, and of what its
+// buffers are then.
+type watched struct {
+	*pjrt.Client
+	mu    sync.Mutex
+	given map[*byte]bool
+	lies  map[*byte]bool
+}
+
+func (d *watched) FromHost(h device.Host) (device.Buffer, error) {
+	b, err := d.Client.FromHost(h)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.given[unsafe.SliceData(h.Data)] = true
+	if v, ok := b.(device.Viewer); ok && err == nil && b.Ready().Wait(context.Background()) == nil {
+		d.lies[unsafe.SliceData(v.View())] = true
+	}
+	return b, err
+}
+
+// What is written to bring an array is the memory that the device then has.
+func TestPutIsOneCopy(t *testing.T) {
+	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
+	l, err := cluster.InProcess{Drivers: []device.Driver{d}, Lease: -1}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	s := shardedOf(t, &rig{t: t, Local: l}, "client")
+	var mu sync.Mutex
+	var written []*byte
+	a, err := s.Put(sharded.PutSpec{DType: shape.U8, Dims: []int64{1 << 21}, Layout: sharded.Rows(0, 1), Fill: func(_, _ []int64, dst []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		clear(dst)
+		written = append(written, unsafe.SliceData(dst))
+	}})
+	if err == nil {
+		err = a.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range written {
+		if !d.given[at] || !d.lies[at] {
+			t.Errorf("memory at %p was written, the driver was given %v and has %v", at, d.given, d.lies)
+		}
+	}
+	if len(written) != 2 {
+		t.Errorf("%d shards were written", len(written))
+	}
+	a.Free()
+}
