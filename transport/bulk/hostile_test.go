@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -357,9 +358,10 @@ func TestRefused(t *testing.T) {
 func TestSilent(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			o := options()
-			o.Heartbeat, o.Silence = 50*time.Millisecond, 500*time.Millisecond
+			o.Heartbeat, o.Silence = 50*time.Millisecond, 2*time.Second // longer than a link takes to be made
 			l, err := stream.Listen(address(kind, dir, 1), o, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -478,45 +480,66 @@ func TestFailedWhileItComes(t *testing.T) {
 	}
 }
 
-// A process that cannot be reached is lost; one that comes by itself is not.
-func TestUnreachable(t *testing.T) {
+// seeker is an exchange, number 1, that knows processes which do not listen where
+// they say, and tries to reach them for so long.
+func seeker(t *testing.T, dialTime time.Duration, names ...string) (x *Exchange, address string) {
+	t.Helper()
 	dir := t.TempDir()
-	l, err := stream.Listen(address("unix", dir, 1), options(), nil)
+	l, err := stream.Listen("unix:"+filepath.Join(dir, "1"), options(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
+	x, err = New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: dialTime})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer x.Close()
-	x.Peers([]*wire.Process{
-		{Number: 2, Name: "two", Host: "here", Addresses: []string{"unix:" + dir + "/none"}},
-		{Number: 3, Name: "three", Host: "here", Addresses: []string{"unix:" + dir + "/none"}},
-	}, nil, nil)
-	lost, waits := make(chan error, 1), make(chan error, 1)
+	t.Cleanup(func() { x.Close() })
+	for i, name := range names {
+		x.Peers([]*wire.Process{{Number: uint64(i + 2), Name: name, Host: "here", Addresses: []string{"unix:" + filepath.Join(dir, "none")}}}, nil, nil)
+	}
+	return x, l.Address()
+}
+
+// A process that cannot be reached is lost.
+func TestUnreachable(t *testing.T) {
+	x, _ := seeker(t, 30*time.Millisecond, "two")
+	lost := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { lost <- err })
-	x.PushBytes(3, key(1, 0), []byte("x"), func(err error) { waits <- err })
-	h := intrude(t, l.Address(), 3)
 	if err := <-lost; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2 (two)") {
 		t.Errorf("%v (%v), expected UNAVAILABLE for process 2 (two)", err, status.CodeOf(err))
 	}
-	three, err := x.find(3, false)
+}
+
+// A process that cannot be reached and comes by itself is not lost, also where it
+// comes while it is being given up.
+func TestComesByItself(t *testing.T) {
+	x, address := seeker(t, time.Hour, "two")
+	sent := make(chan error, 2)
+	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { sent <- err })
+	two, err := x.find(2, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dialing := true; dialing; time.Sleep(time.Millisecond) { // it is tried no more
-		three.mu.Lock()
-		dialing = three.dialing
-		three.mu.Unlock()
+	dialing := func() bool {
+		two.mu.Lock()
+		defer two.mu.Unlock()
+		return two.dialing
 	}
-	x.PushBytes(3, key(2, 0), []byte("y"), func(error) {})
+	if !dialing() {
+		t.Error("nobody tries to reach it")
+	}
+	h := intrude(t, address, 2)
+	for dialing() { // it is tried no more
+		time.Sleep(time.Millisecond)
+	}
+	two.reached(status.New(status.Unavailable, "it cannot be reached"))
+	x.PushBytes(2, key(2, 0), []byte("y"), func(err error) { sent <- err })
 	for range 2 {
 		r := reader{b: h.until(kindEager)}
 		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
-	}
-	if err := <-waits; err != nil {
-		t.Error(err)
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -127,14 +127,20 @@ func (p *peer) dial() {
 	p.dialing = true
 	process := p.process
 	p.x.running.Go(func() {
-		err := p.reach(process)
-		p.mu.Lock()
-		p.dialing = false
-		p.mu.Unlock()
-		if err != nil {
-			p.lose(err)
-		}
+		p.reached(p.reach(process))
 	})
+}
+
+// reached ends the dialling. A process that could not be reached is lost, unless it
+// has come by itself meanwhile.
+func (p *peer) reached(err error) {
+	p.mu.Lock()
+	p.dialing = false
+	lost := err != nil && p.out == nil && p.end(err)
+	p.mu.Unlock()
+	if lost {
+		p.x.depart(p.number, err)
+	}
 }
 
 func (p *peer) linked() bool {
@@ -232,21 +238,26 @@ func (p *peer) joined(l *link) error {
 
 // lose ends everything from and to the process. False says that it had ended.
 func (p *peer) lose(err error) bool {
-	if !p.end(err) {
-		return false
+	p.mu.Lock()
+	ended := p.end(err)
+	p.mu.Unlock()
+	if ended {
+		p.x.depart(p.number, err)
 	}
-	x := p.x
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if number, ok := x.departed.Add(p.number, err); ok {
-		delete(x.peers, number)
-	}
-	return true
+	return ended
 }
 
+// depart keeps why a process is lost, and forgets one that was lost long ago.
+func (x *Exchange) depart(number uint64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if oldest, ok := x.departed.Add(number, err); ok {
+		delete(x.peers, oldest)
+	}
+}
+
+// end is lose where mu is held.
 func (p *peer) end(err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.lost != nil {
 		return false
 	}
