@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, nil)))
 	}
+	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process of a test ends a second later
 	goleak.VerifyTestMain(m)
 }
 
@@ -181,7 +182,7 @@ func TestUpAndDown(t *testing.T) {
 	defer os.RemoveAll(dir)
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
-	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "1s")
+	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s")
 	if code != ExitWell || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
 		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
 	}

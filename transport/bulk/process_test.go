@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process of a test ends a second later
 	goleak.VerifyTestMain(m)
 }
 
@@ -42,7 +43,10 @@ func key(id, part uint64) transport.Key {
 	return transport.Key{Space: transport.Transfers(1), ID: id, Part: part}
 }
 
-// fill makes bytes that tell blocks apart.
+// fill makes bytes that tell blocks apart, in memory that nobody else has yet:
+// looking at each of them would take the race detector most of a test's time.
+//
+//go:norace
 func fill(b []byte, seed uint64) {
 	for i := range b {
 		b[i] = byte(uint64(i)*31 + uint64(i)>>8 + seed)
