@@ -200,6 +200,8 @@ func TestCacheOnDisk(t *testing.T) {
 			if got, err := fetch(t, c, y, 0); err != nil || got != 5 {
 				t.Errorf("got %d, %v, want 5", got, err)
 			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
 			if a.compiles != want {
 				t.Errorf("it was compiled %d times, want %d", a.compiles, want)
 			}

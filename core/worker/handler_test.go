@@ -54,7 +54,9 @@ func TestHandlers(t *testing.T) {
 		s.tell(wire.KindCompile, &wire.Compile{Op: 1, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0}),
 			Places: []*wire.Place{{Worker: firstWorker}}, Handlers: []*wire.Handler{{Target: "mine"}}})
 		s.until("a compile", func() bool { return len(s.compiled) == 1 })
+		s.mu.Lock()
 		m := s.compiled[0]
+		s.mu.Unlock()
 		err := m.Status.Err()
 		if status.CodeOf(err) != c.want || c.want != status.OK && !strings.HasSuffix(err.Error(), c.text) {
 			t.Errorf("lacking %q, for the reason %v: %v, want %v and %q", c.lacks, c.why, err, c.want, c.text)

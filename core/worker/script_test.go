@@ -215,7 +215,9 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 	s.mu.Unlock()
 	s.tellOne(by, wire.KindCompile, &wire.Compile{Op: id, Program: id, Format: p.Format, Code: p.Code, Options: options, Places: places})
 	s.until("a compile", func() bool { return len(s.compiled) > n })
+	s.mu.Lock()
 	m := s.compiled[n]
+	s.mu.Unlock()
 	if m.Status.Err() != nil {
 		return m
 	}

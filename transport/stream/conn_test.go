@@ -189,7 +189,7 @@ func TestLiveness(t *testing.T) {
 		}
 	})
 	t.Run("heartbeats", func(t *testing.T) {
-		config := Config{Heartbeat: 5 * time.Millisecond, Silence: 2 * time.Second}
+		config := Config{Heartbeat: 5 * time.Millisecond, Silence: time.Minute}
 		conn, raw := sockets(t, config, true)
 		got := make([]byte, 3*header)
 		if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got[:header], frame(wire.KindHeartbeat, nil)) {
