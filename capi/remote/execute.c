@@ -143,26 +143,29 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   }
 
   const int64_t* kept = NULL;
-  size_t num_kept = 0;
+  size_t num_kept = 0, num_not_donated = 0;
   if (options && PW_COVERS(options, num_non_donatable_input_indices)) {
     kept = options->non_donatable_input_indices;
     num_kept = options->num_non_donatable_input_indices;
   }
   uint32_t some_kept[32];
-  uint32_t* not_donated = num_kept + m <= 32 ? some_kept : malloc((num_kept + m) * sizeof *not_donated);
+  uint32_t* not_donated = m <= 32 ? some_kept : malloc(m * sizeof *not_donated);
   bool some_donated[64];
   bool* donated = m <= 64 ? some_donated : malloc(m * sizeof *donated);
   bool donates = false;
-  for (size_t i = 0; i < m; i++) donated[i] = !x->any_params && x->donates[i];
-  for (size_t i = 0; i < num_kept; i++) {
-    not_donated[i] = (uint32_t)kept[i];
-    if (kept[i] >= 0 && (size_t)kept[i] < m) donated[kept[i]] = false;
-  }
+  for (size_t i = 0; i < m; i++) donated[i] = x->any_params || x->donates[i];
+  // Some clients name arguments that there are not, or one twice; plugins pass over that.
+  for (size_t i = 0; i < num_kept; i++)
+    if (kept[i] >= 0 && (size_t)kept[i] < m && donated[kept[i]]) {
+      not_donated[num_not_donated++] = (uint32_t)kept[i];
+      donated[kept[i]] = false;
+    }
   for (size_t i = 0; i < m; i++) {
+    donated[i] = donated[i] && !x->any_params;
     bool keep = false;
     for (size_t d = 0; d < n && donated[i]; d++) keep = keep || shards[i * n + d]->kept;
     if (keep) {
-      not_donated[num_kept++] = (uint32_t)i;
+      not_donated[num_not_donated++] = (uint32_t)i;
       donated[i] = false;
     }
     donates = donates || donated[i];
@@ -188,7 +191,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
                 .shards = mixed_shards,
                 .rows = only ? &only_row : x->rows,
                 .not_donated = not_donated,
-                .num_not_donated = num_kept,
+                .num_not_donated = num_not_donated,
                 .only = only ? (int32_t)only_row : -1,
                 .trace = trace,
                 .trace_size = strlen(trace),
