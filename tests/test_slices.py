@@ -81,6 +81,41 @@ def test_remap_goes_to_what_fewer_have(slices):
     assert len(every) == len(crowded) == 8
 
 
+def test_a_program_follows_a_remap(slices):
+    s = slices.add_slice(devices=2)
+    had, captures = ids(s), []
+
+    @pathways.program
+    def step(x):
+        captures.append(1)
+        spread = NamedSharding(Mesh(s.devices, ("d",)), P("d"))
+        return jax.jit(lambda v: v * 2)(jax.device_put(x, spread))
+
+    @pathways.program
+    def elsewhere(x):
+        captures.append(0)
+        return x + 1
+
+    free = next(device for device in jax.devices() if device.id not in had)
+    x = jax.device_put(np.arange(4, dtype=np.float32), free)
+    for _ in range(2):
+        assert sorted(d.id for d in step(x).devices()) == sorted(had)
+        assert elsewhere(x).devices() == {free}
+    crowd = [slices.add_slice(devices=8) for _ in range(2)]
+    others = [slices.add_slice(devices=2) for _ in range(4)]  # one of them has what s has
+    (same,) = (other for other in others if set(ids(other)) == set(had))
+    others.remove(same)
+    others[0].release()
+    changed = s.remap()
+    assert {old.id for old in changed} == set(had) and len(crowd) == 2
+    for _ in range(2):
+        y = step(x)
+        assert sorted(d.id for d in y.devices()) == sorted(ids(s)) != sorted(had)
+        assert y.tolist() == [0, 2, 4, 6]
+        assert elsewhere(x).tolist() == [1, 2, 3, 4]
+    assert sorted(captures) == [0, 1, 1]
+
+
 def test_topology(slices, devices):
     s = slices.add_slice(topology=(2, 2))
     assert s.topology == (2, 2) and len(s) == 4

@@ -544,6 +544,15 @@ def program(
     return Program(function, static_argnums, static_argnames, donate_argnums)
 
 
+def left(devices: set[int]) -> None:
+    """Lets go of what was captured on devices that a slice has no more: captured again, it may be on those that it has
+    now."""
+    for p in list(_programs):
+        for key, captured in list(p._captured.items()):
+            if any(not devices.isdisjoint(value["devices"]) for value in captured.describe()["values"]):
+                p._captured.pop(key, None)
+
+
 def forget() -> None:
     """Lets go of all that was captured on devices that are no more."""
     for p in list(_programs):

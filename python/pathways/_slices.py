@@ -13,7 +13,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pathways import _backend, _native
+from pathways import _backend, _native, _program
 from pathways._errors import PathwaysError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Slice:
 
         Devices of lost workers are replaced, and others where fewer slices have the new one. Those that stay keep
         their place in `devices`, unless the slice was made with a topology. Arrays stay where they are, or are lost
-        with their worker.
+        with their worker. Programs that were captured on what was replaced are captured again at their next call.
 
         Returns:
           what changed: the devices that the slice had before, each with the one in its place. Empty where nothing
@@ -113,7 +113,10 @@ class Slice:
         granted = (ctypes.c_uint32 * len(before))()
         _native.check(_library().pathways_slice_remap(self._name, granted, len(before)))
         self._devices = [self._of[i] for i in granted]
-        return {old: new for old, new in zip(before, self._devices, strict=True) if old != new}
+        changed = {old: new for old, new in zip(before, self._devices, strict=True) if old != new}
+        if changed:
+            _program.left({device.id for device in changed})
+        return changed
 
     def release(self) -> None:
         """Ends the grant. The devices can be used further, but others will be granted them first. Again, it does
