@@ -248,6 +248,10 @@ func TestClientOutlived(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Errorf("a second Close: %v", err)
 		}
+		// Also where the plugin knows collectives, and each run needs who carries them.
+		if err := p.registerCollectives(); err != nil && status.CodeOf(err) != status.Unimplemented {
+			t.Fatal(err)
+		}
 		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
 		if err != nil {
 			t.Fatal(err)

@@ -35,6 +35,10 @@ func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	if err := c.plugin.registerCollectives(); err != nil {
 		return status.Wrap(err, "plugin %s cannot have its collectives carried", c.plugin.path)
 	}
+	if err := c.hold(); err != nil {
+		return err
+	}
+	defer c.drop()
 	served, err := c.serve(&c.service, handle)
 	if err == nil && !served {
 		err = status.New(status.FailedPrecondition, "the collectives of this %s client are served already", c.platform)
@@ -42,7 +46,7 @@ func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	return err
 }
 
-// serve makes a service where there is none yet.
+// serve makes a service where there is none yet. The caller holds the client.
 func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.CollectiveCall)) (bool, error) {
 	s := &service{collective: handle}
 	s.self = cgo.NewHandle(s)
@@ -63,7 +67,8 @@ func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.Collecti
 
 // serving gives the service of an execution that has no context of its own. A
 // program with collectives must have one, or some plugins crash: so where no one
-// serves this client, but the plugin knows the target, one that refuses.
+// serves this client, but the plugin knows the target, one that refuses. The caller
+// holds the client, which may have been closed.
 func (c *Client) serving() (*service, error) {
 	if s := c.service.Load(); s != nil || !c.plugin.collectives.made.Load() {
 		return s, nil

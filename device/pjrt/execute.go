@@ -20,15 +20,17 @@ type ExecuteContext struct {
 }
 
 // NewContext makes an execute context. The caller closes it.
-func (c *Client) NewContext() (*ExecuteContext, error) { return c.newContext(c.service.Load()) }
-
-// newContext makes a context whose executions have their collectives carried by
-// s, if it is not nil.
-func (c *Client) newContext(s *service) (*ExecuteContext, error) {
+func (c *Client) NewContext() (*ExecuteContext, error) {
 	if err := c.hold(); err != nil {
 		return nil, err
 	}
 	defer c.drop()
+	return c.newContext(c.service.Load())
+}
+
+// newContext makes a context whose executions have their collectives carried by
+// s, if it is not nil. The caller holds the client.
+func (c *Client) newContext(s *service) (*ExecuteContext, error) {
 	x := &ExecuteContext{client: c}
 	if err := c.plugin.check(C.pwdrv_context_create(c.plugin.api, &x.raw)); err != nil {
 		return nil, err
