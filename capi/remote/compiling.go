@@ -57,19 +57,20 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	defer look.Stop()
 	program := programName(spec.Code)
 	var exception unsafe.Pointer
+	say := func() {
+		exception = tell(program, now, C.PR_COMPILING)
+		for next < time.Since(now.since)+time.Second { // where this came late, the next is not due at once
+			next *= 2
+		}
+		again.Reset(time.Until(now.since.Add(next)))
+	}
 	for exception == nil {
 		select {
 		case now = <-slow:
-			exception = tell(program, now, C.PR_COMPILING)
-			for next <= time.Since(now.since) {
-				next *= 2
-			}
-			again.Reset(time.Until(now.since.Add(next)))
+			say()
 		case <-again.C:
 			if now.worker != "" {
-				exception = tell(program, now, C.PR_COMPILING)
-				next *= 2
-				again.Reset(time.Until(now.since.Add(next)))
+				say()
 			}
 		case <-look.C:
 			exception = C.pw_python_interrupted()
