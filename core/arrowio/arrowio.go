@@ -3,7 +3,8 @@
 //
 // Put and PutRecord make sharded arrays of numbers, booleans, fixed-size lists and
 // arrow.fixed_shape_tensor; Shard, Read and Chunks give arrays back as Arrow's;
-// Batches is a stream of records as a stream of arrays, with prefetch.
+// Batches is a stream of records as a stream of arrays, with prefetch, and OpenIPC
+// reads such a stream.
 //
 //	arrow                              array
 //	numbers, booleans [n]              [n]

@@ -90,7 +90,7 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	}
 	tiles := a.Layout().Tiles
 	if !a.Tiled() {
-		return nil, unknown
+		return nil, errUnknown
 	}
 	for d, n := range tiles {
 		if d > 0 && n > 1 {
@@ -113,7 +113,7 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	return arrow.NewChunked(t, chunks), nil
 }
 
-var unknown = status.New(status.FailedPrecondition, "it is not known how the array lies on its devices; say so in CompileSpec.Outputs, or read it shard by shard")
+var errUnknown = status.New(status.FailedPrecondition, "it is not known how the array lies on its devices; say so in CompileSpec.Outputs, or read it shard by shard")
 
 // Read brings a whole array here. Where it has several parts, they are put together
 // in memory of mem.
@@ -122,7 +122,7 @@ var unknown = status.New(status.FailedPrecondition, "it is not known how the arr
 // lies.
 func Read(ctx context.Context, a *sharded.Array, mem memory.Allocator) (_ arrow.Array, err error) {
 	if !a.Tiled() {
-		return nil, unknown
+		return nil, errUnknown
 	}
 	if a.Copies() == a.Shards() {
 		return Shard(ctx, a, 0, mem)

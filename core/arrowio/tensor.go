@@ -86,8 +86,7 @@ func NewTensorType(element arrow.DataType, shape []int64) *TensorType {
 	if n < 1 || n > 1<<31-1 {
 		panic(fmt.Sprintf("arrowio: %v is no shape of a tensor in a list", shape))
 	}
-	field := arrow.Field{Name: "item", Type: element}
-	return &TensorType{arrow.ExtensionBase{Storage: arrow.FixedSizeListOfField(int32(n), field)}, t}
+	return &TensorType{arrow.ExtensionBase{Storage: arrow.FixedSizeListOf(int32(n), element)}, t}
 }
 
 // Shape is the dimensions of each element as they lie.
