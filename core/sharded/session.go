@@ -38,7 +38,8 @@ type Session struct {
 
 	mu    sync.Mutex // guards the rest
 	token uint64
-	ends  map[uint64]*future
+	ends  map[uint64]*future // under way
+	none  sync.Cond          // is
 }
 
 // future is an operation that ends.
@@ -81,6 +82,7 @@ func Dial(ctx context.Context, address string) (*Session, error) {
 // the memory that Pool gives.
 func Open(pool *shm.Pool, connect func(client.Notify) (client.Cluster, error)) (*Session, error) {
 	s := &Session{pool: pool, ends: map[uint64]*future{}}
+	s.none.L = &s.mu
 	var err error
 	s.cluster, err = connect(s.ended)
 	if err != nil {
@@ -98,8 +100,17 @@ func (s *Session) Pool() *shm.Pool { return s.pool }
 // Lost is nil as long as the session lives, then why it does not.
 func (s *Session) Lost() error { return s.cluster.Lost() }
 
-// Close ends the session: all its arrays go, and what is under way fails.
-func (s *Session) Close() error { return s.cluster.Close() }
+// Close ends the session: all its arrays go, and what is under way fails. When it
+// returns, nothing reads what was to be put any more.
+func (s *Session) Close() error {
+	err := s.cluster.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.ends) > 0 {
+		s.none.Wait()
+	}
+	return err
+}
 
 // begin makes a future with its token. Then is called once when it ends, before who
 // waits for it; it must not wait.
@@ -116,7 +127,15 @@ func (s *Session) begin(then func()) (uint64, *future) {
 func (s *Session) undo(token uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forget(token)
+}
+
+// forget takes an operation out of those under way. The caller holds mu.
+func (s *Session) forget(token uint64) {
 	delete(s.ends, token)
+	if len(s.ends) == 0 {
+		s.none.Broadcast()
+	}
 }
 
 // ended is the session's client.Notify.
@@ -124,7 +143,6 @@ func (s *Session) ended(batch []client.Ended) {
 	for _, e := range batch {
 		s.mu.Lock()
 		f := s.ends[e.Token]
-		delete(s.ends, e.Token)
 		s.mu.Unlock()
 		if f == nil {
 			continue
@@ -134,6 +152,9 @@ func (s *Session) ended(batch []client.Ended) {
 			f.then()
 		}
 		close(f.done)
+		s.mu.Lock()
+		s.forget(e.Token)
+		s.mu.Unlock()
 	}
 }
 

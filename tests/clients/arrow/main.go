@@ -47,12 +47,12 @@ func run(ctx context.Context, address string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer session.Close()
 
 	// Arrow allocates from the session's memory, which is counted: what is not
-	// released is an error in the end.
+	// released when the session has let go of it is an error.
 	mem := arrowmem.New(session.Pool(), "arrow", true)
 	defer func() {
+		session.Close()
 		if leak := mem.Close(); err == nil {
 			err = leak
 		}
