@@ -93,6 +93,11 @@ def test_handles_arguments_callbacks_threads_and_rounds(build, environment, addr
 
 
 @where
+def test_slices_and_programs(build, environment, address):
+    assert run(build("programs"), address, env=environment) == "ok\n"
+
+
+@where
 def test_tensors_of_dlpack_and_arrow_data(build, environment, address):
     assert run(build("exchange"), address, env=environment) == "ok\n"
 

@@ -165,29 +165,27 @@ static void take_back(pc_array* a, PJRT_Event** unread) {
   }
 }
 
-// lay checks how an array is to lie and gives a shard's shape.
-static pathways_error lay(const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard) {
-  if (!is_type((int)o->type)) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: there is no type %d of elements", (int)o->type);
+pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard) {
+  if (!is_type((int)o->type)) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: there is no type %d of elements", call, (int)o->type);
   if (o->num_dims > PATHWAYS_MAX_DIMS || (o->dims == NULL && o->num_dims))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu dimensions: expected at most %d, with their sizes", o->num_dims, PATHWAYS_MAX_DIMS);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: %zu dimensions: expected at most %d, with their sizes", call, o->num_dims, PATHWAYS_MAX_DIMS);
   int64_t bytes;
   if (!pc_bytes(o->dims, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &bytes))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: a dimension is negative, or the array has more bytes than can be counted");
-  if (o->data == NULL && bytes) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the data is NULL");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: a dimension is negative, or the array has more bytes than can be counted", call);
   if (o->tiles.tiles && o->tiles.num_dims != o->num_dims)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array has %zu dimensions, and its tiles %zu", o->num_dims, o->tiles.num_dims);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: the array has %zu dimensions, and its tiles %zu", call, o->num_dims, o->tiles.num_dims);
   int64_t all = 1;
   for (size_t d = 0; d < o->num_dims; d++) {
     tiles[d] = o->tiles.tiles ? o->tiles.tiles[d] : 1;
     if (tiles[d] < 1 || tiles[d] > (int64_t)num_shards || o->dims[d] % tiles[d])
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: dimension %zu, of %lld, is to be cut into %lld equal parts on %zu devices",
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: dimension %zu, of %lld, is to be cut into %lld equal parts on %zu devices", call,
                      d, (long long)o->dims[d], (long long)tiles[d], num_shards);
     shard[d] = o->dims[d] / tiles[d];
     all *= tiles[d];
     if (all > (int64_t)num_shards) break;
   }
   if (all > (int64_t)num_shards || num_shards % (size_t)all)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the tiles cut the array into %lld parts or more, which %zu devices do not hold evenly",
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: the tiles cut the array into %lld parts or more, which %zu devices do not hold evenly", call,
                    (long long)all, num_shards);
   return 0;
 }
@@ -216,7 +214,10 @@ pathways_error pc_put(pc_session* s, const pathways_host_options* options, bool 
   int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
   pc_device** devices = calloc(n, sizeof *devices);
   pathways_error err = n > s->num_devices ? pc_devices(s, NULL, n, NULL) : pc_devices(s, o.devices, n, devices);
-  if (err == 0) err = lay(&o, n, tiles, shard);
+  if (err == 0) err = pc_lay("array_from_host", &o, n, tiles, shard);
+  int64_t bytes;
+  if (err == 0 && o.data == NULL && pc_bytes(shard, o.num_dims, 1, &bytes) && bytes)
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the data is NULL");
   if (err) goto out;
 
   PJRT_Buffer_Type type = (PJRT_Buffer_Type)o.type;

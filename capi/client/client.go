@@ -1,5 +1,5 @@
 // Package client is the stable C API for programs that are not JAX: sessions,
-// programs, arrays, runs and futures, as openpathways.h describes them. All of it
+// programs, arrays, runs, futures and slices, as openpathways.h describes them. All of it
 // is C; this file makes it part of the build.
 //
 // It stands on the two function tables of this library, which it calls as a PJRT
@@ -18,9 +18,12 @@ package client
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include "client.h"
 */
 import "C"
 
-import _ "github.com/openpathways/pathways/capi/edge" // what client.h declares
+import (
+	_ "github.com/openpathways/pathways/capi/edge"    // what client.h declares
+	_ "github.com/openpathways/pathways/capi/program" // what program.h declares
+)

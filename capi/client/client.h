@@ -43,7 +43,7 @@ pathways_error pc_no_struct(const char* what, bool there);
 
 // ---- objects (handle.c) ----
 
-typedef enum { PC_ERROR = 1, PC_SESSION, PC_EXECUTABLE, PC_ARRAY, PC_FUTURE, PC_VIEW } pc_kind;
+typedef enum { PC_ERROR = 1, PC_SESSION, PC_EXECUTABLE, PC_ARRAY, PC_FUTURE, PC_VIEW, PC_SLICE, PC_PROGRAM, PC_LAST = PC_PROGRAM } pc_kind;
 
 struct pc_session;
 
@@ -78,6 +78,8 @@ void pc_executable_destroy(pc_object* object);
 void pc_array_destroy(pc_object* object);
 void pc_future_destroy(pc_object* object);
 void pc_view_destroy(pc_object* object);
+void pc_slice_destroy(pc_object* object);
+void pc_program_destroy(pc_object* object);
 
 // ---- sessions (session.c) ----
 
@@ -146,6 +148,9 @@ size_t pc_element(PJRT_Buffer_Type type);                         // bytes in ho
 // pc_bytes multiplies dims and an element's size, and refuses what is no number of
 // bytes.
 bool pc_bytes(const int64_t* dims, size_t num_dims, size_t element, int64_t* bytes);
+// pc_lay checks how an array is to lie on shards, for a call, and gives its tiles and
+// the shape of a shard.
+pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard);
 // pc_put is pathways_array_from_host, with options that were read. Direct is for a
 // `released` of ours, that may be called on a thread of a plugin's.
 pathways_error pc_put(pc_session* s, const pathways_host_options* o, bool direct, pathways_array* array);

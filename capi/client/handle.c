@@ -21,7 +21,8 @@ static uint32_t first_free;                              // 0: none
 static uint32_t num_slots = 1;                           // slot 0 names nothing
 static slot* _Atomic slabs[kSlabs];
 
-static const char* const names[] = {"nothing", "an error", "a session", "an executable", "an array", "a future", "a view"};
+static const char* const names[] = {"nothing", "an error", "a session", "an executable", "an array", "a future", "a view",
+                                    "a slice", "a program"};
 
 static slot* at(uint32_t index) {
   if (index == 0 || index / kSlab >= kSlabs) return NULL;
@@ -75,6 +76,8 @@ static void destroy(pc_object* o) {
     case PC_ARRAY: pc_array_destroy(o); break;
     case PC_FUTURE: pc_future_destroy(o); break;
     case PC_VIEW: pc_view_destroy(o); break;
+    case PC_SLICE: pc_slice_destroy(o); break;
+    case PC_PROGRAM: pc_program_destroy(o); break;
   }
   pthread_mutex_lock(&mu);
   s->free = first_free;
@@ -83,7 +86,9 @@ static void destroy(pc_object* o) {
   if (session) pc_let(session);
 }
 
-static bool listed(pc_kind kind) { return kind == PC_EXECUTABLE || kind == PC_ARRAY; }
+static bool listed(pc_kind kind) {
+  return kind == PC_EXECUTABLE || kind == PC_ARRAY || kind == PC_SLICE || kind == PC_PROGRAM;
+}
 
 pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t* handle) {
   o->kind = kind;
@@ -122,7 +127,7 @@ pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t*
 static pathways_error stale(uint64_t handle, pc_kind want) {
   unsigned kind = (unsigned)(handle >> 60);
   if (handle == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "a handle is 0: expected that of %s", names[want]);
-  if (kind == 0 || kind > PC_VIEW)
+  if (kind == 0 || kind > PC_LAST)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%#llx is no handle: expected that of %s", (unsigned long long)handle, names[want]);
   return pc_fail(PATHWAYS_INVALID_ARGUMENT, "the handle %#llx of %s was dropped, ended with its session, or is of another process",
                  (unsigned long long)handle, names[kind]);
@@ -182,7 +187,7 @@ pathways_error pathways_drop(uint64_t handle) {
   pc_kind kind = (pc_kind)(handle >> 60);
   if (kind != PC_ERROR) PC_TRY(pc_forked());
   slot* s = find(handle);
-  if (s == NULL) return stale(handle, kind >= PC_ERROR && kind <= PC_VIEW ? kind : PC_ARRAY);
+  if (s == NULL) return stale(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
   pc_object* o = atomic_load_explicit(&s->object, memory_order_relaxed);
   bool mine = o->kind == kind && retire(s, (uint32_t)handle);
   if (mine) {
@@ -190,7 +195,7 @@ pathways_error pathways_drop(uint64_t handle) {
     pc_let(o);  // the handle's reference
   }
   pc_let(o);
-  return mine ? 0 : stale(handle, kind >= PC_ERROR && kind <= PC_VIEW ? kind : PC_ARRAY);
+  return mine ? 0 : stale(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);
 }
 
 void pc_discard(uint64_t handle) {

@@ -9,7 +9,7 @@ const PJRT_Api* pr_api(void);           // capi/remote
 uint32_t pathways_api_version(void) { return (uint32_t)PATHWAYS_API_MAJOR << 16 | PATHWAYS_API_MINOR; }
 
 int pathways_has_feature(const char* name) {
-  static const char* const features[] = {"embedded", "cluster", "view", "dlpack", "arrow"};
+  static const char* const features[] = {"embedded", "cluster", "view", "dlpack", "arrow", "slices", "programs"};
   for (size_t i = 0; name && i < sizeof features / sizeof *features; i++)
     if (strcmp(name, features[i]) == 0) return 1;
   return 0;

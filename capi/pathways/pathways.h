@@ -114,7 +114,7 @@ char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out);
 
 typedef struct {
   uint64_t session, number;
-} pathways_slice;
+} pathways_slice_name;
 
 // Asks for a slice of the devices of the PJRT client made last, and waits for the
 // answer. Topology is num_topology sizes whose product is devices, or none: the last
@@ -122,14 +122,14 @@ typedef struct {
 // NULL or "" is any. Granted has room for them: their places in the client's list.
 // INVALID_ARGUMENT for what is not there, RESOURCE_EXHAUSTED where there are too few.
 char* pathways_slice_grant(int64_t devices, const int64_t* topology, size_t num_topology, const char* island,
-                           const char* kind, pathways_slice* slice, uint32_t* granted);
+                           const char* kind, pathways_slice_name* slice, uint32_t* granted);
 
 // Asks for the devices of a slice again, by what it was granted by: for others where
 // a worker was lost, or where fewer have them. An error leaves the slice as it is.
-char* pathways_slice_remap(pathways_slice slice, uint32_t* devices, size_t num_devices);
+char* pathways_slice_remap(pathways_slice_name slice, uint32_t* devices, size_t num_devices);
 
 // Ends a grant; it ends with its client, too. It does nothing where there is none.
-void pathways_slice_release(pathways_slice slice);
+void pathways_slice_release(pathways_slice_name slice);
 
 // ---- Programs: what one thread asks of a client, recorded and played again.
 //

@@ -45,32 +45,36 @@ func refuse(err *error, refusal **C.char) {
 	}
 }
 
+// pwGoSlice grants to a session, or where that is 0 to the latest one.
+//
 //export pwGoSlice
-func pwGoSlice(n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, slice *C.pathways_slice, devices *C.uint32_t) (refusal *C.char) {
+func pwGoSlice(of C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, slice *C.pathways_slice_name, devices *C.uint32_t) (refusal *C.char) {
 	var err error
 	defer refuse(&err, &refusal)
 	w := placement.Want{Devices: int(n), Island: C.GoString(island), Kind: C.GoString(kind)}
 	for _, d := range unsafe.Slice(topology, dims) {
 		w.Topology = append(w.Topology, int(d))
 	}
-	session, err := latest()
+	session := uint64(of)
+	if session == 0 {
+		if session, err = latest(); err != nil {
+			return nil
+		}
+	}
+	slices, err := slicesOf(session)
 	if err != nil {
 		return nil
 	}
-	of, err := slicesOf(session)
-	if err != nil {
-		return nil
-	}
-	number, granted, err := of.Grant(context.Background(), w)
+	number, granted, err := slices.Grant(context.Background(), w)
 	if err == nil {
-		*slice = C.pathways_slice{session: C.uint64_t(session), number: C.uint64_t(number)}
+		*slice = C.pathways_slice_name{session: C.uint64_t(session), number: C.uint64_t(number)}
 		write(devices, granted)
 	}
 	return nil
 }
 
 //export pwGoSliceRemap
-func pwGoSliceRemap(slice C.pathways_slice, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
+func pwGoSliceRemap(slice C.pathways_slice_name, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
 	var err error
 	defer refuse(&err, &refusal)
 	of, err := slicesOf(uint64(slice.session))
@@ -88,7 +92,7 @@ func pwGoSliceRemap(slice C.pathways_slice, devices *C.uint32_t, n C.size_t) (re
 }
 
 //export pwGoSliceRelease
-func pwGoSliceRelease(slice C.pathways_slice) {
+func pwGoSliceRelease(slice C.pathways_slice_name) {
 	if of, err := slicesOf(uint64(slice.session)); err == nil { // otherwise it has gone with its session
 		of.Release(uint64(slice.number))
 	}

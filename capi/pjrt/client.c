@@ -222,3 +222,6 @@ PW_READS(pw, PJRT_Memory_Kind,
 PW_READS(pw, PJRT_Memory_AddressableByDevices,
          args->devices = ((pw_memory*)args->memory)->devices,
          args->num_devices = ((pw_memory*)args->memory)->num_devices)
+
+uint64_t pw_client_session(const PJRT_Client* c);  // for capi/client
+uint64_t pw_client_session(const PJRT_Client* c) { return c->session; }

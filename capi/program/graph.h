@@ -65,16 +65,13 @@ struct pp_program {
   _Atomic uintptr_t lowered;  // what play has made of it
 };
 
-void pp_program_drop(pp_program* program);
 // pp_play runs a program. It takes the inputs, and gives outputs.
 PJRT_Error* pp_play(pp_program* program, pw_held* const* inputs, pw_held** outputs);
 char* pp_text(const pp_program* program);  // JSON, malloc'd
 
 // Of the calling thread's capture; for pathways.h.
-char* pp_begin(void);
 char* pp_announce(size_t n, const uint8_t* donated);
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out);
-void pp_leave(void);
 
 // The plans of held.go.
 extern char* pwGoPlanHold(uint64_t plan, size_t* shards, size_t* dims);

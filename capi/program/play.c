@@ -97,8 +97,8 @@ static const char* const names[] = {"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUM
                                     "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
                                     "UNAUTHENTICATED"};
 
-// parsed makes an error of a refusal, which it frees.
-static PJRT_Error* parsed(char* refusal) {
+PJRT_Error* pp_error(char* refusal) {
+  if (refusal == NULL) return NULL;
   const char* colon = strstr(refusal, ": ");
   int code = PJRT_Error_Code_UNKNOWN;
   for (int i = 1; colon && i < (int)(sizeof names / sizeof *names); i++)
@@ -120,35 +120,33 @@ char* pp_refusal(PJRT_Error* err) {
   return out;
 }
 
-// gather makes a held array of shards. It takes those that shared does not say are
+// own gives handles of shards to keep. It takes those that shared does not say are
 // still needed; NULL: all are.
-static PJRT_Error* gather(const play* r, const pp_ref* refs, size_t n, bool* shared, pw_held** out) {
-  PJRT_Buffer** own = calloc(n + 1, sizeof *own);
+static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared, PJRT_Buffer** out) {
   PJRT_Error* err = NULL;
+  for (size_t i = 0; i < n; i++) out[i] = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
     PJRT_Buffer** from = shard(r, refs[i]);
     if (shared && refs[i].value != PP_CONSTANT && !shared[i]) {
-      own[i] = *from;
+      out[i] = *from;
       *from = NULL;
     } else {
-      err = r->p->door->share(*from, false, &own[i]);
+      err = r->p->door->share(*from, false, &out[i]);
     }
   }
-  if (err == NULL)
-    *out = r->p->door->close(own, n);
-  else
-    for (size_t i = 0; i < n; i++) destroy(r, &own[i]);
-  free(own);
+  for (size_t i = 0; i < n && err; i++) destroy(r, &out[i]);
   return err;
 }
 
 static PJRT_Error* reshard(const play* r, pp_node* n) {
-  pw_held *from = NULL, *to = NULL;
-  PJRT_Error* err = gather(r, n->refs, n->rows, NULL, &from);
+  PJRT_Buffer** shards = calloc(n->rows + 1, sizeof *shards);
+  PJRT_Error* err = own(r, n->refs, n->rows, NULL, shards);
+  pw_held *from = err ? NULL : r->p->door->close(shards, n->rows), *to = NULL;
+  free(shards);
   if (err) return err;
   char* refusal = from->door->reshard(from, n->plan, &to);
   pw_held_drop(from);
-  if (refusal) return parsed(refusal);
+  if (refusal) return pp_error(refusal);
   r->p->door->take(to, &r->shards[r->p->values[n->value].first]);
   return NULL;
 }
@@ -177,28 +175,61 @@ static PJRT_Error* fail(const play* r, pp_node* n, PJRT_Error* err) {
   return NULL;
 }
 
-static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
-  pp_program* p = r->p;
-  PJRT_Error* err = NULL;
-  for (size_t i = 0; i < p->num_inputs && err == NULL; i++) {
-    pp_value* v = &p->values[p->inputs[i]];
-    bool fits = inputs[i]->base.client == p->base.client && !pp_symbolic(inputs[i]) && p->door->shards(inputs[i]) == (size_t)v->n;
-    if (fits) err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
-    for (int32_t s = 0; s < v->n && fits && err == NULL; s++) {
-      pp_look look;
-      const pp_symbol* symbol;
-      fits = p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) && symbol == NULL &&
-             look.device == v->looks[s].device && pw_shape_same(look.shape, v->looks[s].shape);
-    }
-    if (!fits && err == NULL)
-      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "input %zu has other shards than the one that the program was captured with; capture it for those", i);
+// fits says whether the shards of an input that were opened are those of the capture.
+static bool fits(const play* r, const pp_value* v) {
+  for (int32_t s = 0; s < v->n; s++) {
+    pp_look look;
+    const pp_symbol* symbol;
+    if (!r->p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) || symbol || look.device != v->looks[s].device ||
+        !pw_shape_same(look.shape, v->looks[s].shape))
+      return false;
   }
-  return err;
+  return true;
 }
 
-// results takes what the program gives. Two results may have shards in common.
-static PJRT_Error* results(const play* r, pw_held** outputs) {
+static PJRT_Error* misfit(size_t input) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "input %zu has other shards than the one that the program was captured with; capture it for those", input);
+}
+
+static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
+  pp_program* p = r->p;
+  for (size_t i = 0; i < p->num_inputs; i++) {
+    pp_value* v = &p->values[p->inputs[i]];
+    if (inputs[i]->base.client != p->base.client || pp_symbolic(inputs[i]) || p->door->shards(inputs[i]) != (size_t)v->n)
+      return misfit(i);
+    PJRT_Error* err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
+    if (err) return err;
+    if (!fits(r, v)) return misfit(i);
+  }
+  return NULL;
+}
+
+static PJRT_Error* share_inputs(const play* r, PJRT_Buffer* const* shards) {
+  pp_program* p = r->p;
+  for (size_t i = 0; i < p->num_inputs; i++) {
+    pp_value* v = &p->values[p->inputs[i]];
+    for (int32_t s = 0; s < v->n; s++) {
+      if (pp_is_symbol(p->door, *shards))
+        return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                        "input %zu is an array of a capture, which has no contents; give one that a play gave", i);
+      PJRT_Error* err = p->door->share(*shards++, false, &r->shards[v->first + (size_t)s]);
+      if (err) return err;
+    }
+    if (!fits(r, v)) return misfit(i);
+  }
+  return NULL;
+}
+
+static size_t num_results(const pp_program* p) {
+  size_t n = 0;
+  for (size_t i = 0; i < p->num_outputs; i++) n += p->outputs[i].n;
+  return n;
+}
+
+// results takes what the program gives, one result's shards after the other's. Two
+// results may have shards in common.
+static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
   pp_program* p = r->p;
   PJRT_Error* err = NULL;
   // How many results are yet to get a shard: the last one gets the handle.
@@ -206,15 +237,17 @@ static PJRT_Error* results(const play* r, pw_held** outputs) {
   for (size_t i = 0; i < p->num_outputs; i++)
     for (size_t s = 0; s < p->outputs[i].n; s++)
       if (p->outputs[i].refs[s].value >= 0) wanted[shard(r, p->outputs[i].refs[s]) - r->shards]++;
+  size_t made = 0;
   for (size_t i = 0; i < p->num_outputs && err == NULL; i++) {
     pp_output* o = &p->outputs[i];
     bool* shared = calloc(o->n + 1, sizeof *shared);
     for (size_t s = 0; s < o->n; s++)
       if (o->refs[s].value >= 0) shared[s] = --wanted[shard(r, o->refs[s]) - r->shards] > 0;
-    err = gather(r, o->refs, o->n, shared, &outputs[i]);
+    err = own(r, o->refs, o->n, shared, out + made);
     free(shared);
-    for (size_t k = 0; k < i && err; k++) pw_held_drop(outputs[k]);
+    if (err == NULL) made += o->n;
   }
+  for (size_t k = 0; k < made && err; k++) destroy(r, &out[k]);
   free(wanted);
   return err;
 }
@@ -244,25 +277,57 @@ static PJRT_Error* interrupted(int64_t* next) {
   return pw_error(PJRT_Error_Code_CANCELLED, "the program was interrupted");
 }
 
+// run does all nodes, once the inputs are open.
+static PJRT_Error* run(const play* r) {
+  pp_program* p = r->p;
+  PJRT_Error* err = NULL;
+  bool whole = p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r->shards, &err);
+  int64_t listen = pp_clock() + kListenNs;
+  for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
+    if ((err = interrupted(&listen))) break;
+    pp_node* n = &p->nodes[i];
+    err = n->kind == PP_EXECUTE ? execute(r, n) : n->kind == PP_COPY ? copy(r, n) : reshard(r, n);
+    if (err && n->kind != PP_COPY) err = fail(r, n, err);
+    for (size_t k = 0; k < n->num_dead; k++) {
+      const pp_value* v = &p->values[n->dead[k]];
+      for (int32_t s = 0; s < v->n; s++) destroy(r, &r->shards[v->first + (size_t)s]);
+    }
+  }
+  return err;
+}
+
+static void end(play* r) {
+  for (size_t i = 0; i < r->p->num_shards; i++) destroy(r, &r->shards[i]);
+  free(r->shards);
+}
+
 PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
   play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
   PJRT_Error* err = usable(p);
   if (err == NULL) err = open_inputs(&r, inputs);
   for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
-  bool whole = err == NULL && p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r.shards, &err);
-  int64_t listen = pp_clock() + kListenNs;
-  for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
-    if ((err = interrupted(&listen))) break;
-    pp_node* n = &p->nodes[i];
-    err = n->kind == PP_EXECUTE ? execute(&r, n) : n->kind == PP_COPY ? copy(&r, n) : reshard(&r, n);
-    if (err && n->kind != PP_COPY) err = fail(&r, n, err);
-    for (size_t k = 0; k < n->num_dead; k++) {
-      const pp_value* v = &p->values[n->dead[k]];
-      for (int32_t s = 0; s < v->n; s++) destroy(&r, &r.shards[v->first + (size_t)s]);
-    }
+  if (err == NULL) err = run(&r);
+  if (err == NULL) {
+    PJRT_Buffer* some[64];
+    size_t n = num_results(p), at = 0;
+    PJRT_Buffer** made = n <= 64 ? some : malloc(n * sizeof *made);
+    err = results(&r, made);
+    for (size_t i = 0; i < p->num_outputs && err == NULL; at += p->outputs[i++].n)
+      outputs[i] = p->door->close(made + at, p->outputs[i].n);
+    if (made != some) free(made);
   }
-  if (err == NULL) err = results(&r, outputs);
-  for (size_t i = 0; i < p->num_shards; i++) destroy(&r, &r.shards[i]);
-  free(r.shards);
+  end(&r);
   return err;
 }
+
+PJRT_Error* pp_play_shards(pp_program* p, PJRT_Buffer* const* inputs, PJRT_Buffer** outputs) {
+  play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
+  PJRT_Error* err = usable(p);
+  if (err == NULL) err = share_inputs(&r, inputs);
+  if (err == NULL) err = run(&r);
+  if (err == NULL) err = results(&r, outputs);
+  end(&r);
+  return err;
+}
+
+size_t pp_num_nodes(const pp_program* p) { return p->num_nodes; }

@@ -102,9 +102,26 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
 int64_t pp_clock(void);
 void pp_compiled(int64_t begin);
 
+// What capi/client does, whose arrays are handles of a door's from the first to the
+// last. pp_begin begins a capture on the calling thread, or gives a refusal; pp_leave
+// ends it, if there is one, without a program.
+char* pp_begin(void);
+void pp_leave(void);
+// pp_input_new gives the capture an input of n shards that look so.
+PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look* looks, size_t n, PJRT_Buffer** out);
+// pp_finish ends the capture with n results, of counts[i] shards each, and gives the
+// program with one reference. With an error the capture goes on.
+PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n, pp_program** out);
+// pp_play_shards runs a program of such a client. Inputs and outputs are shards, one
+// array's after the other's; inputs stay the caller's.
+PJRT_Error* pp_play_shards(pp_program* program, PJRT_Buffer* const* inputs, PJRT_Buffer** outputs);
+void pp_program_drop(pp_program* program);
+size_t pp_num_nodes(const pp_program* program);
+
 // pp_client_ended lets go of whatever is kept of a client.
 void pp_client_ended(const PJRT_Client* client);
 int64_t pp_count(void);
 char* pp_refusal(PJRT_Error* error);  // "CODE: text", malloc'd; takes the error
+PJRT_Error* pp_error(char* refusal);  // the other way; takes the refusal
 
 #endif  // PATHWAYS_CAPI_PROGRAM_H_

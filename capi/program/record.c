@@ -177,7 +177,7 @@ static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node,
   if (err) return err;
   if (symbol) {
     *out = (pp_ref){symbol->value, symbol->shard};
-    p->values[symbol->value].last = node;
+    if (node > p->values[symbol->value].last) p->values[symbol->value].last = node;
     return NULL;
   }
   PJRT_Buffer* own;
@@ -578,6 +578,51 @@ static char* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program*
     }
     pw_held_drop(held);
   }
+  live_until(p);
+  *out = leave();
+  return NULL;
+}
+
+// ---- inputs and results that are handles from the first to the last ----
+
+PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look* looks, size_t n, PJRT_Buffer** out) {
+  pp_program* p = pp_capturing->program;
+  PJRT_Error* err = joins(door, client);
+  if (err) return err;
+  int32_t value = value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+  size_t made = 0;
+  for (; made < n && err == NULL; made++) err = symbol_new(door, &looks[made], value, (int32_t)made, &out[made]);
+  if (err) {
+    for (size_t i = 0; i + 1 < made; i++) destroy(door, out[i]);
+    return err;  // its value stays: nobody names it
+  }
+  p->inputs = realloc(p->inputs, (p->num_inputs + 1) * sizeof *p->inputs);
+  p->inputs[p->num_inputs++] = value;
+  return NULL;
+}
+
+PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n, pp_program** out) {
+  pp_program* p = pp_capturing->program;
+  pp_output* outputs = calloc(n + 1, sizeof *outputs);
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < n && err == NULL; i++) {
+    outputs[i].n = counts[i];
+    outputs[i].refs = calloc(counts[i] + 1, sizeof *outputs[i].refs);
+    for (size_t s = 0; s < counts[i] && err == NULL; s++) {
+      pp_look look;
+      err = refer(door, *shards++, -1, &look, &outputs[i].refs[s]);
+    }
+  }
+  if (err) {
+    for (size_t i = 0; i < n; i++) free(outputs[i].refs);
+    free(outputs);
+    return err;
+  }
+  p->outputs = outputs;
+  p->num_outputs = n;
+  for (size_t i = 0; i < n; i++)
+    for (size_t s = 0; s < counts[i]; s++)
+      if (outputs[i].refs[s].value >= 0) p->values[outputs[i].refs[s].value].kept = true;
   live_until(p);
   *out = leave();
   return NULL;

@@ -335,3 +335,6 @@ PJRT_Error* pr_PJRT_TopologyDescription_Fingerprint(PJRT_TopologyDescription_Fin
   args->fingerprint = h;
   return NULL;
 }
+
+uint64_t pr_client_session(const PJRT_Client* c);  // for capi/client
+uint64_t pr_client_session(const PJRT_Client* c) { return c->session; }

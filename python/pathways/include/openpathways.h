@@ -20,8 +20,8 @@
 // library that holds no lock: one may call anything here, and wait, but not for
 // another callback. In a child made by fork() every call gives FAILED_PRECONDITION.
 //
-// Time. Only session_open, compile, future_wait, array_view, array_to_dlpack and
-// array_to_arrow wait for others; putting and reading take as long as copying. An array may be used
+// Time. Only session_open, slice_open, slice_renew, compile, future_wait, array_view,
+// array_to_dlpack and array_to_arrow wait for others; putting and reading take as long as copying. An array may be used
 // before its contents exist; if making them fails, whatever waits for them or is
 // made of them gives that error.
 #ifndef OPENPATHWAYS_H_
@@ -40,12 +40,14 @@ typedef uint64_t pathways_executable;
 typedef uint64_t pathways_array;
 typedef uint64_t pathways_future;
 typedef uint64_t pathways_view;
+typedef uint64_t pathways_slice;
+typedef uint64_t pathways_program;
 
 enum { PATHWAYS_MAX_DIMS = 32 };
 
 // ---- The library ----
 
-enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 1 };
+enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 2 };
 
 // pathways_api_version gives the version of this API that the library has, major in
 // the upper 16 bits and minor in the lower. Of one major version, a later minor
@@ -53,11 +55,11 @@ enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 1 };
 uint32_t pathways_api_version(void);
 
 // pathways_has_feature says whether the library has a feature: 1 or 0. Features are
-// "embedded", "cluster", "view", "dlpack", "arrow".
+// "embedded", "cluster", "view", "dlpack", "arrow", "slices", "programs".
 int pathways_has_feature(const char* name);
 
-// pathways_drop gives a handle up. A session ends: its executables and arrays are no
-// more, for every thread; what is under way is finished or fails, and its futures
+// pathways_drop gives a handle up. A session ends: its executables, arrays, slices and
+// programs are no more, for every thread; what is under way is finished or fails, and its futures
 // tell. What another thread is in the middle of with a handle is not disturbed.
 pathways_error pathways_drop(uint64_t handle);
 
@@ -118,7 +120,7 @@ typedef struct {
   char platform[32];  // "cpu", "cuda", "tpu"
   int64_t arrays;     // that are alive
   int64_t executables;
-  int64_t runs;     // since the session began
+  int64_t runs;     // of pathways_run since the session began, recorded ones too
   int64_t puts;     // shards brought from this process's memory
   int64_t fetches;  // shards read into it
 } pathways_session_info_t;
@@ -138,7 +140,37 @@ typedef struct {
 // pathways_device_info tells of a device by its place, 0 to num_devices - 1.
 pathways_error pathways_device_info(pathways_session session, int32_t device, pathways_device_info_t* info);
 
-// ---- Programs ----
+// ---- Slices ----
+
+// A slice is devices that are granted to a session together: those that the fewest
+// slices of all sessions have, of one worker where that can be, else of one island.
+// What is not granted can be used as well; a grant keeps users out of each other's way.
+typedef struct {
+  size_t struct_size;
+  int32_t devices;          // how many; 0: as many as the topology has
+  size_t num_topology;
+  const int64_t* topology;  // sizes; along the last dimension devices are neighbours. NULL: none
+  const char* island;       // its name; NULL or "": any
+  const char* kind;         // of the devices, as their info says; NULL or "": any
+} pathways_slice_options;
+
+// pathways_slice_open asks for a slice and waits for the answer. The grant ends when
+// the slice is dropped, or with its session.
+//
+// Errors: INVALID_ARGUMENT for what is not there or makes no sense,
+// RESOURCE_EXHAUSTED where there are too few such devices.
+pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options, pathways_slice* slice);
+
+// pathways_slice_devices gives the ids of a slice's devices, as many as there is room
+// for, row by row in its topology.
+pathways_error pathways_slice_devices(pathways_slice slice, int32_t* devices, size_t room);
+
+// pathways_slice_renew asks for the devices again, by what the slice was opened with:
+// for others where a worker was lost, or where fewer slices have them. Arrays and
+// executables stay where they are. It waits; with an error the slice is as it was.
+pathways_error pathways_slice_renew(pathways_slice slice);
+
+// ---- Executables ----
 
 // pathways_tiles says how an array lies on devices. Dimension d is cut into tiles[d] equal parts. Part
 // p, counted row by row, is shard p; where there are n times as many shards as
@@ -355,6 +387,64 @@ typedef struct {
 pathways_error pathways_run(pathways_executable executable, const pathways_run_options* options,
                             const pathways_array* inputs, size_t num_inputs, pathways_array* outputs,
                             size_t num_outputs, pathways_future* done);
+
+// ---- Programs ----
+
+// A program is a graph of runs and copies on any devices of a session: captured once,
+// and played from one call. On a cluster a play is one message.
+//
+// From pathways_program_begin to pathways_program_end, what the calling thread does
+// with pathways_run, and with pathways_array_copy of what that gives, is not done but
+// recorded, and the arrays that it gives have no contents: reading one is
+// FAILED_PRECONDITION, then and later. Arrays that have contents are constants of the
+// program, which keeps them. Executables and arrays may be dropped once they are
+// recorded. A capture is its thread's alone: another thread runs as ever, and a thread
+// that ends gives its capture up.
+
+// pathways_program_begin begins a capture on this thread, of one session's calls.
+//
+// Errors: FAILED_PRECONDITION where one has begun.
+pathways_error pathways_program_begin(pathways_session session);
+
+// pathways_program_input gives the next input of the program that this thread
+// captures, as an array without contents. Options say type, dims, tiles and devices
+// as for pathways_array_from_host, and have all else 0.
+//
+// Errors: FAILED_PRECONDITION where this thread captures nothing.
+pathways_error pathways_program_input(const pathways_host_options* options, pathways_array* array);
+
+// pathways_program_end ends the capture of this thread and gives the program, whose
+// results are these arrays, one or more: results of what was recorded, inputs or
+// constants. With an error the capture goes on.
+//
+// Errors: FAILED_PRECONDITION where this thread captures nothing, and for arrays
+// without contents of another capture; INVALID_ARGUMENT for arrays of another session,
+// or of one that has ended.
+pathways_error pathways_program_end(const pathways_array* outputs, size_t num_outputs, pathways_program* program);
+
+// pathways_program_abandon ends the capture of this thread, if there is one, without
+// a program.
+pathways_error pathways_program_abandon(void);
+
+typedef struct {
+  size_t struct_size;
+  int32_t num_inputs;
+  int32_t num_outputs;
+  int32_t num_nodes;  // runs and copies, whatever the number of shards
+} pathways_program_info_t;
+
+pathways_error pathways_program_info(pathways_program program, pathways_program_info_t* info);
+
+// pathways_program_play plays a program with arrays like its inputs, which stay the
+// caller's and are not donated. It waits for nothing; a node that fails gives its
+// error to its results and to all that depends on them. Any number of threads may
+// play one, but none that captures.
+//
+// Errors: INVALID_ARGUMENT for another number of arrays, or one of another shape,
+// type, session, or on other devices, than the input; FAILED_PRECONDITION on a thread
+// that captures.
+pathways_error pathways_program_play(pathways_program program, const pathways_array* inputs, size_t num_inputs,
+                                     pathways_array* outputs, size_t num_outputs);
 
 // ---- Futures ----
 

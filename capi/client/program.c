@@ -1,0 +1,293 @@
+// Programs: what a thread has a session run and copy, recorded by the session's door
+// (capi/program) and played again.
+#include <stdlib.h>
+
+#include "client.h"
+#include "program.h"
+
+extern const pp_door pw_door, pr_door;  // capi/pjrt, capi/remote
+
+// place is what an input or a result is like.
+typedef struct {
+  pw_shape* shape;  // of a shard
+  bool tiled;
+  int64_t tiles[PATHWAYS_MAX_DIMS];
+  size_t num_shards;
+  pc_device** devices;
+} place;
+
+typedef struct {
+  pc_object base;
+  pp_program* program;
+  place *inputs, *outputs;
+  size_t num_inputs, num_outputs;
+  size_t in_shards, out_shards;  // of all together
+} program;
+
+static void place_of(place* to, const pc_array* a) {
+  *to = (place){.shape = a->shape, .tiled = a->tiled, .num_shards = a->num_shards};
+  atomic_fetch_add_explicit(&a->shape->refs, 1, memory_order_relaxed);
+  memcpy(to->tiles, a->tiles, sizeof to->tiles);
+  to->devices = calloc(a->num_shards + 1, sizeof *to->devices);
+  for (size_t i = 0; i < a->num_shards; i++) to->devices[i] = a->shards[i].device;
+}
+
+static void places_free(place* list, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    pw_shape_drop(list[i].shape);
+    free(list[i].devices);
+  }
+  free(list);
+}
+
+void pc_program_destroy(pc_object* o) {
+  program* p = (program*)o;
+  pp_program_drop(p->program);
+  places_free(p->inputs, p->num_inputs);
+  places_free(p->outputs, p->num_outputs);
+  free(p);
+}
+
+// ---- the capture of a thread ----
+
+typedef struct {
+  pc_session* session;  // held, so that what was recorded can be let go of
+  pp_capture* of;       // the thread's may be another one's, who speaks to the door itself
+  place* inputs;
+  size_t num_inputs;
+} capture;
+
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void leave(void* arg) {
+  capture* c = arg;
+  if (c->of == pp_capturing) pp_leave();
+  places_free(c->inputs, c->num_inputs);
+  pc_let(c->session);
+  free(c);
+}
+
+// A thread that ends gives its capture up.
+static void make_key(void) {
+  if (pthread_key_create(&key, leave)) abort();  // a process has more than a thousand
+}
+
+static capture* mine(void) {
+  pthread_once(&once, make_key);
+  return pthread_getspecific(key);
+}
+
+static pathways_error nothing(const char* call) {
+  return pc_fail(PATHWAYS_FAILED_PRECONDITION, "%s: this thread captures no program; pathways_program_begin does, on the thread that it is called on", call);
+}
+
+// the gives the thread's capture, or NULL.
+static capture* the(void) {
+  capture* c = mine();
+  return c && c->of == pp_capturing ? c : NULL;
+}
+
+pathways_error pathways_program_begin(pathways_session session) {
+  pc_session* s;
+  PC_TRY(pc_get(session, PC_SESSION, &s));
+  pathways_error err = pc_take(pp_error(pp_begin()));
+  if (err) {
+    pc_let(s);
+    return err;
+  }
+  capture* stray = mine();
+  capture* c = calloc(1, sizeof *c);
+  *c = (capture){.session = s, .of = pp_capturing};
+  pthread_setspecific(key, c);
+  if (stray) leave(stray);
+  return 0;
+}
+
+pathways_error pathways_program_abandon(void) {
+  PC_TRY(pc_forked());
+  capture* c = mine();
+  pthread_setspecific(key, NULL);
+  if (c) leave(c);
+  return 0;
+}
+
+static const pp_door* door_of(const pc_session* s) { return s->cluster ? &pr_door : &pw_door; }
+
+pathways_error pathways_program_input(const pathways_host_options* options, pathways_array* array) {
+  PC_READ(pathways_host_options, o, options, "pathways_host_options");
+  PC_TRY(pc_forked());
+  capture* c = the();
+  if (c == NULL) return nothing("program_input");
+  if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: the array is NULL: expected where to write its handle");
+  if (o.data || o.mode || o.byte_strides || o.released)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: an input has type, dims, tiles and devices, and no data, mode, strides or release");
+  if ((o.devices == NULL && o.num_devices > 1) || (o.devices && o.num_devices == 0))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: %zu devices, and their list is%s NULL", o.num_devices, o.devices ? " not" : "");
+  pc_session* s = c->session;
+  size_t n = o.num_devices ? o.num_devices : 1;
+  int64_t tiles[PATHWAYS_MAX_DIMS], dims[PATHWAYS_MAX_DIMS];
+  pc_device** devices = calloc(n > s->num_devices ? 1 : n, sizeof *devices);
+  pathways_error err = pc_devices(s, n > s->num_devices ? NULL : o.devices, n, devices);
+  if (err == 0) err = pc_lay("program_input", &o, n, tiles, dims);
+  if (err == 0) {
+    pc_array* a = pc_array_make(s, pw_shape_new((PJRT_Buffer_Type)o.type, dims, o.num_dims), tiles, n);
+    pp_look* looks = calloc(n, sizeof *looks);
+    PJRT_Buffer** buffers = calloc(n, sizeof *buffers);
+    for (size_t i = 0; i < n; i++) looks[i] = (pp_look){devices[i]->device, devices[i]->memory, a->shape, NULL};
+    err = pc_take(pp_input_new(door_of(s), s->client, looks, n, buffers));
+    for (size_t i = 0; i < n && err == 0; i++) {
+      a->shards[i].buffer = buffers[i];
+      a->shards[i].device = devices[i];
+    }
+    if (err) {
+      pc_array_free(a);
+    } else {
+      c->inputs = realloc(c->inputs, (c->num_inputs + 1) * sizeof *c->inputs);
+      place_of(&c->inputs[c->num_inputs++], a);
+      err = pc_new(&a->base, PC_ARRAY, s, array);
+    }
+    free(buffers);
+    free(looks);
+  }
+  free(devices);
+  return err;
+}
+
+// arrays gets arrays of a session, each with a reference, and counts their shards.
+// With an error it has none.
+static pathways_error arrays(const char* call, const pc_session* s, const pathways_array* handles, size_t n, pc_array** out, size_t* shards) {
+  *shards = 0;
+  pathways_error err = 0;
+  size_t got = 0;
+  while (got < n && err == 0) {
+    if ((err = pc_get(handles[got], PC_ARRAY, &out[got]))) break;
+    pc_array* a = out[got++];
+    *shards += a->num_shards;
+    if (a->base.session != s) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: array %zu is of another session", call, got - 1);
+  }
+  for (size_t i = 0; i < got && err; i++) pc_let(out[i]);
+  return err;
+}
+
+// shards_of lists the shards of arrays, one array's after the other's.
+static PJRT_Buffer** shards_of(pc_array* const* list, size_t n, size_t shards) {
+  PJRT_Buffer** out = calloc(shards + 1, sizeof *out);
+  for (size_t i = 0, at = 0; i < n; i++)
+    for (size_t d = 0; d < list[i]->num_shards; d++) out[at++] = list[i]->shards[d].buffer;
+  return out;
+}
+
+enum { kMost = 1 << 20 };  // inputs or results
+
+pathways_error pathways_program_end(const pathways_array* outputs, size_t num_outputs, pathways_program* handle) {
+  PC_TRY(pc_forked());
+  capture* c = the();
+  if (c == NULL) return nothing("program_end");
+  if (handle == NULL || outputs == NULL || num_outputs == 0 || num_outputs > kMost)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_end: the list of %zu results, or where to write the handle, is NULL or empty", num_outputs);
+  pc_session* s = c->session;
+  pc_array** list = calloc(num_outputs, sizeof *list);
+  program* p = calloc(1, sizeof *p);
+  pathways_error err = arrays("program_end", s, outputs, num_outputs, list, &p->out_shards);
+  if (err == 0) {
+    PJRT_Buffer** shards = shards_of(list, num_outputs, p->out_shards);
+    size_t* counts = calloc(num_outputs, sizeof *counts);
+    for (size_t i = 0; i < num_outputs; i++) counts[i] = list[i]->num_shards;
+    err = pc_take(pp_finish(door_of(s), shards, counts, num_outputs, &p->program));
+    free(counts);
+    free(shards);
+    if (err == 0) {
+      p->inputs = c->inputs;
+      p->num_inputs = c->num_inputs;
+      for (size_t i = 0; i < p->num_inputs; i++) p->in_shards += p->inputs[i].num_shards;
+      p->outputs = calloc(num_outputs, sizeof *p->outputs);
+      p->num_outputs = num_outputs;
+      for (size_t i = 0; i < num_outputs; i++) place_of(&p->outputs[i], list[i]);
+      pthread_setspecific(key, NULL);
+      free(c);
+      err = pc_new(&p->base, PC_PROGRAM, s, handle);
+      p = NULL;
+    }
+    for (size_t i = 0; i < num_outputs; i++) pc_let(list[i]);
+    if (p == NULL) pc_let(s);  // the capture's
+  }
+  free(p);
+  free(list);
+  return err;
+}
+
+pathways_error pathways_program_info(pathways_program handle, pathways_program_info_t* info) {
+  if (info == NULL || info->struct_size < sizeof(size_t) || info->struct_size > PC_LARGEST)
+    return pc_no_struct("pathways_program_info_t", info != NULL);
+  program* p;
+  PC_TRY(pc_get(handle, PC_PROGRAM, &p));
+  pathways_program_info_t i = {.num_inputs = (int32_t)p->num_inputs,
+                               .num_outputs = (int32_t)p->num_outputs,
+                               .num_nodes = (int32_t)pp_num_nodes(p->program)};
+  PC_WRITE(info, i);
+  pc_let(p);
+  return 0;
+}
+
+// ---- playing ----
+
+// lies checks that an array lies as an input does; the shards' devices and shapes are
+// checked where it is played.
+static pathways_error lies(size_t i, const place* as, const pc_array* a) {
+  if (a->num_shards == as->num_shards && (!a->tiled || memcmp(a->tiles, as->tiles, a->shape->num_dims * sizeof *a->tiles) == 0)) return 0;
+  return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_play: input %zu has %zu shards where the program has %zu, or other tiles", i,
+                 a->num_shards, as->num_shards);
+}
+
+// results makes arrays of what a program gave. With an error it has made none.
+static pathways_error results(pc_session* s, const program* p, PJRT_Buffer** shards, pathways_array* outputs) {
+  uint64_t* handles = calloc(p->num_outputs, sizeof *handles);
+  pathways_error err = 0;
+  size_t given = 0, at = 0;
+  for (size_t i = 0; i < p->num_outputs; i++) {
+    const place* as = &p->outputs[i];
+    atomic_fetch_add_explicit(&as->shape->refs, 1, memory_order_relaxed);
+    pc_array* a = pc_array_make(s, as->shape, as->tiled ? as->tiles : NULL, as->num_shards);
+    for (size_t d = 0; d < as->num_shards; d++) {
+      a->shards[d].buffer = shards[at++];
+      a->shards[d].device = as->devices[d];
+    }
+    if (err) pc_array_free(a);
+    else if ((err = pc_new(&a->base, PC_ARRAY, s, &handles[given])) == 0) given++;
+  }
+  for (size_t i = 0; i < given && err; i++) pc_discard(handles[i]);
+  if (err == 0) memcpy(outputs, handles, p->num_outputs * sizeof *outputs);
+  free(handles);
+  return err;
+}
+
+pathways_error pathways_program_play(pathways_program handle, const pathways_array* inputs, size_t num_inputs,
+                                     pathways_array* outputs, size_t num_outputs) {
+  if ((inputs == NULL && num_inputs) || outputs == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_play: the list of inputs or of results is NULL");
+  program* p;
+  PC_TRY(pc_get(handle, PC_PROGRAM, &p));
+  pc_session* s = p->base.session;
+  pathways_error err = 0;
+  if (num_inputs != p->num_inputs || num_outputs != p->num_outputs)
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_play: the program takes %zu arrays and gives %zu; the call has %zu, and room for %zu",
+                  p->num_inputs, p->num_outputs, num_inputs, num_outputs);
+  else if (pp_capturing)
+    err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "program_play: this thread captures a program, and no other is played in it; call what it is made of");
+  pc_array** list = calloc(p->num_inputs + 1, sizeof *list);
+  size_t shards = 0, got = 0;
+  if (err == 0 && (err = arrays("program_play", s, inputs, num_inputs, list, &shards)) == 0) got = num_inputs;
+  for (size_t i = 0; i < got && err == 0; i++) err = lies(i, &p->inputs[i], list[i]);
+  if (err == 0) {
+    PJRT_Buffer **in = shards_of(list, got, shards), **out = calloc(p->out_shards + 1, sizeof *out);
+    err = pc_take(pp_play_shards(p->program, in, out));
+    if (err == 0) err = results(s, p, out, outputs);
+    free(out);
+    free(in);
+  }
+  for (size_t i = 0; i < got; i++) pc_let(list[i]);
+  free(list);
+  pc_let(p);
+  return err;
+}

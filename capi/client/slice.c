@@ -1,0 +1,94 @@
+// Slices: devices of a session's that are granted together. Who grants them is Go's.
+#include <stdlib.h>
+
+#include "client.h"
+#include "program.h"
+
+// Of capi/pathways and the doors. A refusal is "CODE: text", malloc'd.
+char* pw_slice_grant(uint64_t session, bool cluster, int64_t devices, const int64_t* topology, size_t num_topology,
+                     const char* island, const char* kind, uint64_t* number, uint32_t* granted);
+char* pw_slice_remap(uint64_t session, bool cluster, uint64_t number, uint32_t* devices, size_t num_devices);
+void pw_slice_release(uint64_t session, bool cluster, uint64_t number);
+uint64_t pw_client_session(const PJRT_Client* c);
+uint64_t pr_client_session(const PJRT_Client* c);
+
+typedef struct {
+  pc_object base;
+  uint64_t number;
+  pthread_mutex_t mu;  // guards places
+  size_t num_devices;
+  uint32_t places[];  // in the session's list
+} slice;
+
+static uint64_t session_of(const pc_session* s) { return s->cluster ? pr_client_session(s->client) : pw_client_session(s->client); }
+
+void pc_slice_destroy(pc_object* o) {
+  slice* l = (slice*)o;
+  pw_slice_release(session_of(o->session), o->session->cluster, l->number);
+  pthread_mutex_destroy(&l->mu);
+  free(l);
+}
+
+// size gives how many devices a slice is to have.
+static pathways_error size(const pathways_slice_options* o, int64_t* n) {
+  if (o->devices < 0 || o->num_topology > PATHWAYS_MAX_DIMS || (o->topology == NULL && o->num_topology))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: %d devices, in a topology of %zu sizes: expected at most %d sizes, and their list",
+                   (int)o->devices, o->num_topology, PATHWAYS_MAX_DIMS);
+  *n = o->num_topology ? 1 : o->devices;
+  for (size_t i = 0; i < o->num_topology; i++)
+    if (o->topology[i] < 1 || __builtin_mul_overflow(*n, o->topology[i], n) || *n > INT32_MAX)
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: size %zu of the topology is %lld", i, (long long)o->topology[i]);
+  if (*n < 1 || (o->devices && *n != o->devices))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: %d devices are asked for, and %lld by the topology: expected one number of 1 or more",
+                   (int)o->devices, (long long)(o->num_topology ? *n : 0));
+  return 0;
+}
+
+pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options, pathways_slice* handle) {
+  PC_READ(pathways_slice_options, o, options, "pathways_slice_options");
+  if (handle == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: the slice is NULL: expected where to write its handle");
+  int64_t n = 0;
+  PC_TRY(size(&o, &n));
+  pc_session* s;
+  PC_TRY(pc_get(session, PC_SESSION, &s));
+  // No more than there are can be granted.
+  slice* l = calloc(1, sizeof *l + ((size_t)n < s->num_devices ? (size_t)n : s->num_devices) * sizeof *l->places);
+  l->num_devices = (size_t)n;
+  pathways_error err = pc_take(pp_error(pw_slice_grant(session_of(s), s->cluster, n, o.topology, o.num_topology, o.island ? o.island : "",
+                                                       o.kind ? o.kind : "", &l->number, l->places)));
+  if (err) {
+    free(l);
+  } else {
+    pthread_mutex_init(&l->mu, NULL);
+    err = pc_new(&l->base, PC_SLICE, s, handle);
+  }
+  pc_let(s);
+  return err;
+}
+
+pathways_error pathways_slice_devices(pathways_slice handle, int32_t* devices, size_t room) {
+  if (devices == NULL && room) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_devices: the list is NULL");
+  slice* l;
+  PC_TRY(pc_get(handle, PC_SLICE, &l));
+  pthread_mutex_lock(&l->mu);
+  for (size_t i = 0; i < l->num_devices && i < room; i++) devices[i] = l->base.session->devices[l->places[i]].id;
+  pthread_mutex_unlock(&l->mu);
+  pc_let(l);
+  return 0;
+}
+
+pathways_error pathways_slice_renew(pathways_slice handle) {
+  slice* l;
+  PC_TRY(pc_get(handle, PC_SLICE, &l));
+  uint32_t* places = calloc(l->num_devices, sizeof *places);
+  pc_session* s = l->base.session;
+  pathways_error err = pc_take(pp_error(pw_slice_remap(session_of(s), s->cluster, l->number, places, l->num_devices)));
+  if (err == 0) {
+    pthread_mutex_lock(&l->mu);
+    memcpy(l->places, places, l->num_devices * sizeof *places);
+    pthread_mutex_unlock(&l->mu);
+  }
+  free(places);
+  pc_let(l);
+  return err;
+}
