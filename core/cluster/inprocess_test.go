@@ -265,7 +265,7 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 	objects := func(want uint64) {
 		t.Helper()
 		var got uint64
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			r := l.Report()
 			if got = r.Islands[0].Workers[0].Last.GetObjects(); got == want && len(r.Sessions) == 1 {
 				return

@@ -397,7 +397,7 @@ func TestClientGoesWhileItPlays(t *testing.T) {
 		}
 	}
 	clustertest.Free(t, drivers)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for len(l.Report().Sessions) > 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

@@ -47,7 +47,7 @@ func (s *scene) stands(process uint64, want Wait) {
 	s.t.Helper()
 	want.Gang, want.Op, want.Site = 9, spmd.AllReduce, 5
 	var got []Wait
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		got = s.w.engines[process].Waits()
 		if len(got) == 1 {
 			slices.Sort(got[0].From)

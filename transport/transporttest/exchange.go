@@ -82,12 +82,11 @@ func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 				}
 			}
 			// Callbacks of Close, and what was under way, may still be ending.
-			for i := 0; w.Used() != 0; i++ {
-				if i == 1000 {
+			for end := time.Now().Add(time.Minute); w.Used() != 0; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
 					t.Errorf("%d bytes of blocks are left", w.Used())
 					break
 				}
-				time.Sleep(5 * time.Millisecond)
 			}
 		})
 		return w
