@@ -36,9 +36,12 @@ func main() {
 	}
 	plugin := must(pjrt.GetPlugin("pathways"))
 	client := must(plugin.NewClient(options))
-	devices := client.NumDevices()
-	if devices < 2 || examples%devices != 0 {
-		log.Fatalf("%d devices: expected a few that share %d examples evenly", devices, examples)
+	devices := min(client.NumDevices(), examples)
+	for examples%devices != 0 {
+		devices-- // as many as share the examples evenly
+	}
+	if devices < 2 {
+		log.Fatalf("there are %d devices: expected several", client.NumDevices())
 	}
 
 	x, y := data()
