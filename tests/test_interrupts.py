@@ -9,6 +9,7 @@ PROGRAM = """
 import gc, time, waiting
 import jax, jax.numpy as jnp, numpy as np
 
+gc.disable()  # JAX calls functions after a collection, and Python forgets a Ctrl-C that is raised there
 here = jax.devices()[:4]
 
 @jax.jit

@@ -83,8 +83,10 @@ def test_subprocesses_and_spawned_workers(tmp_path):
 
 
 LONG_RUN = """
-    import os, signal, sys
+    import gc, os, signal, sys
     import jax, jax.numpy as jnp
+
+    gc.disable()  # JAX calls functions after a collection, and Python forgets a Ctrl-C that is raised there
 
     @jax.jit
     def heat(a):
