@@ -90,6 +90,10 @@ type Exchange interface {
 	// UNAVAILABLE when the peer it is expected from has gone. It may be called
 	// before Expect returns.
 	Expect(peer uint64, key Key, size int64, into []byte, arrived func(Block, error))
+	// Lends says whether size bytes of a peer would be written by itself into memory
+	// of this process, and whether there is enough of it for them to stay for long.
+	// Where that is false, Expect without Into is for bytes that go soon.
+	Lends(peer uint64, size int64) bool
 	// Fail ends all pushes and expectations of a space and ID with err, and drops
 	// what arrived for them.
 	Fail(space, id uint64, err error)

@@ -143,10 +143,10 @@ static void* address(const PJRT_Api* api, PJRT_Buffer* buffer) {
   PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
   PW_ARGS(PJRT_Buffer_UnsafePointer_Args, at);
   on.buffer = at.buffer = buffer;
-  PJRT_Error* err = api->PJRT_Buffer_IsOnCpu(&on);
-  if (err == NULL && on.is_on_cpu) err = api->PJRT_Buffer_UnsafePointer(&at);
+  PJRT_Error* err = api->PJRT_Buffer_UnsafePointer(&at);
+  if (err == NULL) err = api->PJRT_Buffer_IsOnCpu(&on);
   if (err) pw_error_free(err);
-  return (void*)at.buffer_pointer;
+  return on.is_on_cpu ? (void*)at.buffer_pointer : NULL;
 }
 
 // take_back undoes a put that went half way: the devices let go of what they were

@@ -135,6 +135,7 @@ extern int pwGoCost(char* format, size_t format_size, char* program, size_t size
 
 // True in the child of a fork: Go does not run there.
 extern bool pw_forked;
+extern _Atomic uint64_t pw_forks;  // begun by this process
 PJRT_Error* pw_forked_error(void);
 char* pw_forked_refusal(void);  // the same for the C API, see pathways.h
 

@@ -11,15 +11,17 @@
 const PJRT_Api* pw_under;
 pw_counters pw_count;
 bool pw_forked;
+_Atomic uint64_t pw_forks;
 
 static PJRT_Api table;
 static PJRT_Error_Code load_code;
 static char* load_message;  // why there is no plugin; NULL where there is one
 
+static void forking(void) { atomic_fetch_add(&pw_forks, 1); }
 static void forked(void) { pw_forked = true; }
 
 // Go runs as soon as the library is loaded, so forks are watched from then on.
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(forking, NULL, forked); }
 
 PJRT_Error* pw_forked_error(void) {
   return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,

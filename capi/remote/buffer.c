@@ -118,14 +118,6 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
   PR_COUNT(fetches, -1);
 }
 
-#define ANY(b, handle, slot)           \
-  pr_buffer* b = pr_buffer_of(handle); \
-  if (b == NULL) return pr_buffer_gone(slot)
-
-#define LIVE(b, handle, slot) \
-  ANY(b, handle, slot);       \
-  if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pr_buffer_deleted(slot)
-
 PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   if (pw_forked) return pw_forked_error();
   LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
@@ -285,14 +277,6 @@ PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   return NULL;
 }
 
-// Its bytes are in another process, and NumPy and DLPack must not look for them.
-PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
-  ANY(b, args->buffer, "PJRT_Buffer_IsOnCpu");
-  (void)b;
-  args->is_on_cpu = false;
-  return NULL;
-}
-
 PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   args->event = (PJRT_Event*)pr_future_hold(b->object->made);
@@ -303,10 +287,4 @@ PJRT_Error* pr_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
   (void)b;
   return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_UnsafePointer: the array is in the memory of another process; read it with numpy.asarray()");
-}
-
-PJRT_Error* pr_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
-  LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-  (void)b;
-  return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer: the array is in the memory of another process; read it with numpy.asarray()");
 }

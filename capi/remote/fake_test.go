@@ -301,6 +301,8 @@ func (c *single) Receive(object uint64, d uint32, size int64, arrived func(trans
 	return c.Fetch(object, d, dst, func(err error) { arrived(transport.Block{Data: dst, Release: func() {}}, err) })
 }
 
+func (c *single) Lends(uint32, int64) bool { return false }
+
 func (c *single) Free(objects []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

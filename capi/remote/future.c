@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "remote.h"
@@ -88,6 +89,13 @@ void pr_future_wait(pr_future* f) {
   atomic_fetch_add(&f->waiters, 1);
   while (atomic_load(&f->state) == PR_PENDING)
     syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, NULL, NULL, 0);
+  atomic_fetch_sub(&f->waiters, 1);
+}
+
+void pr_future_wait_for(pr_future* f, int64_t ns) {
+  struct timespec most = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  atomic_fetch_add(&f->waiters, 1);
+  syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, &most, NULL, 0);
   atomic_fetch_sub(&f->waiters, 1);
 }
 

@@ -16,7 +16,7 @@ typedef struct pr_memory pr_memory;
 
 // ---- counters (table.c): handles alive, and what was done ----
 typedef struct {
-  _Atomic int64_t clients, executables, buffers, objects, futures, puts, fetches;  // alive
+  _Atomic int64_t clients, executables, buffers, objects, futures, puts, fetches, views;  // alive
   _Atomic int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
 } pr_counters;
 extern pr_counters pr_count;
@@ -43,6 +43,7 @@ pr_future* pr_future_hold(pr_future* future);
 void pr_future_drop(pr_future* future);
 int pr_future_state(pr_future* future);
 void pr_future_wait(pr_future* future);
+void pr_future_wait_for(pr_future* future, int64_t ns);  // or until a signal comes
 PJRT_Error* pr_future_error(pr_future* future);  // NULL unless it failed
 // pr_future_set fires a future once: later calls do nothing. It takes message,
 // which is malloc'd. Callbacks run here, so no lock may be held.
@@ -69,6 +70,8 @@ typedef struct pr_object {
   pr_future* made;
 } pr_object;
 
+typedef struct pr_view pr_view;
+
 // pr_buffer is a shard. A handle used after Destroy meets another generation.
 typedef struct pr_buffer {
   struct pr_buffer* next;       // free list
@@ -82,6 +85,7 @@ typedef struct pr_buffer {
   pr_object* object;
   bool kept;          // a further handle of a shard, by which no run may donate it
   pp_symbol* symbol;  // what it stands for in a capture, or NULL
+  _Atomic(pr_view*) view;  // its bytes in this process, or NULL, see view.c
 } pr_buffer;
 
 // pr_name names an object of a session.
@@ -95,6 +99,12 @@ PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer);
 pr_buffer* pr_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
 PJRT_Error* pr_buffer_gone(const char* slot);
 PJRT_Error* pr_buffer_deleted(const char* slot);
+#define ANY(b, handle, slot)           \
+  pr_buffer* b = pr_buffer_of(handle); \
+  if (b == NULL) return pr_buffer_gone(slot)
+#define LIVE(b, handle, slot) \
+  ANY(b, handle, slot);       \
+  if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pr_buffer_deleted(slot)
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
 // Of somebody who keeps a shard's object without a handle of the shard. Hold fails
@@ -105,6 +115,15 @@ void pr_object_release(pr_object* object);
 // together, unless all are asked for.
 size_t pr_freed(pr_name* names, size_t room, bool all);
 enum { PR_FREED = 64 };  // most names that go along with one entry
+
+// ---- bytes of shards in this process (view.c) ----
+
+// How Go answers prGoLend. False: nobody wants the block any more. Failed takes message.
+bool pr_view_came(pr_view* view, char* data, uint64_t block);
+void pr_view_failed(pr_view* view, PJRT_Error_Code code, char* message);
+// pr_view_leave lets go of a shard's bytes unless somebody looks at them; end, also then.
+void pr_view_leave(pr_buffer* buffer);
+void pr_view_end(pr_buffer* buffer);
 
 // ---- clients, devices, memories (client.c) ----
 

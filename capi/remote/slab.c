@@ -116,6 +116,7 @@ static void shard_gone(pr_object* o) {
 void pr_buffer_release(pr_buffer* b) {
   if (atomic_exchange_explicit(&b->gone, true, memory_order_acq_rel)) return;
   atomic_fetch_sub_explicit(&b->device->bytes, pw_shape_bytes(b->shape), memory_order_relaxed);
+  pr_view_leave(b);
   shard_gone(b->object);
 }
 
@@ -172,6 +173,7 @@ PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args) {
   if (!atomic_compare_exchange_strong(&b->generation, &g, next)) return pr_buffer_gone("PJRT_Buffer_Destroy");
   pr_object* o = b->object;
   pr_buffer_release(b);
+  pr_view_end(b);
   pw_shape_drop(b->shape);
   free(b->minor_to_major);
   b->minor_to_major = NULL;

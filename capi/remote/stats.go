@@ -5,7 +5,7 @@ package remote
 
 // counters is pr_counters without its atomics, which cgo does not know.
 typedef struct {
-  int64_t clients, executables, buffers, objects, futures, puts, fetches;
+  int64_t clients, executables, buffers, objects, futures, puts, fetches, views;
   int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pr_counters), "the same counters");
@@ -43,7 +43,7 @@ func ReadStats() Stats {
 	st := Stats{GoEntries: int64(c.go_entries), Executes: int64(c.executes), Puts: int64(c.host_puts),
 		Fetches: int64(c.host_fetches), Moved: int64(c.moved), Reshards: int64(c.reshards), Copied: int64(c.copied) + bulk.Copied(), Live: map[string]int64{}}
 	for kind, n := range map[string]C.int64_t{"clients": c.clients, "executables": c.executables, "buffers": c.buffers,
-		"objects": c.objects, "events": c.futures, "puts": c.puts, "fetches": c.fetches} {
+		"objects": c.objects, "events": c.futures, "puts": c.puts, "fetches": c.fetches, "views": c.views} {
 		if n != 0 {
 			st.Live[kind] = int64(n)
 		}

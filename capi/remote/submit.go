@@ -7,6 +7,7 @@ package remote
 import "C"
 
 import (
+	"runtime/cgo"
 	"sync"
 	"unsafe"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 var specs = sync.Pool{New: func() any { return new(client.RunSpec) }}
@@ -218,6 +220,45 @@ func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.siz
 		return fail(err, message)
 	}
 	return 0
+}
+
+//export prGoLend
+func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_view, message **C.char) (code C.int) {
+	defer guard(&code, message)
+	s, err := of(id)
+	if err != nil {
+		return fail(err, message)
+	}
+	if !s.cluster.Lends(uint32(device), int64(size)) {
+		return fail(status.New(status.FailedPrecondition, "%d bytes of device %d cannot stay in this process: its worker is on another host, or as much of them is looked at as may be; have them copied", size, device), message)
+	}
+	s.underWay.Add(1)
+	arrived := func(b transport.Block, err error) {
+		s.underWay.Add(-1)
+		if err != nil {
+			var text *C.char
+			code := fail(err, &text)
+			C.pr_view_failed(v, C.PJRT_Error_Code(code), text)
+			return
+		}
+		handle := cgo.NewHandle(b)
+		if !C.pr_view_came(v, (*C.char)(unsafe.Pointer(unsafe.SliceData(b.Data))), C.uint64_t(handle)) {
+			prGoReturn(C.uint64_t(handle))
+		}
+	}
+	if err := s.cluster.Receive(uint64(object), uint32(device), int64(size), arrived); err != nil {
+		s.underWay.Add(-1)
+		return fail(err, message)
+	}
+	return 0
+}
+
+//export prGoReturn
+func prGoReturn(block C.uint64_t) {
+	handle := cgo.Handle(block)
+	b := handle.Value().(transport.Block)
+	handle.Delete()
+	b.Release()
 }
 
 //export prGoCopy

@@ -149,15 +149,9 @@ PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args);
 
 PJRT_Error* pr_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args);
 
-static PJRT_Error* missing_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
-  (void)args;
-  return pr_unimplemented("PJRT_Buffer_IncreaseExternalReferenceCount");
-}
+PJRT_Error* pr_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args);
 
-static PJRT_Error* missing_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
-  (void)args;
-  return pr_unimplemented("PJRT_Buffer_DecreaseExternalReferenceCount");
-}
+PJRT_Error* pr_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args);
 
 PJRT_Error* pr_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args);
 
@@ -466,8 +460,8 @@ void pr_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_IsOnCpu = pr_PJRT_Buffer_IsOnCpu;
   table->PJRT_Buffer_ReadyEvent = pr_PJRT_Buffer_ReadyEvent;
   table->PJRT_Buffer_UnsafePointer = pr_PJRT_Buffer_UnsafePointer;
-  table->PJRT_Buffer_IncreaseExternalReferenceCount = missing_PJRT_Buffer_IncreaseExternalReferenceCount;
-  table->PJRT_Buffer_DecreaseExternalReferenceCount = missing_PJRT_Buffer_DecreaseExternalReferenceCount;
+  table->PJRT_Buffer_IncreaseExternalReferenceCount = pr_PJRT_Buffer_IncreaseExternalReferenceCount;
+  table->PJRT_Buffer_DecreaseExternalReferenceCount = pr_PJRT_Buffer_DecreaseExternalReferenceCount;
   table->PJRT_Buffer_OpaqueDeviceMemoryDataPointer = pr_PJRT_Buffer_OpaqueDeviceMemoryDataPointer;
   table->PJRT_CopyToDeviceStream_Destroy = missing_PJRT_CopyToDeviceStream_Destroy;
   table->PJRT_CopyToDeviceStream_AddChunk = missing_PJRT_CopyToDeviceStream_AddChunk;

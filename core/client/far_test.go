@@ -68,6 +68,7 @@ type noExchange struct {
 	ends   map[transport.Key][]func(error)
 	closed bool
 	stay   bool // Fail ends nothing
+	lends  bool
 }
 
 func (e *noExchange) add(k transport.Key, f func(error)) {
@@ -107,6 +108,7 @@ func (e *noExchange) Fail(space, id uint64, err error) {
 	}
 	e.end(func(k transport.Key) bool { return k.Space == space && k.ID == id }, err)
 }
+func (e *noExchange) Lends(uint64, int64) bool               { return e.lends }
 func (e *noExchange) Peers([]*wire.Process, []uint64, error) {}
 func (e *noExchange) Self() uint64                           { return 9 }
 func (e *noExchange) Close() error {

@@ -45,6 +45,10 @@ type Cluster interface {
 	// the exchange's memory, which arrived is given. It is whoever's until it is
 	// released, also after the session has ended.
 	Receive(object uint64, device uint32, size int64, arrived func(transport.Block, error)) error
+	// Lends says whether so many bytes of a device that Receive gives may be kept for
+	// long: its worker writes them straight into this process's memory, and there is
+	// enough of it. Fetch is for others.
+	Lends(device uint32, size int64) bool
 	// Define makes a graph known, to be played as often as is wanted, and gives its
 	// name in the session. It does not wait: what the controller finds wrong with
 	// the graph fails its plays. The programs of its Runs stay loaded until it is

@@ -177,6 +177,17 @@ func TestFetchEnds(t *testing.T) {
 	}
 }
 
+// What may be kept for long is what the exchange says of the device's worker.
+func TestLends(t *testing.T) {
+	n := connect(t)
+	for _, lends := range []bool{false, true} {
+		n.exchange.lends = lends
+		if n.cluster.Lends(1, 4) != lends || n.cluster.Lends(2, 4) {
+			t.Errorf("where the exchange says %v, device 1 lends: %v, and device 2 of 2: %v", lends, n.cluster.Lends(1, 4), n.cluster.Lends(2, 4))
+		}
+	}
+}
+
 // The loss of the controller ends everything under way, and all that comes after.
 func TestSessionIsLost(t *testing.T) {
 	for name, lose := range map[string]func(n *near){

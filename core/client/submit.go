@@ -217,6 +217,11 @@ func (r *remote) Receive(object uint64, device uint32, size int64, arrived func(
 	return r.fetch(object, device, size, nil, arrived)
 }
 
+// Lends implements Cluster.
+func (r *remote) Lends(device uint32, size int64) bool {
+	return int(device) < len(r.welcome.Devices) && r.exchange.Lends(r.welcome.Devices[device].Worker, size)
+}
+
 // fetch brings a shard into memory of the exchange, where into is nil.
 func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, arrived func(transport.Block, error)) error {
 	if int(device) >= len(r.welcome.Devices) {

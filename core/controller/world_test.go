@@ -128,7 +128,9 @@ func (b box) Peers(_ []*wire.Process, gone []uint64, why error) {
 }
 
 func (b box) Self() uint64 { return b.self }
-func (b box) Close() error { return nil }
+
+func (b box) Lends(uint64, int64) bool { return false }
+func (b box) Close() error             { return nil }
 
 // world is a controller with a network and mail.
 type world struct {

@@ -151,6 +151,14 @@ static void views(pathways_session s, int cluster) {
     FAILS(pathways_drop(v), PATHWAYS_INVALID_ARGUMENT, "dropped");
   }
   FAILS(pathways_array_view(in[0], 1, &v, &at), PATHWAYS_INVALID_ARGUMENT, "no shard 1");
+
+  static float many[8192];  // a worker of this host writes them here
+  many[8191] = 7;
+  pathways_array large = vector(s, many, 8192);
+  OK(pathways_array_view(large, 0, &v, &at));
+  OK(pathways_drop(large));
+  CHECK(((const float*)at)[8191] == 7 && at != many);
+  OK(pathways_drop(v));
 }
 
 int main(int argc, char** argv) {

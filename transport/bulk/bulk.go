@@ -200,6 +200,12 @@ func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byt
 	}
 }
 
+// Lends implements transport.Exchange.
+func (x *Exchange) Lends(peer uint64, size int64) bool {
+	p, err := x.find(peer, false)
+	return err == nil && p.shares() && x.pool.Keeps(size)
+}
+
 // Fail implements transport.Exchange.
 func (x *Exchange) Fail(space, id uint64, err error) {
 	_, expected := x.table.Fail(space, id, err)

@@ -236,6 +236,46 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
+// Lent is what a process of this host writes, and no more of it than leaves room for
+// what is on its way.
+func TestLends(t *testing.T) {
+	for kind, want := range map[string]bool{"unix": true, "tcp": false} {
+		t.Run(kind, func(t *testing.T) {
+			w := world(t, kind, 2, none)
+			for _, x := range w.Exchanges {
+				defer x.Close()
+			}
+			x := w.Exchanges[1]
+			check := func(when string) {
+				t.Helper()
+				if got := x.Lends(1, 1<<20); got != want {
+					t.Errorf("%s, %v", when, got)
+				}
+				if x.Lends(1, 512<<20) || x.Lends(3, 1) {
+					t.Errorf("%s, half of the memory is lent, or that of a process that is not there", when)
+				}
+			}
+			check("before there is a link")
+			arrived := make(chan error, 1)
+			x.Expect(1, key(0, 0), 1<<20, nil, func(b transport.Block, err error) {
+				if err == nil {
+					b.Release()
+				}
+				arrived <- err
+			})
+			w.Exchanges[0].PushBytes(2, key(0, 0), make([]byte, 1<<20), func(error) {})
+			if err := <-arrived; err != nil {
+				t.Fatal(err)
+			}
+			check("with a link")
+			x.Peers(nil, []uint64{1}, nil)
+			if x.Lends(1, 1) {
+				t.Error("a process that has gone lends")
+			}
+		})
+	}
+}
+
 // Between processes of one host a block is filled where its receiver has it, and is
 // copied only to where a receiver wants it.
 func TestCopies(t *testing.T) {

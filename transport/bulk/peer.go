@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,20 @@ func (p *peer) known(process *wire.Process) {
 	if p.wanted || len(p.waiting) > 0 {
 		p.dial()
 	}
+}
+
+// shares says whether blocks come, or would come, through shared memory.
+func (p *peer) shares() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.lost != nil:
+		return false
+	case p.out != nil:
+		return p.out.shared
+	}
+	return p.process != nil && p.process.Host == p.x.config.Host &&
+		slices.ContainsFunc(p.process.Addresses, func(a string) bool { return strings.HasPrefix(a, "unix:") })
 }
 
 // want has a link made.

@@ -55,7 +55,9 @@ type node struct {
 }
 
 func (n *node) Self() uint64 { return n.self }
-func (n *node) Close() error { return nil }
+
+func (n *node) Lends(uint64, int64) bool { return false }
+func (n *node) Close() error             { return nil }
 
 func (n *node) block(data []byte) transport.Block {
 	n.hub.blocks.Add(1)

@@ -53,6 +53,7 @@ func (n nowhere) Expect(_ uint64, _ transport.Key, _ int64, _ []byte, arrived fu
 func (n nowhere) Fail(uint64, uint64, error)             {}
 func (n nowhere) Peers([]*wire.Process, []uint64, error) {}
 func (n nowhere) Self() uint64                           { return n.self }
+func (n nowhere) Lends(uint64, int64) bool               { return false }
 func (n nowhere) Close() error                           { return nil }
 
 // member runs a chain of scalar all-reduces as one of several processes, and

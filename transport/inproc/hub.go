@@ -347,6 +347,9 @@ func (x *Exchange) failAll(offers []*transfer, expected []*match.Expected, err e
 	}
 }
 
+// Lends implements transport.Exchange.
+func (x *Exchange) Lends(_ uint64, size int64) bool { return x.hub.pool.Keeps(size) }
+
 // Fail implements transport.Exchange.
 func (x *Exchange) Fail(space, id uint64, err error) {
 	offers, expected := x.table.Fail(space, id, err)

@@ -135,6 +135,20 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
+// keepAtMost is the part of a pool that its users may keep for long: the rest is for
+// bytes on their way, which nothing else would make room for.
+const keepAtMost = 4
+
+// Keeps says whether size more bytes may be kept for long.
+func (p *Pool) Keeps(size int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, used := range p.used {
+		size += used
+	}
+	return size <= p.config.Limit/keepAtMost
+}
+
 // Arena makes an arena. Dropped, where it is not nil, is told of each shared
 // segment that has gone back to the system while the arena is open, so that the
 // peer unmaps it.

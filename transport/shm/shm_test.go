@@ -117,6 +117,28 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+// What is kept for long is a part of what there is.
+func TestKeeps(t *testing.T) {
+	p := NewPool(Config{Limit: 16 << 20, Idle: time.Hour})
+	defer p.Trim()
+	a := p.Arena("a", false, nil)
+	blocks := make(chan *Block, 1)
+	a.Get(3<<20, func(b *Block, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		blocks <- b
+	})
+	b := <-blocks
+	if !p.Keeps(1<<20) || p.Keeps(1<<20+1) {
+		t.Errorf("with 3 of 16 MiB in use, one more may be kept: %v, more than that: %v", p.Keeps(1<<20), p.Keeps(1<<20+1))
+	}
+	b.Release()
+	if !p.Keeps(4 << 20) {
+		t.Error("what was released still counts")
+	}
+}
+
 func TestNoBytes(t *testing.T) {
 	a := NewPool(Config{}).Arena("a", true, nil)
 	b := get(t, a, 0)
