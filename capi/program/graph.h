@@ -1,4 +1,4 @@
-// The graph that record.c makes, play.c plays and describe.c describes.
+// The graph that record.c makes, play.c plays and describe.c describes; graph.c has its parts.
 #ifndef PATHWAYS_CAPI_PROGRAM_GRAPH_H_
 #define PATHWAYS_CAPI_PROGRAM_GRAPH_H_
 
@@ -64,6 +64,16 @@ struct pp_program {
   bool functions;      // some node calls functions
   _Atomic uintptr_t lowered;  // what play has made of it
 };
+
+// pp_grow makes room in a list for one more.
+void pp_grow(void* list, size_t n, size_t* room, size_t size);
+void pp_look_copy(pp_look* to, const pp_look* from);
+// pp_value_new adds a value and gives its number. Its looks are copied.
+int32_t pp_value_new(pp_program* p, int32_t node, int32_t output, const pp_look* looks, size_t n);
+// pp_node_new writes a node behind the others, which does not count yet.
+pp_node* pp_node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_ExecuteOptions* options);
+void pp_node_free(const pp_program* p, pp_node* n);
+void pp_buffer_free(const pp_door* door, PJRT_Buffer* buffer);
 
 // pp_play runs a program. It takes the inputs, and gives outputs.
 PJRT_Error* pp_play(pp_program* program, pw_held* const* inputs, pw_held** outputs);

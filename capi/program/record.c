@@ -32,91 +32,6 @@ static _Atomic int64_t compile_ns;
 
 void pp_compiled(int64_t begin) { atomic_fetch_add_explicit(&compile_ns, pp_clock() - begin, memory_order_relaxed); }
 
-// ---- the graph ----
-
-// grow makes room for one more.
-static void grow(void* list, size_t n, size_t* room, size_t size) {
-  if (n < *room) return;
-  *room = *room ? 2 * *room : 16;
-  *(void**)list = realloc(*(void**)list, *room * size);
-}
-
-static void copy_look(pp_look* to, const pp_look* from) {
-  *to = *from;
-  atomic_fetch_add_explicit(&to->shape->refs, 1, memory_order_relaxed);
-  if (from->minor_to_major == NULL) return;
-  size_t n = from->shape->num_dims;
-  int64_t* order = malloc((n + 1) * sizeof *order);
-  memcpy(order, from->minor_to_major, n * sizeof *order);
-  to->minor_to_major = order;
-}
-
-// value_new adds a value. Its looks are copied.
-static int32_t value_new(pp_program* p, int32_t node, int32_t output, const pp_look* looks, size_t n) {
-  grow(&p->values, p->num_values, &p->room_values, sizeof *p->values);
-  pp_value* v = &p->values[p->num_values];
-  *v = (pp_value){.node = node, .output = output, .last = -1, .n = (int32_t)n, .first = p->num_shards};
-  v->looks = calloc(n + 1, sizeof *v->looks);
-  for (size_t i = 0; i < n; i++) copy_look(&v->looks[i], &looks[i]);
-  p->num_shards += n;
-  return (int32_t)p->num_values++;
-}
-
-static pp_node* node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_ExecuteOptions* options) {
-  grow(&p->nodes, p->num_nodes, &p->room_nodes, sizeof *p->nodes);
-  pp_node* n = &p->nodes[p->num_nodes];
-  char at[PW_LOCATION] = "";
-  pw_location(options, at, sizeof at);
-  *n = (pp_node){.kind = kind, .name = strdup(name), .location = strdup(at)};
-  n->options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
-  n->value = (int32_t)p->num_values;
-  return n;
-}
-
-static void node_free(const pp_program* p, pp_node* n) {
-  if (n->executable) p->door->drop(n->executable);
-  if (n->executable && n->options.context) p->door->forget(n->options.context);
-  free(n->functions);
-  if (n->plan) pwGoPlanFree(n->plan);
-  free(n->name);
-  free(n->location);
-  free(n->refs);
-  free(n->dead);
-  free(n->kept);
-  free(n->memories);
-}
-
-static void destroy(const pp_door* door, PJRT_Buffer* buffer) {
-  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
-  a.buffer = buffer;
-  PJRT_Error* err = door->destroy(&a);
-  if (err) pw_error_free(err);
-}
-
-static void program_free(pp_program* p) {
-  if (p->lowered) p->door->unplay(p);
-  for (size_t i = 0; i < p->num_nodes; i++) node_free(p, &p->nodes[i]);
-  for (size_t i = 0; i < p->num_values; i++) {
-    for (int32_t s = 0; s < p->values[i].n; s++) {
-      pw_shape_drop(p->values[i].looks[s].shape);
-      free((void*)p->values[i].looks[s].minor_to_major);
-    }
-    free(p->values[i].looks);
-  }
-  for (size_t i = 0; i < p->num_constants; i++) destroy(p->door, p->constants[i]);
-  for (size_t i = 0; i < p->num_outputs; i++) free(p->outputs[i].refs);
-  free(p->nodes);
-  free(p->values);
-  free(p->constants);
-  free(p->inputs);
-  free(p->outputs);
-  free(p);
-}
-
-void pp_program_drop(pp_program* p) {
-  if (p && atomic_fetch_sub_explicit(&p->base.refs, 1, memory_order_acq_rel) == 1) program_free(p);
-}
-
 // ---- captures ----
 
 static char* refuse(const char* text) { return strdup(text); }
@@ -182,7 +97,7 @@ static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node,
   }
   PJRT_Buffer* own;
   if ((err = door->share(buffer, false, &own))) return err;
-  grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants);
+  pp_grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants);
   *out = (pp_ref){PP_CONSTANT, (int32_t)p->num_constants};
   p->constants[p->num_constants++] = own;
   return NULL;
@@ -209,7 +124,7 @@ static PJRT_Error* symbols(const pp_door* door, const pp_value* values, size_t o
       if (err == NULL) made++;
     }
   for (size_t o = 0; o < outs && err; o++)
-    for (int32_t d = 0; d < values[o].n && made; d++, made--) destroy(door, lists[d][o]);
+    for (int32_t d = 0; d < values[o].n && made; d++, made--) pp_buffer_free(door, lists[d][o]);
   return err;
 }
 
@@ -248,7 +163,7 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
   PJRT_Error* err = joins(door, x.client);
   if (err) return err;
 
-  pp_node* node = node_new(p, PP_EXECUTE, x.name, o);
+  pp_node* node = pp_node_new(p, PP_EXECUTE, x.name, o);
   int32_t number = (int32_t)p->num_nodes;
   node->rows = n;
   node->args = m;
@@ -273,15 +188,15 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
                      "%s has ordered effects, which a program does not record; call it outside, or do without the order",
                      x.name);
     else
-      value_new(p, number, (int32_t)k, looks, n);
+      pp_value_new(p, number, (int32_t)k, looks, n);
   }
   free(looks);
   if (err == NULL) err = symbols(door, p->values + values, outs, args->output_lists);
   if (err == NULL && (err = events(door, args)))
     for (size_t d = 0; d < n; d++)
-      for (size_t k = 0; k < outs; k++) destroy(door, args->output_lists[d][k]);
+      for (size_t k = 0; k < outs; k++) pp_buffer_free(door, args->output_lists[d][k]);
   if (err) {
-    node_free(p, node);  // its values stay: nobody names them
+    pp_node_free(p, node);  // its values stay: nobody names them
     return err;
   }
   node->executable = args->executable;
@@ -330,12 +245,12 @@ PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memor
     p->values[ref.value].last = (int32_t)p->num_nodes - 1;
     pp_value* v = &p->values[node->value];
     v->looks = realloc(v->looks, ((size_t)v->n + 2) * sizeof *v->looks);
-    copy_look(&v->looks[v->n++], &look);
+    pp_look_copy(&v->looks[v->n++], &look);
     p->num_shards++;
   } else {
-    node = node_new(p, PP_COPY, "copy", NULL);
+    node = pp_node_new(p, PP_COPY, "copy", NULL);
     node->args = node->outs = 1;
-    value_new(p, (int32_t)p->num_nodes++, 0, &look, 1);
+    pp_value_new(p, (int32_t)p->num_nodes++, 0, &look, 1);
   }
   node->refs = realloc(node->refs, (node->rows + 1) * sizeof *node->refs);
   node->memories = realloc(node->memories, (node->rows + 1) * sizeof *node->memories);
@@ -438,7 +353,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
   if (refusal) {
     pwGoPlanFree(plan);
   } else {
-    pp_node* node = node_new(p, PP_RESHARD, "reshard", NULL);
+    pp_node* node = pp_node_new(p, PP_RESHARD, "reshard", NULL);
     node->rows = h->n;
     node->args = node->outs = 1;
     node->plan = plan;
@@ -446,7 +361,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
     memcpy(node->refs, h->refs, h->n * sizeof *node->refs);
     for (size_t i = 0; i < h->n; i++)
       if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
-    int32_t value = value_new(p, (int32_t)p->num_nodes, 0, looks, shards);
+    int32_t value = pp_value_new(p, (int32_t)p->num_nodes, 0, looks, shards);
     p->num_nodes++;
     held_symbol* made = held_new(h->door, p->base.client, shards);
     for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
@@ -480,7 +395,7 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
   p->inputs = realloc(p->inputs, (p->num_inputs + outs) * sizeof *p->inputs);
   for (size_t o = 0; o < outs; o++) {
     for (size_t d = 0; d < n; d++) door->output(args->executable, NULL, d, o, &looks[d]);
-    int32_t value = value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+    int32_t value = pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
     p->values[value].donated = c->donated[o];
     p->inputs[p->num_inputs++] = value;
   }
@@ -526,7 +441,7 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
     return NULL;
   }
   for (size_t o = 0; o < outs; o++) {
-    for (size_t d = 0; d < n && made; d++, made--) destroy(door, args->output_lists[d][o]);
+    for (size_t d = 0; d < n && made; d++, made--) pp_buffer_free(door, args->output_lists[d][o]);
     pw_held_drop(held[o]);
   }
   return err;
@@ -589,11 +504,11 @@ PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look
   pp_program* p = pp_capturing->program;
   PJRT_Error* err = joins(door, client);
   if (err) return err;
-  int32_t value = value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+  int32_t value = pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
   size_t made = 0;
   for (; made < n && err == NULL; made++) err = symbol_new(door, &looks[made], value, (int32_t)made, &out[made]);
   if (err) {
-    for (size_t i = 0; i + 1 < made; i++) destroy(door, out[i]);
+    for (size_t i = 0; i + 1 < made; i++) pp_buffer_free(door, out[i]);
     return err;  // its value stays: nobody names it
   }
   p->inputs = realloc(p->inputs, (p->num_inputs + 1) * sizeof *p->inputs);
