@@ -390,9 +390,11 @@ func (r *remote) lose(err error) {
 		delete(r.compiles, op)
 		close(c.answer)
 	}
-	for slice, answer := range r.asking {
+	for slice, list := range r.asking {
 		delete(r.asking, slice)
-		close(answer)
+		for _, q := range list {
+			close(q.answer)
+		}
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()

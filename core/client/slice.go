@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/openpathways/pathways/core/placement"
@@ -85,9 +86,17 @@ func (l *local) end(why error) {
 	l.layout.ReleaseAll(0)
 }
 
-// asking is requests for slices under way, by slice; each channel holds one
-// answer, and is closed without one where the session is lost. Under remote.mu.
-type asking map[uint64]chan *wire.SliceAnswer
+// asking is requests for slices under way, by slice, in the order of their answers.
+// One that was given up stays, or its answer would be the next one's. Under
+// remote.mu.
+type asking map[uint64][]*request
+
+// request is one; its channel holds one answer, and is closed without one where the
+// session is lost.
+type request struct {
+	answer  chan *wire.SliceAnswer
+	givenUp bool
+}
 
 // Grant implements Slices.
 func (r *remote) Grant(ctx context.Context, w placement.Want) (uint64, []int, error) {
@@ -115,25 +124,32 @@ func (r *remote) Release(number uint64) {
 	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}}) // it went with the session otherwise
 }
 
+// maxGivenUp bounds how many requests for a slice wait for answers that nobody wants.
+const maxGivenUp = 16
+
 // ask sends a request and waits for its answer.
 func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, err error) {
-	answer := make(chan *wire.SliceAnswer, 1)
+	q := &request{answer: make(chan *wire.SliceAnswer, 1)}
 	r.mu.Lock()
-	switch {
+	switch before := r.asking[m.Slice]; {
 	case r.lost != nil:
 		err = r.lost
-	case r.asking[m.Slice] != nil:
+	case len(before) > 0 && !before[len(before)-1].givenUp:
 		err = status.New(status.FailedPrecondition, "slice %d is being remapped by another thread", m.Slice)
+	case len(before) == maxGivenUp:
+		err = status.New(status.Unavailable, "the controller has yet to answer %d requests for slice %d that were given up", maxGivenUp, m.Slice)
 	default:
-		r.asking[m.Slice] = answer
+		r.asking[m.Slice] = append(before, q)
 	}
 	r.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	if err = r.sendMessage(wire.KindSliceRequest, m); err == nil {
+	err = r.sendMessage(wire.KindSliceRequest, m)
+	sent := err == nil
+	if sent {
 		select {
-		case a, ok := <-answer:
+		case a, ok := <-q.answer:
 			if !ok {
 				return nil, r.Lost()
 			}
@@ -149,19 +165,28 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 		}
 	}
 	r.mu.Lock()
-	if r.asking[m.Slice] == answer {
-		delete(r.asking, m.Slice)
+	defer r.mu.Unlock()
+	if q.givenUp = true; !sent {
+		r.forget(m.Slice, q)
 	}
-	r.mu.Unlock()
 	return nil, err
+}
+
+// forget takes a request that will have no answer out of those under way.
+func (r *remote) forget(slice uint64, q *request) {
+	if list := slices.DeleteFunc(r.asking[slice], func(o *request) bool { return o == q }); len(list) > 0 {
+		r.asking[slice] = list
+	} else {
+		delete(r.asking, slice)
+	}
 }
 
 // answered brings an answer to who waits for it.
 func (r *remote) answered(m *wire.SliceAnswer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if answer := r.asking[m.Slice]; answer != nil {
-		delete(r.asking, m.Slice)
-		answer <- m
+	if list := r.asking[m.Slice]; len(list) > 0 {
+		list[0].answer <- m
+		r.forget(m.Slice, list[0])
 	}
 }

@@ -132,9 +132,29 @@ func TestSlices(t *testing.T) {
 		t.Errorf("released %v and %v", m.Slices, last.Slices)
 	}
 
+	// The answer of a request that was given up is not the next one's.
+	short, cancel = context.WithCancel(ctx)
+	remap := func(ctx context.Context) {
+		devices, err := n.cluster.Remap(ctx, 1)
+		answers <- answer{1, devices, err}
+	}
+	go remap(short)
+	n.request(5)
+	cancel()
+	if a := <-answers; status.CodeOf(a.err) != status.Cancelled {
+		t.Errorf("who gave up got %+v", a)
+	}
+	go remap(ctx)
+	n.request(6)
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{0}})
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{1}})
+	if a := <-answers; a.err != nil || fmt.Sprint(a.devices) != "[1]" {
+		t.Errorf("after one that was given up: %+v, want device 1", a)
+	}
+
 	// The session's end is the answer of who still waits, and of who comes later.
 	grant(ctx, placement.Want{Devices: 1})
-	n.request(5)
+	n.request(7)
 	n.says(wire.KindGoodbye, &wire.Goodbye{})
 	if a := <-answers; status.CodeOf(a.err) != status.Unavailable {
 		t.Errorf("after the session's end: %+v", a)
