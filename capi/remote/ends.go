@@ -21,14 +21,15 @@ const idle = 100 * time.Millisecond
 // ends fires futures, on a goroutine of its own: their callbacks may want
 // Python's GIL, which a thread may hold that waits for the cluster.
 type ends struct {
-	mu     sync.Mutex
-	queue  []C.pr_end // bounded by the operations under way
-	closed bool
-	wake   chan struct{} // holds one where the queue or closed has changed
+	mu      sync.Mutex
+	queue   []C.pr_end // bounded by the operations under way
+	closed  bool
+	running bool
+	wake    chan struct{} // holds one where the queue or closed has changed
 }
 
 func newEnds() *ends {
-	e := &ends{wake: make(chan struct{}, 1)}
+	e := &ends{running: true, wake: make(chan struct{}, 1)}
 	go e.run()
 	return e
 }
@@ -43,8 +44,18 @@ func end(token uint64, err error) C.pr_end {
 func (e *ends) add(batch ...C.pr_end) {
 	e.mu.Lock()
 	e.queue = append(e.queue, batch...)
+	e.serve()
 	e.mu.Unlock()
 	e.stir()
+}
+
+// serve sees to it that what is in the queue is fired, also where that is told of
+// behind the close: a push may end later than its session. Called with the lock.
+func (e *ends) serve() {
+	if !e.running {
+		e.running = true
+		go e.run()
+	}
 }
 
 func (e *ends) stir() {
@@ -75,6 +86,7 @@ func (e *ends) run() {
 		e.mu.Lock()
 		batch, e.queue = e.queue, batch[:0]
 		closed := e.closed && len(batch) == 0
+		e.running = !closed
 		e.mu.Unlock()
 		if closed {
 			return
@@ -107,6 +119,7 @@ func (s *session) notify(ended []client.Ended) {
 		s.callers.end(x.Token)
 		s.ends.queue = append(s.ends.queue, end(x.Token&^ofPut, x.Err))
 	}
+	s.ends.serve()
 	s.ends.mu.Unlock()
 	for _, x := range ended {
 		if x.Token&(ofPut|ofPlay) == ofPut {
