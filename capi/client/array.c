@@ -315,8 +315,7 @@ pathways_error pathways_array_from_host(pathways_session session, const pathways
 // ---- what there is to know ----
 
 pathways_error pathways_array_info(pathways_array array, pathways_array_info_t* info) {
-  if (info == NULL || info->struct_size < sizeof(size_t) || info->struct_size > PC_LARGEST)
-    return pc_no_struct("pathways_array_info_t", info != NULL);
+  PC_STRUCT(info, "pathways_array_info_t");
   pc_array* a;
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   pathways_array_info_t i = {.type = (pathways_type)a->shape->type,

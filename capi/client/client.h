@@ -22,18 +22,22 @@ pathways_error pc_forked(void);
     if (err_) return err_;          \
   } while (0)
 
-// PC_READ copies a caller's struct as far as both know it. NULL and a size that
-// cannot be right are errors.
-#define PC_READ(type, name, from, what)                                                                   \
-  type name;                                                                                              \
-  memset(&name, 0, sizeof name);                                                                          \
-  if ((from) == NULL || (from)->struct_size < sizeof(size_t) || (from)->struct_size > PC_LARGEST)         \
-    return pc_no_struct(what, (from) != NULL);                                                            \
-  memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name)
+// PC_STRUCT refuses a caller's struct that is NULL, or whose size cannot be right.
+#define PC_STRUCT(of, what)                                                                      \
+  if ((of) == NULL || (of)->struct_size < sizeof(size_t) || (of)->struct_size > PC_LARGEST)      \
+    return pc_no_struct(what, (of) != NULL)
 enum { PC_LARGEST = 1 << 16 };  // bytes; no struct of a later version is larger
 pathways_error pc_no_struct(const char* what, bool there);
 
-// PC_WRITE copies a struct of ours to the caller's as far as that goes.
+// PC_READ copies a caller's struct as far as both know it.
+#define PC_READ(type, name, from, what) \
+  type name;                            \
+  memset(&name, 0, sizeof name);        \
+  PC_STRUCT(from, what);                \
+  memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name)
+
+// PC_WRITE copies a struct of ours to the caller's, which PC_STRUCT has seen, as far
+// as that goes.
 #define PC_WRITE(to, from)                                                                       \
   do {                                                                                           \
     size_t size_ = (to)->struct_size;                                                            \

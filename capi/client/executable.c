@@ -224,8 +224,7 @@ pathways_error pathways_compile(pathways_session session, const pathways_compile
 }
 
 pathways_error pathways_executable_info(pathways_executable executable, pathways_executable_info_t* info) {
-  if (info == NULL || info->struct_size < sizeof(size_t) || info->struct_size > PC_LARGEST)
-    return pc_no_struct("pathways_executable_info_t", info != NULL);
+  PC_STRUCT(info, "pathways_executable_info_t");
   pc_executable* e;
   PC_TRY(pc_get(executable, PC_EXECUTABLE, &e));
   pathways_executable_info_t i = {.num_devices = (int32_t)e->num_devices, .num_outputs = (int32_t)e->num_outputs};

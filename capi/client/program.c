@@ -218,8 +218,7 @@ pathways_error pathways_program_end(const pathways_array* outputs, size_t num_ou
 }
 
 pathways_error pathways_program_info(pathways_program handle, pathways_program_info_t* info) {
-  if (info == NULL || info->struct_size < sizeof(size_t) || info->struct_size > PC_LARGEST)
-    return pc_no_struct("pathways_program_info_t", info != NULL);
+  PC_STRUCT(info, "pathways_program_info_t");
   program* p;
   PC_TRY(pc_get(handle, PC_PROGRAM, &p));
   pathways_program_info_t i = {.num_inputs = (int32_t)p->num_inputs,

@@ -128,11 +128,8 @@ static void text(char* to, size_t room, const char* from, size_t size) {
   snprintf(to, room, "%.*s", (int)size, from ? from : "");
 }
 
-#define PC_OUT(to, what)                                                                                             \
-  if ((to) == NULL || (to)->struct_size < sizeof(size_t) || (to)->struct_size > PC_LARGEST) return pc_no_struct(what, (to) != NULL)
-
 pathways_error pathways_session_info(pathways_session session, pathways_session_info_t* info) {
-  PC_OUT(info, "pathways_session_info_t");
+  PC_STRUCT(info, "pathways_session_info_t");
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
   pathways_session_info_t i = {.num_devices = (int32_t)s->num_devices,
@@ -154,7 +151,7 @@ pathways_error pathways_session_info(pathways_session session, pathways_session_
 }
 
 pathways_error pathways_device_info(pathways_session session, int32_t device, pathways_device_info_t* info) {
-  PC_OUT(info, "pathways_device_info_t");
+  PC_STRUCT(info, "pathways_device_info_t");
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
   if (device < 0 || (size_t)device >= s->num_devices) {
