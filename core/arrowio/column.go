@@ -272,20 +272,28 @@ func (c *column) fill(start, size []int64, dst []byte) {
 		last--
 		run *= size[last]
 	}
-	at := int64(0)
-	for d := range start {
-		at += start[d] * strides[d]
-	}
 	element := int64(c.dtype.Bits() / 8)
-	index := make([]int64, last)
-	for {
-		n := run * element
+	n := run * element
+	runs(start, size, strides, last, func(at int64) {
 		if c.dtype == shape.Pred {
 			unpack(dst[:n], c.data, c.bit+at)
 		} else {
 			copy(dst[:n], c.data[at*element:(at+run)*element])
 		}
 		dst = dst[n:]
+	})
+}
+
+// runs gives where each run of a box begins in its array, row by row: a run is what
+// the box has of the dimensions from last on. The box is not empty.
+func runs(start, size, strides []int64, last int, do func(at int64)) {
+	at := int64(0)
+	for d := range start {
+		at += start[d] * strides[d]
+	}
+	index := make([]int64, last)
+	for {
+		do(at)
 		d := last - 1
 		for ; d >= 0; d-- {
 			index[d]++

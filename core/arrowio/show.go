@@ -174,26 +174,8 @@ func place(whole []byte, dims, start, size []int64, element int64, from []byte) 
 		last--
 	}
 	run := strides[last] * size[last]
-	to := int64(0)
-	for d := range dims {
-		to += start[d] * strides[d]
-	}
-	index := make([]int64, last)
-	for {
+	runs(start, size, strides, last, func(to int64) {
 		copy(whole[to:to+run], from[:run])
 		from = from[run:]
-		d := last - 1
-		for ; d >= 0; d-- {
-			index[d]++
-			to += strides[d]
-			if index[d] < size[d] {
-				break
-			}
-			to -= index[d] * strides[d]
-			index[d] = 0
-		}
-		if d < 0 {
-			return
-		}
-	}
+	})
 }
