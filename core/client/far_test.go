@@ -16,6 +16,7 @@ type far struct {
 	welcome *wire.Welcome
 	sent    []message // what came, where keep is set
 	keep    bool
+	full    chan struct{} // Send waits until it is closed, where it is not nil
 	say     chan message
 	closed  chan struct{}
 	once    sync.Once
@@ -40,6 +41,9 @@ func (f *far) Send(kind wire.Kind, payload []byte) error {
 	case <-f.closed:
 		return status.New(status.Cancelled, "closed")
 	default:
+	}
+	if f.full != nil {
+		<-f.full
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -63,6 +63,9 @@ func (r *remote) Play(s *PlaySpec) error {
 func (r *remote) beginPlay(s *PlaySpec) (op uint64, nodes int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.credited(); err != nil {
+		return 0, 0, err
+	}
 	g, ok := r.graphs[s.Graph]
 	switch {
 	case !ok:
@@ -71,12 +74,6 @@ func (r *remote) beginPlay(s *PlaySpec) (op uint64, nodes int, err error) {
 		return 0, 0, status.New(status.InvalidArgument, "graph %d takes %d arrays, got %d", s.Graph, g.inputs, len(s.Inputs))
 	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
 		return 0, 0, status.New(status.InvalidArgument, "graph %d makes %d arrays, which are numbered from 1 on; got %d as the first", s.Graph, g.made, s.First)
-	}
-	for r.underWay >= r.credit && r.lost == nil {
-		r.room.Wait()
-	}
-	if r.lost != nil {
-		return 0, 0, r.lost
 	}
 	op = r.op + 1
 	r.op += uint64(g.nodes)

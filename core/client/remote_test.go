@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -271,25 +272,91 @@ func TestFree(t *testing.T) {
 	if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
 		t.Fatal(err)
 	}
-	freed := func() (ids []uint64) {
-		for _, payload := range n.came(wire.KindFree) {
-			m := new(wire.Free)
-			if err := proto.Unmarshal(payload, m); err != nil {
-				t.Fatal(err)
-			}
-			ids = append(ids, m.Objects...)
-		}
-		return ids
-	}
-	if got := freed(); len(got) != 3 {
+	if got := n.freed(); len(got) != 3 {
 		t.Errorf("freed %v before the run, want 1 to 3", got)
 	}
 	n.cluster.Free([]uint64{4})
-	for end := time.Now().Add(30 * time.Second); len(freed()) != 4; time.Sleep(time.Millisecond) {
+	n.frees(4)
+}
+
+// freed gives the objects that the controller was told to let go of.
+func (n *near) freed() (ids []uint64) {
+	n.t.Helper()
+	for _, payload := range n.came(wire.KindFree) {
+		m := new(wire.Free)
+		if err := proto.Unmarshal(payload, m); err != nil {
+			n.t.Fatal(err)
+		}
+		ids = append(ids, m.Objects...)
+	}
+	return ids
+}
+
+// frees waits until so many were.
+func (n *near) frees(want int) {
+	n.t.Helper()
+	for end := time.Now().Add(30 * time.Second); len(n.freed()) != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("freed %v, want 1 to 4", freed())
+			n.t.Fatalf("freed %v, want %d objects", n.freed(), want)
 		}
 	}
+}
+
+// What waits for credit does not hold up frees: the operations under way may wait
+// for the memory.
+func TestFreesPassWhoWaitsForCredit(t *testing.T) {
+	for name, submit := range map[string]func(n *near, graph uint64) error{
+		"run": func(n *near, _ uint64) error { return n.cluster.Run(&RunSpec{Program: 1, Only: -1}) },
+		"play": func(n *near, graph uint64) error {
+			return n.cluster.Play(&PlaySpec{Graph: graph, Inputs: []uint64{9}, First: 1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := connect(t)
+			graph, err := n.cluster.Define(chain(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
+			n.quiet()
+			if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
+				t.Fatal(err)
+			}
+			submitted := make(chan error, 1)
+			go func() { submitted <- submit(n, graph) }()
+			time.Sleep(time.Millisecond) // it waits by now, or the test sees less
+			n.cluster.Free([]uint64{7})
+			n.frees(1)
+			select {
+			case err := <-submitted:
+				t.Fatalf("it was submitted without credit: %v", err)
+			default:
+			}
+			n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+			if err := <-submitted; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Frees do not wait for a connection that is full, so that virtual time, in which
+// it empties, goes on.
+func TestFreesDoNotWaitForTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.far.full = make(chan struct{})
+		go func() {
+			if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		n.cluster.Free([]uint64{7})
+		time.Sleep(time.Minute)
+		close(n.far.full)
+		n.frees(1)
+	})
 }
 
 // The encoding by hand is that of the generated code.

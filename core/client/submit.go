@@ -14,16 +14,27 @@ import (
 func (r *remote) begin(p pending) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.underWay >= r.credit && r.lost == nil {
-		r.room.Wait()
-	}
-	if r.lost != nil {
-		return 0, r.lost
+	if err := r.credited(); err != nil {
+		return 0, err
 	}
 	r.op++
 	r.underWay++
 	r.pending[r.op] = p
 	return r.op, nil
+}
+
+// credited waits until the session has credit. The caller holds order and mu, which
+// others may have meanwhile: what is under way may wait for memory, and the frees
+// that make it must pass.
+func (r *remote) credited() error {
+	for r.underWay >= r.credit && r.lost == nil {
+		r.order.Unlock()
+		r.room.Wait()
+		r.mu.Unlock()
+		r.order.Lock()
+		r.mu.Lock()
+	}
+	return r.lost
 }
 
 // send sends the operation in buf. A connection that is no more is for the reader
@@ -285,14 +296,19 @@ func (r *remote) takeFrees() {
 	r.freeing.Unlock()
 }
 
-// flush is the timer's: nothing was submitted that could take frees along.
+// flush is the timer's: nothing was submitted that could take frees along. Where
+// somebody sends, or waits until there is room to, it tries again later.
 func (r *remote) flush() {
+	if r.Lost() != nil {
+		return // what the session had has gone with it
+	}
+	if !r.order.TryLock() {
+		r.timer.Reset(freeAfter)
+		return
+	}
+	defer r.order.Unlock()
 	r.freeing.Lock()
 	r.armed = false
 	r.freeing.Unlock()
-	r.order.Lock()
-	defer r.order.Unlock()
-	if r.Lost() == nil {
-		r.takeFrees()
-	}
+	r.takeFrees()
 }
