@@ -48,6 +48,15 @@ type Conn interface {
 	Peer() string
 }
 
+// Batcher is a Conn whose messages can wait for each other and leave in one write.
+type Batcher interface {
+	// Later is Send of a message that waits for Flush, or for whatever else is sent.
+	Later(kind wire.Kind, payload []byte) error
+	// Flush has what waits leave: written by the caller where that is cheap and here
+	// is true, or by the connection's own goroutine.
+	Flush(here bool)
+}
+
 // Key names a block of bytes on its way between two processes. Keys are made by
 // the system, not by peers' choice, and are used once: what arrives under a key
 // nobody expects is bounded, and dropped when its sender goes.

@@ -31,6 +31,7 @@ type Config struct {
 // connection which is full holds up submissions and not ends.
 type remote struct {
 	conn     transport.Conn
+	batcher  transport.Batcher // conn, or nil
 	exchange transport.Exchange
 	welcome  *wire.Welcome
 	space    uint64
@@ -103,6 +104,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{}, asking: asking{}}
+	r.batcher, _ = conn.(transport.Batcher)
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()

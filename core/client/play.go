@@ -100,6 +100,7 @@ func (r *remote) takeBackPlay(op uint64, nodes int, err error) error {
 	}
 	r.op -= uint64(nodes)
 	r.room.Broadcast()
+	r.leave()
 	return err
 }
 

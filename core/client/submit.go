@@ -57,6 +57,7 @@ func (r *remote) takeBack(op uint64, err error) error {
 	}
 	r.op--
 	r.room.Broadcast()
+	r.leave()
 	return err
 }
 
@@ -279,7 +280,8 @@ func (r *remote) Free(objects []uint64) {
 	}
 }
 
-// takeFrees sends what was let go of. The caller holds order.
+// takeFrees sends what was let go of, in one write with the operation that follows.
+// The caller holds order.
 func (r *remote) takeFrees() {
 	r.freeing.Lock()
 	frees := r.frees
@@ -290,10 +292,21 @@ func (r *remote) takeFrees() {
 	r.frees, r.spare = r.spare[:0], nil
 	r.freeing.Unlock()
 	r.buf = appendPacked(r.buf[:0], 1, frees)
-	_ = r.conn.Send(wire.KindFree, r.buf) // the reader finds out what went wrong
+	send := r.conn.Send
+	if r.batcher != nil {
+		send = r.batcher.Later
+	}
+	_ = send(wire.KindFree, r.buf) // the reader finds out what went wrong
 	r.freeing.Lock()
 	r.spare = frees
 	r.freeing.Unlock()
+}
+
+// leave has frees leave that no operation follows. The caller holds order.
+func (r *remote) leave() {
+	if r.batcher != nil {
+		r.batcher.Flush(true)
+	}
 }
 
 // flush is the timer's: nothing was submitted that could take frees along. Where
@@ -311,4 +324,5 @@ func (r *remote) flush() {
 	r.armed = false
 	r.freeing.Unlock()
 	r.takeFrees()
+	r.leave()
 }

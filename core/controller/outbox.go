@@ -25,8 +25,8 @@ const (
 // much here is dropped.
 type outbox struct {
 	conn    transport.Conn
-	pending func() int // bytes that wait in the connection
-	later   flusher    // the connection, where it can wait for company
+	pending func() int        // bytes that wait in the connection
+	later   transport.Batcher // conn, or nil
 	running *sync.WaitGroup
 
 	mu     sync.Mutex
@@ -35,12 +35,6 @@ type outbox struct {
 	busy   bool // a goroutine sends
 	ended  bool
 	late   *time.Timer // of an end that waits for the goroutine
-}
-
-// flusher is a connection that writes many messages at once, when told.
-type flusher interface {
-	Later(kind wire.Kind, payload []byte) error
-	Flush(here bool)
 }
 
 type frame struct {
@@ -53,7 +47,7 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	if c, ok := in.Conn.(interface{ Pending() int }); ok {
 		o.pending = c.Pending
 	}
-	o.later, _ = in.Conn.(flusher)
+	o.later, _ = in.Conn.(transport.Batcher)
 }
 
 // put sends a copy of payload, and says whether it waits for a flush of the

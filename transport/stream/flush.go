@@ -2,15 +2,13 @@ package stream
 
 import "github.com/openpathways/pathways/core/wire"
 
-// Later is Send of a message that may wait for Flush: for those who send to many,
-// or many to one, and say when that is all. It leaves with Flush or with whatever
-// else is sent.
+// Later implements transport.Batcher: for those who send to many, or many to one,
+// and say when that is all.
 func (c *Conn) Later(kind wire.Kind, payload []byte) error {
 	return c.send(kind, payload, -1, true, true)
 }
 
-// Flush sees to it that what was sent leaves: here, as Send does, or by the
-// connection's own goroutine.
+// Flush implements transport.Batcher.
 func (c *Conn) Flush(here bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
