@@ -129,18 +129,27 @@ func (w *Worker) begin(d *dispatch) error {
 		}
 		g.work = &free{m.Objects}
 		for _, q := range w.queues {
-			q.post(note{part: part{g: g}})
+			w.posts.add(q, part{g: g}, true) // they leave with what follows
 		}
 		return nil
 	default:
 		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.kind)
 	}
 	if w.enlist(g, err) {
+		quick := len(g.queues) == 1 && g.quick()
 		for i, q := range g.queues {
-			q.post(note{part: part{g, i}})
+			w.posts.add(q, part{g, i}, quick)
 		}
+		w.posts.leave(!w.conn.Buffered())
 	}
 	return nil
+}
+
+// quick says whether the gang waits for nobody and its work will be short, as far as
+// is known.
+func (g *gang) quick() bool {
+	r, ok := g.work.(*run)
+	return ok && r.meet == nil && !g.collective && !r.program.calls && r.program.quick.Load()
 }
 
 // enlist makes a gang one of those under way, so that its parts may begin. With an

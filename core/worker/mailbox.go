@@ -53,6 +53,28 @@ func (q *queue) post(n note) {
 	}
 }
 
+// borrow makes the caller the queue's goroutine, where that sleeps, until giveBack.
+func (q *queue) borrow() bool {
+	b := &q.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	asleep := b.asleep
+	b.asleep = false // what is posted meanwhile wakes nobody
+	return asleep
+}
+
+// giveBack ends borrow.
+func (q *queue) giveBack() {
+	b := &q.box
+	b.mu.Lock()
+	b.asleep = len(b.notes) == 0
+	wake := !b.asleep
+	b.mu.Unlock()
+	if wake {
+		b.wake <- struct{}{}
+	}
+}
+
 // postParts hands parts to the queue together. It never waits.
 func (q *queue) postParts(parts []note) {
 	b := &q.box

@@ -253,10 +253,10 @@ func (w *Worker) play(d *played) {
 		}
 		w.playNode(d, n, &gang{w: w, id: d.gang + uint64(i), op: d.op + uint64(d.from+i), session: d.session, client: d.client})
 		if i%postAfter == postAfter-1 {
-			w.posts.leave()
+			w.posts.leave(false)
 		}
 	}
-	w.posts.leave()
+	w.posts.leave(false)
 }
 
 func (w *Worker) playNode(d *played, n *node, g *gang) {
@@ -268,7 +268,7 @@ func (w *Worker) playNode(d *played, n *node, g *gang) {
 	}
 	if w.enlist(g, err) {
 		for i, q := range g.queues {
-			w.posts.add(q, note{part: part{g, i}})
+			w.posts.add(q, part{g, i}, false)
 		}
 	}
 	for _, f := range n.frees {
@@ -278,36 +278,7 @@ func (w *Worker) playNode(d *played, n *node, g *gang) {
 		}
 		g := &gang{w: w, session: d.session, work: gone}
 		for _, q := range f.queues {
-			w.posts.add(q, note{part: part{g: g}})
+			w.posts.add(q, part{g: g}, false)
 		}
 	}
-}
-
-// posts are notes that reach their queues together. The goroutine that reads the
-// connection owns it.
-type posts struct {
-	queues []*queue
-	notes  [][]note // by local device
-}
-
-func (p *posts) add(q *queue, n note) {
-	for len(p.notes) <= q.local {
-		p.notes = append(p.notes, nil)
-	}
-	if len(p.notes[q.local]) == 0 {
-		p.queues = append(p.queues, q)
-	}
-	p.notes[q.local] = append(p.notes[q.local], n)
-}
-
-// leave hands the notes to their queues. It never waits.
-func (p *posts) leave() {
-	for _, q := range p.queues {
-		notes := p.notes[q.local]
-		q.postParts(notes)
-		clear(notes)
-		p.notes[q.local] = notes[:0]
-	}
-	clear(p.queues)
-	p.queues = p.queues[:0]
 }

@@ -35,6 +35,7 @@ type program struct {
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them
+	quick   atomic.Bool  // Execute returned at once, the last time
 	exe     device.Executable
 	err     error
 }

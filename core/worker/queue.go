@@ -82,17 +82,25 @@ func (q *queue) serve() {
 				q.advance()
 			case n.part.g == nil:
 				q.advance()
-			case q.head < len(q.todo) || !q.begin(n.part):
-				q.todo = append(q.todo, n.part)
-				if _, frees := n.part.g.work.(*free); frees && q.room.short {
-					q.advance()
-				}
+			default:
+				q.accept(n.part)
 			}
 		}
 		q.w.report.flush()
 	}
 	for session := range q.tables {
 		q.drop(session)
+	}
+}
+
+// accept begins a part, in its turn.
+func (q *queue) accept(p part) {
+	if q.head == len(q.todo) && q.begin(p) {
+		return
+	}
+	q.todo = append(q.todo, p)
+	if _, frees := p.g.work.(*free); frees && q.room.short {
+		q.advance()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
@@ -37,6 +38,10 @@ type meeting struct {
 	missing  int
 	launched bool
 }
+
+// quickTime is what Execute of a quick program takes at most: not much more than
+// waking a goroutine that sleeps, some 20 µs where it wakes another thread.
+const quickTime = 50 * time.Microsecond
 
 // input is an argument of the part that is being begun.
 type input struct {
@@ -183,7 +188,11 @@ func (q *queue) run(p part) bool {
 		q.away()
 		q.w.report.warn()
 	}
+	begun := time.Now()
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
+	if quick := time.Since(begun) < quickTime; quick != r.program.quick.Load() {
+		r.program.quick.Store(quick)
+	}
 	clear(buffers)
 	if g.collective {
 		q.back()

@@ -27,7 +27,9 @@
 //
 // One goroutine reads the connection, one a device owns the device's shards; no
 // lock is taken between a dispatched run and the driver, but for a moment where the
-// run has collectives with other workers. While the driver waits in those, another
+// run has collectives with other workers. A lone run that was quick before is begun by
+// the reader in the place of a device's goroutine that sleeps: waking it would take
+// longer than the run. While the driver waits in those, another
 // goroutine takes what the device's queue is told, and begins nothing. Exported methods may be
 // called from any goroutine. Cluster assembly and command lines import it.
 package worker
@@ -283,6 +285,7 @@ func (w *Worker) read() error {
 	for n := 0; ; n++ {
 		// Ends are held back while there is more to begin.
 		if n%32 == 0 || !w.conn.Buffered() {
+			w.posts.leave(true)
 			w.report.rest()
 		} else {
 			w.report.hold()
@@ -310,6 +313,9 @@ func (w *Worker) read() error {
 // take acts on one message. An error means that the controller cannot be
 // understood.
 func (w *Worker) take(kind wire.Kind, payload []byte) error {
+	if kind != wire.KindDispatch {
+		w.posts.leave(false)
+	}
 	switch kind {
 	case wire.KindDispatch:
 		if err := w.dispatch.decode(payload); err != nil {
