@@ -4,7 +4,9 @@ import gc
 import json
 import os
 import re
+import subprocess
 import textwrap
+from pathlib import Path
 
 import fresh
 import jax
@@ -37,6 +39,18 @@ def elf_of_another_machine(path):
     path.write_bytes(head + (1).to_bytes(4, "little") + bytes(40) + bytes(4096))
 
 
+def plugin_of_another_major(path):
+    """Builds a plugin that does nothing but say that it speaks PJRT 7.3."""
+    pjrt = Path(__file__).parent.parent / "device" / "pjrt"
+    said = subprocess.run(
+        [*os.environ.get("CC", "gcc").split(), "-shared", "-fPIC", f"-I{pjrt / 'abi'}", "-DMAJOR=7", "-DMINOR=3"]
+        + ["-o", str(path), str(pjrt / "testdata" / "plugin.c")],
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr
+
+
 @pytest.mark.same_process("names the plugin by the environment of this process")
 @pytest.mark.parametrize(
     "kind, code, said",
@@ -46,6 +60,7 @@ def elf_of_another_machine(path):
         ("cut", "FAILED_PRECONDITION", "not a PJRT plugin|cannot load"),
         ("machine", "FAILED_PRECONDITION", "machine|arch|AArch64|aarch64|x86"),
         ("library", "FAILED_PRECONDITION", "GetPjrtApi"),
+        ("major", "FAILED_PRECONDITION", r"speaks PJRT 7\.3.* this build speaks 0\.x"),
         ("folder", "FAILED_PRECONDITION|INVALID_ARGUMENT", "folder|directory|regular file"),
     ],
 )
@@ -60,6 +75,8 @@ def test_a_plugin_that_cannot_be_used_is_named(tmp_path, kind, code, said):
         elf_of_another_machine(path)
     elif kind == "library":
         path = np._core._multiarray_umath.__file__
+    elif kind == "major":
+        plugin_of_another_major(path)
     elif kind == "folder":
         path.mkdir()
     script = """

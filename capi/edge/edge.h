@@ -124,6 +124,18 @@ typedef struct {
 void pw_memory_init(pw_memory_base* memory);
 void pw_memory_close(pw_memory_base* memory);  // ends the data
 
+// pw_memory_stats answers with what is counted here, and says of all else that it is
+// not known: callers do not always hand in zeros. A limit of 0 is none.
+static inline void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, int64_t in_use, int64_t limit) {
+  const size_t from = offsetof(PJRT_Device_MemoryStats_Args, bytes_in_use);
+  size_t to = args->struct_size < sizeof *args ? args->struct_size : sizeof *args;
+  if (to > from) memset((char*)args + from, 0, to - from);
+  if (PW_COVERS(args, bytes_in_use)) args->bytes_in_use = in_use;
+  if (limit <= 0 || !PW_COVERS(args, bytes_limit_is_set)) return;
+  args->bytes_limit = limit;
+  args->bytes_limit_is_set = true;
+}
+
 // ---- costs ----
 
 // pwGoCost counts what a compiled program costs. The values and their names are

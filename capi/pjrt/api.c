@@ -107,13 +107,10 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   if (code != PJRT_Error_Code_UNIMPLEMENTED || d->index < 0) return err;
   pw_error_free(err);
   // The plugin does not count: the store does.
-  int64_t limit = 0;
+  int64_t in_use = 0, limit = 0;
   PW_COUNT(go_entries, 1);
-  pwGoMemory(d->client->session, d->index, &args->bytes_in_use, &limit);
-  if (limit > 0) {
-    args->bytes_limit = limit;
-    args->bytes_limit_is_set = true;
-  }
+  pwGoMemory(d->client->session, d->index, &in_use, &limit);
+  pw_memory_stats(args, in_use, limit);
   return NULL;
 }
 

@@ -277,7 +277,8 @@ PW_READS(pr, PJRT_Device_AddressableMemories,
 PW_READS(pr, PJRT_Device_DefaultMemory, args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0))
 
 // What this client has there: the worker's own count is not asked for.
-PW_READS(pr, PJRT_Device_MemoryStats, args->bytes_in_use = atomic_load_explicit(&args->device->bytes, memory_order_relaxed))
+PW_READS(pr, PJRT_Device_MemoryStats,
+         pw_memory_stats(args, atomic_load_explicit(&args->device->bytes, memory_order_relaxed), 0))
 
 static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
 

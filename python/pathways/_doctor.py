@@ -161,7 +161,7 @@ def _screen(report: Report) -> list[str]:
     plugin = report.plugin
     row("plugin", plugin.get("path", "none"))
     if plugin:
-        row("", f"{plugin.get('kind', 'unknown')}, chosen because {plugin['why']}" if plugin.get("why") else "")
+        row("", f"{plugin.get('kind', 'unknown')}, chosen: {plugin['why']}" if plugin.get("why") else "")
         row("", "  ".join(filter(None, [_plugin_versions(plugin), f"sha256 {str(plugin.get('sha256', ''))[:16]}"])))
     for index, other in enumerate(report.candidates):
         what = other.get("path") or other.get("kind")
