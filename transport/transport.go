@@ -77,6 +77,7 @@ func Collectives(island uint32) uint64 { return 1<<63 | uint64(island) }
 type Block struct {
 	Data    []byte
 	Release func()
+	Lent    bool // by its sender, whose memory it is: it is not to be written
 }
 
 // Exchange moves blocks between this process and its peers. All methods may be
@@ -113,6 +114,20 @@ type Exchange interface {
 	Self() uint64
 	// Close ends all links; what is under way fails.
 	Close() error
+}
+
+// Lender is an Exchange that can show peers memory of this process, so that its
+// bytes are copied by nobody.
+type Lender interface {
+	// CanLend is nil where a peer can read these bytes where they are, then why it
+	// cannot.
+	CanLend(peer uint64, data []byte) error
+	// Lend is PushBytes of bytes that the peer gets to read where they are: a Block
+	// that is Lent, unless it expects them in memory of its own. Done is called once,
+	// when the peer has released the block, with the error why it never had it, or
+	// when Peers has said that the peer is gone or Close ends the exchange: until
+	// then the bytes stay as they are. They are in a block of this process's pool.
+	Lend(peer uint64, key Key, data []byte, done func(error))
 }
 
 // Dialer makes connections to addresses such as "unix:/run/x" and

@@ -303,6 +303,10 @@ func (c *single) Receive(object uint64, d uint32, size int64, arrived func(trans
 
 func (c *single) Lends(uint32, int64) bool { return false }
 
+func (c *single) CanLend(uint32, []byte) error {
+	return status.New(status.FailedPrecondition, "nothing is lent")
+}
+
 func (c *single) Free(objects []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,11 +14,17 @@
 //
 // # Copies
 //
-// In: one, from where Arrow's buffers are straight into the memory of the worker,
-// which its device may take over where it lies; between hosts the network's besides.
-// Out: what Shard and Chunks give lies in the block that the worker has written. Read
-// copies once more where an array has several parts. Booleans are bits on one side
-// and bytes on the other, which is a copy.
+// In: none, where Arrow's buffers lie in memory that arrowmem has of the session's
+// pool, shared; each shard's elements lie together and begin at a multiple of 64
+// bytes; and the devices are on this host and have its memory. One otherwise, from
+// where Arrow's buffers are straight into the memory of the worker, which its device
+// may take over where it lies; between hosts the network's besides. PutShared makes a
+// copy an error.
+//
+// Out: what Shard and Chunks give lies in the block that the worker has written, or,
+// of an array that was shared, in the memory that it was put from. ShardShared makes
+// a copy an error. Read copies once more where an array has several parts. Booleans
+// are bits on one side and bytes on the other, which is a copy.
 //
 // # Guarantees
 //
@@ -29,8 +35,9 @@
 // # Ownership
 //
 // Arrow data that is put is retained until it has been read, and is not to be
-// changed meanwhile. Arrow data that is given is the caller's to release, also after
-// the session has ended.
+// changed meanwhile: where it is shared, until the array is freed, devices are
+// through with it and what Shard gave of it is released. Arrow data that is given is
+// the caller's to release, also after the session has ended.
 //
 // # Concurrency
 //
@@ -43,10 +50,12 @@ package arrowio
 import (
 	"github.com/apache/arrow/go/v15/arrow"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
+	"github.com/openpathways/pathways/core/status"
 )
 
-// Put brings an Arrow array to devices.
+// Put brings an Arrow array to devices, which share its memory if they can.
 //
 // Errors: INVALID_ARGUMENT for nulls, dictionary encoding, types that are no
 // numbers, data that lies about itself, and a layout that does not fit; those of a
@@ -57,6 +66,18 @@ func Put(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Array, e
 		return nil, err
 	}
 	return put(s, &c, a.Data(), l)
+}
+
+// PutShared is Put without a copy.
+//
+// Errors: those of Put; FAILED_PRECONDITION, which says why, where the array's memory
+// cannot be shared with its devices.
+func PutShared(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Array, error) {
+	var c column
+	if err := readArray(a.Data(), nil, &c); err != nil {
+		return nil, err
+	}
+	return share(s, &c, a.Data(), l)
 }
 
 // PutRecord brings the columns of a record to devices, each with the same layout.
@@ -101,12 +122,35 @@ func free(arrays []Named) {
 	}
 }
 
+// worthSharing is from how many bytes on Put shares memory: a message with the bytes
+// in it is sooner there than one that says where they are and one that gives them back.
+const worthSharing = 16 << 10
+
 // put brings a column to devices.
 func put(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) (*sharded.Array, error) {
+	if len(c.data) > worthSharing {
+		if a, err := share(s, c, data, l); status.CodeOf(err) != status.FailedPrecondition {
+			return a, err
+		}
+	}
 	data.Retain()
 	a, err := s.Put(sharded.PutSpec{DType: c.dtype, Dims: c.dims(), Layout: l, Fill: c.fill, Done: data.Release})
 	if err != nil {
 		data.Release()
+	}
+	return a, err
+}
+
+// share makes an array of a column's memory.
+func share(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) (*sharded.Array, error) {
+	if c.dtype == shape.Pred {
+		return nil, c.fail(status.FailedPrecondition, "has booleans, which are bits in Arrow and bytes on devices: they can only be copied")
+	}
+	data.Retain()
+	a, err := s.Lend(sharded.LendSpec{DType: c.dtype, Dims: c.dims(), Layout: l, At: c.at, Returned: data.Release})
+	if err != nil {
+		data.Release()
+		err = c.wrap(err)
 	}
 	return a, err
 }

@@ -506,7 +506,7 @@ func TestTypeOf(t *testing.T) {
 // come, as long as a slice of it lives.
 func TestWhereItLies(t *testing.T) {
 	r := open(t, 1)
-	in := r.made(arrow.PrimitiveTypes.Float32, 0, 1<<18, 0)
+	in := r.made(arrow.PrimitiveTypes.Float32, 0, 1<<18, 4) // which devices cannot share
 	a, err := Put(r.Session, in, sharded.Rows(0, 1))
 	if err != nil {
 		t.Fatal(err)

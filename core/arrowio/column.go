@@ -31,11 +31,15 @@ type column struct {
 }
 
 func (c *column) refuse(format string, args ...any) error {
+	return c.fail(status.InvalidArgument, format, args...)
+}
+
+func (c *column) fail(code status.Code, format string, args ...any) error {
 	who := "the Arrow data"
 	if c.batch {
 		who = "column '" + c.name + "'"
 	}
-	return status.New(status.InvalidArgument, who+" "+format, args...)
+	return status.New(code, who+" "+format, args...)
 }
 
 // wrap names the column that an error is of.
@@ -260,18 +264,39 @@ func (c *column) strides() []int64 {
 	return strides
 }
 
+// together gives how many elements of a box lie together: those of its dimensions
+// from last on.
+func (c *column) together(size, strides []int64) (run int64, last int) {
+	run, last = 1, len(size)
+	for last > 0 && (strides[last-1] == run || size[last-1] == 1) {
+		last--
+		run *= size[last]
+	}
+	return run, last
+}
+
+// at gives the dense bytes of a box of the array where they lie, nil where they do
+// not lie together. The box is not empty.
+func (c *column) at(start, size []int64) []byte {
+	strides := c.strides()
+	run, last := c.together(size, strides)
+	if last > 0 {
+		return nil
+	}
+	from, element := int64(0), int64(c.dtype.Bits()/8)
+	for d := range start {
+		from += start[d] * strides[d]
+	}
+	return c.data[from*element : (from+run)*element]
+}
+
 // fill writes the dense bytes of a box of the array.
 func (c *column) fill(start, size []int64, dst []byte) {
 	if len(dst) == 0 {
 		return
 	}
 	strides := c.strides()
-	// A run is what lies together: the last dimensions, as long as they are whole.
-	run, last := int64(1), len(size)
-	for last > 0 && (strides[last-1] == run || size[last-1] == 1) {
-		last--
-		run *= size[last]
-	}
+	run, last := c.together(size, strides)
 	element := int64(c.dtype.Bits() / 8)
 	n := run * element
 	runs(start, size, strides, last, func(at int64) {

@@ -78,6 +78,25 @@ func Shard(ctx context.Context, a *sharded.Array, i int, mem memory.Allocator) (
 	return show(t, a.DType(), dims, b, mem)
 }
 
+// ShardShared is Shard without a copy: of an array whose memory this process shares
+// with devices, as PutShared makes, once it is there.
+//
+// Errors: those of Shard; FAILED_PRECONDITION, which says why, for other arrays.
+func ShardShared(ctx context.Context, a *sharded.Array, i int) (arrow.Array, error) {
+	dims := a.ShardDims()
+	t, err := TypeOf(a.DType(), dims)
+	if err != nil {
+		return nil, err
+	}
+	block, err := a.Lent(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	b := arrowmem.Received(block)
+	defer b.Release()
+	return show(t, a.DType(), dims, b, nil)
+}
+
 // Chunks brings an array here whose first dimension alone is cut, a chunk a part,
 // each as Shard gives it.
 //

@@ -49,6 +49,9 @@ type Cluster interface {
 	// long: its worker writes them straight into this process's memory, and there is
 	// enough of it. Fetch is for others.
 	Lends(device uint32, size int64) bool
+	// CanLend is nil where a device can read bytes of this process where they are, see
+	// PutSpec.Lend, then why it cannot: FAILED_PRECONDITION, or UNAVAILABLE.
+	CanLend(device uint32, data []byte) error
 	// Define makes a graph known, to be played as often as is wanted, and gives its
 	// name in the session. It does not wait: what the controller finds wrong with
 	// the graph fails its plays. The programs of its Runs stay loaded until it is
@@ -150,7 +153,13 @@ type PutSpec struct {
 	Memory  string // "" is the devices' default
 	Devices []uint32
 	Fill    func(device uint32, dst []byte, written func(error))
-	Token   uint64
+	// Lend is, instead of Fill, where each device's shard lies in memory of this process,
+	// which stays as it is until Returned is called for the device, once: when its
+	// worker has let go of it, is no more, or the session has ended. Each is such that
+	// CanLend is nil. Returned must not wait; where Put fails it is not called.
+	Lend     func(device uint32) []byte
+	Returned func(device uint32)
+	Token    uint64
 }
 
 // Ended is one operation that has ended, as Notify is told.

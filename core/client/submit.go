@@ -1,6 +1,8 @@
 package client
 
 import (
+	"unsafe"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -153,7 +155,10 @@ func (r *remote) Put(s *PutSpec) error {
 			return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", d, len(r.welcome.Devices)-1)
 		}
 	}
-	put := &putting{left: 1 + len(s.Devices)}
+	put := &putting{left: 1}
+	if s.Lend == nil {
+		put.left += len(s.Devices)
+	}
 	p := pending{token: s.Token, put: put}
 	op, err := r.submit(p, wire.KindPut, func(op uint64) proto.Message {
 		return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
@@ -163,6 +168,10 @@ func (r *remote) Put(s *PutSpec) error {
 	}
 	fill, token := s.Fill, s.Token
 	for _, d := range s.Devices {
+		if s.Lend != nil {
+			r.lend(op, d, s.Lend(d), put, s.Returned)
+			continue
+		}
 		r.exchange.Push(r.welcome.Devices[d].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(d)}, size,
 			func(dst []byte, written func(error)) { fill(d, dst, written) },
 			func(err error) { r.pushed(op, token, put, err) })
@@ -179,25 +188,70 @@ func (r *remote) Put(s *PutSpec) error {
 
 // pushed is the end of one push of a Put.
 func (r *remote) pushed(op, token uint64, put *putting, err error) {
+	r.broke(op, put, err)
+	r.mu.Lock()
+	put.left--
+	last := put.left == 0
+	ended := put.err
+	r.mu.Unlock()
+	if last {
+		r.tell([]Ended{{Token: token, Err: ended}})
+	}
+}
+
+// broke tells the workers of bytes that will not come, which they would wait for.
+func (r *remote) broke(op uint64, put *putting, err error) {
 	r.mu.Lock()
 	_, open := r.pending[op]
 	first := err != nil && put.err == nil
 	if first {
 		put.err = err
 	}
-	put.left--
-	last := put.left == 0
-	ended := put.err
 	r.mu.Unlock()
-	if first && open { // or the workers would wait for bytes that never come
-		if payload, err := proto.Marshal(&wire.Abort{Gang: op, Status: wire.Of(err)}); err == nil {
-			_ = r.conn.Send(wire.KindAbort, payload) // the reader finds out what went wrong
-		}
+	if !first || !open {
+		return
 	}
-	if last {
-		r.tell([]Ended{{Token: token, Err: ended}})
+	if payload, err := proto.Marshal(&wire.Abort{Gang: op, Status: wire.Of(err)}); err == nil {
+		_ = r.conn.Send(wire.KindAbort, payload) // the reader finds out what went wrong
 	}
 }
+
+// lend shows a device's worker where a shard of a Put lies.
+func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, returned func(device uint32)) {
+	worker, key := r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}
+	end := func(err error) {
+		r.broke(op, put, err)
+		returned(device)
+	}
+	if l, ok := r.exchange.(transport.Lender); ok && len(data) > 0 {
+		l.Lend(worker, key, data, end)
+	} else {
+		r.exchange.PushBytes(worker, key, data, end) // of no bytes: CanLend
+	}
+}
+
+// CanLend implements Cluster.
+func (r *remote) CanLend(device uint32, data []byte) error {
+	if int(device) >= len(r.welcome.Devices) {
+		return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	l, ok := r.exchange.(transport.Lender)
+	switch platform := r.welcome.Platform.GetName(); {
+	case platform != "cpu" && platform != "sim":
+		return status.New(status.FailedPrecondition, "devices of the platform %s have memory of their own, into which bytes are copied", platform)
+	case !ok:
+		return status.New(status.FailedPrecondition, "this session cannot lend memory to workers")
+	case uintptr(unsafe.Pointer(unsafe.SliceData(data)))%alignment != 0:
+		return status.New(status.FailedPrecondition, "the bytes begin %d behind a multiple of %d, where devices need arrays to begin", uintptr(unsafe.Pointer(unsafe.SliceData(data)))%alignment, alignment)
+	}
+	return l.CanLend(r.welcome.Devices[device].Worker, data)
+}
+
+// alignment is where arrays begin that devices on the host take over, in bytes.
+const alignment = 64
 
 // Transfer implements Cluster. It sets t.Op.
 func (r *remote) Transfer(t *wire.Transfer, token uint64) error {

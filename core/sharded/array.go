@@ -20,6 +20,7 @@ type Array struct {
 	shard   []int64 // dimensions of each
 	tiled   bool    // layout.Tiles is known
 	made    *future
+	loan    *loan // nil where the session has no memory of its own for it
 	freed   atomic.Bool
 }
 
@@ -47,24 +48,14 @@ const apart = 256 << 10
 // Errors: INVALID_ARGUMENT for a layout that does not fit, and those of a session
 // that is lost.
 func (s *Session) Put(p PutSpec) (*Array, error) {
-	whole := shape.Shape{DType: p.DType, Dims: slices.Clone(p.Dims)}
-	if p.DType.Bits() == 0 || whole.HostBytes() < 0 {
-		return nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type and dimensions that are not negative and fit in memory", whole)
-	}
-	l, err := p.Layout.check(p.Dims, s.Devices())
+	a, spec, err := s.array(p.DType, p.Dims, p.Layout)
 	if err != nil {
 		return nil, err
 	}
-	a := &Array{session: s, object: s.cluster.Objects(1), dtype: p.DType, layout: l, shard: l.shard(p.Dims), tiled: true}
-	spec := &client.PutSpec{Object: a.object, Shape: shape.Shape{DType: a.dtype, Dims: a.shard}}
-	index := make(map[uint32]int, len(l.Devices))
-	for i, d := range l.Devices {
-		spec.Devices = append(spec.Devices, uint32(d))
-		index[uint32(d)] = i
-	}
+	index := a.index()
 	spec.Fill = func(device uint32, dst []byte, written func(error)) {
 		fill := func() {
-			p.Fill(l.start(index[device], a.shard), a.shard, dst)
+			p.Fill(a.layout.start(index[device], a.shard), a.shard, dst)
 			written(nil)
 		}
 		if len(dst) < apart {
@@ -79,6 +70,33 @@ func (s *Session) Put(p PutSpec) (*Array, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// array begins an array that is brought to devices.
+func (s *Session) array(dtype shape.DType, dims []int64, layout Layout) (*Array, *client.PutSpec, error) {
+	whole := shape.Shape{DType: dtype, Dims: slices.Clone(dims)}
+	if dtype.Bits() == 0 || whole.HostBytes() < 0 {
+		return nil, nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type and dimensions that are not negative and fit in memory", whole)
+	}
+	l, err := layout.check(dims, s.Devices())
+	if err != nil {
+		return nil, nil, err
+	}
+	a := &Array{session: s, object: s.cluster.Objects(1), dtype: dtype, layout: l, shard: l.shard(dims), tiled: true}
+	spec := &client.PutSpec{Object: a.object, Shape: shape.Shape{DType: dtype, Dims: a.shard}}
+	for _, d := range l.Devices {
+		spec.Devices = append(spec.Devices, uint32(d))
+	}
+	return a, spec, nil
+}
+
+// index is which shard is a device's.
+func (a *Array) index() map[uint32]int {
+	index := make(map[uint32]int, len(a.layout.Devices))
+	for i, d := range a.layout.Devices {
+		index[uint32(d)] = i
+	}
+	return index
 }
 
 // DType is the type of the array's elements.
@@ -143,17 +161,31 @@ func (a *Array) usable(s *Session) error {
 	return nil
 }
 
+// has refuses a shard that there is not.
+func (a *Array) has(i int) error {
+	if err := a.usable(a.session); err != nil {
+		return err
+	}
+	if i < 0 || i >= a.Shards() {
+		return status.New(status.InvalidArgument, "there is no shard %d: the array has %d, from 0", i, a.Shards())
+	}
+	return nil
+}
+
 // Shard brings a shard's dense bytes here: a block that is the caller's until it is
-// released.
+// released, and is not to be written. Of an array that was lent it is the memory that
+// was lent; Wait first to have it for sure.
 //
 // Errors: why the array failed; INVALID_ARGUMENT for a shard that there is not,
 // FAILED_PRECONDITION after Free, CANCELLED where ctx ends first.
 func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
-	if err := a.usable(a.session); err != nil {
+	if err := a.has(i); err != nil {
 		return transport.Block{}, err
 	}
-	if i < 0 || i >= a.Shards() {
-		return transport.Block{}, status.New(status.InvalidArgument, "there is no shard %d: the array has %d, from 0", i, a.Shards())
+	if a.made.ready() {
+		if b, err := a.lent(i); err == nil {
+			return b, nil
+		}
 	}
 	type arrival struct {
 		block transport.Block

@@ -39,7 +39,8 @@ type Session struct {
 	mu    sync.Mutex // guards the rest
 	token uint64
 	ends  map[uint64]*future // under way
-	none  sync.Cond          // is
+	loans int                // shards in lent memory that devices have
+	none  sync.Cond          // is, of ends or of loans
 }
 
 // future is an operation that ends.
@@ -101,12 +102,12 @@ func (s *Session) Pool() *shm.Pool { return s.pool }
 func (s *Session) Lost() error { return s.cluster.Lost() }
 
 // Close ends the session: all its arrays go, and what is under way fails. When it
-// returns, nothing reads what was to be put any more.
+// returns, nothing reads what was to be put any more, and no device what was lent.
 func (s *Session) Close() error {
 	err := s.cluster.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.ends) > 0 {
+	for len(s.ends) > 0 || s.loans > 0 {
 		s.none.Wait()
 	}
 	return err
@@ -133,9 +134,15 @@ func (s *Session) undo(token uint64) {
 // forget takes an operation out of those under way. The caller holds mu.
 func (s *Session) forget(token uint64) {
 	delete(s.ends, token)
-	if len(s.ends) == 0 {
-		s.none.Broadcast()
-	}
+	s.none.Broadcast()
+}
+
+// lent counts shards that devices read in memory of this process.
+func (s *Session) lent(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loans += n
+	s.none.Broadcast()
 }
 
 // ended is the session's client.Notify.
@@ -155,6 +162,16 @@ func (s *Session) ended(batch []client.Ended) {
 		s.mu.Lock()
 		s.forget(e.Token)
 		s.mu.Unlock()
+	}
+}
+
+// ready says that the operation has ended well.
+func (f *future) ready() bool {
+	select {
+	case <-f.done:
+		return f.err == nil
+	default:
+		return false
 	}
 }
 

@@ -21,9 +21,11 @@ import (
 // The protocols this process speaks. A line a step, with its date:
 //
 //	1  2026-11-21  the first
+//	2  2026-11-22  links between processes can lend memory
 const (
-	ProtocolMin = 1
-	ProtocolMax = 1
+	ProtocolMin  = 1
+	ProtocolMax  = 2
+	ProtocolLend = 2 // the first that lends
 )
 
 // Kind is what a frame holds.

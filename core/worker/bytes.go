@@ -119,6 +119,9 @@ var errFreed = status.New(status.FailedPrecondition, "the array was freed before
 // fromHost gives a block to the driver, which lets go of it by itself.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy, Done: b.Release}
+	if b.Lent {
+		h.Semantics = device.ZeroCopy // another process's
+	}
 	buf, err := q.w.driver.FromHost(h)
 	if err != nil {
 		b.Release()

@@ -12,6 +12,10 @@
 // Expect names its own memory, there is a second one, out of the block. Over TCP
 // the bytes come in chunks over several streams, straight into their destination.
 //
+// A block that is lent is named where it lies in shared memory of its sender, which
+// the receiver maps to read, and gives back when it likes. Where a link breaks, what
+// is lent over it stays the peer's until the controller says that the peer has gone.
+//
 // Each block ends with two messages: the sender's, that the bytes are there or
 // never will be, and the receiver's, that they were taken or will not be. Until the
 // first, the sender may write; until the second, it waits. Each side says its own
@@ -119,6 +123,9 @@ type Exchange struct {
 	links    map[[tokenSize]byte]*link // that may get streams
 	closed   error
 	why      error // it is closed, set before
+
+	stranding sync.Mutex
+	stranded  []*outgoing // lent to peers whose links broke
 }
 
 // New makes an exchange and begins to accept links.
@@ -244,6 +251,7 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 			err = status.New(status.Unavailable, "%s has gone", p.name())
 		}
 		p.lose(err)
+		x.giveBack(func(t *outgoing) bool { return t.to == number })
 	}
 }
 
@@ -299,6 +307,7 @@ func (x *Exchange) Close() error {
 	for _, p := range x.all() {
 		p.lose(x.closed)
 	}
+	x.giveBack(func(*outgoing) bool { return true })
 	for _, l := range x.config.Listeners {
 		l.Close()
 	}

@@ -210,6 +210,20 @@ func TestHostile(t *testing.T) {
 		{"less memory than it says", "unix", func(t *testing.T, h *hostile, _ string) {
 			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 8192), memory(t, 4096, true))
 		}},
+		{"memory to read that could be cut short", "unix", func(t *testing.T, h *hostile, _ string) {
+			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, false))
+		}},
+		{"the end of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindHide, []byte{1, 0, 0, 0}) }},
+		{"a block of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0)) }},
+		{"a block beyond memory it shows", "unix", func(t *testing.T, h *hostile, _ string) {
+			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
+			h.send(kindLend, lendFrame(1, key(1, 1), 4096, 1, 1))
+		}},
+		{"a lent block taken back as if it had been taken", "unix", func(t *testing.T, h *hostile, _ string) {
+			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
+			h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
+			h.send(kindWritten, numbers(nil, 1))
+		}},
 		{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindUnmap, []byte{1, 0, 0, 0}) }},
 		{"a file that nothing speaks of", "unix", func(t *testing.T, h *hostile, _ string) {
 			for range 100 {
@@ -559,6 +573,8 @@ func FuzzLink(f *testing.F) {
 	f.Add(frame(kindCredit, numbers(nil, 1)), []byte{})
 	f.Add(frame(kindGoodbye, withStatus(nil, nil)), []byte{})
 	f.Add(frame(kindSegment, segmentFrame(1, 4096)), []byte{})
+	f.Add(frame(kindShow, segmentFrame(1, 4096)), []byte{})
+	f.Add(frame(kindLend, lendFrame(1, transport.Key{}, 64, 1, 0)), []byte{})
 	type place struct {
 		x, neighbour *Exchange
 		address      string

@@ -16,6 +16,7 @@ type incoming struct {
 	eager bool
 	quiet bool   // no answer is wanted
 	data  []byte // of an eager block that waits to be expected
+	lent  *lent  // where the peer shows the bytes
 
 	expected *match.Expected
 	told     bool       // Arrived was, or will be, called
@@ -111,6 +112,8 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 		t.settle()
 	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
 		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(), t.size, t.link.x.config.Self, e.Size))
+	case t.lent != nil:
+		return t.borrow()
 	case t.eager && e.Into != nil:
 		move(e.Into, t.data)
 		t.data, t.copied = nil, true
@@ -133,6 +136,10 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 // memory gets memory for a block. It is called without the lock.
 func (t *incoming) memory() {
 	p := t.link.peer
+	if t.lent != nil {
+		t.copyLent()
+		return
+	}
 	arena := t.link.x.arena
 	if t.link.shared && !t.eager {
 		arena = t.link.arena
@@ -185,17 +192,22 @@ func (t *incoming) grant(segment uint32, offset int64) {
 // onFinal is told that the bytes of a block were sent, or never will be.
 func (l *link) onFinal(n uint64, why error) (then func(), err error) {
 	t := l.incoming[n]
+	if t != nil && t.lent != nil && why == nil && t.taken { // the answer to the answer
+		t.final = true
+		t.settle()
+		return nil, nil
+	}
 	if t == nil || t.final || why == nil && !t.granted {
 		return nil, wrong("the end of block %d, which had not begun", n)
 	}
 	t.final = true
-	if t.err == nil && why != nil {
+	if t.err == nil && why != nil && !t.told {
 		t.err = why
 		if t.expected == nil {
 			l.lay(t)
 		}
 	}
-	if t.err == nil && l.shared {
+	if t.err == nil && l.shared && t.lent == nil {
 		return t.arrived(), nil
 	}
 	t.settle()
@@ -259,6 +271,9 @@ func (t *incoming) answer() {
 }
 
 func (t *incoming) fail(err error) {
+	if t.lent != nil && t.told {
+		return // it is whoever's that has it
+	}
 	if t.err == nil {
 		t.err = err
 	}
@@ -274,6 +289,9 @@ func (t *incoming) settle() {
 	}
 	if t.writing > 0 || t.err == nil && !t.copied {
 		return
+	}
+	if t.lent != nil {
+		t.lent.done()
 	}
 	if !t.taken {
 		t.taken = true

@@ -29,6 +29,9 @@ type link struct {
 	credit   int64                   // bytes of eager blocks that may be sent
 	quiet    int64                   // of those that went without asking for an answer
 	segments map[uint32]*shm.Mapping // the peer's memory here
+	lends    bool                    // the peer knows what lending is
+	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
+	last     uint32                  // number given to one
 	frame    []byte                  // for eager blocks
 	strands  []net.Conn              // that long blocks go over, where it is not shared
 	sending  []*outgoing             // with bytes for the strands, in turns
@@ -37,17 +40,18 @@ type link struct {
 
 	// What the peer pushes.
 	incoming  map[uint64]*incoming
-	held      int64           // bytes of eager blocks whose credit has not gone back
-	owed      int64           // of those, quiet ones that were taken
-	announced map[uint32]bool // segments that the peer has
-	failed    []*incoming     // failed offers that nobody expected: a ring
-	oldest    int             // of failed, once it is full
+	held      int64                   // bytes of eager blocks whose credit has not gone back
+	owed      int64                   // of those, quiet ones that were taken
+	announced map[uint32]bool         // segments that the peer has
+	views     map[uint32]*shm.Mapping // the peer's memory that it lends from
+	failed    []*incoming             // failed offers that nobody expected: a ring
+	oldest    int                     // of failed, once it is full
 }
 
-func newLink(p *peer, conn *stream.Conn) *link {
-	l := &link{x: p.x, peer: p, conn: conn, shared: conn.PassesFiles(), credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
-		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{},
-		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}}
+func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
+	l := &link{x: p.x, peer: p, conn: conn, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend, credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
+		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{}, shown: map[*shm.Segment]uint32{},
+		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}, views: map[uint32]*shm.Mapping{}}
 	l.more.L = &p.mu
 	if l.shared {
 		l.arena = l.x.pool.Arena(fmt.Sprintf("blocks from process %d", p.number), true, l.dropped)
@@ -108,6 +112,10 @@ func (l *link) lose(err error) {
 		l.arena.Close(err) // before blocks are released: nobody gets them
 	}
 	for _, t := range l.outgoing {
+		if t.lent {
+			t.strand(err)
+			continue
+		}
 		t.final, t.taken = true, true
 		t.fail(err)
 	}
@@ -119,6 +127,10 @@ func (l *link) lose(err error) {
 		m.Close()
 	}
 	clear(l.segments)
+	for _, m := range l.views { // what is lent from them stays
+		m.Close()
+	}
+	clear(l.views)
 	l.failed = nil
 	for _, s := range l.strands {
 		s.Close()
@@ -161,11 +173,25 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 	case kind == kindSegment:
 		number, size := r.u32(), r.size()
 		if r.end() {
-			err = l.onSegment(number, size, l.conn.File())
+			err = mapSegment(l.segments, number, size, l.conn.File(), shm.Map)
 		}
-	case kind == kindUnmap:
+	case kind == kindUnmap || kind == kindHide:
+		segments := l.segments
+		if kind == kindHide {
+			segments = l.views
+		}
 		if number := r.u32(); r.end() {
-			err = l.onUnmap(number)
+			err = unmapSegment(segments, number)
+		}
+	case kind == kindShow:
+		number, size := r.u32(), r.size()
+		if r.end() {
+			err = mapSegment(l.views, number, size, l.conn.File(), shm.MapToRead)
+		}
+	case kind == kindLend:
+		n, key, size, segment, offset := r.u64(), r.key(), r.size(), r.u32(), r.size()
+		if r.end() {
+			then, err = l.onLend(n, key, size, segment, offset)
 		}
 	case kind == kindGrant:
 		n, segment, offset := r.u64(), r.u32(), r.size()
@@ -208,27 +234,28 @@ func wrong(format string, args ...any) error {
 	return status.New(status.InvalidArgument, "it sent "+format, args...)
 }
 
-func (l *link) onSegment(number uint32, size int64, file *os.File) error {
+// mapSegment adds memory of the peer to what is mapped here.
+func mapSegment(segments map[uint32]*shm.Mapping, number uint32, size int64, file *os.File, open func(*os.File, int64) (*shm.Mapping, error)) error {
 	switch {
 	case file == nil:
 		return wrong("shared memory without a file")
-	case number == 0 || l.segments[number] != nil || len(l.segments) >= maxShared:
+	case number == 0 || segments[number] != nil || len(segments) >= maxShared:
 		file.Close()
-		return wrong("shared memory number %d, with %d others", number, len(l.segments))
+		return wrong("shared memory number %d, with %d others", number, len(segments))
 	}
-	m, err := shm.Map(file, size)
+	m, err := open(file, size)
 	if err == nil {
-		l.segments[number] = m
+		segments[number] = m
 	}
 	return err
 }
 
-func (l *link) onUnmap(number uint32) error {
-	m := l.segments[number]
+func unmapSegment(segments map[uint32]*shm.Mapping, number uint32) error {
+	m := segments[number]
 	if m == nil {
 		return wrong("the end of shared memory %d, which it did not share", number)
 	}
-	delete(l.segments, number)
+	delete(segments, number)
 	m.Close()
 	return nil
 }

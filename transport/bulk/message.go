@@ -28,6 +28,10 @@ const (
 	kindCredit  // bytes of quiet blocks that were taken
 	// From either.
 	kindGoodbye // status: the process ends, and why, where that is not its own will; what breaks from here on was not lost
+	// From who pushes, since protocol 2.
+	kindShow // number, size; a file comes with it: memory that blocks are lent from
+	kindHide // number
+	kindLend // n, key, size, segment's number, offset
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.
@@ -125,6 +129,11 @@ func offerFrame(b []byte, n uint64, key transport.Key, size int64) []byte {
 func grantFrame(b []byte, n uint64, segment uint32, offset int64) []byte {
 	b = numbers(b, n)
 	return numbers(binary.LittleEndian.AppendUint32(b, segment), uint64(offset))
+}
+
+func lendFrame(n uint64, key transport.Key, size int64, segment uint32, offset int64) []byte {
+	b := binary.LittleEndian.AppendUint32(offerFrame(nil, n, key, size), segment)
+	return numbers(b, uint64(offset))
 }
 
 func segmentFrame(number uint32, size int64) []byte {

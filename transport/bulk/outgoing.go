@@ -17,6 +17,7 @@ type outgoing struct {
 	fill func(dst []byte, written func(error))
 	done func(error) // nil once it was called
 	kept bool        // data is a copy
+	lend bool        // data is to be shown
 
 	peer    *peer
 	link    *link // nil until there is one, as all below
@@ -24,6 +25,7 @@ type outgoing struct {
 	offered bool // the peer knows of it
 	eager   bool // goes without being asked for
 	granted bool
+	lent    bool // the peer can read data where it is
 	writing bool // fill, a copy or a strand has the bytes; nothing is told till then
 	final   bool // this side has said its last
 	taken   bool // the peer has
@@ -65,7 +67,7 @@ func (l *link) submit(t *outgoing) (fill bool) {
 		return false
 	}
 	l.number++
-	if t.done == nil && t.fill == nil && t.err == nil && t.size <= eagerSize && l.credit >= eagerUse(t.size) {
+	if t.done == nil && t.fill == nil && !t.lend && t.err == nil && t.size <= eagerSize && l.credit >= eagerUse(t.size) {
 		l.credit -= eagerUse(t.size)
 		l.quiet += eagerUse(t.size)
 		l.post(kindQuiet, eagerFrame(l.frame[:0], l.number, t.key, t.data))
@@ -76,6 +78,8 @@ func (l *link) submit(t *outgoing) (fill bool) {
 	switch {
 	case t.err != nil:
 		t.settle()
+	case t.lend:
+		t.show()
 	case t.size <= eagerSize && l.credit >= eagerUse(t.size):
 		l.credit -= eagerUse(t.size)
 		t.eager = true
@@ -184,6 +188,10 @@ func (t *outgoing) settle() {
 	if t.writing {
 		return
 	}
+	if t.lent {
+		t.settleLent()
+		return
+	}
 	if t.err != nil && !t.final {
 		if t.eager {
 			t.eager = false
@@ -210,7 +218,7 @@ func (t *outgoing) settle() {
 // onGrant is told of memory for a block.
 func (l *link) onGrant(n uint64, segment uint32, offset int64) (then func(), err error) {
 	t := l.outgoing[n]
-	if t == nil || t.eager || t.granted || t.taken {
+	if t == nil || t.eager || t.granted || t.taken || t.lent {
 		return nil, wrong("memory for block %d, which does not wait for it", n)
 	}
 	t.granted = true
@@ -255,7 +263,7 @@ func (l *link) onTaken(n uint64, why error) error {
 	switch {
 	case t == nil || t.taken || !t.offered:
 		return wrong("an answer to block %d, which was not asked", n)
-	case why == nil && !t.final:
+	case why == nil && !t.final && !t.lent:
 		return wrong("thanks for block %d, which it does not have", n)
 	}
 	t.taken = true

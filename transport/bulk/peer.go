@@ -174,14 +174,14 @@ func (p *peer) reach(process *wire.Process) error {
 			if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
 				continue
 			}
-			conn, _, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
+			conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
 			if err != nil {
 				if failed == nil || ctx.Err() == nil {
 					failed = err
 				}
 				continue
 			}
-			l := newLink(p, conn)
+			l := newLink(p, conn, welcome.Protocol)
 			l.address = address
 			rand.Read(l.token[:])
 			conn.TakeFiles() // one may come right behind the answer
@@ -366,7 +366,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	case len(payload) != tokenSize || kind != kindLink && kind != kindStream:
 		return status.New(status.InvalidArgument, "a link began with a message of kind %d and %d bytes", kind, len(payload))
 	case kind == kindLink:
-		l := newLink(p, conn)
+		l := newLink(p, conn, in.Protocol)
 		copy(l.token[:], payload)
 		x.mu.Lock()
 		taken := x.links[l.token] != nil

@@ -54,7 +54,8 @@ type transfer struct {
 	from, to *Exchange
 	key      transport.Key
 	size     int64
-	data     []byte // of PushBytes
+	data     []byte // of PushBytes and Lend
+	lend     bool
 	fill     func(dst []byte, written func(error))
 	done     func(error)
 
@@ -102,6 +103,22 @@ func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done f
 	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, done: done})
 }
 
+var _ transport.Lender = (*Exchange)(nil)
+
+// CanLend implements transport.Lender: all memory is this process's.
+func (x *Exchange) CanLend(peer uint64, _ []byte) error {
+	if x.hub.find(peer) == nil {
+		return status.New(status.Unavailable, "%s is not there", x.name(peer))
+	}
+	return nil
+}
+
+// Lend implements transport.Lender. What is lent is read in this process: until it is
+// released, whoever has gone or closed.
+func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(error)) {
+	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, lend: true, done: done})
+}
+
 func (x *Exchange) push(peer uint64, t *transfer) {
 	if err := x.table.Refused(peer, t.key); err != nil {
 		done := t.done
@@ -122,12 +139,12 @@ func (x *Exchange) push(peer uint64, t *transfer) {
 	if x.hub.Delay != nil {
 		time.AfterFunc(x.hub.Delay(x.self, peer), t.arrive)
 	} else {
-		t.show()
+		t.offered()
 	}
 }
 
-// show offers a transfer that may have been failed.
-func (t *transfer) show() {
+// offered offers a transfer that may have been failed.
+func (t *transfer) offered() {
 	t.offer()
 	// Fail may have come before the offer was in the table.
 	if err := t.from.table.Refused(t.to.self, t.key); err != nil {
@@ -145,7 +162,7 @@ func (t *transfer) arrive() {
 		return
 	}
 	h.mu.Unlock()
-	t.show()
+	t.offered()
 }
 
 // Cut cuts a process off: nobody hears of its blocks, and it of nobody's, until
@@ -212,6 +229,8 @@ func (t *transfer) begin(e *match.Expected) {
 		t.fail(status.New(status.InvalidArgument, "process %d sends %d bytes where process %d expects %d", t.from.self, t.size, t.to.self, e.Size))
 	case e.Into != nil:
 		t.write(e.Into)
+	case t.lend:
+		t.show()
 	default:
 		t.to.arena.Get(int(t.size), func(b *shm.Block, err error) {
 			if err != nil {
@@ -229,6 +248,21 @@ func (t *transfer) begin(e *match.Expected) {
 			t.write(b.Data)
 		})
 	}
+}
+
+// show gives the receiver the sender's memory.
+func (t *transfer) show() {
+	t.mu.Lock()
+	if t.ended {
+		t.mu.Unlock()
+		return
+	}
+	t.ended = true
+	t.mu.Unlock()
+	t.from.untrack(t)
+	t.to.untrack(t)
+	release := sync.OnceFunc(func() { t.from.calls.Do(func() { t.done(nil) }) })
+	t.to.calls.Do(func() { t.expected.Arrived(transport.Block{Data: t.data, Release: release, Lent: true}, nil) })
 }
 
 // write has the sender fill memory.

@@ -33,6 +33,11 @@ func TestExchange(t *testing.T) {
 	transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World { return world(t, n) })
 }
 
+func TestLending(t *testing.T) {
+	transporttest.Lending(t, func(t *testing.T, n int) transporttest.World { return world(t, n) },
+		func(_, size int) []byte { return make([]byte, size) })
+}
+
 func BenchmarkExchange(b *testing.B) {
 	transporttest.ExchangeBench(b, func(b *testing.B, n int) transporttest.World { return world(b, n) })
 }

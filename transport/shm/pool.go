@@ -24,6 +24,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
 )
@@ -48,8 +49,8 @@ type Pool struct {
 	config Config
 
 	mu      sync.Mutex
-	mapped  int64            // bytes of segments, with those being made
-	count   int              // segments
+	mapped  int64 // bytes of segments, with those being made
+	all     map[*Segment]struct{}
 	used    map[string]int64 // bytes of blocks by purpose, as they were asked for
 	waiting []*want          // in the order of asking
 	round   uint64           // of serve
@@ -111,7 +112,7 @@ func NewPool(config Config) *Pool {
 	if config.Idle == 0 {
 		config.Idle = 10 * time.Second
 	}
-	return &Pool{config: config, used: map[string]int64{}}
+	return &Pool{config: config, all: map[*Segment]struct{}{}, used: map[string]int64{}}
 }
 
 // Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose.
@@ -131,7 +132,7 @@ func (p *Pool) Stats() Stats {
 			s.Used[purpose] = n
 		}
 	}
-	s.Segments = p.count
+	s.Segments = len(p.all)
 	return s
 }
 
@@ -147,6 +148,21 @@ func (p *Pool) Keeps(size int64) bool {
 		size += used
 	}
 	return size <= p.config.Limit/keepAtMost
+}
+
+// Find gives the shared segment that bytes lie in, and where; nil where they lie in
+// none. Their block is not to be released meanwhile.
+func (p *Pool) Find(data []byte) (*Segment, int64) {
+	at, size := uintptr(unsafe.Pointer(unsafe.SliceData(data))), int64(len(data))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.all {
+		begin := uintptr(unsafe.Pointer(unsafe.SliceData(s.data)))
+		if s.File != nil && at >= begin && at-begin <= uintptr(s.Size-size) && size <= s.Size {
+			return s, int64(at - begin)
+		}
+	}
+	return nil, 0
 }
 
 // Arena makes an arena. Dropped, where it is not nil, is told of each shared
@@ -245,7 +261,7 @@ func (a *Arena) Make(size int) (*Block, error) {
 	var b *Block
 	if err == nil {
 		a.segments = append(a.segments, s)
-		p.count++
+		p.all[s] = struct{}{}
 		if b = a.take(size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
@@ -430,7 +446,7 @@ func (p *Pool) grow(w *want, size int64, number uint32) {
 	}
 	if err == nil {
 		a.segments = append(a.segments, s)
-		p.count++
+		p.all[s] = struct{}{}
 		if b = a.take(w.size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
@@ -548,7 +564,7 @@ func (p *Pool) remove(s *Segment) {
 			a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool { return l.segment == s })
 		}
 	}
-	p.count--
+	delete(p.all, s)
 	p.mapped -= s.Size
 	a.mapped -= s.Size
 	s.told = a.closed == nil && a.dropped != nil && a.shared
@@ -558,6 +574,9 @@ func unmap(gone []*Segment) {
 	for _, s := range gone {
 		if s.told {
 			s.arena.dropped(s)
+		}
+		for _, f := range s.then {
+			f()
 		}
 		s.unmap()
 	}

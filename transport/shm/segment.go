@@ -24,6 +24,22 @@ type Segment struct {
 	live  int      // blocks
 	since time.Time
 	told  bool
+	then  []func()
+}
+
+// Then has f called when the segment goes back to the system, at once if it has. It
+// may come from under any lock.
+func (s *Segment) Then(f func()) {
+	p := s.arena.pool
+	p.mu.Lock()
+	_, there := p.all[s]
+	if there {
+		s.then = append(s.then, f)
+	}
+	p.mu.Unlock()
+	if !there {
+		f()
+	}
 }
 
 // extent is a run of free pages.
@@ -53,7 +69,7 @@ func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 			return nil, failed("sealing", err)
 		}
 	}
-	s.data, err = mapped(fd, size, flags)
+	s.data, err = mapped(fd, size, flags, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
 	if err != nil {
 		if s.File != nil {
 			s.File.Close()
@@ -63,14 +79,14 @@ func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 	return s, nil
 }
 
-// mapped maps memory and touches it, so that no later write faults.
-func mapped(fd int, size int64, flags int) ([]byte, error) {
-	data, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+// mapped maps memory and touches it, so that no later use faults.
+func mapped(fd int, size int64, flags, may, populate int) ([]byte, error) {
+	data, err := unix.Mmap(fd, 0, int(size), may, flags)
 	if err != nil {
 		return nil, err
 	}
 	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // a hint
-	if err := unix.Madvise(data, unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL {
+	if err := unix.Madvise(data, populate); err != nil && err != unix.EINVAL {
 		_ = unix.Munmap(data)
 		return nil, err
 	} // EINVAL: a kernel before 5.14; pages come when they are touched
@@ -125,13 +141,22 @@ func (s *Segment) give(offset, length int64) {
 type Mapping struct {
 	mu    sync.Mutex
 	data  []byte
-	users int  // writes under way
+	users int  // of its pieces
 	gone  bool // unmap when there are none
 }
 
-// Map maps the file of a peer's segment, which it closes. A file that the peer
-// could cut short, so that writing would crash this process, is refused.
+// Map maps the file of a peer's segment to be written, and closes it. A file that
+// the peer could cut short, so that writing would crash this process, is refused.
 func Map(file *os.File, size int64) (*Mapping, error) {
+	return mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
+}
+
+// MapToRead is Map of a segment that is only to be read: writing to it is a fault.
+func MapToRead(file *os.File, size int64) (*Mapping, error) {
+	return mapFile(file, size, unix.PROT_READ, unix.MADV_POPULATE_READ)
+}
+
+func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	defer file.Close()
 	fd := int(file.Fd())
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -142,14 +167,14 @@ func Map(file *os.File, size int64) (*Mapping, error) {
 	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {
 		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and said it were %d", info.Size, size)
 	}
-	data, err := mapped(fd, size, unix.MAP_SHARED)
+	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate)
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "%d bytes of a peer's memory could not be mapped: %w", size, err)
 	}
 	return &Mapping{data: data}, nil
 }
 
-// Use gives a piece of the segment to write to until done is called.
+// Use gives a piece of the segment, which stays until done is called.
 func (m *Mapping) Use(offset, size int64) (_ []byte, done func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +195,7 @@ func (m *Mapping) done() {
 	}
 }
 
-// Close unmaps the segment when nothing writes to it any more.
+// Close unmaps the segment when nobody uses it any more.
 func (m *Mapping) Close() {
 	m.mu.Lock()
 	last := !m.gone && m.users == 0

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,12 @@ func TestMain(m *testing.M) {
 	case "example":
 		main()
 		os.Exit(0)
+	case "sharing":
+		if err := sharing(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -48,26 +55,31 @@ func TestExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	for _, name := range []string{"pathways", "example"} {
+	for _, name := range []string{"pathways", "example", "sharing"} {
 		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	run := func(t *testing.T, workers, devices, name, want string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		up := exec.CommandContext(ctx, filepath.Join(folder, "pathways"), "up", "--dir", filepath.Join(folder, name+workers),
+			"--workers", workers, "--devices", devices, "--", filepath.Join(folder, name))
+		var said bytes.Buffer
+		up.Stderr = &said
+		got, err := up.Output()
+		if err != nil || string(got) != want {
+			t.Errorf("%v: %q, expected %q\n%s", err, got, want, &said)
+		}
+	}
 	const want = "1000 rows on 4 devices: total 124792, and 124792 by hand\n"
 	for _, shape := range [][2]string{{"1", "4"}, {"2", "2"}, {"4", "1"}} {
-		t.Run(shape[0]+" workers", func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			up := exec.CommandContext(ctx, filepath.Join(folder, "pathways"), "up", "--dir", filepath.Join(folder, shape[0]),
-				"--workers", shape[0], "--devices", shape[1], "--", filepath.Join(folder, "example"))
-			var said bytes.Buffer
-			up.Stderr = &said
-			got, err := up.Output()
-			if err != nil || string(got) != want {
-				t.Errorf("%v: %q, expected %q\n%s", err, got, want, &said)
-			}
-		})
+		t.Run(shape[0]+" workers", func(t *testing.T) { run(t, shape[0], shape[1], "example", want) })
 	}
+	t.Run("shared memory", func(t *testing.T) {
+		run(t, "2", "2", "sharing", "the device saw 1000000, the same memory is true, the result: "+
+			"the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a copy here\n")
+	})
 	alone := exec.Command(filepath.Join(folder, "example"))
 	alone.Env = append(os.Environ(), "PATHWAYS_ADDRESS=")
 	if out, err := alone.CombinedOutput(); err == nil || !strings.Contains(string(out), "set PATHWAYS_ADDRESS") {

@@ -226,3 +226,40 @@ func TestPutIsOneCopy(t *testing.T) {
 	}
 	a.Free()
 }
+
+// What is lent is the memory that the device has.
+func TestLentIsNoCopy(t *testing.T) {
+	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
+	l, err := cluster.InProcess{Drivers: []device.Driver{d}, Lease: -1}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	s := shardedOf(t, &rig{t: t, Local: l}, "client")
+	mem := arrowmem.New(s.Pool(), "arrow", true)
+	bytes := mem.Allocate(1 << 21)
+	returned := make(chan struct{})
+	a, err := s.Lend(sharded.LendSpec{DType: shape.U8, Dims: []int64{1 << 21}, Layout: sharded.Rows(0, 1),
+		At:       func(start, size []int64) []byte { return bytes[start[0]:][:size[0]] },
+		Returned: func() { close(returned) }})
+	if err == nil {
+		err = a.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		at := &bytes[i<<20]
+		b, err := a.Lent(t.Context(), i)
+		if err != nil || !d.lies[at] || unsafe.SliceData(b.Data) != at {
+			t.Errorf("memory at %p was lent, the device has %v and the reader %p, %v", at, d.lies, unsafe.SliceData(b.Data), err)
+		}
+		b.Release()
+	}
+	a.Free()
+	<-returned
+	mem.Free(bytes)
+	if err := mem.Close(); err != nil {
+		t.Error(err)
+	}
+}

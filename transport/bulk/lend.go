@@ -1,0 +1,191 @@
+package bulk
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+var _ transport.Lender = (*Exchange)(nil)
+
+// CanLend implements transport.Lender.
+func (x *Exchange) CanLend(peer uint64, data []byte) error {
+	p, err := x.find(peer, false)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	old := p.out != nil && p.out.shared && !p.out.lends
+	p.mu.Unlock()
+	switch {
+	case old:
+		return status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", p.name())
+	case !p.shares():
+		return status.New(status.FailedPrecondition, "%s is not on this host, or not there: it cannot read this process's memory", p.name())
+	}
+	if s, _ := x.pool.Find(data); s == nil {
+		return errNotShared
+	}
+	return nil
+}
+
+var errNotShared = status.New(status.FailedPrecondition, "the bytes do not lie in shared memory of this process's pool, which others on this host can read")
+
+// Lend implements transport.Lender.
+func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(error)) {
+	x.push(&outgoing{to: peer, key: key, size: int64(len(data)), data: data, lend: true, done: done})
+}
+
+// show lends a block. The peer's mu is held, as in all below.
+func (t *outgoing) show() {
+	l := t.link
+	s, offset := l.x.pool.Find(t.data)
+	switch {
+	case !l.shared:
+		t.err = status.New(status.FailedPrecondition, "%s is not on this host: it cannot read this process's memory", l.peer.title())
+	case !l.lends:
+		t.err = status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", l.peer.title())
+	case s == nil:
+		t.err = errNotShared
+	case l.shown[s] == 0:
+		if t.err = l.conn.PostFile(kindShow, segmentFrame(l.last+1, s.Size), s.File); t.err == nil {
+			l.last++
+			l.shown[s] = l.last
+			s.Then(func() { l.hide(s) })
+		}
+	}
+	if t.err != nil {
+		t.settle() // the peer hears of it
+		return
+	}
+	t.offered, t.lent = true, true
+	l.post(kindLend, lendFrame(t.n, t.key, t.size, l.shown[s], offset))
+	l.reach()
+}
+
+// hide tells the peer that memory has gone. It may come from under any lock.
+func (l *link) hide(s *shm.Segment) {
+	l.x.calls.Do(func() {
+		l.peer.mu.Lock()
+		defer l.peer.mu.Unlock()
+		l.post(kindHide, segmentFrame(l.shown[s], 0)[:4])
+		delete(l.shown, s)
+	})
+}
+
+// settleLent is settle of a block that the peer can read: it may be asked to give it
+// back, but only what it says of it is the end.
+func (t *outgoing) settleLent() {
+	switch {
+	case t.taken && !t.final:
+		t.final = true
+		t.link.post(kindWritten, numbers(nil, t.n))
+	case t.err != nil && !t.final:
+		t.final = true
+		t.link.post(kindFailed, withStatus(numbers(nil, t.n), t.err))
+	}
+	if t.taken {
+		t.tell()
+		delete(t.link.outgoing, t.n)
+	}
+}
+
+// strand keeps a block whose link broke: the peer may still read it.
+func (t *outgoing) strand(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+	x := t.link.x
+	x.stranding.Lock()
+	defer x.stranding.Unlock()
+	x.stranded = append(x.stranded, t)
+}
+
+// giveBack ends blocks that were lent to peers which are no more.
+func (x *Exchange) giveBack(of func(*outgoing) bool) {
+	x.stranding.Lock()
+	var back, rest []*outgoing
+	for _, t := range x.stranded {
+		if of(t) {
+			back = append(back, t)
+		} else {
+			rest = append(rest, t)
+		}
+	}
+	x.stranded = rest
+	x.stranding.Unlock()
+	for _, t := range back {
+		t.peer.mu.Lock()
+		t.tell()
+		t.peer.mu.Unlock()
+	}
+}
+
+// lent is where a block lies that the peer shows.
+type lent struct {
+	data []byte
+	done func() // lets go of the mapping, once
+}
+
+// onLend is told of a block that can be read where it is.
+func (l *link) onLend(n uint64, key transport.Key, size int64, segment uint32, offset int64) (then func(), err error) {
+	m := l.views[segment]
+	if m == nil {
+		return nil, wrong("a block of shared memory %d, which it did not show", segment)
+	}
+	data, done, err := m.Use(offset, size)
+	if err != nil {
+		return nil, err
+	}
+	t, err := l.add(n, key, size)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	t.lent = &lent{data, sync.OnceFunc(done)}
+	l.reach()
+	e, err := l.x.table.Offer(l.peer.number, key, t)
+	switch {
+	case err != nil:
+		t.fail(err)
+	case e != nil && t.meet(e):
+		return t.memory, nil
+	}
+	return nil, nil
+}
+
+// borrow gives a block to who expects it. True asks the caller to call memory when
+// the lock is free.
+func (t *incoming) borrow() (more bool) {
+	e := t.expected
+	if e.Into != nil {
+		t.writing++
+		return true
+	}
+	t.told = true
+	got := transport.Block{Data: t.lent.data, Lent: true, Release: sync.OnceFunc(t.giveBack)}
+	t.link.x.calls.Do(func() { e.Arrived(got, nil) })
+	return false
+}
+
+// copyLent takes the bytes out of the peer's memory.
+func (t *incoming) copyLent() {
+	move(t.expected.Into, t.lent.data)
+	t.giveBack()
+}
+
+// giveBack is told that nobody reads a block any more. It is called without the lock.
+func (t *incoming) giveBack() {
+	t.link.peer.mu.Lock()
+	defer t.link.peer.mu.Unlock()
+	if t.told {
+		t.taken = true
+		t.answer()
+	} else {
+		t.writing--
+	}
+	t.copied = true
+	t.settle()
+}
