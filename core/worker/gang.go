@@ -149,7 +149,7 @@ func (w *Worker) begin(d *dispatch) error {
 // is known.
 func (g *gang) quick() bool {
 	r, ok := g.work.(*run)
-	return ok && r.meet == nil && !g.collective && !r.program.calls && r.program.quick.Load()
+	return ok && r.meet == nil && !r.program.collective && !r.program.calls && r.program.quick.Load()
 }
 
 // enlist makes a gang one of those under way, so that its parts may begin. With an
