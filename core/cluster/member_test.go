@@ -227,12 +227,16 @@ func TestStuckMember(t *testing.T) {
 		}
 	}
 	// Where a hears of the failure before it has begun either, nobody is stuck.
-	for range 5 {
+	for i := range 5 {
 		if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
 			t.Fatal(err)
 		}
 		token, _ := s.Start(sum, x)
-		if err := s.Wait(token); status.CodeOf(err) != status.ResourceExhausted {
+		err := s.Wait(token)
+		if i > 0 && status.CodeOf(err) == status.Unavailable {
+			break // the epoch was being given up, for the run before
+		}
+		if status.CodeOf(err) != status.ResourceExhausted {
 			t.Errorf("the run ended with %v", err)
 		}
 		for end := time.Now().Add(time.Minute); len(members[0].ended) == 0 && busy(t, address, "a"); time.Sleep(time.Millisecond) {
