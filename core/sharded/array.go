@@ -13,16 +13,20 @@ import (
 
 // Array is an array on devices.
 type Array struct {
+	form
 	session *Session
 	object  uint64
-	dtype   shape.DType
-	layout  Layout
-	shard   []int64 // dimensions of each
-	tiled   bool    // layout.Tiles is known
 	made    *future
 	loan    *loan // nil where the session has no memory of its own for it
-	freed   atomic.Bool
+	state   atomic.Int32
 }
+
+// The states of an Array.
+const (
+	live = iota
+	freed
+	donated
+)
 
 // PutSpec is an array to be made of host memory.
 type PutSpec struct {
@@ -82,67 +86,12 @@ func (s *Session) array(dtype shape.DType, dims []int64, layout Layout) (*Array,
 	if err != nil {
 		return nil, nil, err
 	}
-	a := &Array{session: s, object: s.cluster.Objects(1), dtype: dtype, layout: l, shard: l.shard(dims), tiled: true}
+	a := &Array{session: s, object: s.cluster.Objects(1), form: form{dtype, l, l.shard(dims), true}}
 	spec := &client.PutSpec{Object: a.object, Shape: shape.Shape{DType: dtype, Dims: a.shard}}
 	for _, d := range l.Devices {
 		spec.Devices = append(spec.Devices, uint32(d))
 	}
 	return a, spec, nil
-}
-
-// index is which shard is a device's.
-func (a *Array) index() map[uint32]int {
-	index := make(map[uint32]int, len(a.layout.Devices))
-	for i, d := range a.layout.Devices {
-		index[uint32(d)] = i
-	}
-	return index
-}
-
-// DType is the type of the array's elements.
-func (a *Array) DType() shape.DType { return a.dtype }
-
-// Tiled says whether it is known how the shards lie: if not, the array cannot be
-// read as a whole, and has no Dims.
-func (a *Array) Tiled() bool { return a.tiled }
-
-// Dims is the dimensions of the whole array, or nil where they are not known.
-func (a *Array) Dims() []int64 {
-	if !a.tiled {
-		return nil
-	}
-	dims := slices.Clone(a.shard)
-	for d, t := range a.layout.Tiles {
-		dims[d] *= t
-	}
-	return dims
-}
-
-// Shards is how many shards the array has.
-func (a *Array) Shards() int { return len(a.layout.Devices) }
-
-// Copies is how many shards in a row are the same; 1 where it is not known.
-func (a *Array) Copies() int {
-	if !a.tiled {
-		return 1
-	}
-	return a.Shards() / int(a.layout.parts())
-}
-
-// ShardDims is the dimensions of each shard.
-func (a *Array) ShardDims() []int64 { return slices.Clone(a.shard) }
-
-// ShardStart is where a shard begins in the whole array; nil where that is not known.
-func (a *Array) ShardStart(i int) []int64 {
-	if !a.tiled {
-		return nil
-	}
-	return a.layout.start(i, a.shard)
-}
-
-// Layout says how the array lies. Tiles is nil where that is not known.
-func (a *Array) Layout() Layout {
-	return Layout{slices.Clone(a.layout.Devices), slices.Clone(a.layout.Tiles)}
 }
 
 // Wait waits until the array is there.
@@ -155,8 +104,10 @@ func (a *Array) usable(s *Session) error {
 	switch {
 	case a.session != s:
 		return status.New(status.InvalidArgument, "the array is of another session; read it there and put it here")
-	case a.freed.Load():
+	case a.state.Load() == freed:
 		return status.New(status.FailedPrecondition, "the array was freed; free it when it is not needed any more")
+	case a.state.Load() == donated:
+		return status.New(status.FailedPrecondition, "the array was donated to a program, which had its memory for its results")
 	}
 	return nil
 }
@@ -213,7 +164,7 @@ func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 // Free lets go of the array, when what was submitted before is through with it. It
 // never waits, and may be called more than once.
 func (a *Array) Free() {
-	if !a.freed.Swap(true) {
+	if a.state.CompareAndSwap(live, freed) {
 		a.session.cluster.Free([]uint64{a.object})
 	}
 }

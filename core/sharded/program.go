@@ -88,25 +88,78 @@ func (p *Program) Forget() { p.session.cluster.Forget(p.remote.ID) }
 // be freed at once.
 //
 // Errors: INVALID_ARGUMENT for other arguments than the program takes,
-// FAILED_PRECONDITION for one that was freed, and those of a session that is lost.
+// FAILED_PRECONDITION for one that was freed or donated, and those of a session that
+// is lost.
 func (p *Program) Run(arguments ...*Array) ([]*Array, error) {
-	s, info := p.session, p.remote.Info
-	if len(arguments) != len(info.Parameters) {
-		return nil, status.New(status.InvalidArgument, "the program %s takes %d arguments, got %d", info.Name, len(info.Parameters), len(arguments))
+	return p.run(p.remote.Info.Donated, arguments)
+}
+
+// RunDonating is Run that gives the program the memory of the arguments which it says
+// it consumes, such as those with tf.aliasing_output or jax.buffer_donor, but for
+// those whose numbers are in keep. They are as if freed, also where the run fails
+// later; where RunDonating fails they are as before.
+//
+// Errors: those of Run; INVALID_ARGUMENT for an array that is donated and is there
+// twice.
+func (p *Program) RunDonating(keep []int, arguments ...*Array) ([]*Array, error) {
+	kept, err := p.kept(keep)
+	if err != nil {
+		return nil, err
 	}
-	spec := &client.RunSpec{Program: p.remote.ID, NotDonated: info.Donated, Only: -1}
+	return p.run(kept, arguments)
+}
+
+// kept gives the arguments that are not donated.
+func (p *Program) kept(keep []int) ([]uint32, error) {
+	var out []uint32
+	for _, i := range keep {
+		if i < 0 || i >= len(p.remote.Info.Parameters) {
+			return nil, status.New(status.InvalidArgument, "argument %d of %s is to be kept, and it takes %d, from 0", i, p.remote.Info.Name, len(p.remote.Info.Parameters))
+		}
+		out = append(out, uint32(i))
+	}
+	return out, nil
+}
+
+// takes says what an argument must be like.
+func (p *Program) takes(i int) *form {
+	want := p.remote.Info.Parameters[i]
+	return &form{dtype: shape.DType(want.Dtype), layout: Layout{Devices: p.devices}, shard: want.Dims}
+}
+
+// gives says what a result is like.
+func (p *Program) gives(i int) form {
+	o := p.remote.Info.Outputs[i]
+	return form{shape.DType(o.Dtype), Layout{p.devices, p.outputs[i]}, slices.Clone(o.Dims), p.outputs[i] != nil}
+}
+
+// check refuses a number of arguments.
+func (p *Program) check(arguments int) error {
+	if info := p.remote.Info; arguments != len(info.Parameters) {
+		return status.New(status.InvalidArgument, "the program %s takes %d arguments, got %d", info.Name, len(info.Parameters), arguments)
+	}
+	return nil
+}
+
+func (p *Program) run(kept []uint32, arguments []*Array) ([]*Array, error) {
+	s, info := p.session, p.remote.Info
+	if err := p.check(len(arguments)); err != nil {
+		return nil, err
+	}
+	spec := &client.RunSpec{Program: p.remote.ID, NotDonated: kept, Only: -1}
 	for i, a := range arguments {
-		if err := a.usable(s); err != nil {
+		err := a.usable(s)
+		if err == nil {
+			err = a.like(p.takes(i))
+		}
+		if err != nil {
 			return nil, status.Wrap(err, "argument %d of %s", i, info.Name)
 		}
-		have, want := shape.Shape{DType: a.dtype, Dims: a.shard}, info.Parameters[i]
-		if !slices.Equal(a.layout.Devices, p.devices) {
-			return nil, status.New(status.InvalidArgument, "argument %d of %s lies on the devices %v, and the program runs on %v: put it there", i, info.Name, a.layout.Devices, p.devices)
-		}
-		if takes := (shape.Shape{DType: shape.DType(want.Dtype), Dims: want.Dims}); takes.DType != have.DType || !slices.Equal(takes.Dims, have.Dims) {
-			return nil, status.New(status.InvalidArgument, "argument %d of %s has shards of %v, and the program takes %v", i, info.Name, have, takes)
-		}
 		spec.Inputs = append(spec.Inputs, a.object)
+	}
+	consumed, err := p.consume(kept, arguments)
+	if err != nil {
+		return nil, err
 	}
 	n := len(info.Outputs)
 	if n > 0 {
@@ -116,12 +169,46 @@ func (p *Program) Run(arguments ...*Array) ([]*Array, error) {
 	spec.Token, made = s.begin(nil)
 	if err := s.cluster.Run(spec); err != nil {
 		s.undo(spec.Token)
+		for _, a := range consumed {
+			a.state.Store(live)
+		}
 		return nil, err
 	}
+	for _, a := range consumed { // what is left of them: their entries
+		s.cluster.Free([]uint64{a.object})
+	}
 	results := make([]*Array, n)
-	for i, o := range info.Outputs {
-		results[i] = &Array{session: s, object: spec.FirstOutput + uint64(i), dtype: shape.DType(o.Dtype), shard: slices.Clone(o.Dims),
-			layout: Layout{p.devices, p.outputs[i]}, tiled: p.outputs[i] != nil, made: made}
+	for i := range results {
+		results[i] = &Array{form: p.gives(i), session: s, object: spec.FirstOutput + uint64(i), made: made}
 	}
 	return results, nil
+}
+
+// consume takes the arguments that are donated, so that nobody else has them.
+func (p *Program) consume(kept []uint32, arguments []*Array) (taken []*Array, err error) {
+	for _, i := range p.remote.Info.Donated {
+		if slices.Contains(kept, i) || int(i) >= len(arguments) {
+			continue
+		}
+		a, times := arguments[i], 0
+		for _, other := range arguments {
+			if other == a {
+				times++
+			}
+		}
+		switch {
+		case times > 1:
+			err = status.New(status.InvalidArgument, "argument %d of %s is donated, and the same array is another argument, too; keep it, or give another", i, p.remote.Info.Name)
+		case !a.state.CompareAndSwap(live, donated):
+			err = status.Wrap(a.usable(p.session), "argument %d of %s", i, p.remote.Info.Name)
+		default:
+			taken = append(taken, a)
+			continue
+		}
+		for _, a := range taken {
+			a.state.Store(live)
+		}
+		return nil, err
+	}
+	return taken, nil
 }

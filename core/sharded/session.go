@@ -1,5 +1,5 @@
 // Package sharded is a session on a cluster as Go programs use it: arrays with a
-// shard on each of their devices, programs, and waits.
+// shard on each of their devices, programs, graphs of them, and waits.
 //
 // It is client.Cluster with futures instead of tokens and shapes instead of
 // numbers. Nothing that submits waits for the other side; what it makes is pending
@@ -122,6 +122,19 @@ func (s *Session) begin(then func()) (uint64, *future) {
 	s.token++
 	s.ends[s.token] = f
 	return s.token, f
+}
+
+// beginAll makes futures whose tokens are in a row, from the one that it gives.
+func (s *Session) beginAll(n int) (first uint64, all []*future) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		f := &future{done: make(chan struct{})}
+		s.token++
+		s.ends[s.token] = f
+		all = append(all, f)
+	}
+	return s.token - uint64(n) + 1, all
 }
 
 // undo forgets the future of what was not submitted.

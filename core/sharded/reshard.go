@@ -1,0 +1,114 @@
+package sharded
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Reshard gives the array as it lies in another layout, cut another way or on other
+// devices. Shards move straight from worker to worker. It does not wait; the array
+// stays, and may be freed at once.
+//
+// Errors: INVALID_ARGUMENT for a layout that does not fit, FAILED_PRECONDITION for an
+// array that was freed or donated, or where it is not known how it lies, and those of
+// a session that is lost.
+func (a *Array) Reshard(layout Layout) (*Array, error) {
+	if err := a.usable(a.session); err != nil {
+		return nil, err
+	}
+	to, moves, err := a.session.way(&a.form, a.object, layout)
+	if err != nil {
+		return nil, err
+	}
+	return a.session.transfer(to, moves)
+}
+
+// Copy gives the array on other devices, shard by shard: as many as it has. It does
+// not need to be known how they lie. Errors are those of Reshard.
+func (a *Array) Copy(devices ...int) (*Array, error) {
+	if err := a.usable(a.session); err != nil {
+		return nil, err
+	}
+	to, moves, err := a.session.copies(&a.form, a.object, devices)
+	if err != nil {
+		return nil, err
+	}
+	return a.session.transfer(to, moves)
+}
+
+// way gives the moves that bring an object into another layout.
+func (s *Session) way(from *form, object uint64, layout Layout) (form, []program.Move, error) {
+	if err := from.known(); err != nil {
+		return form{}, nil, err
+	}
+	dims := from.Dims()
+	l, err := layout.check(dims, s.Devices())
+	if err != nil {
+		return form{}, nil, err
+	}
+	to := form{from.dtype, l, l.shard(dims), true}
+	devices := s.cluster.Devices()
+	plan, err := reshard.New(dims, from.shards(), to.shards(), func(d int) int { return int(devices[d].Worker) })
+	if err != nil {
+		return form{}, nil, err
+	}
+	moves := make([]program.Move, len(plan.Pieces))
+	for i := range plan.Pieces {
+		p := &plan.Pieces[i]
+		moves[i] = program.Move{Source: object, From: uint32(plan.From[p.From].Device), To: uint32(plan.To[p.To].Device)}
+		if !plan.Whole(p) {
+			moves[i].Start, moves[i].Size, moves[i].At, moves[i].Shard = p.Start, p.Size, p.At, from.one()
+		}
+	}
+	return to, moves, nil
+}
+
+// copies gives the moves that bring an object's shards to other devices.
+func (s *Session) copies(from *form, object uint64, devices []int) (form, []program.Move, error) {
+	l, err := Layout{Devices: append([]int{}, devices...)}.check(nil, s.Devices())
+	if err == nil && len(devices) != from.Shards() {
+		err = status.New(status.InvalidArgument, "an array of %d shards cannot be copied to %d devices shard by shard; use Reshard", from.Shards(), len(devices))
+	}
+	if err != nil {
+		return form{}, nil, err
+	}
+	to := form{from.dtype, Layout{l.Devices, slices.Clone(from.layout.Tiles)}, from.shard, from.tiled}
+	moves := make([]program.Move, len(devices))
+	for i, d := range l.Devices {
+		moves[i] = program.Move{Source: object, From: uint32(from.layout.Devices[i]), To: uint32(d)}
+	}
+	return to, moves, nil
+}
+
+// shards says where each is in the array.
+func (a *form) shards() []reshard.Shard {
+	out := make([]reshard.Shard, a.Shards())
+	for i, d := range a.layout.Devices {
+		out[i] = reshard.Shard{Device: d, Start: a.layout.start(i, a.shard), Size: a.shard}
+	}
+	return out
+}
+
+// transfer submits moves.
+func (s *Session) transfer(to form, moves []program.Move) (*Array, error) {
+	a := &Array{form: to, session: s, object: s.cluster.Objects(1)}
+	t := &wire.Transfer{Object: a.object, Array: &wire.Array{Dtype: uint32(to.dtype), Dims: to.shard}}
+	for _, m := range moves {
+		one := &wire.Move{Source: m.Source, From: m.From, To: m.To, Start: m.Start, Size: m.Size, At: m.At}
+		if len(m.Size) > 0 {
+			one.Shard = &wire.Array{Dtype: uint32(m.Shard.DType), Dims: m.Shard.Dims}
+		}
+		t.Moves = append(t.Moves, one)
+	}
+	var token uint64
+	token, a.made = s.begin(nil)
+	if err := s.cluster.Transfer(t, token); err != nil {
+		s.undo(token)
+		return nil, err
+	}
+	return a, nil
+}
