@@ -40,6 +40,8 @@ LINES = {
     "JAX with gloo, Fused": ("gloo", "fused"),
     "JAX in one process, OpByOp": ("one", "reduce"),
     "JAX in one process, Fused": ("one", "fused"),
+    "Ray actors, OpByOp": ("ray actors", "reduce"),
+    "Ray actors, Fused": ("ray actors", "fused"),
     "Ray compiled graph, OpByOp": ("ray", "reduce"),
     "Ray compiled graph, Chained": ("ray chain", "chained"),
     "Ray compiled graph, Fused": ("ray", "fused"),
@@ -50,6 +52,7 @@ LINES = {
     "Open Pathways, add only, OpByOp": ("ours", "add"),
     "Open Pathways, add only, each call by itself": ("alone", "add"),
     "Open Pathways, add only, Chained": ("ours", "chained add"),
+    "Ray actors, add only": ("ray actors", "add"),
     "Ray compiled graph, add only": ("ray", "add"),
     "Monarch, add only": ("monarch", "add"),
 }
@@ -59,9 +62,9 @@ def command(system, workers, directory):
     """The command of a system's process."""
     if system == "one":
         return [sys.executable, PEERS / "jax_one.py", str(workers)]
-    if system in ("ray", "ray chain"):
-        chain = ["--chain", str(computation.CHAIN)] if system == "ray chain" else []
-        return [cluster.PEERS_PYTHON, PEERS / "ray_graph.py", str(workers), "--joined", *chain]
+    if system.startswith("ray"):
+        how = {"ray": [], "ray actors": ["--plain"], "ray chain": ["--chain", str(computation.CHAIN)]}[system]
+        return [cluster.PEERS_PYTHON, PEERS / "ray_graph.py", str(workers), "--joined", *how]
     if system == "monarch":
         return [cluster.PEERS_PYTHON, PEERS / "monarch_mesh.py", str(workers), "joined"]
     if system == "tensorflow":
@@ -140,8 +143,14 @@ def rate(got):
     return f"{got['median']:,.0f}" if got else "–"
 
 
-def verdict(text, reached):
-    return f"- {text}: **{'reached' if reached else 'missed'}**"
+def verdict(text, reached, why=""):
+    """A target and what became of it; where it is missed, what is known of the distance."""
+    return f"- {text}: **{'reached' if reached else 'missed'}**{'' if reached or not why else '. ' + why}"
+
+
+def microseconds(got):
+    """The time of a computation."""
+    return 1e6 / got["median"]
 
 
 # ---- Figure 5: computations a second against the number of workers.
@@ -172,8 +181,30 @@ def figure5(quick):
     env = fresh.environment("pathways") | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     ran = subprocess.run([sys.executable, script, *map(str, sizes)], env=env, stdout=subprocess.PIPE, check=True)
     shards = json.loads(ran.stdout)
-    print(f"figure 5, until a call returns, µs: {shards}", flush=True)
+    print(f"figure 5, µs until a call returns: {shards}", flush=True)
     return {"rates": got, "missing": missing, "simulated": simulated, "shards": shards}
+
+
+CHAINED = "Open Pathways, Chained"
+
+
+def parts5(at, workers):
+    """Where the time of our computations goes, by the lines that leave a part of it out."""
+    said = []
+    for what, name in (
+        ("One of our computations takes {} µs Chained", CHAINED),
+        ("{} OpByOp", "Open Pathways, OpByOp"),
+        ("without its AllReduce {} Chained", "Open Pathways, add only, Chained"),
+        ("and inside one compiled function, where nothing is dispatched, {}", "Open Pathways, Fused"),
+        ("multi-controller JAX's, whose processes dispatch for themselves, takes {}", "JAX with gloo, OpByOp"),
+        ("and {} in one function", "JAX with gloo, Fused"),
+    ):
+        if got := at(name, workers):
+            took = microseconds(got)
+            said.append(what.format(f"{took:,.0f}" if took >= 10 else f"{took:.2g}"))
+    if workers == 1:
+        said.append("with one worker JAX has nobody to talk to, and its computations do not leave its process")
+    return ("; ".join(said) + ".").replace("; and", ", and") if said else ""
 
 
 def page5(data, out):
@@ -189,28 +220,30 @@ def page5(data, out):
         " at one of its servers. All others are submitted without waiting; medians."
     )
     text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
+
+    def at(name, workers):
+        return rates.get(name, {}).get(workers)
+
+    explained = {}
+
+    def compare(what, ours, factor, others, workers):
+        have = {other: got for other in others if (got := at(other, workers))}
+        if (got := at(ours, workers)) and have:
+            best = max(have, key=lambda other: have[other]["median"])
+            times = got["median"] / have[best]["median"]
+            said = f"{what}, workers: {workers}: {times:.2f} × {best}, wanted {factor} ×"
+            text.append(verdict(said, times >= factor, "Where the time goes is told below."))
+            if times < factor:
+                explained[workers] = f"- Where the time goes, workers: {workers}. {parts5(at, workers)}"
+
     last = sizes[-1]
-
-    def at(name):
-        return rates.get(name, {}).get(last, {}).get("median")
-
-    def compare(what, ours, factor, others):
-        have = {other: at(other) for other in others if at(other)}
-        if at(ours) and have:
-            best = max(have, key=have.get)
-            times = at(ours) / have[best]
-            text.append(verdict(f"{what}: {times:.2f} × {best}, wanted {factor} ×", times >= factor))
-
-    compare("Chained", "Open Pathways, Chained", 4, ["Ray compiled graph, OpByOp", "Ray compiled graph, Chained"])
-    compare("Fused", "Open Pathways, Fused", 1, ["JAX with gloo, Fused"])
-    controllers = ["Ray compiled graph, OpByOp", "Monarch, OpByOp", "TensorFlow, OpByOp"]
-    compare("OpByOp", "Open Pathways, OpByOp", 2, controllers)
+    compare("Chained", CHAINED, 4, ["Ray compiled graph, OpByOp", "Ray compiled graph, Chained"], last)
+    compare("Fused", "Open Pathways, Fused", 1, ["JAX with gloo, Fused"], last)
+    controllers = [f"{name}, OpByOp" for name in ("Ray actors", "Ray compiled graph", "Monarch", "TensorFlow")]
+    compare("OpByOp", "Open Pathways, OpByOp", 2, controllers, last)
     for n in sizes:
-        ours, theirs = (rates.get(name, {}).get(n) for name in ("Open Pathways, Chained", "JAX with gloo, OpByOp"))
-        if ours and theirs:
-            times = ours["median"] / theirs["median"]
-            said = f"Chained with {n} workers: {times:.2f} × JAX with gloo, OpByOp, wanted 1 ×"
-            text.append(verdict(said, times >= 1))
+        compare("Chained", CHAINED, 1, ["JAX with gloo, OpByOp"], n)
+    text += explained.values()
     for system, why in data["missing"].items():
         text.append(f"- {system} is left out: {why}")
     if data["simulated"]:
@@ -223,14 +256,22 @@ def page5(data, out):
         )
         text += [table(["devices", *counts], rows)]
     if shards := data.get("shards"):
-        least, most = min(shards, key=int), max(shards, key=int)
-        each = (shards[most] - shards[least]) / (int(most) - int(least))
+        together, door = shards["together"], shards["door"]
+        alone = {n: together[n] - door[n] for n in together}
+        least, most = min(together, key=int), max(together, key=int)
+
+        def each(took):
+            return (took[most] - took[least]) / (int(most) - int(least))
+
         text.append("")
         text += paragraph(
-            "What comes on top of that in a client: the time until a call of a tiny jitted function returns, in JAX and"
-            f" our PJRT door together. That is {each:.2f} µs for each shard more; neither message nor graph grows."
+            "What comes on top of that in a client: the time until a call of a tiny computation returns, in µs. The"
+            " door's is that of our PJRT door when openpathways.h calls it, and JAX's what a call of a jitted function"
+            f" takes longer. A shard more costs JAX {each(alone):.2f} µs and the door {each(door):.2f}; neither message"
+            " nor graph grows."
         )
-        text += [table(["devices", *shards], [["µs a call", *(f"{us:,.1f}" for us in shards.values())]])]
+        rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("the door", door))]
+        text += [table(["devices", *together], rows)]
     with plotted(out / "figure5.png") as axes:
         for name, of in rates.items():
             style = {"Open Pathways": "-o", "JAX with gloo": "--s", "JAX in one process": ":d"}
@@ -262,7 +303,11 @@ def figure6(quick):
     for name, values in found.items():
         _, workers, cost = name.split("/")
         simulated.setdefault(workers.partition("=")[2], {})[cost.partition("=")[2]] = statistics.median(values["share"])
-    return {"real": got, "simulated": simulated}
+    found = gobench.run("./core/controller", "^BenchmarkServer$/^sockets$/^depth=32$/^workers=(16|512)$", 1, "0.3s")
+    own = {
+        name.partition("workers=")[2]: sum(values[u][0] for u in ("run-µs", "end-µs")) for name, values in found.items()
+    }
+    return {"real": got, "simulated": simulated, "controller": own}
 
 
 def page6(data, out):
@@ -286,7 +331,15 @@ def page6(data, out):
         good = [milliseconds(cost) for cost, share in shares.items() if share >= 0.95]
         said = f"95 % from {min(good):g} ms" if good else "95 % at none of these"
         reached = bool(good) and min(good) <= target
-        text += [verdict(f"{said}, wanted {target} ms (the paper: {theirs} ms)", reached), ""]
+        first, share = next(iter(shares.items()))
+        why = (
+            f"With computations of {first} a gang takes {milliseconds(first) / share:.2f} ms: as long do the"
+            f" {os.cpu_count()} processors of this machine take to be the client, the controller and all {workers}"
+            " workers with their simulated devices."
+        )
+        if own := data.get("controller", {}).get(workers):
+            why += f" The controller's own part of a gang is {own / 1e3:.2f} ms."
+        text += [verdict(f"{said}, wanted {target} ms (the paper: {theirs} ms)", reached, why), ""]
     with plotted(out / "figure6.png") as axes:
         for workers, points in data["real"].items():
             ratios = [p["ours"] / p["gloo"] for p in points]
@@ -330,7 +383,8 @@ def page7(data, out):
         "One program of so many stages, each an addition on another worker, which is waited for before the next call."
         " *Sequential* begins a stage when the one before has ended. *Moves* are the same program without additions."
     )
-    heads = ["stages", "parallel, µs a stage", "sequential, µs a stage", "ratio", "moves alone, µs a stage", "of that"]
+    text += ["All in µs a stage.", ""]
+    heads = ["stages", "parallel", "sequential", "sequential / parallel", "moves alone", "parallel / moves"]
     rows = [
         [
             p["stages"],
@@ -345,8 +399,19 @@ def page7(data, out):
     for p in points:
         if p["stages"] >= 4:
             times, moves = p["parallel"] / p["sequential"], p["moves"] / p["parallel"]
-            text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential, wanted 2 ×", times >= 2))
-            text.append(verdict(f"{p['stages']} stages: {moves:.2f} of the moves alone, wanted at most 2", moves <= 2))
+            took = {how: 1e6 / p[how] for how in ("parallel", "sequential", "moves")}  # µs a stage
+            why = (
+                f"Of the {took['sequential']:,.0f} µs a stage that sequential dispatch takes, {took['moves']:,.0f} are"
+                " the move, which no dispatch spares: with the moves alone it would be"
+                f" {p['moves'] / p['sequential']:.2f} ×."
+            )
+            text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential, wanted 2 ×", times >= 2, why))
+            why = (
+                f"A stage is {took['parallel'] - took['moves']:,.0f} µs longer than its move: an addition more, on"
+                f" workers that share {os.cpu_count()} processors."
+            )
+            said = f"{p['stages']} stages: {moves:.2f} of the moves alone, wanted at most 2"
+            text.append(verdict(said, moves <= 2, why))
     with plotted(out / "figure7.png") as axes:
         for how in ("parallel", "sequential", "moves"):
             axes.plot([p["stages"] for p in points], [1e6 / p[how] for p in points], "-o", label=how)
@@ -393,6 +458,15 @@ def pipeline_page(data, out):
         ),
         *("", "![pipeline](pipeline.png)", ""),
     ]
+    for r in rows:
+        if r["devices"] > 1:
+            text.append(
+                f"- {r['devices']} stages: a bubble of {r['bubble']:.0%}, beside {r['ideal']:.0%} by the formula, for"
+                " which all computations are equally long and nothing else takes time. With the mean lengths that they"
+                f" had, the schedule alone has {r['expected']:.0%}; what is above that is waiting for one of"
+                f" {os.cpu_count()} processors, and moving."
+            )
+    text.append("")
     with plotted(out / "pipeline.png") as axes:
         devices = [r["devices"] for r in rows]
         for side, label in (("pipeline", "pipeline"), ("spmd", "SPMD")):

@@ -1,4 +1,4 @@
-"""Ray: N actors of one device, driven through a compiled graph.
+"""Ray: N actors of one device, driven through a compiled graph, or, with --plain, by calls of a method of each.
 
 With --joined, gloo joins them and they have programs with collectives; with --chain, an execution of the graph runs the
 program so many times, each a node of its own.
@@ -23,6 +23,7 @@ stream = sides.answers()
 parser = argparse.ArgumentParser()
 parser.add_argument("actors", type=int)
 parser.add_argument("--joined", action="store_true")
+parser.add_argument("--plain", action="store_true")
 parser.add_argument("--chain", type=int, default=1)
 said = parser.parse_args()
 N = said.actors
@@ -59,12 +60,17 @@ class Host:
         return what
 
 
+def submit(what):
+    """Has all actors do one step, and gives what stands for its results."""
+    return [host.step.remote(what) for host in hosts] if said.plain else graph.execute(what)
+
+
 def execute(what, calls, window):
-    """Executes the graph with at most so many executions in flight, and gives the seconds until the last has ended."""
+    """Submits steps, of which at most so many are in flight, and gives the seconds until the last has ended."""
     flying = collections.deque()
     start = time.perf_counter()
     for _ in range(calls):
-        flying.append(graph.execute(what))
+        flying.append(submit(what))
         if len(flying) == window:
             ray.get(flying.popleft())
     while flying:
@@ -78,7 +84,7 @@ def answer(program, calls, sync):
     try:
         execute("0 " + ("reduce" if chained else program), 1, 1)
         seconds = execute("reduce" if chained else program, calls, 1 if sync else WINDOW)
-        computation.check(program, calls, ray.get(graph.execute("?")))
+        computation.check(program, calls, ray.get(submit("?")))
     finally:
         signal_hosts(signal.SIGSTOP)
     return {"seconds": seconds}
@@ -104,11 +110,12 @@ with tempfile.TemporaryDirectory(prefix="ray-") as directory:
     port = sides.free_port() if said.joined else 0
     hosts = [Host.remote(rank, N, port) for rank in range(N)]
     pids = ray.get([host.pid.remote() for host in hosts])
-    with InputNode() as given:
-        nodes = [given] * N
-        for _ in range(said.chain):
-            nodes = [host.step.bind(node) for host, node in zip(hosts, nodes, strict=True)]
-    graph = MultiOutputNode(nodes).experimental_compile(_max_inflight_executions=2 * WINDOW)
+    if not said.plain:
+        with InputNode() as given:
+            nodes = [given] * N
+            for _ in range(said.chain):
+                nodes = [host.step.bind(node) for host, node in zip(hosts, nodes, strict=True)]
+        graph = MultiOutputNode(nodes).experimental_compile(_max_inflight_executions=2 * WINDOW)
     execute("0 add", 1, 1)
     execute("add", WINDOW, WINDOW)  # compiles
     try:
@@ -116,5 +123,6 @@ with tempfile.TemporaryDirectory(prefix="ray-") as directory:
         sides.serve(stream, answer, {"version": ray.__version__})
     finally:
         signal_hosts(signal.SIGCONT)
-        graph.teardown()
+        if not said.plain:
+            graph.teardown()
         ray.shutdown()
