@@ -28,13 +28,24 @@ y, rounds = x, 0
 print("ready", flush=True)
 """
 
+# Computations of all devices and moves between them, one call each; in a program, a call for all of them.
+TWENTY = """
+back = NamedSharding(Mesh(np.array(devices[::-1]), ("d",)), P("d"))
+
+def twenty(y):
+    for i in range(20):
+        y = step(y)
+        if i % 5 == 0:
+            y = jax.device_put(jax.device_put(y, back), x.sharding)
+    return y
+"""
 FOREVER = (
     CHAIN
+    + TWENTY
     + """
 try:
     while True:
-        for _ in range(20):
-            y = step(y)
+        y = twenty(y)
         rounds += 20
         got = np.asarray(y)
         assert np.array_equal(got, np.arange(len(got), dtype=np.float32) + rounds), got
@@ -43,6 +54,10 @@ except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's
     print("error", str(error).replace("\\n", " "), flush=True)
 """
 )
+PLAYS = FOREVER.replace("def twenty", "@pathways.program\ndef twenty")
+
+
+KEEPS = "keep = [step(x) for _ in range(100)]\nprint(len(keep), flush=True)\ninput()\n"
 
 
 def lines(process, want: int) -> list[str]:
@@ -71,12 +86,14 @@ def workers_end(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_worker_is_lost(number):
-    """The client is told which worker is gone; a new client works with those that are left."""
+    """The clients are told which worker is gone; a new client works with those that are left."""
     with Cluster(3, 2, *FREEZES) as cluster:
-        client = cluster.start(FOREVER)
-        lines(client, 3)
+        clients = [cluster.start(script) for script in (FOREVER, PLAYS)]
+        for client in clients:
+            lines(client, 3)
         cluster.signal("worker-1", number)
-        assert "worker-1" in ended(client)
+        for client in clients:
+            assert "worker-1" in ended(client)
         until("the loss to be seen", lambda: set(cluster.workers()) == {"worker-0", "worker-2"})
         after = cluster.run(CHAIN + "print(len(devices), np.asarray(step(x))[:2].tolist())")
         assert after.stdout.split("\n")[1] == "4 [1.0, 2.0]"
@@ -111,12 +128,13 @@ def test_rest_of_a_session_goes_on():
         assert result == "10.0"
 
 
-def test_client_is_killed():
-    """What a client had is freed everywhere when it dies; others do not notice."""
+@pytest.mark.parametrize("script", [CHAIN + KEEPS, PLAYS], ids=["idle", "playing"])
+def test_client_is_killed(script):
+    """What a client had is freed everywhere when it dies, in the middle of a program too; others do not notice."""
     with Cluster(2, 2, "--lease", "1s") as cluster:
         other = cluster.start(FOREVER)
         lines(other, 2)
-        client = cluster.start(CHAIN + "keep = [step(x) for _ in range(100)]\nprint(len(keep), flush=True)\ninput()\n")
+        client = cluster.start(script)
         lines(client, 2)
         until("both sessions", lambda: len(cluster.report()["sessions"]) == 2)
         client.kill()
@@ -207,7 +225,7 @@ def test_random_faults():
     while rounds == 0 or time.monotonic() < end:
         rounds += 1
         with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), *FREEZES, "--lease", "1s") as cluster:
-            clients = [cluster.start(FOREVER) for _ in range(2)]
+            clients = [cluster.start(choose.choice([FOREVER, PLAYS])) for _ in range(2)]
             for client in clients:
                 lines(client, 1)
             time.sleep(choose.uniform(0, 0.5))

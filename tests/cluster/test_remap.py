@@ -19,6 +19,17 @@ print(sorted(d.worker for d in s.devices), double()(np.array([1.0, 2.0], np.floa
 REMAPS = (
     USER
     + """
+
+
+@pathways.program
+def plus_one(x):  # on the slice's devices, whichever those are
+    x = jax.device_put(x, s.devices[1])
+    return jax.jit(lambda v: v + 1)(x)
+
+
+elsewhere = next(d for d in jax.devices() if d.worker != s.devices[1].worker)
+one = jax.device_put(np.float32(1), elsewhere)
+assert plus_one(one) == 2
 again = double()
 x = again(np.array([1.0, 2.0], np.float32))
 had = s.devices
@@ -32,6 +43,8 @@ except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's
 changed = s.remap()
 assert list(changed) == had and list(changed.values()) == s.devices, changed
 print(double()(np.array([3.0, 4.0], np.float32)).tolist(), flush=True)
+y = plus_one(one)
+assert y == 2 and y.devices() == {s.devices[1]}, y
 print(s.remap(), flush=True)
 try:
     slices.add_slice(devices=5)
