@@ -173,7 +173,7 @@ variable, and the variable over the file.`,
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "FLAG\tVARIABLE\tDEFAULT\tMEANING")
 			for _, o := range options {
-				fmt.Fprintf(w, "--%s\t%s\t%v\t%s\n", o.name, variable(o.name), o.value, o.usage)
+				fmt.Fprintf(w, "--%s\t%s\t%v\t%s\n", o.name, variable(o.name), o.value, o.meaning())
 			}
 			return w.Flush()
 		},

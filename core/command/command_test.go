@@ -142,6 +142,13 @@ func TestHelpNamesEverything(t *testing.T) {
 		if !strings.Contains(out, "--"+o.name+" ") || !strings.Contains(out, variable(o.name)+" ") {
 			t.Errorf("the list of options lacks %s", o.name)
 		}
+		// The help of a command takes what is quoted for the name of the value.
+		if quoted := strings.Split(o.usage, "`"); len(quoted) > 1 && (len(quoted) != 3 || strings.Contains(quoted[1], " ")) {
+			t.Errorf("--%s quotes %q, want one word at most", o.name, o.usage)
+		}
+	}
+	if strings.Contains(out, "`") {
+		t.Errorf("the list of options has quotes:\n%s", out)
 	}
 }
 

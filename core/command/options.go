@@ -21,38 +21,41 @@ import (
 type option struct {
 	name  string // of the flag and of the file's line; the variable is PATHWAYS_ and the name in capitals
 	value any    // the default, of the option's type: string, int, bool or time.Duration
-	usage string
+	usage string // the word in backquotes stands for the value in --help
 }
+
+// meaning is the usage without quotes.
+func (o *option) meaning() string { return strings.ReplaceAll(o.usage, "`", "") }
 
 // options is the one place where settings are described. A command takes some of
 // them by name.
 var options = []option{
-	{"address", "", "where the controller is: unix:/path or tcp:host:port; default: the cluster `pathways up` started"},
-	{"cluster", "default", "name of a cluster on this machine, for those that `pathways up` starts"},
-	{"dir", "", "where clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
-	{"listen", "", "addresses to listen on, separated by commas; default: a unix socket in the cluster's directory"},
-	{"token-file", "", "file with the secret that all processes of a cluster share; PATHWAYS_TOKEN holds the secret itself"},
-	{"tls-cert", "", "PEM file with this process's certificate; needed on every address but loopback and unix"},
-	{"tls-key", "", "PEM file with the certificate's key"},
-	{"tls-ca", "", "PEM file with the authority that signed the other processes' certificates"},
+	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster pathways up started"},
+	{"cluster", "default", "`name` of a cluster on this machine, for those that pathways up starts"},
+	{"dir", "", "`directory` in which clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
+	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
+	{"token-file", "", "`file` with the secret that all processes of a cluster share; PATHWAYS_TOKEN holds the secret itself"},
+	{"tls-cert", "", "PEM `file` with this process's certificate; needed on every address but loopback and unix"},
+	{"tls-key", "", "PEM `file` with the certificate's key"},
+	{"tls-ca", "", "PEM `file` with the authority that signed the other processes' certificates"},
 	{"workers", 2, "how many workers to start"},
 	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
 	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},
-	{"memory-limit", "", "bytes that arrays may have on each device of a worker, such as 4GiB; empty: as many as there is room for"},
-	{"driver", "auto", "what drives the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
-	{"island", "", "name of the island a worker's devices belong to"},
-	{"import", "", "Python modules that a worker imports first, separated by commas: those that register FFI handlers"},
-	{"name", "", "what to call this process in reports; default: host and process number"},
-	{"cache", "", "directory that keeps compiled programs over restarts; empty: none are kept"},
+	{"memory-limit", "", "`bytes` that arrays may have on each device of a worker, such as 4GiB; empty: as many as there is room for"},
+	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
+	{"island", "", "`name` of the island a worker's devices belong to"},
+	{"import", "", "Python `modules` that a worker imports first, separated by commas: those that register FFI handlers"},
+	{"name", "", "`name` of this process in reports; default: host and process number"},
+	{"cache", "", "`directory` that keeps compiled programs over restarts; empty: none are kept"},
 	{"heartbeat", time.Second, "how often processes say that they live"},
 	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
 	{"lease", 10 * time.Second, "how long a session outlives its connection"},
-	{"dispatch", "parallel", "parallel: gangs are sent before those they read from have ended; sequential: after"},
+	{"dispatch", "parallel", "`order` of gangs: parallel, they are sent before those they read from have ended; sequential, after"},
 	{"batch", true, "of a client: calls that queue up leave together; false: each by itself, which is slower"},
 	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
-	{"log", "warn", "least level of what is logged: debug, info, warn, error"},
+	{"log", "warn", "least `level` of what is logged: debug, info, warn, error"},
 	{"json", false, "print the answer as JSON"},
-	{"config", "", "file with lines of the form `name = value`, for options given neither as flags nor as variables"},
+	{"config", "", "`file` with lines of the form name = value, for options given neither as flags nor as variables"},
 }
 
 // variable is the environment's name for an option.
