@@ -22,13 +22,14 @@ func (b *bed) chain(nodes int) []Action {
 }
 
 // A play is one message from the client and one to each worker, whatever the nodes,
-// and a definition too; its bytes do not grow with workers.
+// and a definition too; its bytes grow neither with workers nor with shards.
 func TestPlayMessages(t *testing.T) {
 	const nodes = 128
 	sizes := map[wire.Kind]int{}
-	for _, workers := range []int{1, 2, 8, 64} {
-		b := newBed(t, Config{}, workers, 2)
-		b.program(2 * workers)
+	for _, size := range []struct{ workers, each int }{{1, 1}, {1, 2}, {2, 2}, {8, 2}, {64, 2}, {1, 4096}, {64, 64}} {
+		workers := size.workers
+		b := newBed(t, Config{}, workers, size.each)
+		b.program(workers * size.each)
 		count := func(kind wire.Kind, actions []Action) {
 			t.Helper()
 			sent := map[uint64]int{}
