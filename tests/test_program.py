@@ -223,6 +223,32 @@ def test_donation(devices):
     assert h(x).tolist() == [1.0] * 4 and not x.is_deleted() and x.tolist() == [0.0] * 4
 
 
+def test_donation_by_name():
+    by_number = pathways.program(lambda x, y: x + y, donate_argnums=0)
+    by_name = pathways.program(lambda x, y: x + y, donate_argnames=("x",))
+    for f in (by_number, by_name):
+        for call in (lambda f, x, y: f(x, y), lambda f, x, y: f(y=y, x=x), lambda f, x, y: f(x, y=y)):
+            x, y = jnp.ones(3), jnp.ones(3)
+            assert call(f, x, y).tolist() == [2.0] * 3
+            assert x.is_deleted() and not y.is_deleted()
+    with pytest.raises(ValueError, match="both"):
+        pathways.program(lambda x: x, static_argnames="x", donate_argnums=0)
+    with pytest.raises(ValueError, match="no arguments"):
+        pathways.program(lambda x: x, donate_argnames="y")
+
+
+def test_functions_that_run_later_are_refused():
+    def generator(x):
+        yield x
+
+    async def later(x):
+        return x
+
+    for function in (generator, later):
+        with pytest.raises(TypeError, match="after it has returned"):
+            pathways.program(function)
+
+
 def test_donated_arguments_that_come_back():
     f = pathways.program(lambda x, y: (x, y + 1), donate_argnums=(0, 1))
     x, y = jnp.ones(3), jnp.ones(3)
@@ -318,12 +344,21 @@ def to_numpy(x):
     return np.asarray(x) + 1  # numpy
 
 
+def item(x):
+    return x[0].item()  # item
+
+
+def saves(x):
+    np.save(os.devnull, x)  # saves, in a function of NumPy
+    return x
+
+
 def closes_over(x):
     y = x + 1
     return jax.jit(lambda z: z + y)(x)  # closes over
 
 
-@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy])
+@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy, item, saves])
 def test_reading_inside_names_the_line(function):
     import inspect
 
@@ -584,6 +619,15 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
     transfers = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("class") == "transfer"]
     assert len(slices) >= 3 and len(transfers) >= 3
     assert lowered._repr_svg_() == path.read_text()
+    with pytest.raises(pathways.PathwaysError, match="f.png' does not end in .svg"):
+        lowered.save(tmp_path / "f.png")
+    described = g.lower(jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=v.sharding))
+    assert described.graph == lowered.graph and g.cost().captures == 1
+    here = pathways.program(lambda x: jnp.sin(x) * 2)
+    described = here.lower(jax.ShapeDtypeStruct((3,), jnp.float32))
+    assert described.graph == here.lower(jnp.zeros(3)).graph and here.cost().captures == 1
+    with pytest.raises(TypeError, match="ShapeDtypeStruct"):
+        here(jax.ShapeDtypeStruct((3,), jnp.float32))
     cost = g.cost()
     assert cost.captures == 1 and cost.capture > 0 and 0 <= cost.compile <= cost.capture
     # As many nodes for eight shards as for one.

@@ -110,6 +110,7 @@ def program(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Iterable[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
 ) -> Any:
     """Makes one program of a function that calls jitted functions, on any devices, and moves data between them.
 
@@ -130,8 +131,8 @@ def program(
     Args:
       function: takes and gives pytrees of arrays. Arguments that are numbers or NumPy arrays become arrays of JAX.
       static_argnums, static_argnames: arguments whose values the capture is for, as in `jax.jit`; hashable.
-      donate_argnums: arguments whose memory the program may take over; they are gone after the call. Others stay, also
-        where the function gives them to a jitted function that donates.
+      donate_argnums, donate_argnames: arguments whose memory the program may take over; they are gone after the call.
+        Others stay, also where the function gives them to a jitted function that donates.
 
     Returns:
       the program; or, without a function, what makes one of it. `f.lower(*args)` shows what is captured for such
@@ -141,12 +142,17 @@ def program(
     Raises:
       PathwaysError: from a call, FAILED_PRECONDITION where the function reads an array while it is captured,
         UNIMPLEMENTED for ordered effects inside.
-      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable.
+      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable; and for a
+        generator or an asynchronous function.
     """
     from pathways import _program
 
     return _program.program(
-        function, static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums
+        function,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
     )
 
 

@@ -186,8 +186,9 @@ def _location() -> str:
 def _not_users() -> tuple[str, ...]:
     import jax
     import jaxlib
+    import numpy
 
-    files = (__file__, jax.__file__, jaxlib.__file__)
+    files = (__file__, jax.__file__, jaxlib.__file__, numpy.__file__)
     return (*(str(Path(file).parent) for file in files), "<frozen")
 
 

@@ -6,9 +6,19 @@ import os
 from html import escape
 from typing import Any
 
+from pathways._errors import PathwaysError
+
 BOX = 148, 38  # of a node, in pixels
 GAP = 72, 14  # between two nodes
 MARGIN = 132, 24  # left, for the names of the slices, and above
+
+
+def write(path: str | os.PathLike[str], svg: str) -> None:
+    """Writes a picture."""
+    if not os.fspath(path).lower().endswith(".svg"):
+        raise PathwaysError("INVALID_ARGUMENT", f"pictures are SVG, and {os.fspath(path)!r} does not end in .svg")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(svg)
 
 
 def devices_text(devices: list[int]) -> str:

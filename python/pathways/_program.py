@@ -29,6 +29,7 @@ from pathways._errors import PathwaysError
 
 NOTHING = "this array stands for a result inside of a program"  # the library's words for what has no contents
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
+LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 CACHED = 1024  # tiny computations that are kept
 # What a function may give other results by, without being told.
 CONFIG = (
@@ -90,6 +91,17 @@ class _Array:
 
 def _of(x: jax.Array) -> _Array:
     return _Array(x.shape, x.dtype, x.weak_type, x.sharding, x.committed)
+
+
+def _described(x: jax.ShapeDtypeStruct) -> _Array:
+    """The array that a description is of."""
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    sharding = x.sharding or jnp.zeros((), dtype).sharding
+    return _Array(x.shape, dtype, bool(x.weak_type), sharding, x.sharding is not None)
+
+
+def _is_described(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct) and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 @functools.lru_cache(CACHED)
@@ -371,10 +383,10 @@ class Lowered:
         """Writes the picture, an SVG: a box a slice, its nodes in it, and arrows with the bytes that go elsewhere.
 
         Raises:
+          PathwaysError: INVALID_ARGUMENT for a name that ends in something else than .svg.
           OSError: where the file cannot be written.
         """
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self._repr_svg_())
+        _graph.write(path, self._repr_svg_())
 
     def _repr_svg_(self) -> str:
         return _graph.as_svg(self._name, self.graph)
@@ -407,13 +419,17 @@ class Program:
         static_argnums: int | Iterable[int] | None,
         static_argnames: str | Iterable[str] | None,
         donate_argnums: int | Iterable[int] | None,
+        donate_argnames: str | Iterable[str] | None,
     ):
         functools.update_wrapper(self, function)
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        if any(kind(function) for kind in LATER):
+            raise TypeError(f"{self._name} does its work after it has returned: a program is captured while one runs")
         nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
         names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
         donate = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums or ())
+        gone = {donate_argnames} if isinstance(donate_argnames, str) else set(donate_argnames or ())
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -428,14 +444,20 @@ class Program:
                     f"{what}={sorted(numbers)} does not fit {self._name}, which takes {len(by_place)} by place"
                 )
         nums, donate = ({i % len(by_place) if i < 0 else i for i in numbers} for numbers in (nums, donate))
-        if both := nums & donate:
-            raise ValueError(f"arguments {sorted(both)} of {self._name} are both static and donated")
         if parameters and not any(p.kind == p.VAR_KEYWORD for p in parameters):
-            if unknown := names - {p.name for p in parameters}:
-                raise ValueError(f"static_argnames={sorted(unknown)} are no arguments of {self._name}")
-        self._static = nums | {i for i, name in enumerate(by_place) if name in names}
-        self._static_names = names | {by_place[i] for i in nums if i < len(by_place)}
-        self._donate = donate
+            for what, given in (("static_argnames", names), ("donate_argnames", gone)):
+                if unknown := given - {p.name for p in parameters}:
+                    raise ValueError(f"{what}={sorted(unknown)} are no arguments of {self._name}")
+
+        def either(numbers, named):
+            """Arguments by place and by name, each given in one way or the other."""
+            also = {by_place[i] for i in numbers if i < len(by_place)}
+            return numbers | {i for i, name in enumerate(by_place) if name in named}, named | also
+
+        self._static, self._static_names = either(nums, names)
+        self._donate, self._donate_names = either(donate, gone)
+        if both := sorted(self._static_names & self._donate_names) or sorted(self._static & self._donate):
+            raise ValueError(f"arguments {both} of {self._name} are both static and donated")
         self._captured: dict[Any, _Captured] = {}
         _programs.add(self)
 
@@ -454,27 +476,33 @@ class Program:
         except TypeError as error:
             raise ValueError(f"a static argument of the program {self._name} cannot be hashed: {error}") from None
         free = [None if i in self._static else x for i, x in enumerate(args)]
-        leaves, structure = jax.tree.flatten((free, {k: v for k, v in kwargs.items() if k not in self._static_names}))
+        rest = {k: v for k, v in kwargs.items() if k not in self._static_names}
+        leaves, structure = jax.tree.flatten((free, rest))
         donated = [False] * len(leaves)
-        if self._donate:
+        if self._donate or self._donate_names:
             at = 0
-            for i, x in enumerate(free):
+            # Leaves of a dict are in the order of its keys.
+            arguments = [(i in self._donate, x) for i, x in enumerate(free)]
+            arguments += [(k in self._donate_names, rest[k]) for k in sorted(rest)]
+            for gone, x in arguments:
                 n = len(jax.tree.leaves(x))
-                if i in self._donate:
-                    donated[at : at + n] = [True] * n
+                donated[at : at + n] = [gone] * n
                 at += n
         return leaves, structure, donated, (len(args), fixed, named)
 
     def _get(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], described_too: bool = False
     ) -> tuple[Any, _Captured, list, list, list[bool]] | None:
-        """What was captured for such arguments, with their leaves and arrays; None while JAX traces."""
+        """What was captured for such arguments, with their leaves and arrays; None while JAX traces.
+
+        described_too: arguments may be descriptions of arrays.
+        """
         leaves, structure, donated, static = self._split(args, kwargs)
         if any(isinstance(x, jax.core.Tracer) for x in leaves):
             return None
-        arrays = [_leaf(x) for x in leaves]
+        arrays = [x if described_too and _is_described(x) else _leaf(x) for x in leaves]
         keys = [_key(x) for x in leaves]
-        described = [_of(x) for x in arrays]
+        described = [_described(x) if _is_described(x) else _of(x) for x in arrays]
         config = tuple(getattr(jax.config, name, None) for name in CONFIG)
         key = static, structure, tuple(described), tuple(map(str, keys)), config, jax.sharding.get_abstract_mesh()
         captured = self._captured.get(key)
@@ -492,10 +520,12 @@ class Program:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Captures the program for such arguments, where it is not yet, and shows what it is. It runs nothing.
 
+        Arguments may be descriptions, jax.ShapeDtypeStruct, with a sharding or for the default device.
+
         Raises:
           PathwaysError: as a call does; FAILED_PRECONDITION while JAX or a program traces around it.
         """
-        found = None if capturing() else self._get(args, kwargs)
+        found = None if capturing() else self._get(args, kwargs, described_too=True)
         if found is None:
             raise PathwaysError(
                 "FAILED_PRECONDITION", f"the program {self._name} is a part of what is traced around it"
@@ -538,10 +568,10 @@ def program(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Iterable[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
 ) -> Any:
-    if function is None:
-        return lambda f: Program(f, static_argnums, static_argnames, donate_argnums)
-    return Program(function, static_argnums, static_argnames, donate_argnums)
+    options = static_argnums, static_argnames, donate_argnums, donate_argnames
+    return (lambda f: Program(f, *options)) if function is None else Program(function, *options)
 
 
 def left(devices: set[int]) -> None:

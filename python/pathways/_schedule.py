@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
+from pathways import _graph
 from pathways._errors import PathwaysError
 
 Kind = Literal["forward", "backward"]
@@ -85,15 +86,14 @@ class Schedule(Sequence[Op]):
         """Draws time from left to right and a row for each stage, as SVG.
 
         Args:
-          path: a file to write it to; None, none.
+          path: a file to write it to, which ends in .svg; None, none.
 
         Returns:
           the text of the picture.
         """
         svg = _svg(self)
         if path is not None:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(svg)
+            _graph.write(path, svg)
         return svg
 
     def _repr_svg_(self) -> str:  # what a notebook shows
