@@ -2,6 +2,7 @@ package arrowio
 
 import (
 	"bytes"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/apache/arrow/go/v15/arrow/memory"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
@@ -174,5 +176,52 @@ func TestCannotShare(t *testing.T) {
 	}
 	for _, in := range []arrow.Array{onHeap, elements, tensors, permuted, skewed, bools, rows, odd} {
 		in.Release()
+	}
+}
+
+// Rounds do not grow: memory of arrays that were shared or copied comes back, and
+// nothing is kept of them.
+func TestRounds(t *testing.T) {
+	r := open(t, 1)
+	r.run()
+	short, long := r.made(arrow.PrimitiveTypes.Int32, 0, 64, 0), r.made(arrow.PrimitiveTypes.Int32, 0, 8<<10, 0)
+	defer short.Release()
+	defer long.Release()
+	rounds := func(n int) (heap uint64, bytes int64) {
+		for i := range n {
+			in := short
+			if i%4 == 0 {
+				in = long // shared
+			}
+			a, err := Put(r.Session, in, sharded.Layout{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := Shard(t.Context(), a, 0, r.mem)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.Len() != in.Len() {
+				t.Fatal(out.Len())
+			}
+			out.Release()
+			a.Free()
+		}
+		clustertest.Free(t, r.drivers)
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc, r.Pool().Stats().Mapped
+	}
+	heap, mapped := rounds(2_000)
+	after, pool := rounds(20_000)
+	if grown := int64(after) - int64(heap); grown > 1<<20 {
+		t.Errorf("the heap has grown by %d bytes over 20,000 rounds", grown)
+	}
+	if pool != mapped {
+		t.Errorf("the pool has %d bytes after 20,000 rounds, and had %d", pool, mapped)
+	}
+	if n, _ := r.mem.Used(); n != 2 {
+		t.Errorf("%d buffers are in use, expected those of the two arrays", n)
 	}
 }

@@ -120,13 +120,15 @@ def demo(quick):
 def arrow(worker, quick, chosen):
     """Measures Arrow data in and out beside the way by NumPy, in our own process; gives ratios of theirs to ours."""
     out = {}
+    sizes = (KIB, 4 * KIB, 64 * KIB, MIB, 64 * MIB) if quick else tuple(KIB << k for k in range(0, 21, 2))
     for way in ("in", "out", "through"):
-        for n in (4 * KIB, 64 * KIB, MIB, 64 * MIB) if quick else (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB):
+        for n in sizes:
             name = f"Arrow {way}, {size(n)}"
             if not chosen(name):
                 continue
-            calls = max(4, min(200, 16 * MIB // n))
-            rounds = [worker.ask(row="arrow", way=way, bytes=n, calls=calls)["each"] for _ in range(9 if quick else 15)]
+            calls = max(1 if n > 64 * MIB else 4, min(200, 16 * MIB // n))
+            times = 5 if n > 64 * MIB else 9 if quick else 15
+            rounds = [worker.ask(row="arrow", way=way, bytes=n, calls=calls)["each"] for _ in range(times)]
             us = {side: spread([each[side] * 1e6 for each in rounds]) for side in rounds[0]}
             ratios = {
                 side: spread([each[side] / each["arrow"] for each in rounds]) for side in rounds[0] if side != "arrow"
@@ -134,6 +136,30 @@ def arrow(worker, quick, chosen):
             out[name] = {"us": us, "times": ratios}
             said = ", ".join(f"{r['median']:.2f} [{r['low']:.2f} – {r['high']:.2f}] × {s}" for s, r in ratios.items())
             print(f"{name:32} {us['arrow']['median']:10.2f} µs, {said}", flush=True)
+    return out
+
+
+def streams(worker, quick, chosen):
+    """Measures streams of record batches to all devices beside their reader alone and a copy of as many bytes.
+
+    Gives gigabytes a second, and ratios of ours to the slower of the two.
+    """
+    out = {}
+    for source in ("Parquet", "memory"):
+        name = f"Arrow stream, {source}"
+        if not chosen(name):
+            continue
+        asked = {"row": "stream", "source": source, "bytes": (128 if quick else 512) * MIB}
+        rounds = [worker.ask(**asked, calls=1)["each"] for _ in range(9 if quick else 15)]
+        rates = {side: spread([asked["bytes"] / each[side] / 1e9 for each in rounds]) for side in rounds[0]}
+        ratio = spread([max(each["reader"], each["copy"]) / each["arrow"] for each in rounds])
+        out[name] = {"gigabytes a second": rates, "ratio": ratio}
+        said = ", ".join(f"{side} {rate['median']:.2f}" for side, rate in rates.items() if side != "arrow")
+        print(
+            f"{name:32} {rates['arrow']['median']:10.2f} GB/s ({said}); "
+            f"{ratio['median']:.2f} [{ratio['low']:.2f} – {ratio['high']:.2f}] × the slower",
+            flush=True,
+        )
     return out
 
 
@@ -195,6 +221,7 @@ def measure_all(workers, plugin, quick, chosen):
     else:
         print("\nArrow: our time, and how many times as fast it is as NumPy's way by")
         out["arrow"] = arrow(workers["pathways"], quick, chosen)
+        out["streams"] = streams(workers["pathways"], quick, chosen)
     if chosen("memory growth"):
         n = 10_000 if quick else 100_000
         out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}

@@ -192,6 +192,82 @@ def arrow(asked):
     return measure
 
 
+def stream(asked):
+    """A stream of record batches, of four columns of 4 MiB, brought to all devices, rows cut: of a Parquet file that
+    is in the page cache, neither compressed nor encoded, or of batches in memory.
+
+    `each` is the seconds of that, of reading the batches alone, and of copying as many bytes from memory to memory,
+    one column after the other.
+    """
+    import atexit
+    import tempfile
+
+    import pathways
+    import pyarrow
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    rows, columns = 2**20, 4
+    count = asked["bytes"] // (4 * rows * columns)
+    rng = np.random.default_rng(0)
+    names = [f"c{i}" for i in range(columns)]
+    batches = []
+    for _ in range(count):
+        host = [pyarrow.array(rng.random(rows, np.float32)) for _ in names]
+        batches.append(pyarrow.record_batch([pc.add(h, np.float32(0)) for h in host], names))  # in aligned memory
+    if asked["source"] == "Parquet":
+        folder = tempfile.TemporaryDirectory()
+        atexit.register(folder.cleanup)
+        path = os.path.join(folder.name, "stream.parquet")
+        table = pyarrow.Table.from_batches(batches)
+        pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False, row_group_size=rows)
+
+        def opened():
+            file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
+            return pyarrow.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(rows))
+    else:
+
+        def opened():
+            return pyarrow.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
+
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    sharding = NamedSharding(mesh, P("x"))
+    sources = [c.to_numpy() for b in batches for c in b.columns]
+    into = [np.ones(rows, np.float32) for _ in range(2 * columns)]
+
+    def ours():
+        got = 0
+        for batch in pathways.from_arrow(opened(), sharding):
+            got += sum(x.size for x in jax.block_until_ready(list(batch.values())))
+        assert got == count * rows * columns, got
+
+    def reader():
+        for _ in opened():
+            pass
+
+    def copy():
+        for i, source in enumerate(sources):
+            np.copyto(into[i % len(into)], source)
+
+    ways, turn = {"arrow": ours, "reader": reader, "copy": copy}, 0
+    for way in ways.values():
+        way()  # pages come, and functions are found
+
+    def measure(n):
+        nonlocal turn
+        each = {name: 0.0 for name in ways}
+        for _ in range(n):
+            names = list(ways)
+            turn += 1
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                start = time.perf_counter()
+                ways[name]()
+                each[name] += time.perf_counter() - start
+        return {"seconds": sum(each.values()), "each": {name: s / n for name, s in each.items()}}
+
+    return measure
+
+
 def resident():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -225,7 +301,7 @@ def growth(asked):
 
 
 ROWS = {"tiny": tiny, "computation": computation, "step": sharded_step, "put": put, "fetch": fetch, "growth": growth}
-ROWS["arrow"] = arrow
+ROWS |= {"arrow": arrow, "stream": stream}
 
 
 def main():

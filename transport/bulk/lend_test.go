@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
@@ -111,5 +112,58 @@ func TestCannotLend(t *testing.T) {
 		for _, x := range w.Exchanges {
 			x.Close()
 		}
+	}
+}
+
+// Blocks that were lent and given back leave nothing behind, and neither does memory
+// that has gone.
+func TestLendingRounds(t *testing.T) {
+	w := world(t, "unix", 2, none)
+	x, y := w.Exchanges[0].(*Exchange), w.Exchanges[1].(*Exchange)
+	var lent sync.WaitGroup
+	for i := range 20 {
+		arena := x.pool.Arena("loans", true, nil)
+		b, err := arena.Make(64 << 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range 500 {
+			k := transport.Key{Space: 1, ID: uint64(i), Part: uint64(j)}
+			lent.Add(1)
+			y.Expect(1, k, int64(len(b.Data)), nil, func(b transport.Block, err error) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.Release()
+			})
+			x.Lend(2, k, b.Data, func(err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				lent.Done()
+			})
+		}
+		lent.Wait()
+		b.Release()
+		arena.Close(io.EOF)
+	}
+	// What is said last is behind all that was said before.
+	sent := make(chan struct{})
+	k := transport.Key{Space: 2, ID: 1}
+	y.Expect(1, k, 1, nil, func(transport.Block, error) { close(sent) })
+	x.calls.Do(func() { x.PushBytes(2, k, []byte{1}, nil) })
+	<-sent
+	for side, e := range map[string]*Exchange{"the lender": x, "the borrower": y} {
+		for _, p := range e.all() {
+			p.mu.Lock()
+			for l := range p.links {
+				if n := len(l.outgoing) + len(l.incoming) + len(l.shown) + len(l.views); n != 0 {
+					t.Errorf("%s has %d blocks out, %d in, %d and %d segments", side, len(l.outgoing), len(l.incoming), len(l.shown), len(l.views))
+				}
+			}
+			p.mu.Unlock()
+		}
+		e.Close()
 	}
 }

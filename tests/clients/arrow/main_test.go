@@ -19,7 +19,7 @@ import (
 // The test's binary is the command line and the example, too, by the name that it is
 // called by.
 func TestMain(m *testing.M) {
-	switch filepath.Base(os.Args[0]) {
+	switch name := filepath.Base(os.Args[0]); name {
 	case "pathways":
 		os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
 			Self: []string{os.Args[0]}, Version: "test", Out: os.Stdout, Err: os.Stderr,
@@ -28,8 +28,9 @@ func TestMain(m *testing.M) {
 	case "example":
 		main()
 		os.Exit(0)
-	case "sharing":
-		if err := sharing(context.Background()); err != nil {
+	case "sharing", "large":
+		client := map[string]func(context.Context) error{"sharing": sharing, "large": large}[name]
+		if err := client(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -55,7 +56,7 @@ func TestExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	for _, name := range []string{"pathways", "example", "sharing"} {
+	for _, name := range []string{"pathways", "example", "sharing", "large"} {
 		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -79,6 +80,12 @@ func TestExample(t *testing.T) {
 	t.Run("shared memory", func(t *testing.T) {
 		run(t, "2", "2", "sharing", "the device saw 1000000, the same memory is true, the result: "+
 			"the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a copy here\n")
+	})
+	t.Run("more than 2 GiB", func(t *testing.T) {
+		if os.Getenv("PATHWAYS_TEST_LARGE") == "" {
+			t.Skip("it takes 5 GB of memory: PATHWAYS_TEST_LARGE=1")
+		}
+		run(t, "1", "2", "large", "2147549184 elements\n")
 	})
 	alone := exec.Command(filepath.Join(folder, "example"))
 	alone.Env = append(os.Environ(), "PATHWAYS_ADDRESS=")

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/apache/arrow/go/v15/arrow"
 	"github.com/apache/arrow/go/v15/arrow/array"
+	"github.com/apache/arrow/go/v15/arrow/memory"
 
 	"github.com/openpathways/pathways/core/arrowio"
 	"github.com/openpathways/pathways/core/sharded"
@@ -65,6 +67,56 @@ func sharing(ctx context.Context) error {
 	in.Release()
 	x.Free()
 	shared.Release()
+	session.Close()
+	return mem.Close()
+}
+
+// large is a client whose arrays have more elements than 32 bits count: memory that a
+// worker reads where it is, a copy from device to device, and what comes back.
+func large(ctx context.Context) (err error) {
+	session, err := sharded.Dial(ctx, os.Getenv("PATHWAYS_ADDRESS"))
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	defer arrowmem.Catch(&err)
+	mem := arrowmem.New(session.Pool(), "arrow", true)
+	const n = 1<<31 + 1<<16
+	marks := map[int]byte{0: 1, 1<<31 - 1: 2, 1 << 31: 3, n - 1: 4}
+	buffer := memory.NewResizableBuffer(mem)
+	buffer.Resize(n)
+	for at, v := range marks {
+		buffer.Bytes()[at] = v
+	}
+	data := array.NewData(arrow.PrimitiveTypes.Uint8, n, []*memory.Buffer{nil, buffer}, nil, 0, 0)
+	in := array.NewUint8Data(data)
+	data.Release()
+	buffer.Release()
+	x, err := arrowio.PutShared(session, in, sharded.Layout{})
+	if err != nil {
+		return err
+	}
+	y, err := x.Copy(1)
+	if err != nil {
+		return err
+	}
+	if err := y.Wait(ctx); err != nil {
+		return err
+	}
+	x.Free()
+	in.Release()
+	out, err := arrowio.Read(ctx, y, mem)
+	if err != nil {
+		return err
+	}
+	for at, v := range marks {
+		if got := out.(*array.Uint8).Value(at); got != v {
+			return fmt.Errorf("element %d is %d, expected %d", at, got, v)
+		}
+	}
+	fmt.Println(out.Len(), "elements")
+	y.Free()
+	out.Release()
 	session.Close()
 	return mem.Close()
 }
