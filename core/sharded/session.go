@@ -40,7 +40,8 @@ type Session struct {
 	token uint64
 	ends  map[uint64]*future // under way
 	loans int                // shards in lent memory that devices have
-	none  sync.Cond          // is, of ends or of loans
+	late  int                // reads that were given up and have yet to end
+	none  sync.Cond          // is, of one of them
 }
 
 // future is an operation that ends.
@@ -102,12 +103,13 @@ func (s *Session) Pool() *shm.Pool { return s.pool }
 func (s *Session) Lost() error { return s.cluster.Lost() }
 
 // Close ends the session: all its arrays go, and what is under way fails. When it
-// returns, nothing reads what was to be put any more, and no device what was lent.
+// returns, nothing reads what was to be put any more, no device what was lent, and
+// what came for nobody has been given back.
 func (s *Session) Close() error {
 	err := s.cluster.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.ends) > 0 || s.loans > 0 {
+	for len(s.ends) > 0 || s.loans > 0 || s.late > 0 {
 		s.none.Wait()
 	}
 	return err
@@ -155,6 +157,14 @@ func (s *Session) lent(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loans += n
+	s.none.Broadcast()
+}
+
+// abandon counts reads that were given up.
+func (s *Session) abandon(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late += n
 	s.none.Broadcast()
 }
 
