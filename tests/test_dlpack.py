@@ -7,12 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pathways
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytestmark = pytest.mark.embedded("shares the memory of devices")
 
 NUMPYS = ["bool", *(f"{k}{n}" for k in ("int", "uint") for n in (8, 16, 32, 64)), "float16", "float32", "float64"]
 NUMPYS += ["complex64", "complex128"]
-EIGHTS = ["float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+EIGHTS = [
+    f"float8_{kind}" for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+]
 BORROW_OR_FAIL = 2
 
 # Objects of their own: jax.ffi.pycapsule declares those of ctypes.pythonapi in its way.
@@ -138,6 +142,62 @@ def test_jax_to_c_and_back_at_one_address(session, dtype):
     assert back.dtype == x.dtype and back.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
     session.drop(array)
     np.testing.assert_array_equal(np.asarray(back).view(np.uint8), np.asarray(x).view(np.uint8))
+
+
+class Tensor(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+SIZES = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
+# A tensor without memory: all that it says of elements is a lie.
+NOWHERE = st.fixed_dictionaries(
+    {
+        "ndim": st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 33, 2**31 - 1]),
+        "shape": st.none() | st.lists(SIZES, min_size=3, max_size=3),
+        "strides": st.none() | st.lists(SIZES, min_size=3, max_size=3),
+        "code": st.integers(0, 16),
+        "bits": st.sampled_from([0, 1, 4, 8, 16, 32, 64, 128, 255]),
+        "lanes": st.sampled_from([0, 1, 2, 65535]),
+        "device_type": st.sampled_from([-1, 0, 1, 1, 1, 2, 3]),
+    }
+)
+
+
+@given(NOWHERE, st.sampled_from([0, 1, BORROW_OR_FAIL]))
+def test_tensors_that_lie_are_refused(session, said, mode):
+    """A tensor without memory is an error, whatever it says of itself, unless it has no elements."""
+    three = ctypes.c_int64 * 3
+    kept = {name: said[name] and three(*said[name]) for name in ("shape", "strides")}
+    tensor = Tensor(None, said["device_type"], 0, said["ndim"], said["code"], said["bits"], said["lanes"])
+    for name, values in kept.items():
+        if values is not None:
+            setattr(tensor, name, ctypes.cast(values, ctypes.POINTER(ctypes.c_int64)))
+    array, options = ctypes.c_uint64(), Options(ctypes.sizeof(Options), mode=mode)
+    try:
+        session.check(
+            "array_from_dlpack", session.handle, ctypes.byref(tensor), 0, ctypes.byref(options), ctypes.byref(array)
+        )
+    except RuntimeError as error:
+        assert len(str(error)) > 20
+        return
+    dims = said["shape"][: said["ndim"]] if said["ndim"] > 0 else []
+    assert 0 in dims and min(dims) >= 0 and said["lanes"] == 1, said
+    session.drop(array)
 
 
 def test_pytorch_to_c_and_back(session):
