@@ -470,6 +470,22 @@ def test_callbacks():
     assert seen == [0.0, 1.0, 2.0]
 
 
+def test_programs_in_callbacks():
+    """There JAX's default device is one of its own CPU client, and the function runs as it is."""
+    inner = pathways.program(lambda x: x * 2 + 1)
+    assert inner(np.arange(3.0)).tolist() == [1.0, 3.0, 5.0]
+    back = jax.jit(
+        lambda x: jax.pure_callback(
+            lambda v: np.asarray(inner(np.asarray(v))), jax.ShapeDtypeStruct((3,), jnp.float32), x
+        )
+    )
+    outer = pathways.program(lambda x: back(x) + 1)
+    for _ in range(2):
+        assert back(jnp.arange(3.0)).tolist() == [1.0, 3.0, 5.0]
+        assert outer(jnp.arange(3.0)).tolist() == [2.0, 4.0, 6.0]
+    assert inner.cost().captures == 1
+
+
 def test_ordered_effects_are_refused():
     from jax.experimental import io_callback
 

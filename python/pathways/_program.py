@@ -493,7 +493,8 @@ class Program:
     def _get(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], described_too: bool = False
     ) -> tuple[Any, _Captured, list, list, list[bool]] | None:
-        """What was captured for such arguments, with their leaves and arrays; None while JAX traces.
+        """What was captured for such arguments, with their leaves and arrays; None while JAX traces, and where the
+        default device is another library's, as that of functions which computations call back is.
 
         described_too: arguments may be descriptions of arrays.
         """
@@ -507,6 +508,8 @@ class Program:
         key = static, structure, tuple(described), tuple(map(str, keys)), config, jax.sharding.get_abstract_mesh()
         captured = self._captured.get(key)
         if captured is None:
+            if not all(_reshard._ours(array.sharding) for array in described):
+                return None
 
             def call(symbols):
                 free, named = structure.unflatten(symbols)
@@ -523,12 +526,14 @@ class Program:
         Arguments may be descriptions, jax.ShapeDtypeStruct, with a sharding or for the default device.
 
         Raises:
-          PathwaysError: as a call does; FAILED_PRECONDITION while JAX or a program traces around it.
+          PathwaysError: as a call does; FAILED_PRECONDITION while JAX or a program traces around it, and in functions
+            that computations call back.
         """
         found = None if capturing() else self._get(args, kwargs, described_too=True)
         if found is None:
             raise PathwaysError(
-                "FAILED_PRECONDITION", f"the program {self._name} is a part of what is traced around it"
+                "FAILED_PRECONDITION",
+                f"the program {self._name} is a part of what is traced around it, or not on devices of Pathways",
             )
         return Lowered(self._name, found[1].describe())
 
