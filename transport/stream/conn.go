@@ -138,6 +138,9 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait, later bool) er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for wait && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
+		if c.idle { // what fills it was for later, and its Flush may come from who waits here
+			c.leave(false)
+		}
 		c.room.Wait()
 	}
 	if c.err != nil {
