@@ -49,6 +49,8 @@ func (t *outgoing) show() {
 		t.err = status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", l.peer.title())
 	case s == nil:
 		t.err = errNotShared
+	case l.shown[s] == 0 && len(l.shown) >= maxShared: // more, and the peer would hang up
+		t.err = status.New(status.ResourceExhausted, "%s reads from %d pieces of memory of this process already; release some, or allocate from fewer allocators", l.peer.title(), maxShared)
 	case l.shown[s] == 0:
 		if t.err = l.conn.PostFile(kindShow, segmentFrame(l.last+1, s.Size), s.File); t.err == nil {
 			l.last++
