@@ -371,10 +371,94 @@ def test_an_error_names_the_line_of_the_user():
     assert "RESOURCE_EXHAUSTED" in said and "overflowing_step" in said
 
 
+# Another process, since JAX waits at its end for the effects of what has failed, and says so.
+UNDER_WAY = """
+    import contextlib, json
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    devices = jax.devices()
+    mesh = Mesh(np.array(devices), ("x",))
+    rows = NamedSharding(mesh, P("x"))
+    x = jax.device_put(np.ones((8, 64, 64), np.float32) * np.arange(8.0)[:, None, None], rows)
+    slow = jax.jit(lambda v: v + 0 * jax.lax.fori_loop(0, 300, lambda _, w: jnp.tanh(w @ w), v))
+    more = jax.jit(lambda v: v * 2)
+
+    def each(f, **how):
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), **how))
+
+    # Each device by itself: in a collective the others would wait for the one that has failed.
+    part = each(lambda v: v.reshape(-1)[:4])
+
+    def draw(shard):
+        if shard[0, 0, 0] > 3:
+            raise ValueError("the well is dry")
+        return np.asarray(shard)
+
+    kinds = {
+        "memory": jax.jit(lambda v: jnp.full((8, 1 << 42), v[0, 0, 0]), out_shardings=rows),
+        "callback": each(lambda v: jax.pure_callback(draw, jax.ShapeDtypeStruct(v.shape, v.dtype), v), check_vma=False),
+    }
+    said, made = {kind: [] for kind in kinds}, {}
+    for kind, fails in kinds.items():
+        arrays = made[kind] = []
+        try:
+            arrays.append(fails(slow(x)))  # the line
+            arrays.append(part(arrays[0]))
+            arrays.append(more(arrays[1]))
+            arrays.append(jax.device_put(arrays[1], devices[3]))
+            arrays.append(pathways.reshard(arrays[1], devices[5]))
+        except Exception as error:
+            said[kind].append(str(error))  # it had failed by then
+        for array in arrays * 2:
+            try:
+                array.block_until_ready()
+            except Exception as error:
+                said[kind].append(str(error))
+            else:
+                said[kind].append("OK")
+    # Devices with good shards would wait 40 s for the others, and then XLA ends the process.
+    try:
+        jax.jit(jnp.sum)(made["callback"][0]).block_until_ready()
+    except Exception as error:
+        said["callback"].append(str(error))
+    assert np.asarray(more(x))[1, 0, 0] == 2
+    print(json.dumps(said), flush=True)
+"""
+
+
+@pytest.mark.embedded("on a cluster an error of work under way names device and worker")
+def test_errors_of_work_under_way_keep_their_code_and_name_the_line():
+    line = 1 + fresh.source(UNDER_WAY).splitlines().index("            arrays.append(fails(slow(x)))  # the line"[4:])
+    said = json.loads(fresh.run(UNDER_WAY).stdout)
+    for kind, code, text in (("memory", "RESOURCE_EXHAUSTED", "emory"), ("callback", "INTERNAL", "the well is dry")):
+        assert len(said[kind]) >= 3
+        for error in said[kind]:
+            assert error.startswith(f"{code}: ") and text in error and f", called at <string>:{line}]" in error, error
+
+
+@pytest.mark.embedded("counts what this process's door remembers of runs")
+def test_what_is_remembered_of_runs_under_way_is_bounded():
+    seen = []
+    step = jax.jit(
+        lambda v: v + jax.pure_callback(lambda w: np.asarray(w) * 0, jax.ShapeDtypeStruct((4,), "float32"), v)
+    )
+    x = jnp.zeros(4)
+    for i in range(500):
+        x = step(x)
+        if i % 50 == 0:
+            seen.append(pathways.stats()["live"]["origins"])
+    assert np.asarray(x).tolist() == [0] * 4
+    assert max(seen) <= 100, seen
+    del x
+    gc.collect()
+    assert comes(lambda: pathways.stats()["live"]["origins"] == 0), pathways.stats()["live"]
+
+
 def test_the_errors_of_this_file_leave_nothing_alive():
     def gone():
         gc.collect()
         live = pathways.stats()["live"]
-        return live["errors"] == 0 and live["runs"] == 0
+        return not any(live.get(name, 0) for name in ("errors", "runs", "origins"))
 
     assert comes(gone), pathways.stats()["live"]

@@ -149,6 +149,17 @@ PJRT_Error* pw_PJRT_Buffer_Device(PJRT_Buffer_Device_Args* args) {
   return NULL;
 }
 
+PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
+  PW_ARGS(PJRT_Buffer_ReadyEvent_Args, a);
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&a);
+  args->event = a.event;
+  if (err == NULL) pw_origin_event(a.event, b);
+  return pw_origin_error(err, b);
+}
+
 PJRT_Error* pw_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Memory");
@@ -188,7 +199,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
     err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                    "%s: this array has no address before its computation was launched; call block_until_ready() first",
                    slot);
-  if (err == NULL && (wait || is.is_ready)) err = pw_under->PJRT_Event_Await(&await);
+  if (err == NULL && (wait || is.is_ready)) err = pw_origin_error(pw_under->PJRT_Event_Await(&await), b);
   PW_ARGS(PJRT_Event_Destroy_Args, done);
   done.event = ready.event;
   PJRT_Error* late = pw_under->PJRT_Event_Destroy(&done);
@@ -203,7 +214,7 @@ PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseEx
   if (err) return err;
   PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
-  return pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a);
+  return pw_origin_error(pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a), b);
 }
 
 // The count goes down also where the buffer was deleted since it went up.
@@ -224,7 +235,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   a.buffer = b->under;
   err = pw_under->PJRT_Buffer_UnsafePointer(&a);
   args->buffer_pointer = a.buffer_pointer;
-  return err;
+  return pw_origin_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
@@ -236,7 +247,7 @@ PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDevic
   a.buffer = b->under;
   err = pw_under->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&a);
   args->device_memory_ptr = a.device_memory_ptr;
-  return err;
+  return pw_origin_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
@@ -248,7 +259,8 @@ PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(&a);
   args->dst_size = a.dst_size;
   args->event = a.event;
-  return err;
+  if (err == NULL && args->dst) pw_origin_event(a.event, b);
+  return pw_origin_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
@@ -259,9 +271,11 @@ PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   a.buffer = b->under;
   a.dst_device = pw_lower_device(args->dst_device);
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToDevice(&a);
-  if (err) return err;
-  return pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
-                  &args->dst_buffer);
+  if (err) return pw_origin_error(err, b);
+  err = pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
+                 &args->dst_buffer);
+  if (err == NULL) pw_origin_pass(b, args->dst_buffer);
+  return err;
 }
 
 PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
@@ -274,8 +288,10 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   a.buffer = b->under;
   a.dst_memory = pw_lower_memory(args->dst_memory);
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToMemory(&a);
-  if (err) return err;
-  return pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
+  if (err) return pw_origin_error(err, b);
+  err = pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
+  if (err == NULL) pw_origin_pass(b, args->dst_buffer);
+  return err;
 }
 
 PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithControlDependency_Args* args) {

@@ -29,6 +29,8 @@ PJRT_Error* pw_unimplemented(const char* slot);
 
 // ---- arrays, buffers (slab.c, buffer.c) ----
 
+typedef struct pw_origin pw_origin;  // see run.h
+
 // pw_array is one logical array: the shards of one output of one run, or one
 // buffer made alone. The core counts it as one object; it is told once, when
 // the last shard has gone.
@@ -38,6 +40,7 @@ typedef struct pw_array {
   _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
   uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
   _Atomic bool moving;    // its bytes are still on their way, see reshard.c
+  _Atomic(pw_origin*) origin;  // the run under way that may fail to make it, or NULL
   uint64_t session;       // whose store has it
   uint64_t object;        // id in that store
 } pw_array;
@@ -172,6 +175,7 @@ struct PJRT_LoadedExecutable {
   bool promises;    // its results can be handed out before it is launched
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which looks into the run's context
+  bool fails;       // it may fail while it runs
   _Atomic bool closed;  // its handle was destroyed
   pw_port port;     // it is not run, see reshard.c
   PJRT_Device** devices;  // one a row of Execute
@@ -270,7 +274,7 @@ void pw_set_locate(pw_locate locate);
 
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
-  _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs;
+  _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs, origins;
   _Atomic int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } pw_counters;
 extern pw_counters pw_count;

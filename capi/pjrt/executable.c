@@ -20,6 +20,24 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
+// may_fail reports whether a program can fail when it has begun: where it calls back,
+// where other code runs on several devices, or where it needs so much memory that there
+// may be less. Code of others on one device runs within the call, or is LAPACK.
+static bool may_fail(const PJRT_LoadedExecutable* e, PJRT_Executable* x, const PJRT_Program* program) {
+  enum { kMuch = 16 << 20 };  // bytes; the time it takes to write as many hides that of looking for the user's line
+  if (e->calls_back || (e->num_devices > 1 && mentions(program->code, program->code_size, "custom-call"))) return true;
+  int64_t bytes = 0;
+  for (size_t o = 0; o < e->num_outputs; o++) bytes += e->outputs[o].bytes;
+  if (bytes < kMuch && PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) {
+    PW_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, stats);
+    stats.executable = x;
+    PJRT_Error* err = pw_under->PJRT_Executable_GetCompiledMemoryStats(&stats);
+    if (err) pw_error_free(err);
+    else bytes += stats.temp_size_in_bytes;
+  }
+  return bytes >= kMuch;
+}
+
 void pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
   memset(program, 0, sizeof *program);
   program->struct_size = PJRT_Program_STRUCT_SIZE;
@@ -175,6 +193,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
   PJRT_Program program;
   pw_optimized(x, &program);
   e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
+  e->fails = may_fail(e, x, &program);
   int refused = pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, (char*)code, code_size,
                             (char*)format, format_size, program.code, program.code_size, (char*)program.format,
                             program.format_size, &params, &e->program, &message);

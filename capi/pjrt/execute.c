@@ -113,18 +113,24 @@ int pw_location(const PJRT_ExecuteOptions* options, char* text, int size) {
   return locate ? locate(text, size) : 0;
 }
 
-PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location) {
-  if (*location == 0) return err;
+void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, const char* location) {
+  if (*location) snprintf(text, size, " [%.200s, called at %.300s]", e->name, location);
+}
+
+PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location, pw_buffer* const* inputs,
+                       size_t num_inputs) {
+  if (pw_origin_explains(&err, inputs, num_inputs) || *location == 0) return err;
   char text[600];
-  snprintf(text, sizeof text, " [%.200s, called at %.300s]", e->name, location);
+  pw_place_text(text, sizeof text, e, location);
   return pw_error_context(err, text);
 }
 
 // here is pw_located for a call that is still on this thread.
-static PJRT_Error* here(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options) {
+static PJRT_Error* here(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options,
+                        pw_buffer* const* inputs, size_t num_inputs) {
   char text[PW_LOCATION] = "";
   pw_location(options, text, sizeof text);
-  return pw_located(err, e, text);
+  return pw_located(err, e, text, inputs, num_inputs);
 }
 
 // progress writes how far a gang is, and tells the core where it wants to know.
@@ -202,6 +208,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   gangs after = {.list = after.few, .room = sizeof after.few / sizeof *after.few};
   gangs reads = {.list = reads.few, .room = sizeof reads.few / sizeof *reads.few};
   pw_moved* moves = NULL;
+  bool inherits = false;  // what it reads may yet fail to be made
   PJRT_Error* err = NULL;
   pw_array* few[16];
   pw_array** arrays = outs <= 16 ? few : malloc(outs * sizeof *arrays);
@@ -229,9 +236,13 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       flat[d * m + i] = b->under;
       uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);
       if (gang) note(&after, gang);
+      inherits |= atomic_load_explicit(&b->array->origin, memory_order_relaxed) != NULL;
       if (b->device != device && (err = move(b, device, &moves, &flat[d * m + i]))) goto out;
     }
   }
+
+  // Devices that have no failed input would wait in a collective for those that have.
+  if (inherits && e->collective && (err = pw_origin_fault(inputs, n * m))) goto out;
 
   // What every device reads of one array, each its own shard.
   for (size_t i = 0; n > 1 && i < m; i++) {
@@ -258,7 +269,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PW_COUNT(executes, 1);
   pwGoEnter(&turn);
   if (turn.verdict > 0) {
-    err = here(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options);
+    err = here(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options, NULL, 0);
     goto out;
   }
   // A computation whose shards do not wait comes after what it reads, and so do
@@ -306,10 +317,16 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   progress(e->session, turn.cell, turn.gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (turn.cell && err == NULL) pw_watch(e->session, turn.gang, turn.cell, done, n);
   if (err) {
-    err = here(err, e, args->options);
+    err = here(err, e, args->options, inputs, n * m);
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; d < n; d++) pw_array_drop(arrays[o]);
   } else {
+    if (e->fails || inherits) {
+      pw_origin* origin = pw_origin_new(e, NULL, args->options, inputs, n * m, args->output_lists, n);
+      for (size_t o = 0; origin && o < outs; o++) pw_origin_set(arrays[o], origin);
+      for (size_t d = 0; args->device_complete_events && d < n; d++) pw_origin_track(args->device_complete_events[d], origin);
+      pw_origin_drop(origin);
+    }
     pw_wrap(e, only, args->output_lists, n, arrays, false);
     if (begin)
       pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), done);

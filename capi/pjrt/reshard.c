@@ -211,8 +211,8 @@ static void failed(pw_source* s, PJRT_Error* err) {
 
 static void source_ready(PJRT_Error* error, void* arg) {
   pw_source* s = arg;
-  if (error) failed(s, error);
   pw_moving* m = s->moving;
+  if (error) failed(s, pw_origin_error(error, m->from->shards[s - m->sources]));
   if (atomic_fetch_sub_explicit(&m->left, 1, memory_order_acq_rel) == 1) pwGoMove(m->go);
 }
 
@@ -264,7 +264,7 @@ void pw_moving_watch(pw_moving* m, size_t i) {
     err = stage(s, b, &event);
   }
   if (err) {
-    failed(s, err);
+    failed(s, pw_origin_error(err, b));
     return;
   }
   PW_ARGS(PJRT_Event_IsReady_Args, is);
@@ -273,7 +273,7 @@ void pw_moving_watch(pw_moving* m, size_t i) {
   if (err == NULL && is.is_ready) {
     PW_ARGS(PJRT_Event_Error_Args, why);
     why.event = event;
-    if ((err = pw_under->PJRT_Event_Error(&why))) failed(s, err);
+    if ((err = pw_under->PJRT_Event_Error(&why))) failed(s, pw_origin_error(err, b));
   } else {
     if (err) pw_error_free(err);
     atomic_fetch_add_explicit(&m->left, 1, memory_order_relaxed);

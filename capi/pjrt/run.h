@@ -22,8 +22,33 @@ void pw_donated(pw_buffer** inputs, size_t n);
 void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
              bool promises);
 
-// pw_located adds a location to an error. The text before stays as it is.
-PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location);
+// pw_located adds a location to an error, unless it is that of a run that made one of
+// the inputs. The text before stays as it is.
+PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location, pw_buffer* const* inputs,
+                       size_t num_inputs);
+
+// pw_place_text writes a location as errors have it; nothing where it is not known.
+void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, const char* location);
+
+// ---- origins (origin.c) ----
+
+// pw_origin_new gives the origin of a run's results, held: NULL where neither the run
+// nor what it reads can fail any more. The run is as it was launched, with results of
+// the plugin's on n devices. Location NULL: the call is on this thread.
+pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, const PJRT_ExecuteOptions* options,
+                         pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n);
+void pw_origin_drop(pw_origin* origin);
+void pw_origin_set(pw_array* array, pw_origin* origin);
+void pw_origin_pass(pw_buffer* from, PJRT_Buffer* to);  // to is a copy of from
+// An event that is handed out: its error will be the origin's.
+void pw_origin_track(PJRT_Event* event, pw_origin* origin);
+void pw_origin_event(PJRT_Event* event, pw_buffer* buffer);
+// An error that is handed out, of what reads these: it becomes the origin's, and true
+// is said, where one of their origins has failed.
+bool pw_origin_explains(PJRT_Error** error, pw_buffer* const* inputs, size_t n);
+// pw_origin_fault gives the error of a run that made one of these, where it has failed.
+PJRT_Error* pw_origin_fault(pw_buffer* const* inputs, size_t n);
+PJRT_Error* pw_origin_error(PJRT_Error* error, pw_buffer* buffer);
 
 // pw_watch has the core learn when all devices are through with a gang. The cell
 // is NULL for a gang that had to wait.

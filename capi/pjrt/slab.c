@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "door.h"
+#include "run.h"
 
 enum { kSlots = 512 };  // slots a slab
 
@@ -201,6 +201,7 @@ pw_array* pw_array_more(pw_array* a) {
 
 void pw_array_drop(pw_array* a) {
   if (atomic_fetch_sub_explicit(&a->live, 1, memory_order_acq_rel) != 1) return;
+  if (atomic_load_explicit(&a->origin, memory_order_relaxed)) pw_origin_set(a, NULL);
   pw_array* head = atomic_load_explicit(&freed_arrays, memory_order_relaxed);
   do a->next = head;
   while (!atomic_compare_exchange_weak_explicit(&freed_arrays, &head, a, memory_order_release, memory_order_relaxed));

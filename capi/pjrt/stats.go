@@ -5,7 +5,7 @@ package pjrt
 
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {
-  int64_t clients, executables, buffers, arrays, shapes, errors, runs;
+  int64_t clients, executables, buffers, arrays, shapes, errors, runs, origins;
   int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
@@ -93,6 +93,7 @@ func ReadStats() Stats {
 	st.Live["arrays"] = int64(c.arrays)
 	st.Live["errors"] = int64(c.errors)
 	st.Live["runs"] = int64(c.runs)
+	st.Live["origins"] = int64(c.origins)
 	st.Live["objects"] = objects
 	st.Goroutines = started()
 	return st

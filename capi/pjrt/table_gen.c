@@ -14,20 +14,14 @@ static PJRT_Error* missing_PJRT_Plugin_Attributes(PJRT_Plugin_Attributes_Args* a
   return pw_unimplemented("PJRT_Plugin_Attributes");
 }
 
-static PJRT_Error* missing_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Event_Destroy");
-}
+PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args);
 
 static PJRT_Error* missing_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
   (void)args;
   return pw_unimplemented("PJRT_Event_IsReady");
 }
 
-static PJRT_Error* missing_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Event_Error");
-}
+PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args);
 
 PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args);
 
@@ -394,22 +388,7 @@ static PJRT_Error* forward_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   return err;
 }
 
-static PJRT_Error* missing_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Buffer_ReadyEvent");
-}
-
-static PJRT_Error* forward_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Buffer* buffer = args->buffer;
-  pw_buffer* b = pw_buffer_of(buffer);
-  if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_ReadyEvent");
-  if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_ReadyEvent");
-  args->buffer = b ? b->under : NULL;
-  PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(args);
-  args->buffer = buffer;
-  return err;
-}
+PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args);
 
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args);
 
@@ -853,9 +832,9 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Error_GetCode = pw_PJRT_Error_GetCode;
   table->PJRT_Plugin_Initialize = pw_PJRT_Plugin_Initialize;
   table->PJRT_Plugin_Attributes = PW_HAS(PJRT_Plugin_Attributes) ? pw_under->PJRT_Plugin_Attributes : missing_PJRT_Plugin_Attributes;
-  table->PJRT_Event_Destroy = PW_HAS(PJRT_Event_Destroy) ? pw_under->PJRT_Event_Destroy : missing_PJRT_Event_Destroy;
+  table->PJRT_Event_Destroy = pw_PJRT_Event_Destroy;
   table->PJRT_Event_IsReady = PW_HAS(PJRT_Event_IsReady) ? pw_under->PJRT_Event_IsReady : missing_PJRT_Event_IsReady;
-  table->PJRT_Event_Error = PW_HAS(PJRT_Event_Error) ? pw_under->PJRT_Event_Error : missing_PJRT_Event_Error;
+  table->PJRT_Event_Error = pw_PJRT_Event_Error;
   table->PJRT_Event_Await = pw_PJRT_Event_Await;
   table->PJRT_Event_OnReady = pw_PJRT_Event_OnReady;
   table->PJRT_Client_Create = pw_PJRT_Client_Create;
@@ -920,7 +899,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_CopyToDevice = pw_PJRT_Buffer_CopyToDevice;
   table->PJRT_Buffer_ToHostBuffer = pw_PJRT_Buffer_ToHostBuffer;
   table->PJRT_Buffer_IsOnCpu = PW_HAS(PJRT_Buffer_IsOnCpu) ? forward_PJRT_Buffer_IsOnCpu : missing_PJRT_Buffer_IsOnCpu;
-  table->PJRT_Buffer_ReadyEvent = PW_HAS(PJRT_Buffer_ReadyEvent) ? forward_PJRT_Buffer_ReadyEvent : missing_PJRT_Buffer_ReadyEvent;
+  table->PJRT_Buffer_ReadyEvent = pw_PJRT_Buffer_ReadyEvent;
   table->PJRT_Buffer_UnsafePointer = pw_PJRT_Buffer_UnsafePointer;
   table->PJRT_Buffer_IncreaseExternalReferenceCount = pw_PJRT_Buffer_IncreaseExternalReferenceCount;
   table->PJRT_Buffer_DecreaseExternalReferenceCount = pw_PJRT_Buffer_DecreaseExternalReferenceCount;

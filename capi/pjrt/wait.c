@@ -116,6 +116,15 @@ static void* copy(const void* from, size_t size) {
   return to;
 }
 
+// adopt makes a run the origin of its results and of the events that are handed out.
+static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
+  pw_origin* origin =
+      pw_origin_new(r->executable, r->location, NULL, r->inputs, r->num_devices * r->num_args, results, r->num_devices);
+  for (size_t o = 0; origin && o < r->num_outputs; o++) pw_origin_set(r->arrays[o], origin);
+  for (size_t d = 0; done && d < r->num_devices; d++) pw_origin_track(done[d], origin);
+  pw_origin_drop(origin);
+}
+
 PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
                      PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays) {
   PJRT_LoadedExecutable* e = args->executable;
@@ -208,9 +217,12 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
         for (size_t d = 0; err == NULL && d < n; d++) pw_destroy_event(done[d]);
         free(done);
       }
-      if (err == NULL) pw_wrap(e, only, args->output_lists, n, arrays, false);
+      if (err == NULL) {
+        adopt(r, args->output_lists, args->device_complete_events);
+        pw_wrap(e, only, args->output_lists, n, arrays, false);
+      }
     }
-    if (err) err = pw_located(err, e, r->location);
+    if (err) err = pw_located(err, e, r->location, inputs, n * m);
     if (e->donates) pw_donated(inputs, n * m);
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
@@ -227,6 +239,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
   }
   for (size_t d = 0; d < n; d++)
     memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
+  adopt(r, args->output_lists, args->device_complete_events);
   pw_wrap(e, only, args->output_lists, n, arrays, true);
   PW_COUNT(go_entries, 1);
   pwGoArm(turn->session, turn->gang, r);
@@ -244,7 +257,7 @@ static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t si
 }
 
 void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
-  PJRT_Error* err = pw_located(pw_error(code, "%s", message), r->executable, r->location);
+  PJRT_Error* err = pw_located(pw_error(code, "%s", message), r->executable, r->location, NULL, 0);
   size_t size;
   pw_error_read(err, &code, &message, &size);
   fail(r, code, message, size);
@@ -279,7 +292,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
     PJRT_Error_Code code;
     const char* message;
     size_t size;
-    err = pw_located(err, e, r->location);
+    err = pw_located(err, e, r->location, r->inputs, n * m);
     pw_error_read(err, &code, &message, &size);
     fail(r, code, message, size);
     pw_error_free(err);
