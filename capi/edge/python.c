@@ -4,7 +4,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static struct {
@@ -17,6 +21,12 @@ static struct {
   void (*clear)(void);
   void (*incref)(void*);
   void (*decref)(void*);
+  void* (*frame)(void);
+  void* (*back)(void* frame);
+  void* (*code)(void* frame);
+  int (*line)(void* frame);
+  void* (*attribute)(void* object, const char* name);
+  const char* (*text)(void* object, ptrdiff_t* size);
   void** keyboard_interrupt;
 } python;
 static bool has_python;
@@ -32,6 +42,9 @@ static void look(void) {
       {"PyErr_Occurred", &python.occurred},         {"PyThreadState_SetAsyncExc", &python.set_async},
       {"PyErr_Clear", &python.clear},               {"Py_IncRef", &python.incref},
       {"Py_DecRef", &python.decref},                {"PyExc_KeyboardInterrupt", &python.keyboard_interrupt},
+      {"PyEval_GetFrame", &python.frame},           {"PyFrame_GetBack", &python.back},
+      {"PyFrame_GetCode", &python.code},            {"PyFrame_GetLineNumber", &python.line},
+      {"PyObject_GetAttrString", &python.attribute}, {"PyUnicode_AsUTF8AndSize", &python.text},
   };
   has_python = true;
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -79,4 +92,45 @@ void pw_python_drop(void* exception) {
   int state = python.ensure();
   python.decref(exception);
   python.release(state);
+}
+
+// Files that are not the user's program, by how their names begin: one string after
+// another, and an empty one. Set once, and never freed, since a thread may read it.
+static const char* _Atomic others;
+
+static bool of_others(const char* file) {
+  for (const char* o = atomic_load(&others); *o; o += strlen(o) + 1)
+    if (strncmp(file, o, strlen(o)) == 0) return true;
+  return false;
+}
+
+void pw_python_others(const char* prefixes) {
+  size_t size = strlen(prefixes);
+  char* all = calloc(1, size + 2);
+  memcpy(all, prefixes, size);
+  for (size_t i = 0; i < size; i++)
+    if (all[i] == '\n') all[i] = 0;
+  atomic_store(&others, all);
+}
+
+int pw_python_line(char* text, int size) {
+  if (!present()) return 0;
+  int said = 0, state = python.ensure();
+  void* frame = python.frame();
+  if (frame) python.incref(frame);
+  while (frame && said == 0) {
+    void* code = python.code(frame);
+    void* name = python.attribute(code, "co_filename");
+    const char* file = name ? python.text(name, NULL) : NULL;
+    if (file == NULL) python.clear();
+    else if (!of_others(file)) said = snprintf(text, (size_t)size, "%s:%d", file, python.line(frame));
+    if (name) python.decref(name);
+    python.decref(code);
+    void* outer = said ? NULL : python.back(frame);
+    python.decref(frame);
+    frame = outer;
+  }
+  if (frame) python.decref(frame);
+  python.release(state);
+  return said < size ? said : size - 1;
 }

@@ -7,6 +7,7 @@
 
 #include "_cgo_export.h"
 #include "door.h"
+#include "python.h"
 #include "table.h"
 
 int pathways_plugin_dirs(const char* directories) {
@@ -30,6 +31,11 @@ char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pw_tr
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
 
 void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(locate); }
+
+void pathways_locate_python(const char* others) {
+  if (others) pw_python_others(others);
+  pw_set_locate(others ? pw_python_line : NULL);
+}
 
 int pathways_main(int argc, char** argv, const char* environment) {
   if (!pw_forked) return pwGoMain(argc, argv, (char*)environment);

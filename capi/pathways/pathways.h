@@ -56,6 +56,10 @@ char* pathways_shutdown(int64_t timeout_ms);
 // wait. NULL unsets it; that is due before what it calls into goes away.
 void pathways_set_locate(int (*locate)(char* text, int size));
 
+// The same for a process of Python's: it is the innermost line whose file does not
+// begin with one of these, one a line. Unset as above.
+void pathways_locate_python(const char* others);
+
 // Says who is told of compiles that take long, on a cluster: program, worker, seconds
 // so far, and how, 0 for under way, 1 for done, 2 for failed, 3 for given up. It gives
 // 1 where a KeyboardInterrupt of Python's came to it, which the call then raises, and

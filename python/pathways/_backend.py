@@ -141,7 +141,7 @@ def _register_plugin(xla_bridge: Any) -> None:
     )
     _ffi.install(library)
     _reshard.install()
-    _native.set_locate(_location)
+    _native.set_locate(_not_users())
     _native.set_compiling(_tell_compiling)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
     atexit.register(_at_exit, os.getpid())
@@ -174,14 +174,6 @@ def _raise_problem() -> None:
     raise _problem
 
 
-def _location() -> str:
-    """The innermost line of the calling thread that is not JAX's or ours, as file:line."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_not_users()):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
-
-
 @functools.cache
 def _not_users() -> tuple[str, ...]:
     import jax
@@ -189,7 +181,7 @@ def _not_users() -> tuple[str, ...]:
     import numpy
 
     files = (__file__, jax.__file__, jaxlib.__file__, numpy.__file__)
-    return (*(str(Path(file).parent) for file in files), "<frozen")
+    return (*(str(Path(file).parent) + os.sep for file in files), "<frozen")
 
 
 def _outside() -> int:

@@ -11,18 +11,16 @@ import ctypes
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pathways._errors import PathwaysError
 
 COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
-LOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 _lock = threading.Lock()
-_locate: Any = None  # what the library calls, kept alive
-_compiling: Any = None  # the same
+_compiling: Any = None  # what the library calls, kept alive
 _library: ctypes.CDLL | None = None  # guarded by _lock; set once
 
 
@@ -68,7 +66,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
             ("pathways_trace_stop", ctypes.c_void_p, []),
             ("pathways_shutdown", ctypes.c_void_p, [ctypes.c_int64]),
-            ("pathways_set_locate", None, [LOCATE]),
+            ("pathways_locate_python", None, [ctypes.c_char_p]),
             ("pathways_set_compiling", None, [COMPILING]),
             ("pathways_free", None, [ctypes.c_void_p]),
         ):
@@ -137,21 +135,10 @@ def stats() -> dict[str, Any]:
     return json.loads(_text(library, library.pathways_stats()) or "{}")
 
 
-def set_locate(location: Callable[[], str] | None) -> None:
-    """Says what tells, for errors, the line of the calling thread's program; None, nothing does."""
-    global _locate
-
-    def locate(text: int, size: int) -> int:
-        try:
-            said = location().encode()[: size - 1]
-        except Exception:  # an error must not hide the one that is being told
-            return 0
-        ctypes.memmove(text, said + b"\0", len(said) + 1)
-        return len(said)
-
-    function = LOCATE(locate) if location is not None else LOCATE()
-    load().pathways_set_locate(function)
-    _locate = function
+def set_locate(others: Iterable[str] | None) -> None:
+    """Says that errors name the calling thread's innermost line whose file does not begin with one of these; None, that
+    they name no line."""
+    load().pathways_locate_python(None if others is None else os.fsencode("\n".join(others)))
 
 
 def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
