@@ -486,6 +486,20 @@ def test_programs_in_callbacks():
     assert inner.cost().captures == 1
 
 
+def test_a_function_that_calls_back_and_is_made_inside():
+    """Where it is gone with the capture, the call says so, and does not capture for ever."""
+    like = jax.ShapeDtypeStruct((), jnp.float32)
+
+    @pathways.program
+    def f(x):
+        return jax.jit(lambda y: jax.pure_callback(lambda v: np.asarray(v * 2), like, y))(x)
+
+    try:
+        assert f(2.0) == 4  # JAX keeps it
+    except pathways.PathwaysError as error:
+        assert error.code == "FAILED_PRECONDITION" and "outside of the program" in error.message
+
+
 def test_ordered_effects_are_refused():
     from jax.experimental import io_callback
 

@@ -30,6 +30,7 @@ from pathways._errors import PathwaysError
 NOTHING = "this array stands for a result inside of a program"  # the library's words for what has no contents
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+AGAIN = 8  # captures in one call, each of which was of no use before it was played
 CACHED = 1024  # tiny computations that are kept
 # What a function may give other results by, without being told.
 CONFIG = (
@@ -546,6 +547,7 @@ class Program:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
             return self._function(*args, **kwargs)
+        refused = 0
         while True:
             found = self._get(args, kwargs)
             if found is None:
@@ -557,6 +559,13 @@ class Program:
                 if error.code not in ("ABORTED", "NOT_FOUND"):
                     raise
                 self._captured.pop(key, None)  # what it calls or runs on is no more
+                refused += 1
+                if refused == AGAIN:
+                    raise PathwaysError(
+                        "FAILED_PRECONDITION",
+                        f"the program {self._name} could not be played after each of {AGAIN} captures, of which the "
+                        f"last said: {error.message}; make jitted functions that call back outside of the program",
+                    ) from error
                 continue
             break
         if any(donated):
