@@ -1,16 +1,25 @@
 #include "compiling.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
 #include "python.h"
 
 static _Atomic(pr_compiling) told;
+static pthread_rwlock_t telling = PTHREAD_RWLOCK_INITIALIZER;  // read by who calls told
 
-void pathways_set_compiling(pr_compiling compiling) { atomic_store(&told, compiling); }
+void pathways_set_compiling(pr_compiling compiling) {
+  atomic_store(&told, compiling);
+  pthread_rwlock_wrlock(&telling);
+  pthread_rwlock_unlock(&telling);
+}
 
 void* pr_tell_compiling(const char* program, const char* worker, double seconds, int how) {
+  pthread_rwlock_rdlock(&telling);
   pr_compiling compiling = atomic_load(&told);
-  if (compiling == NULL || compiling(program, worker, seconds, how) == 0) return NULL;
-  return pw_python_keyboard_interrupt();
+  void* exception = NULL;
+  if (compiling && compiling(program, worker, seconds, how)) exception = pw_python_keyboard_interrupt();
+  pthread_rwlock_unlock(&telling);
+  return exception;
 }

@@ -7,7 +7,8 @@
 typedef int (*pr_compiling)(const char* program, const char* worker, double seconds, int how);
 enum { PR_COMPILING, PR_COMPILED, PR_FAILED, PR_GIVEN_UP };
 
-// Says who is told; NULL, nobody.
+// Says who is told; NULL, nobody. When it returns, who was told before is not called
+// any more: a thread may be left behind in a compile while Python ends.
 void pathways_set_compiling(pr_compiling compiling) __attribute__((visibility("default")));
 
 // Gives Python's KeyboardInterrupt where the user interrupted what was told, to be

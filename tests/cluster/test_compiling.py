@@ -110,3 +110,30 @@ except KeyboardInterrupt:
     out, err = client.communicate()
     assert client.returncode == 0, out + err
     until("nothing is left", cluster.idle)
+
+
+def test_exit_waits_for_who_is_being_told(cluster):
+    """A thread of jaxlib's that was left behind in a compile has Python say that it fails, while Python ends."""
+    client = begin(
+        cluster,
+        """
+import time
+class Slow(logging.Handler):
+    def emit(self, record):
+        if "failed" in record.getMessage():
+            print("begins", flush=True)
+            time.sleep(1)
+            print("ends", flush=True)
+logging.getLogger("pathways").addHandler(Slow())
+try:
+    jax.jit(patience)(x)
+except KeyboardInterrupt:
+    pass
+""",
+    )
+    read_until(client.stdout, "INFO compiling jit_patience on worker-0:")
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate()  # while the worker stands still
+    assert client.returncode == 0 and out.count("begins") == out.count("ends"), out + err
+    cluster.signal("worker-0", signal.SIGCONT)
+    until("nothing is left", cluster.idle)
