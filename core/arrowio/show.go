@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/arrowmem"
 )
 
@@ -64,18 +65,7 @@ func show(t arrow.DataType, dtype shape.DType, dims []int64, b *memory.Buffer, m
 // Errors: those of TypeOf and sharded.Array.Shard; RESOURCE_EXHAUSTED of an
 // arrowmem.Allocator.
 func Shard(ctx context.Context, a *sharded.Array, i int, mem memory.Allocator) (arrow.Array, error) {
-	dims := a.ShardDims()
-	t, err := TypeOf(a.DType(), dims)
-	if err != nil {
-		return nil, err
-	}
-	block, err := a.Shard(ctx, i)
-	if err != nil {
-		return nil, err
-	}
-	b := arrowmem.Received(block)
-	defer b.Release()
-	return show(t, a.DType(), dims, b, mem)
+	return shard(ctx, a, i, a.Shard, mem)
 }
 
 // ShardShared is Shard without a copy: of an array whose memory this process shares
@@ -83,18 +73,23 @@ func Shard(ctx context.Context, a *sharded.Array, i int, mem memory.Allocator) (
 //
 // Errors: those of Shard; FAILED_PRECONDITION, which says why, for other arrays.
 func ShardShared(ctx context.Context, a *sharded.Array, i int) (arrow.Array, error) {
+	return shard(ctx, a, i, a.Lent, nil)
+}
+
+// shard shows a shard in the block that get gives.
+func shard(ctx context.Context, a *sharded.Array, i int, get func(context.Context, int) (transport.Block, error), mem memory.Allocator) (arrow.Array, error) {
 	dims := a.ShardDims()
 	t, err := TypeOf(a.DType(), dims)
 	if err != nil {
 		return nil, err
 	}
-	block, err := a.Lent(ctx, i)
+	block, err := get(ctx, i)
 	if err != nil {
 		return nil, err
 	}
 	b := arrowmem.Received(block)
 	defer b.Release()
-	return show(t, a.DType(), dims, b, nil)
+	return show(t, a.DType(), dims, b, mem)
 }
 
 // Chunks brings an array here whose first dimension alone is cut, a chunk a part,

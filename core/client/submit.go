@@ -239,13 +239,14 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 		return nil
 	}
 	l, ok := r.exchange.(transport.Lender)
+	odd := uintptr(unsafe.Pointer(unsafe.SliceData(data))) % alignment
 	switch platform := r.welcome.Platform.GetName(); {
 	case platform != "cpu" && platform != "sim":
 		return status.New(status.FailedPrecondition, "devices of the platform %s have memory of their own, into which bytes are copied", platform)
 	case !ok:
 		return status.New(status.FailedPrecondition, "this session cannot lend memory to workers")
-	case uintptr(unsafe.Pointer(unsafe.SliceData(data)))%alignment != 0:
-		return status.New(status.FailedPrecondition, "the bytes begin %d behind a multiple of %d, where devices need arrays to begin", uintptr(unsafe.Pointer(unsafe.SliceData(data)))%alignment, alignment)
+	case odd != 0:
+		return status.New(status.FailedPrecondition, "the bytes begin %d behind a multiple of %d, where devices need arrays to begin", odd, alignment)
 	}
 	return l.CanLend(r.welcome.Devices[device].Worker, data)
 }

@@ -152,12 +152,12 @@ func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 	case c := <-came:
 		return c.block, c.err
 	case <-ctx.Done():
-		a.session.abandon(1)
+		a.session.owe(1)
 		go func() { // it ends with the session, if not before
 			if c := <-came; c.err == nil {
 				c.block.Release()
 			}
-			a.session.abandon(-1)
+			a.session.owe(-1)
 		}()
 		return transport.Block{}, status.New(status.Cancelled, "reading an array was given up: %w", context.Cause(ctx))
 	}

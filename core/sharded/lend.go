@@ -61,13 +61,13 @@ func (s *Session) Lend(p LendSpec) (*Array, error) {
 	spec.Lend = func(device uint32) []byte { return shards[index[device]] }
 	spec.Returned = func(uint32) {
 		a.loan.release()
-		s.lent(-1)
+		s.owe(-1)
 	}
-	s.lent(len(shards))
+	s.owe(len(shards))
 	spec.Token, a.made = s.begin(nil)
 	if err := s.cluster.Put(spec); err != nil {
 		s.undo(spec.Token)
-		s.lent(-len(shards))
+		s.owe(-len(shards))
 		return nil, err
 	}
 	return a, nil

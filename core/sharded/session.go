@@ -39,9 +39,8 @@ type Session struct {
 	mu    sync.Mutex // guards the rest
 	token uint64
 	ends  map[uint64]*future // under way
-	loans int                // shards in lent memory that devices have
-	late  int                // reads that were given up and have yet to end
-	none  sync.Cond          // is, of one of them
+	owed  int                // shards lent to devices, and reads given up that have yet to end
+	none  sync.Cond          // is, of either
 }
 
 // future is an operation that ends.
@@ -109,7 +108,7 @@ func (s *Session) Close() error {
 	err := s.cluster.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.ends) > 0 || s.loans > 0 || s.late > 0 {
+	for len(s.ends) > 0 || s.owed > 0 {
 		s.none.Wait()
 	}
 	return err
@@ -152,19 +151,11 @@ func (s *Session) forget(token uint64) {
 	s.none.Broadcast()
 }
 
-// lent counts shards that devices read in memory of this process.
-func (s *Session) lent(n int) {
+// owe counts what Close waits for beside operations.
+func (s *Session) owe(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loans += n
-	s.none.Broadcast()
-}
-
-// abandon counts reads that were given up.
-func (s *Session) abandon(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.late += n
+	s.owed += n
 	s.none.Broadcast()
 }
 

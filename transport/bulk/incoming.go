@@ -82,15 +82,21 @@ func (l *link) onOffer(n uint64, key transport.Key, size int64) (then func(), er
 	if err != nil {
 		return nil, err
 	}
-	l.reach()
-	e, err := l.x.table.Offer(l.peer.number, key, t)
+	return t.offer(), nil
+}
+
+// offer tells whoever expects a block that it is there. Then is called when the lock
+// is free.
+func (t *incoming) offer() (then func()) {
+	t.link.reach()
+	e, err := t.link.x.table.Offer(t.link.peer.number, t.key, t)
 	switch {
 	case err != nil:
 		t.fail(err)
 	case e != nil && t.meet(e):
-		return t.memory, nil
+		return t.memory
 	}
-	return nil, nil
+	return nil
 }
 
 // expect is told who expects a block that was in the table.

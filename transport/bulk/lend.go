@@ -21,9 +21,9 @@ func (x *Exchange) CanLend(peer uint64, data []byte) error {
 	p.mu.Unlock()
 	switch {
 	case old:
-		return status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", p.name())
+		return errTooOld(p.name())
 	case !p.shares():
-		return status.New(status.FailedPrecondition, "%s is not on this host, or not there: it cannot read this process's memory", p.name())
+		return errElsewhere(p.name())
 	}
 	if s, _ := x.pool.Find(data); s == nil {
 		return errNotShared
@@ -32,6 +32,14 @@ func (x *Exchange) CanLend(peer uint64, data []byte) error {
 }
 
 var errNotShared = status.New(status.FailedPrecondition, "the bytes do not lie in shared memory of this process's pool, which others on this host can read")
+
+func errTooOld(peer string) error {
+	return status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", peer)
+}
+
+func errElsewhere(peer string) error {
+	return status.New(status.FailedPrecondition, "%s is not on this host, or not there: it cannot read this process's memory", peer)
+}
 
 // Lend implements transport.Lender.
 func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(error)) {
@@ -44,9 +52,9 @@ func (t *outgoing) show() {
 	s, offset := l.x.pool.Find(t.data)
 	switch {
 	case !l.shared:
-		t.err = status.New(status.FailedPrecondition, "%s is not on this host: it cannot read this process's memory", l.peer.title())
+		t.err = errElsewhere(l.peer.title())
 	case !l.lends:
-		t.err = status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", l.peer.title())
+		t.err = errTooOld(l.peer.title())
 	case s == nil:
 		t.err = errNotShared
 	case l.shown[s] == 0 && len(l.shown) >= maxShared: // more, and the peer would hang up
@@ -147,15 +155,7 @@ func (l *link) onLend(n uint64, key transport.Key, size int64, segment uint32, o
 		return nil, err
 	}
 	t.lent = &lent{data, sync.OnceFunc(done)}
-	l.reach()
-	e, err := l.x.table.Offer(l.peer.number, key, t)
-	switch {
-	case err != nil:
-		t.fail(err)
-	case e != nil && t.meet(e):
-		return t.memory, nil
-	}
-	return nil, nil
+	return t.offer(), nil
 }
 
 // borrow gives a block to who expects it. True asks the caller to call memory when

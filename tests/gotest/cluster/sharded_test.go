@@ -193,15 +193,19 @@ func (d *watched) FromHost(h device.Host) (device.Buffer, error) {
 	return b, err
 }
 
-// What is written to bring an array is the memory that the device then has.
-func TestPutIsOneCopy(t *testing.T) {
+func watchedSession(t *testing.T) (*watched, *sharded.Session) {
 	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
 	l, err := cluster.InProcess{Drivers: []device.Driver{d}, Lease: -1}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	s := shardedOf(t, &rig{t: t, Local: l}, "client")
+	return d, shardedOf(t, &rig{t: t, Local: l}, "client")
+}
+
+// What is written to bring an array is the memory that the device then has.
+func TestPutIsOneCopy(t *testing.T) {
+	d, s := watchedSession(t)
 	var mu sync.Mutex
 	var written []*byte
 	a, err := s.Put(sharded.PutSpec{DType: shape.U8, Dims: []int64{1 << 21}, Layout: sharded.Rows(0, 1), Fill: func(_, _ []int64, dst []byte) {
@@ -229,13 +233,7 @@ func TestPutIsOneCopy(t *testing.T) {
 
 // What is lent is the memory that the device has.
 func TestLentIsNoCopy(t *testing.T) {
-	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
-	l, err := cluster.InProcess{Drivers: []device.Driver{d}, Lease: -1}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	s := shardedOf(t, &rig{t: t, Local: l}, "client")
+	d, s := watchedSession(t)
 	mem := arrowmem.New(s.Pool(), "arrow", true)
 	bytes := mem.Allocate(1 << 21)
 	returned := make(chan struct{})
