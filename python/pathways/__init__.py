@@ -192,12 +192,12 @@ def make_virtual_device_set() -> VirtualDeviceSet:
     return VirtualDeviceSet()
 
 
-def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -> Any:
+def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None, prefetch: int = 2) -> Any:
     """Makes arrays of Arrow data, with no copy where that is possible.
 
     Numbers become an array [n], booleans too, fixed-size lists [n, size], and `arrow.fixed_shape_tensor` [n, *shape]. A
     record batch becomes a dictionary of arrays by column. Tables, chunked arrays and readers are streams: an iterator
-    of what their batches become, which brings the next one to the devices while one is worked on.
+    of what their batches become, which reads the next one and brings it to the devices while one is worked on.
 
     The bytes are shared where they are one block that begins at a multiple of 64, on a device whose memory is that of
     this process; Arrow's memory is then kept as long as the array. Dtypes follow JAX: without `jax_enable_x64` 64 bits
@@ -207,6 +207,8 @@ def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -
       x: what has `__arrow_c_array__` or `__arrow_c_stream__`: of pyarrow, polars, DuckDB and others.
       sharding: a sharding or a device for every array, or a dictionary of them by column; None, JAX's default device.
       zero_copy: True, an error where there would be a copy; False, always a copy; None, a copy where there has to be.
+      prefetch: of a stream, how many batches are read ahead, by a thread of its own; 0 reads each when it is asked for,
+        in the thread that asks, as sources want that belong to a thread (SQLite's do).
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for nulls, dictionary encoding and types that are no numbers, with what to do;
@@ -214,7 +216,7 @@ def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -
     """
     if "_arrow" not in globals():  # an import statement in each call would take as long as the call
         importlib.import_module("pathways._arrow")
-    return _arrow.from_arrow(x, sharding, zero_copy=zero_copy)
+    return _arrow.from_arrow(x, sharding, zero_copy=zero_copy, prefetch=prefetch)
 
 
 def to_arrow(array: Any) -> Any:

@@ -10,9 +10,10 @@ Small arrays are many, so each way is one call of the library, which reads, chec
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,10 +21,11 @@ import numpy as np
 from jax.sharding import Sharding
 
 from pathways import _native
+from pathways._ahead import Ahead
 from pathways._errors import CODES, PathwaysError
 
-try:  # what jax.device_put comes down to for one device, at a fourth of its time
-    from jax._src.core import ShapedArray
+try:  # what jax.device_put comes down to, at less than half its time
+    from jax._src.core import ShapedArray, update_aval_with_sharding
     from jax._src.lib import guard_lib, xla_client
 
     batched_device_put = xla_client.batched_device_put
@@ -203,26 +205,37 @@ def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[
     return hosts
 
 
-_avals = functools.lru_cache(256)(lambda shape, dtype: ShapedArray(shape, dtype)) if batched_device_put else None
+@functools.lru_cache(256)
+def _aval(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> ShapedArray:
+    return update_aval_with_sharding(ShapedArray(shape, dtype), sharding)
 
 
 def _device_put(host: np.ndarray, sharding: Any) -> jax.Array:
-    """jax.device_put, by a shorter way where one device is meant and nothing in the context says otherwise."""
-    device = sharding
+    """jax.device_put, by a shorter way where nothing in the context says otherwise."""
+    given = sharding
     if sharding is None:
-        device = jax.config.jax_default_device or jax.local_devices()[0]
+        given = jax.config.jax_default_device or jax.local_devices()[0]
+    if isinstance(given, jax.Device):
+        given = jax.sharding.SingleDeviceSharding(given)
     if (
         batched_device_put is None
-        or not isinstance(device, jax.Device)
+        or not isinstance(given, Sharding)
+        or not given.is_fully_addressable
+        or given.memory_kind not in (None, "device")
         or (host.dtype.itemsize == 8 and not jax.config.jax_enable_x64)
         or not jax.sharding.get_abstract_mesh().empty
     ):
         return jax.device_put(host, sharding)
+    try:
+        parts = given.addressable_devices_indices_map(host.shape)
+    except Exception:  # device_put says it better
+        return jax.device_put(host, sharding)
     state = guard_lib.thread_local_state()
     before, state.explicit_device_put = state.explicit_device_put, True
     try:
-        single = jax.sharding.SingleDeviceSharding(device)
-        return batched_device_put(_avals(host.shape, host.dtype), single, [host], [device], sharding is not None)
+        hosts = [host[part] for part in parts.values()]
+        aval = _aval(host.shape, host.dtype, given)
+        return batched_device_put(aval, given, hosts, list(parts), sharding is not None)
     finally:
         state.explicit_device_put = before
 
@@ -265,20 +278,22 @@ def _import(schema: int, array: int, sharding: Any, zero_copy: bool | None) -> A
     return {name: _put(*column, f"column {name!r}", of(name), zero_copy) for name, column in read.items()}
 
 
-def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None) -> Any:
+def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None, prefetch: int = 2) -> Any:
     if sharding is not None and not isinstance(sharding, (jax.Device, Sharding, Mapping)):
         raise _refuse("from_arrow:", f"sharding is {sharding!r}; expected a sharding, a device or None")
+    if not isinstance(prefetch, int) or prefetch < 0:
+        raise _refuse("from_arrow:", f"prefetch is {prefetch!r}; expected how many batches to read ahead, 0 for none")
     if hasattr(x, "__arrow_c_array__"):
         schema, array = x.__arrow_c_array__()
         return _import(_address(schema, b"arrow_schema"), _address(array, b"arrow_array"), sharding, zero_copy)
     if hasattr(x, "__arrow_c_stream__"):
-        return _stream(x.__arrow_c_stream__(), sharding, zero_copy)
+        return _stream(x.__arrow_c_stream__(), sharding, zero_copy, prefetch)
     raise _refuse(
         "from_arrow:", f"{type(x).__name__} is no Arrow data: it has no __arrow_c_array__ or __arrow_c_stream__"
     )
 
 
-def _stream(capsule: object, sharding: Any, zero_copy: bool | None) -> Iterator[Any]:
+def _stream(capsule: object, sharding: Any, zero_copy: bool | None, prefetch: int) -> Iterator[Any]:
     owner, source = _Owned(Stream), Stream.from_address(_address(capsule, b"arrow_array_stream"))
     if not source.release:
         raise _refuse("from_arrow:", "the Arrow stream has been released, or was imported before; export it again")
@@ -295,21 +310,39 @@ def _stream(capsule: object, sharding: Any, zero_copy: bool | None) -> Iterator[
 
     schema = get(owner.struct.get_schema, Schema)
 
-    def batches() -> Iterator[Any]:
-        ahead = None
-        while True:
-            array = get(owner.struct.get_next, Array)
-            if not array.struct.release:  # the end
-                break
-            # The next batch is read and put while the one before is worked on.
-            addresses = ctypes.addressof(schema.struct), ctypes.addressof(array.struct)
-            now, ahead = ahead, _import(*addresses, sharding, zero_copy)
-            if now is not None:
-                yield now
-        if ahead is not None:
-            yield ahead
+    def read() -> _Owned | None:
+        array = get(owner.struct.get_next, Array)
+        return array if array.struct.release else None
 
-    return batches()
+    def put(array: _Owned) -> Any:
+        return _import(ctypes.addressof(schema.struct), ctypes.addressof(array.struct), sharding, zero_copy)
+
+    return _put_ahead(read, prefetch, put) if prefetch else map(put, iter(read, None))
+
+
+def _put_ahead(read: Callable[[], Any], most: int, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """Reads ahead, and puts what is read before the one before it is given, where that takes no waiting."""
+    source = Ahead(read, most)  # begins with the first that is taken, or nobody would stop it
+    there: collections.deque[Any] = collections.deque()
+    try:
+        while True:
+            if not there or (len(there) == 1 and source.ready()):
+                item = next(source, None)
+                if item is not None:
+                    try:
+                        there.append(item if isinstance(item, Exception) else put(item))
+                    except Exception as err:
+                        there.append(err)
+                    continue
+            if not there:
+                return
+            item = there.popleft()
+            if isinstance(item, Exception):
+                raise item
+            yield item
+            del item  # or two would be kept for the caller
+    finally:
+        source.stop()
 
 
 # --- out ---

@@ -145,7 +145,7 @@ def streams(worker, quick, chosen):
     Gives gigabytes a second, and ratios of ours to the slower of the two.
     """
     out = {}
-    for source in ("Parquet", "memory"):
+    for source in ("Parquet", "plain Parquet", "memory"):
         name = f"Arrow stream, {source}"
         if not chosen(name):
             continue

@@ -193,8 +193,8 @@ def arrow(asked):
 
 
 def stream(asked):
-    """A stream of record batches, of four columns of 4 MiB, brought to all devices, rows cut: of a Parquet file that
-    is in the page cache, neither compressed nor encoded, or of batches in memory.
+    """A stream of record batches, of four columns of 4 MiB, brought to all devices, rows cut: of a Parquet file in
+    the page cache, as pyarrow writes it or plain (neither compressed nor encoded), or of batches in memory.
 
     `each` is the seconds of that, of reading the batches alone, and of copying as many bytes from memory to memory,
     one column after the other.
@@ -215,12 +215,13 @@ def stream(asked):
     for _ in range(count):
         host = [pyarrow.array(rng.random(rows, np.float32)) for _ in names]
         batches.append(pyarrow.record_batch([pc.add(h, np.float32(0)) for h in host], names))  # in aligned memory
-    if asked["source"] == "Parquet":
+    if asked["source"] != "memory":
         folder = tempfile.TemporaryDirectory()
         atexit.register(folder.cleanup)
         path = os.path.join(folder.name, "stream.parquet")
         table = pyarrow.Table.from_batches(batches)
-        pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False, row_group_size=rows)
+        plain = {"compression": "none", "use_dictionary": False} if asked["source"] == "plain Parquet" else {}
+        pyarrow.parquet.write_table(table, path, row_group_size=rows, **plain)
 
         def opened():
             file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
