@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"maps"
@@ -86,8 +87,8 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 		return nil, status.Wrap(err, "%s refused the connection", c.Peer())
 	}
 	if welcome.Protocol < wire.ProtocolMin || welcome.Protocol > wire.ProtocolMax {
-		return nil, status.New(status.FailedPrecondition, "%s chose protocol %d, this side speaks %d to %d; install the same version of openpathways on both",
-			c.Peer(), welcome.Protocol, wire.ProtocolMin, wire.ProtocolMax)
+		return nil, status.New(status.FailedPrecondition, "%s, %s, chose protocol %d, this side, %s, speaks %d to %d; install the same version of openpathways on both",
+			c.Peer(), cmp.Or(welcome.Software, "of unknown version"), welcome.Protocol, cmp.Or(hello.Software, "of unknown version"), wire.ProtocolMin, wire.ProtocolMax)
 	}
 	letIn(c)
 	return welcome, nil
@@ -122,7 +123,7 @@ func (in *Incoming) check(cred Credentials) (err error) {
 	}
 	h.Token = "" // whoever prints a Hello does not print the secret
 	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
-		return err
+		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"), cmp.Or(in.software, "this one"))
 	}
 	return skew(h.Versions, cred.Versions)
 }

@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/openpathways/pathways/core/status"
 )
@@ -34,8 +35,9 @@ type Offer struct {
 	Name     string // for people
 	Island   string
 	Platform string
-	// Fingerprint stands for what makes compiled programs differ: the plugin's
-	// file, processor features. The workers of an island have one.
+	// Fingerprint is what makes compiled programs differ, such as the plugin's file
+	// and processor features, as facts with ", " between them. The workers of an
+	// island have one.
 	Fingerprint string
 	// Versions must agree in all of the cluster, key by key where both sides have
 	// the key.
@@ -114,7 +116,8 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	if is != nil && len(is.members) > 0 {
 		if w := is.members[0]; w.Fingerprint != o.Fingerprint {
-			return nil, status.New(status.FailedPrecondition, "worker %s has fingerprint %q and worker %s of the same island %q has %q; start both with the same plugin on processors of one kind, or give one of them another island", o.Name, o.Fingerprint, w.Name, is.Name, w.Fingerprint)
+			its, theirs := differ(o.Fingerprint, w.Fingerprint)
+			return nil, status.New(status.FailedPrecondition, "worker %s has %q where worker %s of the same island %q has %q; start both with the same plugin on processors of one kind, or give one of them another island", o.Name, its, w.Name, is.Name, theirs)
 		}
 	}
 	used := 0
@@ -153,6 +156,15 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	m.workers[o.Worker] = w
 	return w, nil
+}
+
+// differ leaves of two fingerprints the facts that the other lacks.
+func differ(a, b string) (string, string) {
+	as, bs := strings.Split(a, ", "), strings.Split(b, ", ")
+	without := func(facts, others []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(facts), func(f string) bool { return slices.Contains(others, f) }), ", ")
+	}
+	return without(as, bs), without(bs, as)
 }
 
 // Agree compares versions with those of all workers.

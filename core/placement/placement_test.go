@@ -70,6 +70,7 @@ func TestSkewIsRefused(t *testing.T) {
 		{"platform", func(o *Offer) { o.Platform = "cuda" }, status.FailedPrecondition, []string{"w2", "w1", `"cuda"`, `"cpu"`}},
 		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.FailedPrecondition, []string{`"cuda"`, `"cpu"`}},
 		{"fingerprint", func(o *Offer) { o.Fingerprint = "g" }, status.FailedPrecondition, []string{"w2", "w1", `"g"`, `"f"`}},
+		{"one fact of the fingerprint", func(o *Offer) { o.Fingerprint = "f, g" }, status.FailedPrecondition, []string{"w2", "w1", `"g"`, `""`}},
 		{"fingerprint of another island", func(o *Offer) { o.Fingerprint, o.Island = "g", "other" }, status.OK, nil},
 		{"version", func(o *Offer) { o.Versions = map[string]string{"jax": "0.12"} }, status.FailedPrecondition, []string{"w2", "w1", "0.12", "0.10"}},
 		{"another version", func(o *Offer) { o.Versions = map[string]string{"torch": "3"} }, status.OK, nil},

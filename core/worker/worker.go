@@ -39,8 +39,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -504,45 +502,6 @@ func (w *Worker) heartbeats() {
 		}
 		if w.conn.Send(wire.KindHeartbeat, payload) != nil {
 			return // the reader learns why
-		}
-	}
-}
-
-// Offer says what a driver brings to a cluster. Who knows more of the plugin's
-// file and of the processor adds it to the fingerprint.
-func Offer(d device.Driver) *wire.WorkerOffer {
-	o := &wire.WorkerOffer{
-		Platform:    &wire.Platform{Name: d.Platform(), Version: d.PlatformVersion()},
-		Fingerprint: fmt.Sprintf("%s on %s with %d processors", d.PlatformVersion(), runtime.GOARCH, runtime.NumCPU()),
-	}
-	if a, ok := d.(interface{ Attributes() map[string]any }); ok {
-		describePlatform(o.Platform, a.Attributes())
-	}
-	for i, v := range d.Devices() {
-		l := &wire.LocalDevice{Local: uint32(i), Kind: v.Kind, DefaultMemory: uint32(v.Default)}
-		for _, m := range v.Memories {
-			l.Memories = append(l.Memories, m.Kind)
-		}
-		if s, err := d.MemoryStats(i); err == nil {
-			l.MemoryLimit = max(0, s.Limit)
-		}
-		o.Devices = append(o.Devices, l)
-	}
-	return o
-}
-
-// describePlatform passes on what a driver's plugin says of itself. Compilers of
-// clients read versions there.
-func describePlatform(p *wire.Platform, attributes map[string]any) {
-	p.Strings, p.Ints = map[string]string{}, map[string]int64{}
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		switch v := attributes[name].(type) {
-		case string:
-			p.Strings[name] = v
-		case int64:
-			p.Ints[name] = v
-		case []int64:
-			p.Lists = append(p.Lists, &wire.IntList{Name: name, Values: v})
 		}
 	}
 }

@@ -304,8 +304,8 @@ func dotted(v []int64) string {
 }
 
 // cache remembers the StableHLO version of plugins, because learning it means
-// loading hundreds of megabytes. It is a help only: every failure to read or
-// write it is ignored.
+// loading hundreds of megabytes, and the hash of those that workers have used. It
+// is a help only: every failure to read or write it is ignored.
 type cache struct {
 	file    string
 	changed bool
@@ -316,6 +316,7 @@ type cached struct {
 	Size      int64   `json:"size"`
 	Modified  int64   `json:"modified"` // nanoseconds since 1970
 	StableHLO []int64 `json:"stablehlo"`
+	SHA256    string  `json:"sha256,omitempty"` // in hex; "" is not known yet
 }
 
 func (o FindOptions) openCache() *cache {
@@ -339,22 +340,55 @@ func (o FindOptions) openCache() *cache {
 }
 
 func (c *cache) stablehlo(path string) ([]int64, error) {
+	known, err := c.known(path)
+	return known.StableHLO, err
+}
+
+// known gives what is known of a plugin, and loads it where that is nothing.
+func (c *cache) known(path string) (cached, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return cached{}, err
 	}
 	now := cached{Size: info.Size(), Modified: info.ModTime().UnixNano()}
 	if was, ok := c.Plugins[path]; ok && was.Size == now.Size && was.Modified == now.Modified {
-		return was.StableHLO, nil
+		return was, nil
 	}
 	p, err := Open(path)
 	if err != nil {
-		return nil, err
+		return cached{}, err
 	}
 	now.StableHLO, _ = p.Attributes()["stablehlo_current_version"].([]int64)
 	c.Plugins[path] = now
 	c.changed = true
-	return now.StableHLO, nil
+	return now, nil
+}
+
+func (c *cache) sha256(path string) (string, error) {
+	known, err := c.known(path)
+	if err != nil || known.SHA256 != "" {
+		return known.SHA256, err
+	}
+	if known.SHA256, err = sum(path); err != nil {
+		return "", err
+	}
+	c.Plugins[path] = known
+	c.changed = true
+	return known.SHA256, nil
+}
+
+// Build names the file that the client's plugin was loaded from, and its contents:
+// programs that another file has compiled may be no programs to this one. "" where
+// the plugin is part of the process.
+func (c *Client) Build() string { return contents(c.plugin.path, FindOptions{}.openCache()) }
+
+func contents(path string, cache *cache) string {
+	hash, err := cache.sha256(path)
+	if err != nil {
+		return ""
+	}
+	cache.save()
+	return filepath.Base(path) + " with SHA-256 " + hash
 }
 
 func (c *cache) save() {

@@ -124,6 +124,52 @@ func TestFindNamed(t *testing.T) {
 	refused(t, err, status.NotFound, "PATHWAYS_PLUGIN", missing)
 }
 
+// Files that say the same of themselves are told apart by their bytes.
+func TestContents(t *testing.T) {
+	dir, cacheDir := t.TempDir(), t.TempDir()
+	path := build(t, filepath.Join(dir, fastatomstruct), "STABLEHLO=1,9,9")
+	of := func() string {
+		return contents(path, FindOptions{CacheDir: cacheDir}.openCache())
+	}
+	first := of()
+	sum, err := sum(path)
+	if err != nil || first != "libpjrt_cpu.so with SHA-256 "+sum {
+		t.Fatalf("%q, want the name and %s, %v", first, sum, err)
+	}
+	// It is remembered, without harm to what else is.
+	file := filepath.Join(cacheDir, "plugins.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := of(); got != "libpjrt_cpu.so with SHA-256 remembered" {
+		t.Errorf("the cache was not used: %q", got)
+	}
+	if v, err := (FindOptions{CacheDir: cacheDir}).openCache().stablehlo(path); err != nil || dotted(v) != "1.9.9" {
+		t.Errorf("the cache holds StableHLO %v, %v", v, err)
+	}
+	// More bytes behind what is loaded.
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("another build"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := of(); got == first || strings.Contains(got, "remembered") {
+		t.Errorf("a file that changed is still %q", got)
+	}
+	if got := contents(filepath.Join(dir, "nowhere.so"), FindOptions{CacheDir: cacheDir}.openCache()); got != "" {
+		t.Errorf("a plugin without a file is %q", got)
+	}
+}
+
 func TestFindDirs(t *testing.T) {
 	first, second, third := t.TempDir(), t.TempDir(), t.TempDir()
 	touch(t, third, fastatomstruct)
