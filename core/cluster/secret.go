@@ -13,23 +13,32 @@ import (
 type Secret struct {
 	Token         string
 	Cert, Key, CA string // PEM files; "" where tcp is not secured
+	// TokenSuffices lets those connect who show the token and no certificate.
+	TokenSuffices bool
 }
 
 // tls is the configuration of both sides of a connection: each shows its
-// certificate and asks for the other's.
+// certificate and asks for the other's. With a token, who connects needs none
+// where the other side has it suffice.
 //
-// Errors: INVALID_ARGUMENT where only some of the files are named or one cannot
-// be used.
+// Errors: INVALID_ARGUMENT where files are missing or one cannot be used.
 func (s Secret) tls() (*tls.Config, error) {
 	if s.Cert == "" && s.Key == "" && s.CA == "" {
 		return nil, nil
 	}
-	if s.Cert == "" || s.Key == "" || s.CA == "" {
-		return nil, status.New(status.InvalidArgument, "TLS needs a certificate, its key and an authority (--tls-cert, --tls-key, --tls-ca); got %q, %q and %q", s.Cert, s.Key, s.CA)
+	if s.CA == "" || (s.Cert == "") != (s.Key == "") || s.Cert == "" && s.Token == "" {
+		return nil, status.New(status.InvalidArgument, "TLS needs a certificate, its key and an authority (--tls-cert, --tls-key, --tls-ca), or an authority and a token; got %q, %q and %q", s.Cert, s.Key, s.CA)
 	}
-	cert, err := tls.LoadX509KeyPair(s.Cert, s.Key)
-	if err != nil {
-		return nil, status.New(status.InvalidArgument, "the certificate %s and key %s cannot be used: %w", s.Cert, s.Key, err)
+	if s.TokenSuffices && s.Token == "" {
+		return nil, status.New(status.InvalidArgument, "those who connect show no certificate (--tls-mutual=false), and there is no token; give one by --token-file")
+	}
+	var own []tls.Certificate
+	if s.Cert != "" {
+		cert, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		if err != nil {
+			return nil, status.New(status.InvalidArgument, "the certificate %s and key %s cannot be used: %w", s.Cert, s.Key, err)
+		}
+		own = append(own, cert)
 	}
 	pem, err := os.ReadFile(s.CA)
 	if err != nil {
@@ -39,8 +48,9 @@ func (s Secret) tls() (*tls.Config, error) {
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, status.New(status.InvalidArgument, "%s holds no certificate in PEM form", s.CA)
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
-		RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}, nil
+	asks := tls.RequireAndVerifyClientCert
+	if s.TokenSuffices {
+		asks = tls.VerifyClientCertIfGiven
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own, RootCAs: pool, ClientCAs: pool, ClientAuth: asks}, nil
 }

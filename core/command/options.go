@@ -38,6 +38,7 @@ var options = []option{
 	{"tls-cert", "", "PEM `file` with this process's certificate; needed on every address but loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the authority that signed the other processes' certificates"},
+	{"tls-mutual", true, "whether those who connect by TLS need a certificate, too; false: the token is enough"},
 	{"workers", 2, "how many workers to start"},
 	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
 	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},

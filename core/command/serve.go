@@ -57,7 +57,7 @@ arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the se
 			})
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "cache", "heartbeat", "silence", "lease", "dispatch")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache", "heartbeat", "silence", "lease", "dispatch")
 	return cmd
 }
 
@@ -147,7 +147,7 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // it is there
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
 	return cmd
 }
 

@@ -74,7 +74,11 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 		address = c.address()
 	}
 	token, err := p.token(s, c)
-	return address, cluster.Secret{Token: token, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}, err
+	secret := cluster.Secret{Token: token, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}
+	if s.Lookup("tls-mutual") != nil { // of a command that listens
+		secret.TokenSuffices = !s.flag("tls-mutual")
+	}
+	return address, secret, err
 }
 
 func (p *program) show(r *wire.Report, address string) error {

@@ -120,6 +120,45 @@ def test_tls(tmp_path):
         assert done.stdout.strip() == "2 6.0"
 
 
+def test_token_over_tls(tmp_path):
+    """With --tls-mutual=false a client has the authority and the token alone; without the token nobody is let in."""
+    certs = tmp_path / "certs"
+    command("certs", str(certs))
+    token = tmp_path / "token"
+    token.write_text("open sesame\n")
+    address = f"tcp:localhost:{free_port()}"
+    files = [part for kind in ("ca", "cert", "key") for part in (f"--tls-{kind}", str(certs / f"{kind}.pem"))]
+    listens = ("--dir", str(tmp_path), "--token-file", str(token), "--tls-mutual=false", *files)
+    worker = ("worker", "--address", address, "--listen", "tcp:localhost:0", *listens)
+    env = {"PATHWAYS_TLS_CA": str(certs / "ca.pem"), "PATHWAYS_TOKEN_FILE": str(token)}
+    with (
+        serving("controller", "--listen", address, *listens),
+        serving(*worker, "--name", "w0"),
+        serving(*worker, "--name", "w1"),
+    ):
+        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+        wrong = command("status", "--address", address, env={**env, "PATHWAYS_TOKEN": "wrong"}, check=False)
+        assert wrong.returncode == 1 and "the token is not this cluster's" in wrong.stderr
+        for less in ({"PATHWAYS_TLS_CA": env["PATHWAYS_TLS_CA"]}, {"PATHWAYS_TOKEN_FILE": str(token)}):
+            done = command("status", "--address", address, "--dir", str(tmp_path), env=less, check=False)
+            assert done.returncode == 1, done.stdout
+        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env})
+        assert done.stdout.strip() == "2 6.0"
+
+
+def test_certificates_are_asked_for_unless_the_token_suffices(tmp_path):
+    """A token beside certificates does not stand for them."""
+    certs = tmp_path / "certs"
+    command("certs", str(certs))
+    env = {"PATHWAYS_TOKEN": "open sesame", "PATHWAYS_TLS_CA": str(certs / "ca.pem")}
+    own = {"PATHWAYS_TLS_CERT": str(certs / "cert.pem"), "PATHWAYS_TLS_KEY": str(certs / "key.pem"), **env}
+    address = f"tcp:localhost:{free_port()}"
+    with serving("controller", "--listen", address, "--dir", str(tmp_path), env=own):
+        until("the controller", lambda: there(address, env=own))
+        done = command("status", "--address", address, env=env, check=False)
+        assert done.returncode == 1 and "certificate" in done.stderr, done.stderr
+
+
 def test_open_address_needs_secrets(tmp_path):
     """An address that other machines reach is not served in the clear."""
     done = command("controller", "--listen", f"tcp:0.0.0.0:{free_port()}", "--dir", str(tmp_path), check=False)

@@ -333,6 +333,7 @@ func TestAddresses(t *testing.T) {
 		{"tcp::0", Options{Credentials: cred()}, status.FailedPrecondition},
 		{"tcp:example.org:1", Options{Credentials: cred()}, status.FailedPrecondition},
 		{"tcp:127.0.0.1:0", Options{TLS: open}, status.FailedPrecondition},
+		{"tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: &tls.Config{RootCAs: secured.RootCAs}}, status.FailedPrecondition},
 	} {
 		l, err := Listen(c.address, c.o, nil)
 		if status.CodeOf(err) != c.code {

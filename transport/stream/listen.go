@@ -82,6 +82,9 @@ func Listen(address string, o Options, refused func(peer string, err error)) (*L
 	if err != nil {
 		return nil, err
 	}
+	if with != nil && len(with.Certificates) == 0 && with.GetCertificate == nil {
+		return nil, status.New(status.FailedPrecondition, "%s needs a certificate and its key, by which those who connect know it", address)
+	}
 	if with != nil && with.ClientAuth != tls.RequireAndVerifyClientCert && o.Token == "" {
 		return nil, status.New(status.FailedPrecondition, "%s has neither clients' certificates nor a token to know who may connect; give one of them", address)
 	}
