@@ -20,16 +20,14 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
   memset(&name, 0, sizeof name); \
   name.struct_size = type##_STRUCT_SIZE
 
-// PW_COPY copies a caller's struct as far as both sides know it.
-#define PW_COPY(type, name, from)                                                    \
-  type name;                                                                         \
-  memset(&name, 0, sizeof name);                                                     \
-  name.struct_size = (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name; \
-  do {                                                                               \
-    size_t size_ = name.struct_size;                                                 \
-    memcpy(&name, (from), size_);                                                    \
-    name.struct_size = size_;                                                        \
-  } while (0)
+// PW_COPY makes a struct of this version of a caller's: what the caller does not
+// know is zero, and what is not known here is left out. A plugin refuses structs
+// that are shorter than its own, so callers older than it get on with it, too.
+#define PW_COPY(type, name, from)                                                              \
+  type name;                                                                                   \
+  memset(&name, 0, sizeof name);                                                               \
+  memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name); \
+  name.struct_size = type##_STRUCT_SIZE
 
 // PW_COVERS: the caller's struct is large enough to have the field.
 #define PW_COVERS(args, field) \

@@ -247,11 +247,9 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
 
 // pw_through is Execute of a program that is not run.
 PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args);
-// pw_keep_exported gives options by which a run does not donate what is held
-// outside of the client: those it is given, or new ones in room and kept, to be
-// freed.
-PJRT_ExecuteOptions* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options,
-                                      PJRT_ExecuteOptions* room, int64_t** kept);
+// pw_keep_exported has a run not donate what is held outside of the client. It
+// gives the list that options then have, to be freed; or NULL.
+int64_t* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options);
 
 // ---- captures (capture.c) ----
 extern const pp_door pw_door;

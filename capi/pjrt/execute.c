@@ -281,24 +281,14 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     arrays[o]->maker = n > 1 ? maker : 0;
   }
 
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
+  PW_ARGS(PJRT_ExecuteOptions, none);
+  PW_COPY(PJRT_ExecuteOptions, options, args->options ? args->options : &none);
+  a.options = &options;
   // A host callback without a context would end the process inside the plugin;
   // with an empty one it is an error.
-  PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
-  PJRT_ExecuteOptions with_context;
-  if (e->calls_back && (a.options == NULL || (PW_COVERS(a.options, context) && a.options->context == NULL))) {
-    memset(&with_context, 0, sizeof with_context);
-    with_context.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
-    if (a.options) {
-      PW_COPY(PJRT_ExecuteOptions, o, a.options);
-      with_context = o;
-    }
-    with_context.context = pw_context_empty();
-    a.options = &with_context;
-  }
-
-  PJRT_ExecuteOptions with_kept;
-  int64_t* kept = NULL;
-  if (e->donates) a.options = pw_keep_exported(inputs, n, m, a.options, &with_kept, &kept);
+  if (e->calls_back && options.context == NULL) options.context = pw_context_empty();
+  int64_t* kept = e->donates ? pw_keep_exported(inputs, n, m, &options) : NULL;
 
   if (turn.verdict == PW_QUEUED) {
     PW_COUNT(queued, 1);

@@ -142,28 +142,21 @@ PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args) {
   return args->executable->port == PW_EXPORTS ? export_arrays(args) : import_arrays(args);
 }
 
-PJRT_ExecuteOptions* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOptions* options,
-                                      PJRT_ExecuteOptions* room, int64_t** kept) {
+int64_t* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOptions* options) {
   bool any = false;
   for (size_t i = 0; i < n * m && !any; i++) any = atomic_load_explicit(&inputs[i]->exports, memory_order_relaxed) != 0;
-  if (!any) return options;
-  memset(room, 0, sizeof *room);
-  room->struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
-  if (options) {
-    PW_COPY(PJRT_ExecuteOptions, o, options);
-    *room = o;
-  }
-  int64_t* list = malloc((room->num_non_donatable_input_indices + m) * sizeof *list);
-  size_t k = room->num_non_donatable_input_indices;
-  if (k) memcpy(list, room->non_donatable_input_indices, k * sizeof *list);
+  if (!any) return NULL;
+  size_t k = options->num_non_donatable_input_indices;
+  int64_t* list = malloc((k + m) * sizeof *list);
+  if (k) memcpy(list, options->non_donatable_input_indices, k * sizeof *list);
   for (size_t i = 0; i < m; i++) {
     bool exported = false;
     for (size_t d = 0; d < n; d++) exported |= atomic_load_explicit(&inputs[d * m + i]->exports, memory_order_relaxed) != 0;
     if (exported) list[k++] = (int64_t)i;
   }
-  room->non_donatable_input_indices = *kept = list;
-  room->num_non_donatable_input_indices = k;
-  return room;
+  options->non_donatable_input_indices = list;
+  options->num_non_donatable_input_indices = k;
+  return list;
 }
 
 // ---- moving ----

@@ -54,6 +54,36 @@ def test_what_passes_on_the_plugin_passes_here(reports):
     assert len(ours) >= len(plugin)
 
 
+def test_clients_that_are_older_than_the_plugin():
+    """Their structs are shorter than the plugin underneath wants; what is behind them is not read."""
+    said = fresh.run(
+        """
+        import ctypes, os
+        import pypjrt
+        plugin = pypjrt.Plugin(os.environ["TEST_LIBRARY"])
+        whole = plugin.args
+        def older(name, **given):
+            out = whole(name, **given)
+            if name == "PJRT_ExecuteOptions":
+                known = type(out).context.offset + 8  # as of 2025
+                ctypes.memset(ctypes.addressof(out) + known, 0xFF, ctypes.sizeof(out) - known)
+                out.struct_size = known
+            return out
+        plugin.args = older
+        client = pypjrt.Client(plugin)
+        program = client.compile("func.func @main(%a: tensor<2xi32>) -> tensor<2xi32> {"
+            "%0 = stablehlo.add %a, %a : tensor<2xi32> return %0 : tensor<2xi32>}")
+        with client.devices() as devices:
+            for i in range(3):
+                a = client.buffer_from_host(bytearray([i, 0, 0, 0, 7, 0, 0, 0]), 4, [2], devices[0])
+                print(list(bytes(program(a)[0].to_host())))
+        """,
+        door=None,
+        env={"PATHWAYS_PLUGIN": fresh.plugin_path(), "TEST_LIBRARY": str(pathways._native.library_path())},
+    ).stdout
+    assert said.splitlines() == [str([2 * i, 0, 0, 0, 14, 0, 0, 0]) for i in range(3)]
+
+
 @pytest.mark.embedded("asks for what only a plugin in the process has: pointers, versions before there is a client")
 def test_the_whole_table_is_there(reports):
     assert reports["ours"]["slots"] == 138
