@@ -1,12 +1,14 @@
-"""Programs that are not in Python: on the devices of their own process, and on those of clusters.
+"""Programs that are not JAX: on the devices of their own process, and on those of clusters.
 
-Those in C and Rust use openpathways.h; that in Go trains with go-xla, which finds the library as a PJRT plugin.
+Those in C and Rust use openpathways.h; that in Go trains with go-xla, and another with PyTorch/XLA, which know the
+library as a PJRT plugin.
 
 Each in C is built with the address sanitizer where the compiler has one, which also reports what is not
 freed at the end.
 """
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -135,6 +137,15 @@ def test_client_in_go_trains_with_go_xla(gomlx, environment, address):
     env = {**environment, "PJRT_PLUGIN_LIBRARY_PATH": str(gomlx), "PATHWAYS_ADDRESS": address}
     devices = () if address else ("-devices", 8)
     assert "ok: " in run(gomlx / "gomlx", *devices, env=env)
+
+
+@where
+def test_pytorch_trains_with_pytorch_xla(environment, address):
+    if importlib.util.find_spec("torch_xla") is None:
+        pytest.skip("PyTorch/XLA is not installed: pip install torch_xla")
+    env = {**environment, "PATHWAYS_ADDRESS": address}
+    client = (sys.executable, CLIENTS / "pytorch.py", LIBRARY, 0 if address else 8)
+    assert "ok: " in run(*client, env=env)
 
 
 @pytest.mark.embedded("starts a cluster of its own")
