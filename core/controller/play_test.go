@@ -21,7 +21,7 @@ func (b *bed) chain(nodes int) []Action {
 	return b.say(b.client, wire.KindGraph, m)
 }
 
-// A play is one message from the client and one to each worker, whatever the nodes,
+// A play, and a run, is one message from the client and one to each worker, whatever the nodes,
 // and a definition too; its bytes grow neither with workers nor with shards.
 func TestPlayMessages(t *testing.T) {
 	const nodes = 128
@@ -61,7 +61,8 @@ func TestPlayMessages(t *testing.T) {
 		if n := len(b.st.gangs); n != nodes {
 			t.Errorf("%d gangs are under way, want %d", n, nodes)
 		}
-		if n := len(b.st.sessions[1].objects); n != 2 { // what the chain began with, and what it keeps
+		count(wire.KindDispatch, b.say(b.client, wire.KindRun, &wire.Run{Op: 2 + nodes, Program: 1, FirstOutput: 3, Inputs: []uint64{1}}))
+		if n := len(b.st.sessions[1].objects) - 1; n != 2 { // what the chain began with, and what it keeps
 			t.Errorf("the session has %d arrays, want 2", n)
 		}
 	}
