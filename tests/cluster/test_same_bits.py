@@ -1,11 +1,16 @@
-"""One, two and four workers give the bits of the same plugin in one process, for every kind of collective."""
+"""One, two and four workers give the bits of the same plugin in one process, for every kind of collective.
+
+The workers are parts of one process, and four of them processes of their own, whose collectives go by shared memory.
+"""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import fresh
 import numpy as np
 import pytest
+from processes import Cluster
 
 SCRIPT = f"""
     import sys
@@ -13,7 +18,8 @@ SCRIPT = f"""
     import cluster_computations
     cluster_computations.save(sys.stdin.readline().strip())
 """
-TOPOLOGIES = ["local:1x8", "local:2x4", "local:4x2"]
+PROCESSES = "four processes"
+TOPOLOGIES = ["local:1x8", "local:2x4", "local:4x2", PROCESSES]
 # The same on a cluster whose address is given.
 if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in TOPOLOGIES:
     TOPOLOGIES.append(address)
@@ -24,9 +30,12 @@ def run(tmp_path_factory):
     """Gives a function: door or address → name → array, each run once, in a process of its own; two run at a time."""
     folder, begun, done = tmp_path_factory.mktemp("bits"), {}, {}
     order = ["plugin", *TOPOLOGIES]
+    clusters = ExitStack()
 
     def begin(where):
         door, address = (where, "") if where == "plugin" else ("pathways", where)
+        if where == PROCESSES:
+            address = clusters.enter_context(Cluster(4, 2)).address
         begun[where] = process = fresh.start(SCRIPT, door, {"PATHWAYS_ADDRESS": address})
         process.stdin.write(f"{folder / str(order.index(where))}.npz\n")
         process.stdin.flush()
@@ -42,8 +51,9 @@ def run(tmp_path_factory):
                 done[where] = dict(saved)
         return done[where]
 
-    yield results
-    fresh.end(begun.values())
+    with clusters:
+        yield results
+        fresh.end(begun.values())
 
 
 def test_every_computation_is_there_and_says_something(run):
