@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -28,9 +29,9 @@ import (
 // The exit codes.
 const (
 	ExitWell    = 0
-	ExitFailed  = 1 // something went wrong, and the error says what
-	ExitUsage   = 2 // the command line was not understood
-	ExitStopped = 130
+	ExitFailed  = 1   // something went wrong, and the error says what
+	ExitUsage   = 2   // the command line was not understood
+	ExitStopped = 130 // told to stop before it was done
 )
 
 // Env is what the program around the command line gives it.
@@ -91,6 +92,9 @@ func Main(ctx context.Context, args []string, env Env) int {
 	case status.CodeOf(err) == status.Unknown && strings.HasPrefix(err.Error(), "unknown "): // of cobra
 		fmt.Fprintf(p.err, "pathways: %v\n`pathways --help` lists the commands\n", err)
 		return ExitUsage
+	case status.CodeOf(err) == status.Cancelled && ctx.Err() != nil:
+		fmt.Fprintf(p.err, "pathways: %v\n", err)
+		return ExitStopped
 	}
 	fmt.Fprintf(p.err, "pathways: %s: %v\n", status.CodeOf(err), err)
 	return ExitFailed
@@ -123,9 +127,12 @@ variables of scripts:
   PATHWAYS_PLUGIN        path of the PJRT plugin to drive, instead of the one found
   PATHWAYS_PLUGIN_DIRS   further directories to look for plugin packages in, colon-separated
   PATHWAYS_LIBRARY       another libpathways.so than the one of the package
+  PATHWAYS_TOKEN_FILE, PATHWAYS_TOKEN, PATHWAYS_TLS_CA, PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY
+                         what a cluster on other machines asks for; see pathways options
 Those of the commands are listed by pathways options.
 
-exit codes: 0 well, 1 something is wrong and the output says what, 2 the command line was not understood`,
+exit codes: 0 well, 1 something is wrong and the output says what, 2 the command line was not understood,
+130 told to stop before it was done`,
 		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -167,13 +174,17 @@ func (p *program) options() *cobra.Command {
 		Use:   "options",
 		Short: "list all options, their variables and what they mean",
 		Long: `Every option is a flag, a variable, and a line of the file that --config names. What a flag says wins over the
-variable, and the variable over the file.`,
+variable, and the variable over the file. Scripts read variables alone.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "FLAG\tVARIABLE\tDEFAULT\tMEANING")
 			for _, o := range options {
-				fmt.Fprintf(w, "--%s\t%s\t%v\t%s\n", o.name, variable(o.name), o.value, o.meaning())
+				flag := "--" + o.name
+				if slices.Contains(ofScripts, o.name) {
+					flag = "(scripts)"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%v\t%s\n", flag, variable(o.name), o.value, o.meaning())
 			}
 			return w.Flush()
 		},

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,13 +135,22 @@ func TestHelpNamesEverything(t *testing.T) {
 			t.Errorf("help does not list %s:\n%s", name, out)
 		}
 	}
+	helps := ""
+	for _, name := range []string{"controller", "worker", "up", "down", "status", "address"} {
+		_, of, _ := call(t, nil, name, "--help")
+		helps += of
+	}
 	code, out, err := call(t, nil, "options")
 	if code != ExitWell {
 		t.Fatal(err)
 	}
 	for _, o := range options {
-		if !strings.Contains(out, "--"+o.name+" ") || !strings.Contains(out, variable(o.name)+" ") {
-			t.Errorf("the list of options lacks %s", o.name)
+		flag := "--" + o.name + " "
+		if !strings.Contains(out, variable(o.name)+" ") || strings.Contains(out, flag) == slices.Contains(ofScripts, o.name) {
+			t.Errorf("the list of options lacks %s, or shows a flag that is none", o.name)
+		}
+		if taken := strings.Contains(helps, flag); taken == slices.Contains(ofScripts, o.name) {
+			t.Errorf("%s is a flag of a command: %v", o.name, taken)
 		}
 		// The help of a command takes what is quoted for the name of the value.
 		if quoted := strings.Split(o.usage, "`"); len(quoted) > 1 && (len(quoted) != 3 || strings.Contains(quoted[1], " ")) {
@@ -282,6 +292,32 @@ func TestUpRunsACommand(t *testing.T) {
 	}
 	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
 		t.Errorf("the cluster's directory is left: %v", err)
+	}
+}
+
+// Who is told to stop before all is up takes down what there is, and says so.
+func TestUpIsStopped(t *testing.T) {
+	t.Setenv(asCommand, "1")
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	code := Main(ctx, []string{"up", "--workers", "2", "--dir", dir}, environment(&out, &errs, nil))
+	if code != ExitStopped || !strings.Contains(errs.String(), "told to stop when 0 of 2 workers were ready") {
+		t.Errorf("exit code %d, want %d\n%s", code, ExitStopped, errs.String())
+	}
+	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
+		t.Errorf("the cluster's directory is left: %v", err)
+	}
+	// A worker that still looks for its controller ends well.
+	errs.Reset()
+	code = Main(ctx, []string{"worker", "--address", "unix:" + filepath.Join(dir, "nobody"), "--dir", dir}, environment(&out, &errs, nil))
+	if code != ExitWell || errs.Len() > 0 {
+		t.Errorf("a worker that waits: exit code %d, want %d\n%s", code, ExitWell, errs.String())
 	}
 }
 

@@ -52,12 +52,15 @@ var options = []option{
 	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
 	{"lease", 10 * time.Second, "how long a session outlives its connection"},
 	{"dispatch", "parallel", "`order` of gangs: parallel, they are sent before those they read from have ended; sequential, after"},
-	{"batch", true, "of a client: calls that queue up leave together; false: each by itself, which is slower"},
+	{"batch", true, "calls that queue up leave together; false: each by itself, which is slower"},
 	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
 	{"log", "warn", "least `level` of what is logged: debug, info, warn, error"},
 	{"json", false, "print the answer as JSON"},
 	{"config", "", "`file` with lines of the form name = value, for options given neither as flags nor as variables"},
 }
+
+// ofScripts are the options that no command has: those of clients.
+var ofScripts = []string{"batch"}
 
 // variable is the environment's name for an option.
 func variable(name string) string {

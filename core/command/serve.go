@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -136,19 +137,28 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 			if nodes > 0 {
 				ctx, cancel := held(cmd.Context(), s.number(lifeline))
 				defer cancel()
-				return cluster.ServeMember(ctx, config, kind, nodes, p.epochOver)
+				return stopped(ctx, cluster.ServeMember(ctx, config, kind, nodes, p.epochOver))
 			}
 			if config.Driver, err = kind.Join(cmd.Context(), device.Membership{}); err != nil {
 				return err
 			}
 			defer config.Driver.Close()
-			return cluster.ServeWorker(cmd.Context(), config)
+			return stopped(cmd.Context(), cluster.ServeWorker(cmd.Context(), config))
 		},
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // it is there
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
 	return cmd
+}
+
+// stopped takes the end of what serves for a good one where it was told to stop,
+// also before it had begun.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && status.CodeOf(err) == status.Cancelled {
+		return nil
+	}
+	return err
 }
 
 func (p *program) software() string { return "pathways " + p.Version }

@@ -138,6 +138,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 	if err != nil {
 		return nil, err
 	}
+	told := ctx
 	ctx, cancel := context.WithTimeout(ctx, s.time("wait"))
 	defer cancel()
 	show := newProgress(p.err, workers)
@@ -165,6 +166,9 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		case <-tick.C:
 		case <-ctx.Done():
 			tick.Stop()
+			if told.Err() != nil {
+				return nil, status.New(status.Cancelled, "told to stop when %d of %d workers were ready", have, workers)
+			}
 			return nil, status.New(status.DeadlineExceeded, "%d of %d workers were ready after %v; their logs are in %s", have, workers, s.time("wait"), c.dir)
 		}
 	}
