@@ -74,17 +74,35 @@ def nothing_left_alive(request):
         assert not left, f"still alive after the last test: {left}"
 
 
-def goroutines() -> int:
-    return pathways.stats()["goroutines"]
+def counted() -> dict[str, int]:
+    """Counts goroutines, and handles by kind."""
+    stats = pathways.stats()
+    return {"goroutines": stats["goroutines"]} | {k: n for k, n in stats["live"].items() if k not in KEPT}
 
 
 @pytest.fixture(autouse=True)
-def no_goroutine_left():
-    """Fails a test after which more goroutines run than before it, once those that are ending have ended."""
+def nothing_more_than_before(request, caplog):
+    """Fails a test after which more goroutines run or more handles live than before it, once work in flight has ended.
+
+    What fixtures of a module keep is made before the first count.
+    """
     jax.devices()  # a session has some of its own
-    before = goroutines()
+    before = counted()
+
+    def more():
+        return {kind: n for kind, n in counted().items() if n > before.get(kind, 0)}
+
     yield
-    assert comes(lambda: goroutines() <= before), f"{goroutines()} goroutines, and {before} before"
+    if not more() or request.session.testsfailed:  # a failed test's traceback holds its arrays
+        return
+    jax.clear_caches()  # programs keep their constants
+    caplog.get_records("call").clear()  # and exceptions that were logged what their frames hold
+
+    def gone():
+        gc.collect()
+        return not more()
+
+    assert comes(gone), f"{more()}, and {before} before"
 
 
 @pytest.fixture
