@@ -4,8 +4,8 @@ They are this process's own, or those of the cluster that PATHWAYS_TEST_ADDRESS 
 devices each, inside this process), local:1x8, local:4x2, or the address of a controller. Tests marked `embedded` need
 the devices to be the process's own, those marked `same_process` the workers in this process; the mark says why.
 
-A test that needs another interpreter starts one with `fresh.run`. What the tests made must be gone at the end: the
-library counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
+A test that needs another interpreter starts one with `fresh.run`. What a test made must be gone at its end: the library
+counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
 """
 
 import gc
