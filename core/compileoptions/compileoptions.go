@@ -8,21 +8,24 @@
 package compileoptions
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Field numbers of messages in XLA's xla/pjrt/proto/compile_options.proto and
-// xla/xla_data.proto.
+// Field numbers of messages in XLA's xla/pjrt/proto/compile_options.proto,
+// xla/xla.proto and xla/xla_data.proto.
 const (
 	compileArgumentLayouts = 1
 	compileBuildOptions    = 3
 	compilePortable        = 4
+	compileOverrides       = 7 // a map
 
 	buildDeviceOrdinal = 1
 	buildResultLayout  = 2
+	buildDebug         = 3
 	buildReplicas      = 4
 	buildPartitions    = 5
 	buildSPMD          = 6
@@ -30,6 +33,11 @@ const (
 	buildAssignment    = 9
 	buildBackendOnly   = 11
 	buildShardy        = 19
+
+	debugLatencies = 357 // a map
+	debugExtra     = 500 // a map
+
+	mapKey = 1
 
 	assignmentReplicas     = 1
 	assignmentComputations = 2
@@ -179,14 +187,16 @@ func WithDevices(options []byte, ids []int64) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
-// ByRank gives the options with devices named by their ranks, 0, 1, 2 and so on: equal
-// for equal programs on other devices. Those that are portable name none. All else
-// stays.
+// ByRank gives the options with devices named by their ranks, 0, 1, 2 and so on, and
+// maps in the order of their keys, which each process writes in another: equal for equal
+// programs on other devices and of other processes. Those that are portable name none.
+// All else stays.
 func ByRank(options []byte) ([]byte, error) {
 	o, err := Parse(options)
 	if err != nil {
 		return nil, err
 	}
+	options = ordered(options)
 	if o.Portable {
 		outer, build := take(options)
 		return protowalk.AppendBytes(outer, compileBuildOptions, without(build, buildAssignment)), nil
@@ -196,6 +206,50 @@ func ByRank(options []byte) ([]byte, error) {
 		ids[i] = int64(i)
 	}
 	return WithDevices(options, ids)
+}
+
+// ordered gives the options, which were read before, with their maps in order.
+func ordered(options []byte) []byte {
+	outer, build := take(options)
+	var debug []byte
+	for f := range protowalk.Fields(build) {
+		if f.Number == buildDebug {
+			debug = append(debug, f.Bytes...)
+		}
+	}
+	if debug != nil {
+		build = protowalk.AppendBytes(without(build, buildDebug), buildDebug, inOrder(debug, debugLatencies, debugExtra))
+	}
+	return protowalk.AppendBytes(inOrder(outer, compileOverrides), compileBuildOptions, build)
+}
+
+// inOrder gives a message with the entries of these maps behind all else, by key. What
+// is no message stays.
+func inOrder(message []byte, maps ...protowalk.Number) []byte {
+	type entry struct{ key, raw []byte }
+	entries := make([][]entry, len(maps))
+	for f, err := range protowalk.Fields(message) {
+		if err != nil {
+			return message
+		}
+		if i := slices.Index(maps, f.Number); i >= 0 {
+			e := entry{raw: f.Raw}
+			for k, err := range protowalk.Fields(f.Bytes) {
+				if err == nil && k.Number == mapKey {
+					e.key = k.Bytes
+				}
+			}
+			entries[i] = append(entries[i], e)
+		}
+	}
+	out := without(message, maps...)
+	for _, all := range entries {
+		slices.SortStableFunc(all, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
+		for _, e := range all {
+			out = append(out, e.raw...)
+		}
+	}
+	return out
 }
 
 // OneDevice gives the options with which a program that was partitioned with these is

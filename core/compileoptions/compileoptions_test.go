@@ -3,6 +3,7 @@ package compileoptions
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/protowalk"
@@ -50,6 +51,61 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := WithDevices(someOptions(), ids[:5]); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("five devices for six: %v", err)
+	}
+}
+
+// Each process writes maps in an order of its own.
+func TestMapsByRank(t *testing.T) {
+	pair := func(key, value string) []byte {
+		return protowalk.AppendBytes(protowalk.AppendBytes(nil, mapKey, key), 2, value)
+	}
+	type values struct{ latencies, extra, overrides [][]byte }
+	write := func(v values) []byte {
+		debug := protowalk.AppendBytes(nil, 76, "debug")
+		for _, e := range v.latencies {
+			debug = protowalk.AppendBytes(debug, debugLatencies, e)
+		}
+		for _, e := range v.extra {
+			debug = protowalk.AppendBytes(debug, debugExtra, e)
+		}
+		options := someOptions()
+		for _, e := range v.overrides {
+			options = protowalk.AppendBytes(options, compileOverrides, e)
+		}
+		return protowalk.AppendBytes(options, compileBuildOptions, protowalk.AppendBytes(nil, buildDebug, debug))
+	}
+	byRank := func(options []byte) string {
+		t.Helper()
+		b, err := ByRank(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	a, b, c := pair("rtt", "-1"), pair("chunk", "7"), pair("speed", "")
+	want := byRank(write(values{[][]byte{a, b, c}, [][]byte{c, a}, [][]byte{b, a}}))
+	if got := byRank(write(values{[][]byte{c, a, b}, [][]byte{a, c}, [][]byte{a, b}})); got != want {
+		t.Errorf("equal options are\n%q and\n%q", got, want)
+	}
+	for name, other := range map[string]values{
+		"a value":            {[][]byte{a, pair("chunk", "8"), c}, [][]byte{c, a}, [][]byte{b, a}},
+		"an entry less":      {[][]byte{a, b}, [][]byte{c, a}, [][]byte{b, a}},
+		"in another map":     {[][]byte{a, b}, [][]byte{c, a, c}, [][]byte{b, a}},
+		"the last of a key":  {[][]byte{a, b, c, pair("rtt", "2")}, [][]byte{c, a}, [][]byte{b, a}},
+		"an entry that lies": {[][]byte{a, b, c[:1]}, [][]byte{c, a}, [][]byte{b, a}},
+	} {
+		if byRank(write(other)) == want {
+			t.Errorf("options that differ in %s are the same", name)
+		}
+	}
+	first, last := pair("rtt", "1"), pair("rtt", "2")
+	if byRank(write(values{latencies: [][]byte{first, last}})) == byRank(write(values{latencies: [][]byte{last, first}})) {
+		t.Error("the last value of a key counts, and is lost")
+	}
+	for _, text := range []string{"debug", "inner", "outer"} {
+		if !strings.Contains(want, text) {
+			t.Errorf("%q is lost", text)
+		}
 	}
 }
 

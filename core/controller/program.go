@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -270,6 +271,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 		}
 		return
 	}
+	st.log(fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
 	if st.config.Cached && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
 		from := len(st.buffer)
 		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer, &wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
@@ -312,6 +314,7 @@ func (st *State) fromCache(key string, payload []byte) {
 		st.begin(c)
 		return
 	}
+	st.log("the cache has "+c.info.Name, nil)
 	st.share(c)
 }
 
