@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import fresh
@@ -101,11 +102,24 @@ class Cluster:
         }
 
     def idle(self) -> bool:
-        """Whether nobody has anything any more."""
-        report = self.report()
-        return not report.get("sessions") and not any(
-            int(worker.get("last", {}).get("objects", 0)) for worker in self.workers().values()
+        """Whether nobody has anything any more: no session, array, memory of a device, block of shared memory."""
+        if self.report().get("sessions"):
+            return False
+        last = [worker.get("last", {}) for worker in self.workers().values()]
+        return not any(
+            int(said.get("objects", 0))
+            or int(said.get("host_bytes", 0))
+            or any(map(int, said.get("memory_in_use", [])))
+            for said in last
         )
+
+    def opened(self, name: str) -> int:
+        """How many sockets and files of shared memory a process has open."""
+        count = 0
+        for file in Path(f"/proc/{self.processes[name]}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                count += file.readlink().name.startswith(("socket:", "memfd:"))
+        return count
 
     def signal(self, name: str, number: signal.Signals) -> None:
         os.kill(self.processes[name], number)

@@ -146,6 +146,42 @@ def test_client_is_killed(script):
         until("all to be freed", cluster.idle)
 
 
+TRANSFERS = """
+import jax, numpy as np
+
+devices = jax.devices()
+x = np.arange(1 << 20, dtype=np.float32)
+while True:
+    for i in range(len(devices)):
+        y = jax.device_put(jax.device_put(x, devices[i]), devices[i - 1])
+        assert np.array_equal(np.asarray(y), x)
+    print("moved", flush=True)
+"""
+
+
+def test_clients_that_die_leave_nothing_open():
+    """Whoever is killed while arrays come, go and move leaves no memory, socket or file behind, however many do."""
+    clients = 5
+    with Cluster(2, 1, "--lease", "1s") as cluster:
+
+        def die():
+            client = cluster.start(TRANSFERS)
+            lines(client, 2)
+            client.kill()
+            client.communicate()
+            until("all to be freed", cluster.idle)
+
+        die()  # the workers open what they keep
+        before = {name: cluster.opened(name) for name in cluster.processes}
+        for _ in range(clients):
+            die()
+        # One that is left of each client would be too many; what a pool keeps may differ by less.
+        until(
+            f"no more to be open than before: {before}",
+            lambda: all(cluster.opened(name) < count + clients for name, count in before.items()),
+        )
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_controller_is_lost(number):
     """Clients are told, and workers end by themselves."""
