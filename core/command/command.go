@@ -89,9 +89,6 @@ func Main(ctx context.Context, args []string, env Env) int {
 	case errors.As(err, &wrong):
 		fmt.Fprintf(p.err, "pathways: %v\n", err)
 		return ExitUsage
-	case status.CodeOf(err) == status.Unknown && strings.HasPrefix(err.Error(), "unknown "): // of cobra
-		fmt.Fprintf(p.err, "pathways: %v\n`pathways --help` lists the commands\n", err)
-		return ExitUsage
 	case status.CodeOf(err) == status.Cancelled && ctx.Err() != nil:
 		fmt.Fprintf(p.err, "pathways: %v\n", err)
 		return ExitStopped
@@ -157,7 +154,17 @@ exit codes: 0 well, 1 something is wrong and the output says what, 2 the command
 	for name, short := range p.Elsewhere {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
 	}
-	root.AddCommand(p.controller(), p.worker(), p.up(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version())
+	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version()} {
+		if takes := cmd.Args; takes != nil {
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if err := takes(cmd, args); err != nil {
+					return usage{fmt.Errorf("%w\n`%s --help` says what it takes", err, cmd.CommandPath())}
+				}
+				return nil
+			}
+		}
+		root.AddCommand(cmd)
+	}
 	return root
 }
 

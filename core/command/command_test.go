@@ -70,6 +70,8 @@ func TestUsage(t *testing.T) {
 		{"devices", short, []string{"up", "--devices", "-1"}, "at least 1"},
 		{"memory", short, []string{"up", "--memory-limit", "plenty"}, "such as 4GiB"},
 		{"memory of a worker", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
+		{"no directory", short, []string{"certs"}, "certs --help"},
+		{"argument too many", short, []string{"status", "now"}, "status --help"},
 		{"argument", short, []string{"up", "train.py"}, "behind --"},
 		{"variable", map[string]string{"HOME": "/tmp", "PATHWAYS_WORKERS": "some"}, []string{"up"}, "PATHWAYS_WORKERS"},
 		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},
