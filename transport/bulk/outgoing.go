@@ -110,7 +110,8 @@ func (t *outgoing) send(data []byte) {
 // fillHere has a block filled in memory of this process. It is called without the
 // lock, and writing is set.
 func (t *outgoing) fillHere() {
-	t.peer.x.arena.Get(int(t.size), func(b *shm.Block, err error) {
+	x := t.peer.x
+	x.get(x.arena, t.size, func(b *shm.Block, err error) {
 		if err != nil {
 			t.written(err)
 			return

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -354,5 +355,28 @@ func TestKilled(t *testing.T) {
 				t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files, shared)
 			}
 		})
+	}
+}
+
+// An exchange that closes while it gets memory for a block waits for that.
+func TestCloseWhileMemoryIsMade(t *testing.T) {
+	data := make([]byte, 32<<20)
+	for range 5 {
+		files, shared := held(t)
+		x, _ := with(t, "unix", "echo", len(data), 1)
+		sent := make(chan error, 1)
+		x.PushBytes(2, key(1, 0), data, func(err error) { sent <- err })
+		x.Expect(2, key(1, 1), int64(len(data)), nil, func(b transport.Block, err error) {
+			if err == nil {
+				b.Release()
+			}
+		})
+		for x.pool.Stats().Mapped == 0 && len(sent) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		x.Close()
+		if f, s := held(t); f > files || s > shared {
+			t.Fatalf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files, shared)
+		}
 	}
 }
