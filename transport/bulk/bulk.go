@@ -123,8 +123,6 @@ type Exchange struct {
 	links    map[[tokenSize]byte]*link // that may get streams
 	closed   error
 	why      error // it is closed, set before
-	gets     int   // of memory that have yet to end
-	got      sync.Cond
 
 	stranding sync.Mutex
 	stranded  []*outgoing // lent to peers whose links broke
@@ -155,7 +153,6 @@ func New(config Config) (*Exchange, error) {
 	}
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
-	x.got.L = &x.mu
 	x.arena = x.pool.Arena("blocks", false, nil)
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
@@ -319,29 +316,10 @@ func (x *Exchange) Close() error {
 	return nil
 }
 
-// settle waits until nothing goes on in an exchange that is closed.
+// settle waits until nothing goes on in an exchange that closes.
 func (x *Exchange) settle() {
 	x.running.Wait()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for x.gets > 0 {
-		x.got.Wait()
-	}
-}
-
-// get is Arena.Get, of the exchange's arena or a link's. It may be making memory when
-// the arena closes, which Close waits for.
-func (x *Exchange) get(a *shm.Arena, size int64, then func(*shm.Block, error)) {
-	x.mu.Lock()
-	x.gets++
-	x.mu.Unlock()
-	a.Get(int(size), func(b *shm.Block, err error) {
-		then(b, err)
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.gets--
-		x.got.Broadcast()
-	})
+	x.arena.Wait()
 }
 
 // HostBytes is the memory of blocks that are on their way here, or that somebody

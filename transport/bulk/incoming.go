@@ -150,7 +150,7 @@ func (t *incoming) memory() {
 	if t.link.shared && !t.eager {
 		arena = t.link.arena
 	}
-	p.x.get(arena, t.size, func(b *shm.Block, err error) {
+	arena.Get(int(t.size), func(b *shm.Block, err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		switch {

@@ -75,6 +75,9 @@ func (l *link) run() {
 	l.lost(err)
 	l.conn.Close()
 	l.conn.DropFiles()
+	if l.arena != nil {
+		l.arena.Wait()
+	}
 	l.x.forget(l)
 }
 

@@ -445,5 +445,6 @@ func (x *Exchange) Close() error {
 	}
 	x.failAll(nil, expected, err, func(*transfer) bool { return true })
 	x.arena.Close(err)
+	x.arena.Wait()
 	return nil
 }

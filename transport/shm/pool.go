@@ -80,6 +80,7 @@ type Arena struct {
 	round    uint64 // of serve, in which there was
 	dry      int    // no block of this size
 	closed   error
+	asked    sync.WaitGroup // who waits, or is being told
 }
 
 // Block is a piece of memory. Data is 64-byte aligned.
@@ -91,17 +92,6 @@ type Block struct {
 	length   int64 // of the run; 0 for a cell
 	slab     *slab
 	released atomic.Bool
-}
-
-// slab is a run of equal cells.
-type slab struct {
-	segment *Segment
-	offset  int64
-	cell    int64
-	cells   int32
-	fresh   int32   // cells from here on were never given out
-	free    []int32 // cells that came back
-	live    int32
 }
 
 // NewPool makes a pool.
@@ -201,6 +191,7 @@ func (a *Arena) Get(size int, then func(*Block, error)) {
 		then(b, nil)
 		return
 	}
+	a.asked.Add(1)
 	p.waiting = append(p.waiting, &want{arena: a, size: size, then: then})
 	gone := p.serve()
 	p.mu.Unlock()
@@ -301,7 +292,7 @@ func (a *Arena) Close(err error) {
 	a.closed = err
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *want) bool {
 		if w.arena == a && !w.grows {
-			go w.then(nil, err)
+			go w.tell(nil, err)
 			return true
 		}
 		return false
@@ -316,6 +307,15 @@ func (a *Arena) Close(err error) {
 	gone = append(gone, p.serve()...)
 	p.mu.Unlock()
 	unmap(gone)
+}
+
+// Wait waits, for an arena that is closed, until whoever asked has been told and no
+// memory is being made any more.
+func (a *Arena) Wait() { a.asked.Wait() }
+
+func (w *want) tell(b *Block, err error) {
+	w.then(b, err)
+	w.arena.asked.Done()
 }
 
 // Release gives a block back, once.
@@ -409,7 +409,7 @@ func (p *Pool) serve() (gone []*Segment) {
 		}
 		if a := w.arena; a.round != p.round || w.size < a.dry {
 			if b := a.take(w.size); b != nil {
-				go w.then(b, nil)
+				go w.tell(b, nil)
 				return true
 			}
 			a.round, a.dry = p.round, w.size
@@ -460,96 +460,7 @@ func (p *Pool) grow(w *want, size int64, number uint32) {
 		s.unmap()
 	}
 	unmap(gone)
-	w.then(b, err)
-}
-
-// take finds a block in the segments there are.
-func (a *Arena) take(size int) *Block {
-	b := a.find(size)
-	if b == nil {
-		return nil
-	}
-	s := b.Segment
-	b.Data = s.data[b.Offset : b.Offset+int64(size) : b.Offset+int64(size)]
-	if s.live == 0 {
-		if i := slices.Index(a.pool.idle, s); i >= 0 {
-			a.pool.idle = slices.Delete(a.pool.idle, i, i+1)
-		}
-	}
-	s.live++
-	a.pool.used[a.purpose] += int64(size)
-	return b
-}
-
-func (a *Arena) find(size int) *Block {
-	if size <= largestCell {
-		cell := cellFor(size)
-		slabs := &a.slabs[cell/align]
-		if len(*slabs) == 0 {
-			s, offset := a.run(slabFor(cell))
-			if s == nil {
-				return nil
-			}
-			*slabs = append(*slabs, &slab{segment: s, offset: offset, cell: cell, cells: int32(slabFor(cell) / cell)})
-		}
-		l := (*slabs)[len(*slabs)-1]
-		b := l.take()
-		if len(l.free) == 0 && l.fresh == l.cells {
-			*slabs = (*slabs)[:len(*slabs)-1]
-		}
-		return b
-	}
-	length := roundUp(int64(size), page)
-	s, offset := a.run(length)
-	if s == nil {
-		return nil
-	}
-	return &Block{Segment: s, Offset: offset, length: length}
-}
-
-// run takes pages out of a segment.
-func (a *Arena) run(length int64) (*Segment, int64) {
-	for range 2 {
-		for _, s := range a.segments {
-			if offset := s.take(length); offset >= 0 {
-				return s, offset
-			}
-		}
-		if !a.sweep() {
-			break
-		}
-	}
-	return nil, 0
-}
-
-// sweep dissolves slabs without blocks.
-func (a *Arena) sweep() (any bool) {
-	for i, slabs := range a.slabs {
-		a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool {
-			if l.live > 0 {
-				return false
-			}
-			l.segment.give(l.offset, slabFor(l.cell))
-			any = true
-			return true
-		})
-	}
-	return any
-}
-
-func (l *slab) take() *Block {
-	var i int32
-	if n := len(l.free); n > 0 {
-		i = l.free[n-1]
-		l.free = l.free[:n-1]
-	} else if l.fresh < l.cells {
-		i = l.fresh
-		l.fresh++
-	} else {
-		panic("shm: a slab without room is kept as one with room")
-	}
-	l.live++
-	return &Block{Segment: l.segment, Offset: l.offset + int64(i)*l.cell, slab: l}
+	w.tell(b, err)
 }
 
 // remove takes a segment without blocks out of the books.
@@ -580,30 +491,6 @@ func unmap(gone []*Segment) {
 		}
 		s.unmap()
 	}
-}
-
-// cellFor rounds to the cells there are: multiples of 64 bytes, eight to a
-// doubling.
-func cellFor(size int) int64 {
-	units := (int64(size) + align - 1) / align
-	step := int64(1)
-	for units > 8*step*2 {
-		step *= 2
-	}
-	return roundUp(units, step) * align
-}
-
-// slabFor is the length of a slab.
-func slabFor(cell int64) int64 { return roundUp(max(slabSize, 8*cell), page) }
-
-// segmentFor is the size of a segment made for a block in an arena of so many
-// bytes: as much as it has, within bounds.
-func segmentFor(size int, has int64) int64 {
-	need := roundUp(int64(size), page)
-	if size <= largestCell {
-		need = slabFor(cellFor(size))
-	}
-	return roundUp(max(need, min(has, grownAtMost)), huge)
 }
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }

@@ -2,9 +2,11 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -395,4 +397,26 @@ func BenchmarkGet(b *testing.B) {
 		a.Get(1000, func(x *Block, err error) { x.Release() })
 	}
 	p.Trim()
+}
+
+// When Wait returns, whoever asked has been told, and nothing is left of it.
+func TestWait(t *testing.T) {
+	for range 20 {
+		p := NewPool(Config{})
+		a := p.Arena("a", true, nil)
+		var told atomic.Int32
+		for range 3 {
+			a.Get(8<<20, func(b *Block, err error) {
+				if err == nil {
+					b.Release()
+				}
+				told.Add(1)
+			})
+		}
+		a.Close(errors.New("closed"))
+		a.Wait()
+		if s := p.Stats(); told.Load() != 3 || s.Mapped != 0 || s.Segments != 0 {
+			t.Fatalf("%d of 3 were told, %+v", told.Load(), s)
+		}
+	}
 }
