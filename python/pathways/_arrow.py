@@ -14,7 +14,7 @@ import collections
 import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -205,37 +205,52 @@ def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[
     return hosts
 
 
+class _Way(NamedTuple):
+    """How an array goes to devices by batched_device_put."""
+
+    aval: ShapedArray
+    sharding: Sharding
+    parts: list[Any]  # of the array, a device's each
+    devices: list[jax.Device]
+
+
 @functools.lru_cache(256)
-def _aval(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> ShapedArray:
-    return update_aval_with_sharding(ShapedArray(shape, dtype), sharding)
+def _way(where: jax.Device | Sharding, shape: tuple[int, ...], dtype: np.dtype) -> _Way | None:
+    """None where jax.device_put has to do it, or says better what is wrong."""
+    sharding = jax.sharding.SingleDeviceSharding(where) if isinstance(where, jax.Device) else where
+    if not sharding.is_fully_addressable or sharding.memory_kind not in (None, "device"):
+        return None
+    try:
+        parts = sharding.addressable_devices_indices_map(shape)
+        aval = update_aval_with_sharding(ShapedArray(shape, dtype), sharding)
+    except Exception:
+        return None
+    return _Way(aval, sharding, list(parts.values()), list(parts))
+
+
+def forget() -> None:
+    """Drops what is kept of devices that are no more."""
+    _way.cache_clear()
 
 
 def _device_put(host: np.ndarray, sharding: Any) -> jax.Array:
     """jax.device_put, by a shorter way where nothing in the context says otherwise."""
-    given = sharding
+    where = sharding
     if sharding is None:
-        given = jax.config.jax_default_device or jax.local_devices()[0]
-    if isinstance(given, jax.Device):
-        given = jax.sharding.SingleDeviceSharding(given)
+        where = jax.config.jax_default_device or jax.local_devices()[0]
     if (
         batched_device_put is None
-        or not isinstance(given, Sharding)
-        or not given.is_fully_addressable
-        or given.memory_kind not in (None, "device")
+        or not isinstance(where, (jax.Device, Sharding))
         or (host.dtype.itemsize == 8 and not jax.config.jax_enable_x64)
         or not jax.sharding.get_abstract_mesh().empty
+        or (way := _way(where, host.shape, host.dtype)) is None
     ):
         return jax.device_put(host, sharding)
-    try:
-        parts = given.addressable_devices_indices_map(host.shape)
-    except Exception:  # device_put says it better
-        return jax.device_put(host, sharding)
+    hosts = [host[part] for part in way.parts] if len(way.parts) > 1 else [host]
     state = guard_lib.thread_local_state()
     before, state.explicit_device_put = state.explicit_device_put, True
     try:
-        hosts = [host[part] for part in parts.values()]
-        aval = _aval(host.shape, host.dtype, given)
-        return batched_device_put(aval, given, hosts, list(parts), sharding is not None)
+        return batched_device_put(way.aval, way.sharding, hosts, way.devices, sharding is not None)
     finally:
         state.explicit_device_put = before
 

@@ -310,8 +310,9 @@ def _forget_clients() -> None:
 
     from pathways import _reshard
 
-    if "pathways._program" in sys.modules:
-        sys.modules["pathways._program"].forget()
+    for name in ("pathways._program", "pathways._arrow"):  # whose imports take long, and who may not be needed
+        if name in sys.modules:
+            sys.modules[name].forget()
     _reshard.forget()
 
     try:

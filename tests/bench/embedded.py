@@ -130,12 +130,12 @@ def arrow(worker, quick, chosen):
             times = 5 if n > 64 * MIB else 9 if quick else 15
             rounds = [worker.ask(row="arrow", way=way, bytes=n, calls=calls)["each"] for _ in range(times)]
             us = {side: spread([each[side] * 1e6 for each in rounds]) for side in rounds[0]}
-            ratios = {
-                side: spread([each[side] / each["arrow"] for each in rounds]) for side in rounds[0] if side != "arrow"
-            }
+            others = [side for side in us if side not in ("arrow", "alone")]
+            ratios = {side: spread([each[side] / each["arrow"] for each in rounds]) for side in others}
             out[name] = {"us": us, "times": ratios}
             said = ", ".join(f"{r['median']:.2f} [{r['low']:.2f} – {r['high']:.2f}] × {s}" for s, r in ratios.items())
-            print(f"{name:32} {us['arrow']['median']:10.2f} µs, {said}", flush=True)
+            alone = f"; by itself {us['alone']['median']:.2f} µs" if "alone" in us else ""
+            print(f"{name:32} {us['arrow']['median']:10.2f} µs, {said}{alone}", flush=True)
     return out
 
 

@@ -148,8 +148,8 @@ def fetch(asked):
 def arrow(asked):
     """Arrow data in, out, and in, through a computation and out: by from_arrow and to_arrow, and by NumPy.
 
-    Each is done n times, by turns; `each` is what a call took, the median of seconds. Arrays that go out are new ones
-    each time.
+    Each is done n times, by turns; `each` is what a call took, the median of seconds, and `alone` ours in a row.
+    Arrays that go out are new ones each time.
     """
     import pathways
     import pyarrow
@@ -175,18 +175,22 @@ def arrow(asked):
     }[asked["way"]]
     x = done(ours(data))
 
+    def seconds(name):
+        call, made = ways[name]
+        given = data if made is None else done(made(x))
+        start = time.perf_counter()
+        got = call(given)
+        took = time.perf_counter() - start
+        done(got)  # a copy that goes on in the background would slow down the next way
+        return took
+
     def measure(n):
-        each = {name: [] for name in ways}
-        names = list(ways)
+        names, each = list(ways), {name: [] for name in ways}
         for i in range(n):
             for name in names[i % len(names) :] + names[: i % len(names)]:
-                call, made = ways[name]
-                given = data if made is None else done(made(x))
-                start = time.perf_counter()
-                got = call(given)
-                each[name].append(time.perf_counter() - start)
-                done(got)  # a copy that goes on in the background would slow down the next way
-                del given, got
+                each[name].append(seconds(name))
+        if asked["way"] == "in":  # by itself, since the others' copies leave nothing in the caches
+            each["alone"] = [seconds("arrow") for _ in range(20)]
         return {"seconds": sum(map(sum, each.values())), "each": {k: statistics.median(v) for k, v in each.items()}}
 
     return measure
