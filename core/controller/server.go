@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
@@ -377,11 +378,15 @@ func (s *Server) do(a *Action) {
 			}
 		})
 	case Log:
-		if a.Err != nil {
-			s.log.Info(a.Text, "reason", a.Err)
-		} else {
-			s.log.Info(a.Text)
+		level := slog.LevelInfo
+		if a.Warn {
+			level = slog.LevelWarn
 		}
+		var reason []any
+		if a.Err != nil {
+			reason = []any{"reason", a.Err}
+		}
+		s.log.Log(context.Background(), level, a.Text, reason...)
 	case Stop:
 		if s.stopped != nil {
 			s.stopped()

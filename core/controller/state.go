@@ -141,6 +141,7 @@ type Action struct {
 	Key     string
 	Text    string
 	Err     error
+	Warn    bool // Log: to be seen without asking for more
 }
 
 // State is a controller's memory. The zero State is not ready; use New.
@@ -262,7 +263,7 @@ func (st *State) join(ev *Event) {
 	}
 	if err != nil {
 		st.refuse(ev.Conn, err)
-		st.log("refused "+describe(h.Name, ev.Peer), err)
+		st.warn("refused "+describe(h.Name, ev.Peer), err)
 	}
 }
 
@@ -299,7 +300,7 @@ func (st *State) message(c *conn, ev *Event) {
 
 // expel drops who does not keep to the protocol, after telling it why.
 func (st *State) expel(c *conn, err error) {
-	st.log("dropped a connection", err)
+	st.warn("dropped a connection", err)
 	st.send([]uint64{c.number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(err)})
 	if c.s != nil {
 		st.drop(c.s, err)
@@ -414,6 +415,11 @@ func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
 
 func (st *State) log(text string, err error) {
 	st.out = append(st.out, Action{Kind: Log, Text: text, Err: err})
+}
+
+// warn is log of what whoever runs the cluster should know without asking.
+func (st *State) warn(text string, err error) {
+	st.out = append(st.out, Action{Kind: Log, Text: text, Err: err, Warn: true})
 }
 
 func describe(name, peer string) string {
