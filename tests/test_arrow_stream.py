@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 
 import fresh
@@ -10,6 +9,7 @@ import numpy as np
 import pathways
 import pytest
 from pathways import _ahead, _arrow
+from waiting import comes
 
 pa = pytest.importorskip("pyarrow")
 made = weakref.WeakSet()
@@ -22,16 +22,9 @@ def nothing_kept():
     yield
     for left in list(made):
         left.close()
-    until(lambda: not readers())
+    assert comes(lambda: not readers())
     gc.collect()
     assert _arrow.held() == 0
-
-
-def until(true):
-    end = time.monotonic() + fresh.HANG_SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def readers():
@@ -77,12 +70,12 @@ def test_as_many_are_read_ahead_as_was_asked(prefetch):
     assert read == []
     next(got)
     # One is in use, one may be on a device, and the others have been read.
-    until(lambda: len(read) >= 1 + prefetch)
+    assert comes(lambda: len(read) >= 1 + prefetch)
     for i in range(1, 20):
         assert int(next(got)["x"][0]) == i
         assert i < len(read) <= i + 2 + prefetch
     got.close()
-    until(lambda: not readers())
+    assert comes(lambda: not readers())
     assert len(read) <= 20 + 1 + prefetch
 
 
@@ -136,7 +129,7 @@ def test_streams_that_nobody_takes_from_any_more():
         next(got)
         del got
     gc.collect()
-    until(lambda: not readers())
+    assert comes(lambda: not readers())
 
 
 def test_a_source_that_waits_does_not_hold_back_what_is_there():
@@ -195,11 +188,11 @@ def test_what_ahead_reads_is_let_go_of_with_it():
             Item.alive -= 1
 
     ahead = _ahead.Ahead(Item, 3)
-    until(lambda: Item.alive == 3)
+    assert comes(lambda: Item.alive == 3)
     next(ahead)
-    until(lambda: Item.alive == 3)
+    assert comes(lambda: Item.alive == 3)
     ahead.stop()
-    until(lambda: not readers())
+    assert comes(lambda: not readers())
     del ahead
     gc.collect()
     assert Item.alive == 0
