@@ -62,7 +62,7 @@ PJRT_Error* pw_fulfil(PJRT_Client* client, void* fulfil, PJRT_Buffer* buffer, PJ
                       size_t size);
 
 // pw_queue sees to a run that was not given its turn: it hands out promises, or
-// waits. It takes the moves.
+// waits. It takes the moves. Options are of this version, as Execute makes them.
 PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
                      PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays);
 

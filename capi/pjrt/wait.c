@@ -140,16 +140,11 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
   r->num_devices = n;
   r->num_args = m;
   r->num_outputs = outs;
-  r->options.struct_size = sizeof r->options;
-  if (args->options) {
-    PW_COPY(PJRT_ExecuteOptions, options, args->options);
-    r->options = options;
-    size_t k = r->options.num_non_donatable_input_indices;
-    r->fixed = copy(r->options.non_donatable_input_indices, k * sizeof(int64_t));
-    r->options.non_donatable_input_indices = r->fixed;
-    r->options.call_location = NULL;  // the caller's text ends with the call
-    pw_context_hold(r->options.context);
-  }
+  r->options = *args->options;
+  r->fixed = copy(r->options.non_donatable_input_indices, r->options.num_non_donatable_input_indices * sizeof(int64_t));
+  r->options.non_donatable_input_indices = r->fixed;
+  r->options.call_location = NULL;  // the caller's text ends with the call
+  pw_context_hold(r->options.context);
   pw_location(args->options, r->location, sizeof r->location);
   r->inputs = copy(inputs, n * m * sizeof *inputs);
   r->flat = copy(flat, n * m * sizeof *flat);
