@@ -65,8 +65,9 @@ type watch struct {
 func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), shut: sync.OnceFunc(func() { socket.Close() })}
 	c.work.L, c.room.L = &c.mu, &c.mu
-	c.reader.init(c, trusted)
-	c.direct.init(socket)
+	raw := rawOf(socket)
+	c.reader.init(c, raw, trusted)
+	c.direct.init(raw)
 	now := time.Now()
 	c.watch = watch{looked: now, sent: now, moved: now, got: now, done: now}
 	c.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"net"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // lone is how long a connection has sent nothing when its next message is one that
@@ -24,19 +25,41 @@ type direct struct {
 
 var begin = time.Now()
 
-func (d *direct) init(socket net.Conn) {
+func (d *direct) init(raw syscall.RawConn) {
+	d.raw = raw
+	d.try = func(fd uintptr) bool {
+		d.n, _ = call(syscall.SYS_WRITE, fd, d.out) // the writer meets the error
+		return true
+	}
+}
+
+// rawOf gives a socket's file, or nil.
+func rawOf(socket net.Conn) syscall.RawConn {
 	file, ok := socket.(syscall.Conn)
 	if !ok {
-		return
+		return nil
 	}
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return // the writer meets the error
+		return nil // who reads or writes meets the error
 	}
-	d.raw = raw
-	d.try = func(fd uintptr) bool {
-		d.n, _ = syscall.Write(int(fd), d.out) // the writer meets the error
-		return true
+	return raw
+}
+
+// call reads or writes what a socket that never blocks has or takes. Go's scheduler
+// is not told, which it is of calls that may block: that wakes its monitor, a thread
+// that then looks every few microseconds. A process that sleeps between messages paid
+// more for that than for the message.
+func call(trap, fd uintptr, b []byte) (int, error) {
+	for {
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
 	}
 }
 

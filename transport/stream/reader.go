@@ -23,6 +23,12 @@ type reader struct {
 	max  atomic.Int64 // bytes of a payload
 	from func([]byte) (int, error)
 
+	raw  syscall.RawConn // of readRaw, with what it hands to try
+	try  func(fd uintptr) bool
+	into []byte
+	n    int
+	err  error
+
 	buf  []byte
 	r, w int    // what is read and not received: buf[r:w]
 	big  []byte // for payloads that buf cannot hold
@@ -38,10 +44,17 @@ type reader struct {
 	oob    []byte
 }
 
-func (r *reader) init(c *Conn, trusted bool) {
+func (r *reader) init(c *Conn, raw syscall.RawConn, trusted bool) {
 	r.conn = c
 	r.buf = make([]byte, readSize)
 	r.from = c.net.Read
+	if raw != nil {
+		r.raw, r.from = raw, r.readRaw
+		r.try = func(fd uintptr) bool {
+			r.n, r.err = call(syscall.SYS_READ, fd, r.into)
+			return r.err != syscall.EAGAIN
+		}
+	}
 	r.max.Store(greetingSize)
 	if trusted {
 		r.max.Store(int64(c.config.MaxFrame))
@@ -191,6 +204,22 @@ func (r *reader) read(into []byte) (int, error) {
 		err = io.ErrNoProgress
 	}
 	return n, err
+}
+
+// readRaw is Read of a socket that is a file, see call.
+func (r *reader) readRaw(into []byte) (int, error) {
+	r.into = into
+	err := r.raw.Read(r.try)
+	r.into = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case r.err != nil:
+		return 0, r.err
+	case r.n == 0:
+		return 0, io.EOF
+	}
+	return r.n, nil
 }
 
 // rest is what was read and not received.
