@@ -41,7 +41,7 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 	for _, s := range unsafe.Slice(argv, argc) {
 		args = append(args, C.GoString(s))
 	}
-	return C.int(command.Main(context.Background(), args, command.Env{
+	env := command.Env{
 		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
 		Handler: ffi.Load,
 		Kinds: func(name string, count int) (device.Kind, error) {
@@ -50,5 +50,10 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 				C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
 			})
 		},
-	}))
+	}
+	// What is called from C can run on the caller's thread alone: each time it has
+	// waited, two threads wake where one would do.
+	code := make(chan int)
+	go func() { code <- command.Main(context.Background(), args, env) }()
+	return C.int(<-code)
 }
