@@ -6,6 +6,9 @@
 // and the version script exports.map, which keeps every other symbol inside.
 package main
 
+// #cgo LDFLAGS: -Wl,--wrap=pthread_create
+import "C" // monitor.c
+
 import (
 	_ "github.com/openpathways/pathways/capi/client"
 	_ "github.com/openpathways/pathways/capi/ffi"

@@ -101,6 +101,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		c.Close() // nothing is open: no error
 		return nil, err
 	}
+	makeRoom(len(c.devices))
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		c.stirs.armed.Store(true)
 		c.stirs.timer = time.AfterFunc(firstStir, c.look) // which finds nothing to do yet
