@@ -52,6 +52,9 @@ type Conn interface {
 type Batcher interface {
 	// Later is Send of a message that waits for Flush, or for whatever else is sent.
 	Later(kind wire.Kind, payload []byte) error
+	// Join is Send, or Later, of a message that becomes one with the message before
+	// it, a KindBurst, where that was joined too and has yet to leave.
+	Join(kind wire.Kind, payload []byte, later bool) error
 	// Flush has what waits leave: written by the caller where that is cheap and here
 	// is true, or by the connection's own goroutine.
 	Flush(here bool)

@@ -32,6 +32,7 @@ type Config struct {
 type remote struct {
 	conn     transport.Conn
 	batcher  transport.Batcher // conn, or nil
+	bursts   bool              // operations that queue up leave as one message
 	exchange transport.Exchange
 	welcome  *wire.Welcome
 	space    uint64
@@ -105,6 +106,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{}, asking: asking{}}
 	r.batcher, _ = conn.(transport.Batcher)
+	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()

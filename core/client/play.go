@@ -52,7 +52,7 @@ func (r *remote) Play(s *PlaySpec) error {
 	}
 	r.takeFrees()
 	r.buf = appendPlay(r.buf[:0], op, nodes, s)
-	if err := r.conn.Send(wire.KindPlay, r.buf); status.CodeOf(err) == status.InvalidArgument {
+	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, nodes, err)
 	}
 	return nil // a connection that is no more is for the reader to find

@@ -43,11 +43,22 @@ func (r *remote) credited() error {
 // to find, who ends the operation with all others; a message that cannot be sent
 // takes its number back.
 func (r *remote) send(kind wire.Kind, op uint64) error {
-	err := r.conn.Send(kind, r.buf)
+	err := r.post(kind, false)
 	if status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBack(op, err)
 	}
 	return nil
+}
+
+// post sends buf, or has it wait for what follows.
+func (r *remote) post(kind wire.Kind, later bool) error {
+	switch {
+	case r.bursts:
+		return r.batcher.Join(kind, r.buf, later)
+	case later && r.batcher != nil:
+		return r.batcher.Later(kind, r.buf)
+	}
+	return r.conn.Send(kind, r.buf)
 }
 
 // takeBack undoes begin of an operation that was not sent.
@@ -347,11 +358,7 @@ func (r *remote) takeFrees() {
 	r.frees, r.spare = r.spare[:0], nil
 	r.freeing.Unlock()
 	r.buf = appendPacked(r.buf[:0], 1, frees)
-	send := r.conn.Send
-	if r.batcher != nil {
-		send = r.batcher.Later
-	}
-	_ = send(wire.KindFree, r.buf) // the reader finds out what went wrong
+	_ = r.post(wire.KindFree, true) // the reader finds out what went wrong
 	r.freeing.Lock()
 	r.spare = frees
 	r.freeing.Unlock()

@@ -134,10 +134,6 @@ func (s *Server) Take(in *transport.Incoming) {
 	go s.read(c)
 }
 
-// maxBurst is how many messages of a connection may come before clients hear what
-// has ended.
-const maxBurst = 64
-
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
@@ -149,13 +145,31 @@ func (s *Server) read(c *link) {
 		kind, payload, err := c.in.Recv()
 		if err == nil {
 			// One lock a message, and one Completed a burst.
-			err = s.take(c, kind, payload, n%maxBurst == 0 || !c.in.Buffered() || c.in.Hello.Alone)
+			if kind == wire.KindBurst {
+				err = s.burst(c, payload)
+			} else {
+				err = s.take(c, kind, payload, n%wire.MaxBurst == 0 || !c.in.Buffered() || c.in.Hello.Alone)
+			}
 		}
 		if err != nil {
 			s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
 			s.hangUp(c)
 			return
 		}
+	}
+}
+
+// burst brings the messages of a burst to State.
+func (s *Server) burst(c *link, messages []byte) error {
+	for {
+		kind, payload, rest, err := wire.NextFrame(messages)
+		if err != nil {
+			return err
+		}
+		if err := s.take(c, kind, payload, len(rest) == 0); err != nil || len(rest) == 0 {
+			return err
+		}
+		messages = rest
 	}
 }
 

@@ -22,10 +22,12 @@ import (
 //
 //	1  2026-11-21  the first
 //	2  2026-11-22  links between processes can lend memory
+//	3  2026-11-22  a client's operations that queue up are one message
 const (
-	ProtocolMin  = 1
-	ProtocolMax  = 2
-	ProtocolLend = 2 // the first that lends
+	ProtocolMin   = 1
+	ProtocolMax   = 3
+	ProtocolLend  = 2 // the first that lends
+	ProtocolBurst = 3 // the first with bursts
 )
 
 // Kind is what a frame holds.
@@ -51,6 +53,7 @@ const (
 	KindFree     Kind = 24
 	KindGraph    Kind = 25
 	KindPlay     Kind = 26
+	KindBurst    Kind = 27 // several of these, see AppendFrame
 
 	KindDispatch  Kind = 30
 	KindCompleted Kind = 31

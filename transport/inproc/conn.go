@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	header     = 5
+	header     = wire.Header
 	maxPending = 1 << 20 // bytes on the way in one direction before Send waits
 	keepSize   = 2 << 20 // buffers that grew past it are not kept
 )
@@ -81,12 +81,10 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 	case q.read != nil:
 		return q.read
 	case q.path != nil:
-		frame := binary.LittleEndian.AppendUint32(make([]byte, 0, header+len(payload)), uint32(len(payload)))
-		q.depart(append(append(frame, byte(kind)), payload...))
+		q.depart(wire.AppendFrame(make([]byte, 0, header+len(payload)), kind, payload))
 		return nil
 	}
-	q.pending = binary.LittleEndian.AppendUint32(q.pending, uint32(len(payload)))
-	q.pending = append(append(q.pending, byte(kind)), payload...)
+	q.pending = wire.AppendFrame(q.pending, kind, payload)
 	if q.waiting {
 		q.waiting = false
 		q.more.Signal()

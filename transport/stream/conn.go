@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -27,6 +26,7 @@ type Conn struct {
 	work     sync.Cond // the writer waits for something to write
 	room     sync.Cond // Send waits for room
 	pending  []byte    // frames for the next write
+	burst    burst     // the last of them
 	direct   direct    // writes by Send itself
 	files    []passed  // files that go with them
 	idle     bool      // the writer waits in work
@@ -85,13 +85,13 @@ func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
 
 // Send implements transport.Conn.
 func (c *Conn) Send(kind wire.Kind, payload []byte) error {
-	return c.send(kind, payload, -1, true, false)
+	return c.send(kind, payload, -1, waits)
 }
 
 // Post is Send that never waits for room: for those who read from the peer and
 // must not wait for it, and whose protocol bounds what they send.
 func (c *Conn) Post(kind wire.Kind, payload []byte) error {
-	return c.send(kind, payload, -1, false, false)
+	return c.send(kind, payload, -1, 0)
 }
 
 // PassesFiles says whether files can be passed.
@@ -111,7 +111,7 @@ func (c *Conn) PostFile(kind wire.Kind, payload []byte, file *os.File) error {
 	if err != nil {
 		return status.New(status.Internal, "a file cannot be passed to %s: %w", c.peer, err)
 	}
-	if err := c.send(kind, payload, fd, false, false); err != nil {
+	if err := c.send(kind, payload, fd, 0); err != nil {
 		syscall.Close(fd)
 		return err
 	}
@@ -130,15 +130,24 @@ func duplicate(file *os.File) (fd int, err error) {
 	return fd, err
 }
 
+// how a message is sent.
+type how uint8
+
+const (
+	waits how = 1 << iota // for room
+	later                 // not written yet
+	joins                 // may be in one message with others
+)
+
 // send queues a message, and a file with it unless fd is -1, and has it written
 // unless it is for later.
-func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait, later bool) error {
+func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for wait && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
+	for how&waits != 0 && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
 		if c.idle { // what fills it was for later, and its Flush may come from who waits here
 			c.leave(false)
 		}
@@ -153,9 +162,14 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, wait, later bool) er
 	if fd >= 0 {
 		c.files = append(c.files, passed{len(c.pending), fd})
 	}
-	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
-	c.pending = append(append(c.pending, byte(kind)), payload...)
-	if c.idle && !later {
+	if how&joins == 0 || !c.join(kind, payload) {
+		c.burst = burst{at: len(c.pending)}
+		if how&joins != 0 {
+			c.burst.n = 1
+		}
+		c.pending = wire.AppendFrame(c.pending, kind, payload)
+	}
+	if c.idle && how&later == 0 {
 		c.leave(fd < 0 && c.direct.due())
 	}
 	return nil
@@ -180,7 +194,7 @@ func (c *Conn) write() {
 			break
 		}
 		out, files := c.pending, c.files
-		c.pending, c.files = c.spare[:0], nil
+		c.pending, c.files, c.burst.n = c.spare[:0], nil, 0
 		c.room.Broadcast()
 		c.mu.Unlock()
 
@@ -273,8 +287,7 @@ func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) 
 		return nil, nil, c.err
 	}
 	if last != 0 {
-		c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(payload)))
-		c.pending = append(append(c.pending, byte(last)), payload...)
+		c.pending = wire.AppendFrame(c.pending, last, payload)
 	}
 	c.closing, c.detach = true, true
 	c.work.Signal()
@@ -378,7 +391,7 @@ func (c *Conn) look() {
 		err = status.New(status.Unavailable, "%s began a message and did not end it in %v", c.peer, o.FrameTime)
 	}
 	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
-		c.pending = append(c.pending, 0, 0, 0, 0, byte(wire.KindHeartbeat))
+		c.pending = wire.AppendFrame(c.pending, wire.KindHeartbeat, nil) // there is nothing before it to join
 		if c.idle {
 			c.idle = false
 			c.work.Signal()

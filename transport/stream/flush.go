@@ -1,11 +1,48 @@
 package stream
 
-import "github.com/openpathways/pathways/core/wire"
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // Later implements transport.Batcher: for those who send to many, or many to one,
 // and say when that is all.
 func (c *Conn) Later(kind wire.Kind, payload []byte) error {
-	return c.send(kind, payload, -1, true, true)
+	return c.send(kind, payload, -1, waits|later)
+}
+
+// Join implements transport.Batcher.
+func (c *Conn) Join(kind wire.Kind, payload []byte, wait bool) error {
+	how := waits | joins
+	if wait {
+		how |= later
+	}
+	return c.send(kind, payload, -1, how)
+}
+
+// burst is the last message of pending, where others can join it.
+type burst struct {
+	at int // where it begins
+	n  int // messages in it; 0 is none
+}
+
+// join adds a message to the burst, if there is one with room. Called with mu.
+func (c *Conn) join(kind wire.Kind, payload []byte) bool {
+	b := &c.burst
+	if b.n == 0 || b.n == wire.MaxBurst || len(c.pending)-b.at+2*wire.Header+len(payload) > wire.MaxBurstBytes {
+		return false
+	}
+	if b.n == 1 { // it was sent as itself
+		var head [wire.Header]byte
+		head[4] = byte(wire.KindBurst)
+		c.pending = slices.Insert(c.pending, b.at, head[:]...)
+	}
+	c.pending = wire.AppendFrame(c.pending, kind, payload)
+	binary.LittleEndian.PutUint32(c.pending[b.at:], uint32(len(c.pending)-b.at-wire.Header))
+	b.n++
+	return true
 }
 
 // Flush implements transport.Batcher.
@@ -23,6 +60,7 @@ func (c *Conn) leave(here bool) {
 	if here {
 		if n := c.direct.write(c.pending); n > 0 {
 			c.wrote.Add(1)
+			c.burst.n = 0
 			if c.pending = c.pending[:copy(c.pending, c.pending[n:])]; len(c.pending) == 0 {
 				return
 			}

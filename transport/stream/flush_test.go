@@ -47,13 +47,7 @@ func TestLater(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := socketPair(t)
-			a.mu.Lock()
-			for !a.idle { // a writer that has just begun would take what is there
-				a.mu.Unlock()
-				runtime.Gosched()
-				a.mu.Lock()
-			}
-			a.mu.Unlock()
+			a.rests()
 			for i := range 3 {
 				if err := a.Later(wire.KindRun, []byte{byte(i)}); err != nil {
 					t.Fatal(err)
@@ -74,6 +68,92 @@ func TestLater(t *testing.T) {
 			}
 			if err := <-left; err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// rests waits until the writer has nothing to do; one that has just begun would take
+// what is there.
+func (c *Conn) rests() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.idle {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
+}
+
+// Messages that are joined are one as long as nothing else comes between them, and
+// it has room.
+func TestJoin(t *testing.T) {
+	long := make([]byte, wire.MaxBurstBytes)
+	for _, c := range []struct {
+		name string
+		send func(a *Conn, i int) error
+		n    int
+		want []int // messages by frame, 0 is one by itself
+	}{
+		{"two", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 2, []int{2}},
+		{"one", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 1, []int{0}},
+		{"many", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 2*wire.MaxBurst + 1, []int{wire.MaxBurst, wire.MaxBurst, 0}},
+		{"others between them", func(a *Conn, i int) error {
+			if i%3 == 2 {
+				return a.Later(wire.KindCompile, []byte{byte(i)})
+			}
+			return a.Join(wire.KindRun, []byte{byte(i)}, true)
+		}, 6, []int{2, 0, 2, 0}},
+		{"long ones", func(a *Conn, i int) error {
+			long[0] = byte(i)
+			return a.Join(wire.KindRun, long[:len(long)*(i%2)+1-i%2], true)
+		}, 4, []int{0, 0, 0, 0}},
+		{"half as long", func(a *Conn, i int) error {
+			long[0] = byte(i)
+			return a.Join(wire.KindRun, long[:len(long)/2-64], true)
+		}, 4, []int{2, 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := socketPair(t)
+			a.rests()
+			left := make(chan error, 1)
+			for i := range c.n {
+				if err := c.send(a, i); err != nil {
+					t.Fatal(err)
+				}
+			}
+			go func() {
+				a.Flush(true)
+				a.rests()
+				left <- a.Join(wire.KindRun, []byte{99}, false)
+			}()
+			at := 0
+			for _, n := range c.want {
+				kind, payload, err := b.Recv()
+				if err != nil || (kind == wire.KindBurst) != (n > 0) {
+					t.Fatalf("got a message of kind %d, %v; want one that holds %d", kind, err, n)
+				}
+				for ; n > 0; n-- {
+					_, part, rest, err := wire.NextFrame(payload)
+					if err != nil || int(part[0]) != at {
+						t.Fatalf("got %v, %v, want message %d", part, err, at)
+					}
+					at, payload = at+1, rest
+				}
+				if kind != wire.KindBurst {
+					if int(payload[0]) != at {
+						t.Fatalf("got message %d, want %d", payload[0], at)
+					}
+					at++
+				} else if len(payload) > 0 {
+					t.Fatalf("%d bytes are left of a burst", len(payload))
+				}
+			}
+			if kind, payload, err := b.Recv(); err != nil || kind != wire.KindRun || payload[0] != 99 || at != c.n {
+				t.Errorf("got %d messages and then %v of kind %d, %v; want %d, and the one sent behind them by itself", at, payload, kind, err, c.n)
+			}
+			if err := <-left; err != nil {
+				t.Error(err)
 			}
 		})
 	}

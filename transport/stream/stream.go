@@ -20,11 +20,13 @@ package stream
 
 import (
 	"time"
+
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // Bounds of frames.
 const (
-	header       = 5
+	header       = wire.Header
 	greetingSize = 64 << 10 // bytes of a payload before the dialler has been let in
 	readSize     = 64 << 10
 	keepSize     = 2 << 20 // buffers that grew past it are not kept

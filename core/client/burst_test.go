@@ -1,0 +1,113 @@
+package client
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// pipe dials one connection over a socket whose reader has yet to begin.
+type pipe struct {
+	protocol uint32
+	far      *stream.Conn
+	near     *stream.Conn
+}
+
+func (p *pipe) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+	a, b := net.Pipe()
+	p.near, p.far = stream.New(a, "far", stream.Config{}, true), stream.New(b, "near", stream.Config{}, true)
+	return p.near, &wire.Welcome{Session: 3, Process: 9, Credit: 1024, Protocol: p.protocol, Devices: []*wire.Device{{Worker: 1}}}, nil
+}
+
+// Calls that queue up behind one that is being written leave as one message, with
+// the frees between them, unless that is switched off or the controller is too old.
+func TestBurst(t *testing.T) {
+	const calls = 20
+	for _, c := range []struct {
+		name     string
+		protocol uint32
+		alone    bool
+		messages int // behind the first
+	}{
+		{"together", wire.ProtocolBurst, false, 1},
+		{"one by one", wire.ProtocolBurst, true, calls + calls/4},
+		{"an older controller", wire.ProtocolBurst - 1, false, calls + calls/4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &pipe{protocol: c.protocol}
+			cluster, err := Connect(context.Background(), Config{Dialer: p, Hello: &wire.Hello{Alone: c.alone},
+				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := func(i int) {
+				if err := cluster.Run(&RunSpec{Token: uint64(i), Program: 1, FirstOutput: uint64(i), Only: -1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run(1)
+			for p.near.Pending() > 0 { // the writer has it, and nobody reads
+				runtime.Gosched()
+			}
+			for i := range calls {
+				if i%4 == 0 {
+					cluster.Free([]uint64{uint64(1000 + i)})
+				}
+				run(2 + i)
+			}
+			op, frees := uint64(0), 0
+			take := func(kind wire.Kind, payload []byte) {
+				switch kind {
+				case wire.KindRun:
+					m := new(wire.Run)
+					if err := proto.Unmarshal(payload, m); err != nil || m.Op != op+1 {
+						t.Fatalf("operation %d, %v came behind operation %d", m.Op, err, op)
+					}
+					op = m.Op
+				case wire.KindFree:
+					frees++
+				default:
+					t.Fatalf("a message of kind %d came", kind)
+				}
+			}
+			messages := 0
+			for ; op < calls+1; messages++ {
+				kind, payload, err := p.far.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if kind != wire.KindBurst {
+					take(kind, payload)
+					continue
+				}
+				for len(payload) > 0 {
+					kind, part, rest, err := wire.NextFrame(payload)
+					if err != nil {
+						t.Fatal(err)
+					}
+					take(kind, part)
+					payload = rest
+				}
+			}
+			if messages != 1+c.messages || frees != calls/4 {
+				t.Errorf("%d calls and %d frees left as %d messages; want %d frees and %d messages", calls+1, frees, messages, calls/4, 1+c.messages)
+			}
+			go func() { // for the goodbye
+				for {
+					if _, _, err := p.far.Recv(); err != nil {
+						return
+					}
+				}
+			}()
+			cluster.Close()
+			p.far.Close()
+		})
+	}
+}

@@ -1,0 +1,40 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Header is the size of what a message begins with in a stream of them: its length
+// in four bytes, the lowest first, and its kind.
+const Header = 5
+
+// What a burst holds at most: so much that its parts cost little together, and so
+// little that nobody waits for it.
+const (
+	MaxBurst      = 64
+	MaxBurstBytes = 32 << 10
+)
+
+// AppendFrame writes a message as it stands in a stream, and in a burst, whose
+// payload is the messages it is made of.
+func AppendFrame(b []byte, kind Kind, payload []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
+	return append(append(b, byte(kind)), payload...)
+}
+
+// NextFrame takes the first message out of a burst.
+//
+// Errors: INVALID_ARGUMENT.
+func NextFrame(burst []byte) (kind Kind, payload, rest []byte, err error) {
+	if len(burst) < Header {
+		return 0, nil, nil, status.New(status.InvalidArgument, "a burst ends %d bytes into a message's header of %d", len(burst), Header)
+	}
+	n := uint64(binary.LittleEndian.Uint32(burst))
+	if n > uint64(len(burst)-Header) {
+		return 0, nil, nil, status.New(status.InvalidArgument, "a message of a burst has %d bytes, of which %d are there", n, len(burst)-Header)
+	}
+	end := Header + int(n)
+	return Kind(burst[4]), burst[Header:end:end], burst[end:], nil
+}
