@@ -141,14 +141,18 @@ func (s *Server) read(c *link) {
 	if !c.let {
 		return // it was refused
 	}
-	for n := 1; ; n++ {
+	for n := 0; ; { // messages since clients heard of ends
 		kind, payload, err := c.in.Recv()
 		if err == nil {
-			// One lock a message, and one Completed a burst.
+			// One lock a message, and one Completed for all that are at hand.
+			flush := n >= wire.MaxBurst || !c.in.Buffered() || c.in.Hello.Alone
+			if flush {
+				n = 0
+			}
 			if kind == wire.KindBurst {
-				err = s.burst(c, payload)
+				n, err = s.burst(c, payload, n, flush)
 			} else {
-				err = s.take(c, kind, payload, n%wire.MaxBurst == 0 || !c.in.Buffered() || c.in.Hello.Alone)
+				n, err = n+1, s.take(c, kind, payload, flush)
 			}
 		}
 		if err != nil {
@@ -159,15 +163,15 @@ func (s *Server) read(c *link) {
 	}
 }
 
-// burst brings the messages of a burst to State.
-func (s *Server) burst(c *link, messages []byte) error {
-	for {
+// burst brings the messages of a burst to State. It adds how many they are to n.
+func (s *Server) burst(c *link, messages []byte, n int, flush bool) (int, error) {
+	for ; ; n++ {
 		kind, payload, rest, err := wire.NextFrame(messages)
-		if err != nil {
-			return err
+		if err == nil {
+			err = s.take(c, kind, payload, flush && len(rest) == 0)
 		}
-		if err := s.take(c, kind, payload, len(rest) == 0); err != nil || len(rest) == 0 {
-			return err
+		if err != nil || len(rest) == 0 {
+			return n + 1, err
 		}
 		messages = rest
 	}
