@@ -221,6 +221,30 @@ def test_found_without_an_import_it_registers_only_when_asked(env, count, regist
     assert done.stderr == ""
 
 
+def test_one_thread_of_the_runtime_alone_may_sleep_longer():
+    # Its monitor, see capi/lib/monitor.c; never a thread of the program, nor one that it starts.
+    code = """
+        import ctypes, os, threading
+
+        slack = lambda: ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK, in ns
+        before = slack()
+        import pathways, jax
+        jax.block_until_ready(jax.jit(lambda x: x + 1)(0.0))
+        after = [slack()]
+        thread = threading.Thread(target=lambda: after.append(slack()))
+        thread.start()
+        thread.join()
+        assert after == [before, before], (before, after)
+        try:
+            all = [int(open(f"/proc/{thread}/timerslack_ns").read()) for thread in os.listdir("/proc/self/task")]
+        except PermissionError:  # of other threads only root may ask
+            all = [before, before, 1_000_000]
+        assert sorted(set(all)) == [before, 1_000_000] and all.count(1_000_000) == 1, all
+        print("right")
+    """
+    assert script(textwrap.dedent(code)).stdout == "right\n"
+
+
 def test_import_again_in_the_same_process_registers_once():
     done = script(
         """
