@@ -95,6 +95,24 @@ def test_loopback(tmp_path):
         assert done.stdout.strip() == "4 6.0"
 
 
+@contextmanager
+def two_workers(directory: Path, env: dict[str, str], *options: str, own: dict[str, str] | None = None):
+    """Gives a controller's address once it has two workers, all with these options, or this environment of their own.
+
+    Who asks has env.
+    """
+    address = f"tcp:localhost:{free_port()}"
+    options = ("--dir", str(directory), *options)
+    worker = ("worker", "--address", address, "--listen", "tcp:localhost:0", *options)
+    with (
+        serving("controller", "--listen", address, *options, env=own),
+        serving(*worker, "--name", "w0", env=own),
+        serving(*worker, "--name", "w1", env=own),
+    ):
+        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+        yield address
+
+
 def test_tls(tmp_path):
     """Everybody shows a certificate; who has none, or one of another authority, is refused."""
     mine, other = tmp_path / "mine", tmp_path / "other"
@@ -104,15 +122,8 @@ def test_tls(tmp_path):
     def shown(directory: Path) -> dict[str, str]:
         return {f"PATHWAYS_TLS_{k.upper()}": str(directory / f"{k}.pem") for k in ("cert", "key", "ca")}
 
-    address = f"tcp:localhost:{free_port()}"
     env = shown(mine)
-    listen = ("--listen", "tcp:localhost:0", "--dir", str(tmp_path))
-    with (
-        serving("controller", "--listen", address, "--dir", str(tmp_path), env=env),
-        serving("worker", "--address", address, "--name", "w0", *listen, env=env),
-        serving("worker", "--address", address, "--name", "w1", *listen, env=env),
-    ):
-        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+    with two_workers(tmp_path, env, own=env) as address:
         for stranger in (shown(other), {}):
             done = command("status", "--address", address, env=stranger, check=False)
             assert done.returncode == 1, done.stdout
@@ -126,17 +137,9 @@ def test_token_over_tls(tmp_path):
     command("certs", str(certs))
     token = tmp_path / "token"
     token.write_text("open sesame\n")
-    address = f"tcp:localhost:{free_port()}"
     files = [part for kind in ("ca", "cert", "key") for part in (f"--tls-{kind}", str(certs / f"{kind}.pem"))]
-    listens = ("--dir", str(tmp_path), "--token-file", str(token), "--tls-mutual=false", *files)
-    worker = ("worker", "--address", address, "--listen", "tcp:localhost:0", *listens)
     env = {"PATHWAYS_TLS_CA": str(certs / "ca.pem"), "PATHWAYS_TOKEN_FILE": str(token)}
-    with (
-        serving("controller", "--listen", address, *listens),
-        serving(*worker, "--name", "w0"),
-        serving(*worker, "--name", "w1"),
-    ):
-        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+    with two_workers(tmp_path, env, "--token-file", str(token), "--tls-mutual=false", *files) as address:
         wrong = command("status", "--address", address, env={**env, "PATHWAYS_TOKEN": "wrong"}, check=False)
         assert wrong.returncode == 1 and "the token is not this cluster's" in wrong.stderr
         for less in ({"PATHWAYS_TLS_CA": env["PATHWAYS_TLS_CA"]}, {"PATHWAYS_TOKEN_FILE": str(token)}):
