@@ -40,9 +40,13 @@ def doubled(x):
 x = jax.device_put(np.ones(4 * MiB, np.float32), jax.devices()[0])
 y = doubled(x)
 jax.block_until_ready(y)
-for make in (lambda: doubled(x), lambda: jax.device_put(np.ones(MiB, np.float32), jax.devices()[0])):
+def another():
+    return doubled(x)  # the line
+line = another.__code__.co_firstlineno + 1
+for make, place in ((another, f"[jit_doubled, called at <string>:{line}, on device 0 of worker worker-0]"),
+                    (lambda: jax.device_put(np.ones(MiB, np.float32), jax.devices()[0]), "")):
     text = refused(make)
-    for part in ("RESOURCE_EXHAUSTED", "8 MiB are in use", "4 MiB in 1 of device_put", "jit_doubled", "--memory-limit"):
+    for part in ("RESOURCE_EXHAUSTED", "8 MiB are in use", "4 MiB in 1 of device_put", "jit_doubled", "--memory-limit", place):
         assert part in text, text
 # Other devices have room, and so has this one when something has gone.
 jax.block_until_ready(jax.device_put(np.ones(2 * MiB, np.float32), jax.devices()[1]))
