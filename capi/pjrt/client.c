@@ -131,7 +131,6 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
     if ((err = memory_init(c, &c->memory_structs[i]))) goto fail;
   for (size_t i = 0; i < c->num_devices; i++)
     if ((err = device_init(c, &c->device_structs[i]))) goto fail;
-  pw_keep_memory(c);
   pthread_mutex_lock(&clients_mu);
   c->next = clients;
   clients = c;

@@ -150,10 +150,6 @@ static inline PJRT_Client* pw_lower_client(PJRT_Client* c) { return c ? c->under
 static inline PJRT_Device* pw_lower_device(PJRT_Device* d) { return d ? d->under : NULL; }
 static inline PJRT_Memory* pw_lower_memory(PJRT_Memory* m) { return m ? ((pw_memory*)m)->under : NULL; }
 
-// pw_keep_memory has malloc keep freed blocks for the next ones, where they are the
-// memory of devices (heap.c).
-void pw_keep_memory(const PJRT_Client* client);
-
 // ---- executables (executable.c) ----
 
 typedef struct {

@@ -103,6 +103,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	}
 	makeRoom(len(c.devices))
 	if c.platform == "cpu" && len(c.devices) > 0 {
+		C.pwdrv_teach_malloc()
 		c.stirs.armed.Store(true)
 		c.stirs.timer = time.AfterFunc(firstStir, c.look) // which finds nothing to do yet
 	}

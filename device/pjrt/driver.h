@@ -38,6 +38,7 @@ const char* pwdrv_self(void);  // path of the object this code is linked into, o
 int pwdrv_loads(const char* name);  // whether dlopen finds a library of this name
 int pwdrv_has_extension(const PJRT_Api* api, int type);
 pwdrv_status pwdrv_initialize(const PJRT_Api* api);
+void pwdrv_teach_malloc(void);  // for devices whose memory is malloc's, see heap.c
 pwdrv_status pwdrv_attributes(const PJRT_Api* api, const PJRT_NamedValue** values, size_t* count);
 
 // Named values. The getters read one of an array that the plugin owns.
