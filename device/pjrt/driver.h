@@ -39,6 +39,7 @@ int pwdrv_loads(const char* name);  // whether dlopen finds a library of this na
 int pwdrv_has_extension(const PJRT_Api* api, int type);
 pwdrv_status pwdrv_initialize(const PJRT_Api* api);
 void pwdrv_teach_malloc(void);  // for devices whose memory is malloc's, see heap.c
+void pwdrv_sort_small_blocks(void);  // the same, in a process that does nothing else
 pwdrv_status pwdrv_attributes(const PJRT_Api* api, const PJRT_NamedValue** values, size_t* count);
 
 // Named values. The getters read one of an array that the plugin owns.

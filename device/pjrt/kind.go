@@ -1,5 +1,8 @@
 package pjrt
 
+// #include "driver.h"
+import "C"
+
 import (
 	"context"
 	"maps"
@@ -79,6 +82,9 @@ func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 	c, err := k.plugin.Create(o)
 	if err != nil {
 		return nil, err
+	}
+	if c.platform == "cpu" {
+		C.pwdrv_sort_small_blocks()
 	}
 	return c, nil
 }
