@@ -46,7 +46,8 @@ line = another.__code__.co_firstlineno + 1
 for make, place in ((another, f"[jit_doubled, called at <string>:{line}, on device 0 of worker worker-0]"),
                     (lambda: jax.device_put(np.ones(MiB, np.float32), jax.devices()[0]), "")):
     text = refused(make)
-    for part in ("RESOURCE_EXHAUSTED", "8 MiB are in use", "4 MiB in 1 of device_put", "jit_doubled", "--memory-limit", place):
+    parts = ("RESOURCE_EXHAUSTED", "8 MiB are in use", "4 MiB in 1 of device_put", "jit_doubled", "--memory-limit")
+    for part in (*parts, place):
         assert part in text, text
 # Other devices have room, and so has this one when something has gone.
 jax.block_until_ready(jax.device_put(np.ones(2 * MiB, np.float32), jax.devices()[1]))
