@@ -138,9 +138,7 @@ func TestCloseUnderWay(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if live := remote.ReadStats().Live; len(live) > 0 {
-		t.Errorf("alive at the end: %v", live)
-	}
+	nothingAlive(t)
 }
 
 // BenchmarkExecute is the door's part of a run, over a cluster of function calls.
