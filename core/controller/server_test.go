@@ -1,7 +1,9 @@
 package controller_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +29,17 @@ func until(t testing.TB, what string, ok func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("it never came true that %s", what)
 		}
+	}
+}
+
+// A controller that stops in order has nothing to warn of.
+func TestStopIsQuiet(t *testing.T) {
+	var said bytes.Buffer
+	w := newWorld(t, controller.ServerConfig{Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	w.worker("steady", 1)
+	w.server.Close()
+	if text := said.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "steady") {
+		t.Errorf("it logs %q; want to hear of the worker, and no warning", text)
 	}
 }
 

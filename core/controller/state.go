@@ -159,6 +159,7 @@ type State struct {
 	boards   map[string]*wire.Board // by host: the one that has places left, and the place given last
 	present  []uint64               // connections of workers, in the order of coming
 	losses   uint64                 // workers lost so far
+	stopping bool                   // they are let go of
 	islands  []*island              // by index
 	sessions map[uint32]*session
 	session  uint32 // number given last
@@ -364,6 +365,7 @@ func (st *State) listen() {
 }
 
 func (st *State) stop(why error) {
+	st.stopping = true
 	for _, number := range slices.Sorted(maps.Keys(st.conns)) {
 		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why)})
 		st.hangUp(number)

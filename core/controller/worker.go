@@ -121,7 +121,11 @@ func quoted(s string) string { return `"` + s + `"` }
 
 func (st *State) workerLost(w *worker, err error) {
 	w.gone = status.New(status.Unavailable, "worker %s is gone: %w", w.name, err)
-	st.warn("lost worker "+w.name, err)
+	tell := st.warn
+	if st.stopping {
+		tell = st.log
+	}
+	tell("lost worker "+w.name, err)
 	st.losses++
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
 		delete(st.boards, w.process.Host)
