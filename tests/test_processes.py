@@ -13,12 +13,14 @@ EXIT_RUNS = int(os.environ.get("PATHWAYS_EXIT_RUNS", "20"))
 
 def test_a_forked_child_is_told_at_once():
     script = """
-        import os, signal, sys
+        import os, pickle, signal, sys
         import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         step = jax.jit(lambda x: x * 2)
         x = jnp.ones(4)
         step(x).block_until_ready()
+        split = jax.device_put(np.ones(8), NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d")))
         # No compiling: jaxlib 0.10 gives it to threads of its own, which the child lacks, and waits for ever.
         read, write = os.pipe()
         sys.stdout.flush()
@@ -27,7 +29,10 @@ def test_a_forked_child_is_told_at_once():
             signal.alarm(120)  # a child that hangs ends by SIGALRM, which the parent sees
             out = os.fdopen(write, "w")
             for name, call in (("run", lambda: step(x)), ("put", lambda: jax.device_put(np.ones(9), jax.devices()[1])),
-                               ("stats", pathways.stats),
+                               ("read", lambda: np.asarray(x)), ("read shards", lambda: np.asarray(split)),
+                               ("print", lambda: repr(x)), ("pickle", lambda: pickle.dumps(x)),
+                               ("wait", x.block_until_ready), ("look", x.is_ready), ("fetch", x.copy_to_host_async),
+                               ("doctor", lambda: pathways.doctor(open(os.devnull, "w"))), ("stats", pathways.stats),
                                ("init", lambda: pathways.init(devices=8)), ("shutdown", pathways.shutdown)):
                 try:
                     call()
@@ -44,9 +49,11 @@ def test_a_forked_child_is_told_at_once():
     # JAX warns of every fork; what counts here is what the child is told.
     done = fresh.run(script)
     said = dict(line.split(" | ", 1) for line in done.stdout.splitlines())
-    for name in ("run", "put"):
+    told = {"run", "put", "read", "read shards", "print", "pickle"}
+    for name in told:
         assert "fork" in said[name] and "spawn" in said[name] and "FAILED_PRECONDITION" in said[name], said
-    assert set(said) == {"run", "put", "stats", "init", "shutdown"}
+    assert set(said) == told | {"wait", "look", "fetch", "doctor", "stats", "init", "shutdown"}
+    assert said["doctor"] == "no error"
 
 
 def test_a_forked_child_that_leaves_jax_alone_ends_well():

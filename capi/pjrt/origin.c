@@ -282,13 +282,28 @@ static PJRT_Error* told(PJRT_Error* err, PJRT_Event* event) {
   return err;
 }
 
+// What arrays have in the child of a fork: an event that has failed.
+static char forked_event;
+PJRT_Event* const pw_forked_event = (PJRT_Event*)&forked_event;
+
+PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
+  if (args->event == pw_forked_event) {
+    args->is_ready = true;
+    return NULL;
+  }
+  if (!PW_HAS(PJRT_Event_IsReady)) return pw_unimplemented("PJRT_Event_IsReady");
+  return pw_under->PJRT_Event_IsReady(args);
+}
+
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
+  if (args->event == pw_forked_event) return NULL;
   if (!PW_HAS(PJRT_Event_Destroy)) return pw_unimplemented("PJRT_Event_Destroy");
   if (!pw_forked) pw_origin_drop(tracks(args->event, true));
   return pw_under->PJRT_Event_Destroy(args);
 }
 
 PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
+  if (args->event == pw_forked_event) return pw_forked_error();
   if (!PW_HAS(PJRT_Event_Error)) return pw_unimplemented("PJRT_Event_Error");
   PJRT_Error* err = pw_under->PJRT_Event_Error(args);
   return pw_forked ? err : told(err, args->event);
@@ -317,7 +332,10 @@ static void on_ready(PJRT_Error* err, void* arg) {
 }
 
 PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
-  if (pw_forked) return pw_forked_error();
+  if (pw_forked) {
+    args->callback(pw_forked_error(), args->user_arg);
+    return NULL;
+  }
   if (!PW_HAS(PJRT_Event_OnReady)) return pw_unimplemented("PJRT_Event_OnReady");
   pw_origin* o = tracks(args->event, false);
   if (o == NULL) return pw_under->PJRT_Event_OnReady(args);

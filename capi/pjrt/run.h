@@ -43,6 +43,7 @@ void pw_origin_pass(pw_buffer* from, PJRT_Buffer* to);  // to is a copy of from
 // An event that is handed out: its error will be the origin's.
 void pw_origin_track(PJRT_Event* event, pw_origin* origin);
 void pw_origin_event(PJRT_Event* event, pw_buffer* buffer);
+extern PJRT_Event* const pw_forked_event;  // of arrays in the child of a fork: it has failed
 // An error that is handed out, of what reads these: it becomes the origin's, and true
 // is said, where one of their origins has failed.
 bool pw_origin_explains(PJRT_Error** error, pw_buffer* const* inputs, size_t n);

@@ -16,10 +16,7 @@ static PJRT_Error* missing_PJRT_Plugin_Attributes(PJRT_Plugin_Attributes_Args* a
 
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args);
 
-static PJRT_Error* missing_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Event_IsReady");
-}
+PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args);
 
 PJRT_Error* pw_PJRT_Event_Error(PJRT_Event_Error_Args* args);
 
@@ -377,7 +374,7 @@ static PJRT_Error* missing_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
 }
 
 static PJRT_Error* forward_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
-  if (pw_forked) return pw_forked_error();
+  if (pw_forked) return (args->is_on_cpu = false, NULL);
   PJRT_Buffer* buffer = args->buffer;
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_IsOnCpu");
@@ -833,7 +830,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Plugin_Initialize = pw_PJRT_Plugin_Initialize;
   table->PJRT_Plugin_Attributes = PW_HAS(PJRT_Plugin_Attributes) ? pw_under->PJRT_Plugin_Attributes : missing_PJRT_Plugin_Attributes;
   table->PJRT_Event_Destroy = pw_PJRT_Event_Destroy;
-  table->PJRT_Event_IsReady = PW_HAS(PJRT_Event_IsReady) ? pw_under->PJRT_Event_IsReady : missing_PJRT_Event_IsReady;
+  table->PJRT_Event_IsReady = pw_PJRT_Event_IsReady;
   table->PJRT_Event_Error = pw_PJRT_Event_Error;
   table->PJRT_Event_Await = pw_PJRT_Event_Await;
   table->PJRT_Event_OnReady = pw_PJRT_Event_OnReady;

@@ -86,8 +86,9 @@ def examine() -> Report:
     from pathways import _ffi
 
     report.plugin = (_native.info().get("plugin") or report.plugin) | {"ffi_version": _ffi.version()}
-    with open(report.plugin["path"], "rb") as file:
-        report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    if path := report.plugin.get("path"):  # there is none in the child of a fork
+        with open(path, "rb") as file:
+            report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     if refused := _ffi.refusals():
         report.problems.append(f"{len(refused)} FFI targets cannot be used on these devices, the first: {refused[0]}")
     if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:

@@ -39,10 +39,14 @@ var lower = map[string]string{
 var untyped = map[string]string{"client": "PJRT_Client*", "device": "PJRT_Device*"}
 
 // inFork is what a slot answers in the child of a fork. Nothing is freed there, and
-// destructors of clients take an error for the end of the world.
+// destructors of clients take an error for the end of the world, as jaxlib does where
+// it asks whether a buffer can be looked at where it lies.
 func inFork(slot string) string {
-	if strings.HasSuffix(slot, "_Destroy") {
+	switch {
+	case strings.HasSuffix(slot, "_Destroy"):
 		return "NULL"
+	case slot == "PJRT_Buffer_IsOnCpu":
+		return "(args->is_on_cpu = false, NULL)"
 	}
 	return "pw_forked_error()"
 }
