@@ -17,7 +17,12 @@ static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const
   int64_t descending[n + 1];
   const int64_t* order = look->minor_to_major ? look->minor_to_major : pw_descending(descending, n);
   PJRT_Error* err;
-  if (PW_HAS(PJRT_Client_CreateErrorBuffer)) {
+  if (pw_can_promise()) {
+    void* fulfil;
+    err = pw_promise_new(c, look->memory, look->shape, order, out, &fulfil);
+    PJRT_Error* same = err ? NULL : pw_fulfil(c, fulfil, NULL, code, message, strlen(message));
+    if (same) pw_error_free(same);
+  } else if (PW_HAS(PJRT_Client_CreateErrorBuffer)) {  // which takes memory for contents, too
     PJRT_Buffer_MemoryLayout layout = pw_tiled(order, n);
     PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
     a.client = c->under;
@@ -31,11 +36,6 @@ static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const
     a.memory = pw_lower_memory(look->memory);
     err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
     *out = a.buffer;
-  } else if (pw_can_promise()) {
-    void* fulfil;
-    err = pw_promise_new(c, look->memory, look->shape, order, out, &fulfil);
-    PJRT_Error* same = err ? NULL : pw_fulfil(c, fulfil, NULL, code, message, strlen(message));
-    if (same) pw_error_free(same);
   } else {
     err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "this plugin makes no buffers without contents, which programs need");
   }
