@@ -133,6 +133,7 @@ def test_topology(slices, devices):
     [
         ({"devices": 9}, "RESOURCE_EXHAUSTED", "9 devices was asked for, and there are 8"),
         ({"devices": 2, "topology": (2, 2)}, "INVALID_ARGUMENT", r"\[2 2\] is no shape of 2 devices"),
+        ({"topology": 4}, "INVALID_ARGUMENT", "topology is 4; expected the sizes"),
         ({"devices": 1, "island": "nowhere"}, "INVALID_ARGUMENT", 'no island "nowhere"; there are "default" with 8'),
         ({"devices": 1, "kind": "abacus"}, "INVALID_ARGUMENT", 'kind "abacus"; there are ".*" with 8'),
         ({"devices": 0}, "INVALID_ARGUMENT", "devices is 0"),

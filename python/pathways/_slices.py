@@ -176,7 +176,12 @@ class VirtualDeviceSet:
         if devices is not None and tpu_devices is not None:
             raise PathwaysError("INVALID_ARGUMENT", "devices and tpu_devices are two names of one number; give one")
         count = devices if devices is not None else tpu_devices
-        shape = tuple(_number("a size of the topology", n) for n in topology or ())
+        try:
+            shape = tuple(_number("a size of the topology", n) for n in topology or ())
+        except TypeError:
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
+            ) from None
         if count is None and not shape:
             raise PathwaysError("INVALID_ARGUMENT", "a slice of how many devices? give devices=, or topology=")
         slice_ = Slice(_number("devices", math.prod(shape) if count is None else count), shape, island, kind)
