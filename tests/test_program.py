@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pprint
 import random
 import threading
 
@@ -353,12 +354,17 @@ def saves(x):
     return x
 
 
+def prints_nicely(x):
+    pprint.pprint([x])  # prints, in a function of Python's own library
+    return x
+
+
 def closes_over(x):
     y = x + 1
     return jax.jit(lambda z: z + y)(x)  # closes over
 
 
-@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy, item, saves])
+@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy, item, saves, prints_nicely])
 def test_reading_inside_names_the_line(function):
     import inspect
 

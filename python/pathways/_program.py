@@ -347,12 +347,17 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     return captured
 
 
+def _of_python(file: str) -> bool:
+    """Whether a file is of Python's own library, which prints for others."""
+    return file.startswith(os.path.dirname(os.__file__) + os.sep) and "-packages" + os.sep not in file
+
+
 def _read(name: str, error: Exception) -> PathwaysError:
     """The error of a line that wants the contents of an array which has none."""
     trace, line = error.__traceback__, "a line of it"
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_backend._not_users()):
+        if not file.startswith(_backend._not_users()) and not _of_python(file):
             line = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return PathwaysError(
