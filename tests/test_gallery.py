@@ -1,5 +1,6 @@
-"""Every script of the gallery runs, and leaves its picture."""
+"""Every script of the examples runs, and leaves its picture."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,16 +9,17 @@ from pathlib import Path
 import fresh
 import pytest
 
-GALLERY = Path(__file__).parent.parent / "examples/gallery"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+GALLERY = EXAMPLES / "gallery"
 SCRIPTS = sorted(path.stem for path in GALLERY.glob("*.py") if path.stem != "pictures")
 SMALL = {"GALLERY_STEPS": "3", "GALLERY_WIDTH": "16"}
 
 
-def started(name, out):
+def started(script, *arguments, **said):
     # Devices are the scripts' own business.
-    env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "GALLERY_OUT": str(out), **SMALL}
+    env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", **said}
     return subprocess.Popen(
-        [sys.executable, GALLERY / f"{name}.py"],
+        [sys.executable, script, *arguments],
         env=fresh.environment(env=env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -32,7 +34,7 @@ def started(name, out):
 def test_script(name, tmp_path):
     if name == "parquet":
         pytest.importorskip("pyarrow")
-    done = fresh.finish(started(name, tmp_path / "out"))
+    done = fresh.finish(started(GALLERY / f"{name}.py", GALLERY_OUT=str(tmp_path / "out"), **SMALL))
     assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     written = re.findall(r"\S+\.(?:png|svg)", done.stdout)
     assert str(tmp_path / "out" / f"{name}.png") in written
@@ -46,3 +48,20 @@ def test_the_readme_shows_each_script():
     for name in SCRIPTS:
         assert (GALLERY / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (GALLERY / f"{name}.py").read_text(encoding="utf-8").startswith("# %% [markdown]\n# # ")
+
+
+@pytest.mark.embedded("the scripts make devices of their own")
+def test_demo(tmp_path):
+    small = ("--steps", "96", "--layers", "1", "--width", "32", "--context", "32")
+    done = fresh.finish(started(EXAMPLES / "train_transformer.py", *small, "--out", str(tmp_path)))
+    assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
+    for part in ("Pathways: loss", "stock JAX: loss", "tokens/s", "of stock JAX's speed", "The model writes:"):
+        assert part in done.stdout, done.stdout
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.embedded("the scripts make devices of their own")
+def test_quickstart():
+    done = fresh.finish(started(EXAMPLES / "quickstart.py"))
+    assert done.returncode == 0 and done.stdout.endswith("[28.]\n"), f"{done.stdout}\n{done.stderr}"
