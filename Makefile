@@ -41,7 +41,7 @@ demo: $(VENV)/.installed ## train a small transformer on eight devices, beside s
 test: test-go test-python test-cluster ## run all tests, on every Python found
 
 .PHONY: test-go
-test-go: $(VENVS:=/.installed)
+test-go: $(VENVS:=/.installed) ## run Go's tests, also without cgo, and with the race detector
 	$(call say,go vet)
 	$(GO) vet ./...
 	$(call say,go test)
@@ -54,7 +54,7 @@ test-go: $(VENVS:=/.installed)
 	$(race)
 
 .PHONY: test-python
-test-python: $(VENVS:=/.installed)
+test-python: $(VENVS:=/.installed) ## run pytest on the devices of one process, and the tests of clusters
 	@for venv in $(VENVS); do \
 		echo; echo "== pytest, $$($$venv/bin/python -V), jax $$($$venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
 		$$venv/bin/python -m pytest; \
@@ -62,7 +62,7 @@ test-python: $(VENVS:=/.installed)
 
 # The tests of one process once more, on the devices of worker processes.
 .PHONY: test-cluster
-test-cluster: $(VENVS:=/.installed)
+test-cluster: $(VENVS:=/.installed) ## run the tests of one process on 1, 2 and 4 workers
 	@for workers in 1 2 4; do \
 		echo; echo "== pytest on a cluster of $$workers workers"; \
 		$(call on_cluster,$(VENV),$$workers); \
