@@ -6,7 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestThreads gives gangs to a State with the policy, launches each as it starts,
 // and wants the gangs that start, or fail, by every event.

@@ -7,8 +7,12 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/openpathways/pathways/core/status"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestStaleIDs(t *testing.T) {
 	table, p := benchTable(t, 2)
