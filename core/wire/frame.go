@@ -24,7 +24,8 @@ func AppendFrame(b []byte, kind Kind, payload []byte) []byte {
 	return append(append(b, byte(kind)), payload...)
 }
 
-// NextFrame takes the first message out of a burst.
+// NextFrame takes the first message out of a burst, or out of a stream that holds
+// whole ones.
 //
 // Errors: INVALID_ARGUMENT.
 func NextFrame(burst []byte) (kind Kind, payload, rest []byte, err error) {

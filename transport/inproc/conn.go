@@ -10,7 +10,6 @@
 package inproc
 
 import (
-	"encoding/binary"
 	"sync"
 
 	"github.com/openpathways/pathways/core/status"
@@ -18,7 +17,6 @@ import (
 )
 
 const (
-	header     = wire.Header
 	maxPending = 1 << 20 // bytes on the way in one direction before Send waits
 	keepSize   = 2 << 20 // buffers that grew past it are not kept
 )
@@ -81,7 +79,7 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 	case q.read != nil:
 		return q.read
 	case q.path != nil:
-		q.depart(wire.AppendFrame(make([]byte, 0, header+len(payload)), kind, payload))
+		q.depart(wire.AppendFrame(make([]byte, 0, wire.Header+len(payload)), kind, payload))
 		return nil
 	}
 	q.pending = wire.AppendFrame(q.pending, kind, payload)
@@ -111,10 +109,9 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 			return 0, nil, c.err
 		}
 	}
-	n := header + int(binary.LittleEndian.Uint32(c.rest))
-	kind, payload := wire.Kind(c.rest[4]), c.rest[header:n:n]
-	c.rest = c.rest[n:]
-	return kind, payload, nil
+	kind, payload, rest, err := wire.NextFrame(c.rest)
+	c.rest = rest
+	return kind, payload, err
 }
 
 // swap waits for messages and takes all there are.

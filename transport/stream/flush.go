@@ -14,9 +14,9 @@ func (c *Conn) Later(kind wire.Kind, payload []byte) error {
 }
 
 // Join implements transport.Batcher.
-func (c *Conn) Join(kind wire.Kind, payload []byte, wait bool) error {
+func (c *Conn) Join(kind wire.Kind, payload []byte, held bool) error {
 	how := waits | joins
-	if wait {
+	if held {
 		how |= later
 	}
 	return c.send(kind, payload, -1, how)
