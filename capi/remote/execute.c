@@ -82,15 +82,6 @@ static void forget(PJRT_LoadedExecutable_Execute_Args* args, size_t n, size_t ou
   }
 }
 
-// heavy says that a run may fail for want of memory after its call has returned, and
-// takes much longer than finding the line that made the call, about a microsecond.
-static bool heavy(const PJRT_Executable* x) {
-  enum { kHeavy = 1 << 20 };  // bytes: 50 us to write
-  int64_t bytes = x->cost[3];
-  for (size_t o = 0; o < x->num_outputs; o++) bytes += x->outputs[o].bytes;
-  return bytes >= kHeavy;
-}
-
 PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   if (pw_forked) return pw_forked_error();
   PJRT_Executable* x = args->executable->x;
@@ -187,7 +178,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   pr_future* made = pr_future_new((int32_t)refs);
   pr_name freed[PR_FREED];
   char at[PW_LOCATION] = "";
-  if (functions || heavy(x)) pw_location(options, at, sizeof at);  // too dear for every run
+  if (functions || x->heavy) pw_location(options, at, sizeof at);  // too dear for every run
   const char* trace = *at || !options || !PW_COVERS(options, call_location) || !options->call_location ? at : options->call_location;
   pr_run run = {.session = x->session,
                 .program = x->program,

@@ -61,8 +61,14 @@ void pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t siz
 void pr_program_cost(PJRT_Executable* x, const int64_t* cost) { memcpy(x->cost, cost, sizeof x->cost); }
 
 void pr_program_done(PJRT_Executable* x) {
+  enum { kHeavy = 1 << 20 };  // bytes: 50 us to write
   size_t outs = x->num_outputs, rank = 0;
-  for (size_t o = 0; o < outs; o++) rank += x->outputs[o].shape->num_dims;
+  int64_t made = x->cost[3];
+  for (size_t o = 0; o < outs; o++) {
+    rank += x->outputs[o].shape->num_dims;
+    made += x->outputs[o].bytes;
+  }
+  x->heavy = made >= kHeavy;
   x->types = calloc(outs + 1, sizeof *x->types);
   x->ranks = calloc(outs + 1, sizeof *x->ranks);
   x->dims = calloc(rank + 1, sizeof *x->dims);

@@ -209,6 +209,9 @@ struct PJRT_Executable {
   pw_port port;           // it is not run, see reshard.c
   bool* donates;          // by parameter
   pr_memory** memories;   // [device][output]
+  // A run may fail for want of memory after its call has returned, and takes much
+  // longer than finding the line that made the call, about a microsecond.
+  bool heavy;
   int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
   pr_bytes format, code, options, optimized, assignment;
   // as PJRT wants to see them
