@@ -28,7 +28,7 @@ var begin = time.Now()
 func (d *direct) init(raw syscall.RawConn) {
 	d.raw = raw
 	d.try = func(fd uintptr) bool {
-		d.n, _ = call(syscall.SYS_WRITE, fd, d.out) // the writer meets the error
+		d.n, _ = call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(d.out)), uintptr(len(d.out))) // the writer meets the error
 		return true
 	}
 }
@@ -46,13 +46,14 @@ func rawOf(socket net.Conn) syscall.RawConn {
 	return raw
 }
 
-// call reads or writes what a socket that never blocks has or takes. Go's scheduler
+// call reads or writes what a socket that never blocks has or takes: the system call with
+// a file, memory, and its size or flags. Go's scheduler
 // is not told, which it is of calls that may block: that wakes its monitor, a thread
 // that then looks every few microseconds. A process that sleeps between messages paid
 // more for that than for the message.
-func call(trap, fd uintptr, b []byte) (int, error) {
+func call(trap, fd uintptr, p unsafe.Pointer, last uintptr) (int, error) {
 	for {
-		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(p), last)
 		switch errno {
 		case 0:
 			return int(n), nil

@@ -3,11 +3,13 @@ package stream
 import (
 	"encoding/binary"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -28,6 +30,8 @@ type reader struct {
 	into []byte
 	n    int
 	err  error
+	msg  unix.Msghdr // of a socket that files come by
+	iov  unix.Iovec
 
 	buf  []byte
 	r, w int    // what is read and not received: buf[r:w]
@@ -51,7 +55,7 @@ func (r *reader) init(c *Conn, raw syscall.RawConn, trusted bool) {
 	if raw != nil {
 		r.raw, r.from = raw, r.readRaw
 		r.try = func(fd uintptr) bool {
-			r.n, r.err = call(syscall.SYS_READ, fd, r.into)
+			r.n, r.err = call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(r.into)), uintptr(len(r.into)))
 			return r.err != syscall.EAGAIN
 		}
 	}
@@ -229,28 +233,40 @@ func (r *reader) rest() []byte { return r.buf[r.r:r.w] }
 // that may come with one is received. Where the connection is no unix socket it
 // does nothing.
 func (c *Conn) TakeFiles() {
-	if u, ok := c.net.(*net.UnixConn); ok {
-		r := &c.reader
+	if r := &c.reader; r.raw != nil && c.PassesFiles() {
 		r.oob = make([]byte, syscall.CmsgSpace(4*16))
-		r.from = func(into []byte) (int, error) { return r.readFiles(u, into) }
+		r.try = r.receive
+		r.from = r.readFiles
 	}
 }
 
+// receive is readRaw's try where files may come along.
+func (r *reader) receive(fd uintptr) bool {
+	r.iov.Base = unsafe.SliceData(r.into)
+	r.iov.SetLen(len(r.into))
+	r.msg = unix.Msghdr{Iov: &r.iov, Control: unsafe.SliceData(r.oob)}
+	r.msg.SetIovlen(1)
+	r.msg.SetControllen(len(r.oob))
+	r.n, r.err = call(syscall.SYS_RECVMSG, fd, unsafe.Pointer(&r.msg), syscall.MSG_CMSG_CLOEXEC)
+	r.iov.Base = nil
+	return r.err != syscall.EAGAIN
+}
+
 // readFiles is Read that keeps files which come along.
-func (r *reader) readFiles(u *net.UnixConn, into []byte) (int, error) {
-	n, oob, flags, _, err := u.ReadMsgUnix(into, r.oob)
-	if oob > 0 {
-		if bad := r.keep(r.oob[:oob]); bad != nil {
+func (r *reader) readFiles(into []byte) (int, error) {
+	n, err := r.readRaw(into)
+	if n == 0 {
+		return 0, err
+	}
+	if came := r.msg.Controllen; came > 0 {
+		if bad := r.keep(r.oob[:came]); bad != nil {
 			return 0, bad // the connection ends here, whatever came with it
 		}
 	}
-	if err == nil && flags&syscall.MSG_CTRUNC != 0 {
+	if r.msg.Flags&syscall.MSG_CTRUNC != 0 {
 		return 0, status.New(status.InvalidArgument, "more files than allowed came at once")
 	}
-	if n == 0 && err == nil {
-		err = io.EOF
-	}
-	return n, err
+	return n, nil
 }
 
 func (r *reader) keep(oob []byte) error {
