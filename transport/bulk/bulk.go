@@ -199,7 +199,11 @@ func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byt
 	case err != nil:
 		x.calls.Do(func() { arrived(transport.Block{}, err) })
 	case found:
+		here := x.calls.Take()
 		t.expect(e)
+		if here {
+			x.calls.Run()
+		}
 	case len(x.config.Listeners) == 0:
 		if p, err := x.find(peer, true); err == nil {
 			p.want()

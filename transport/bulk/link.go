@@ -66,7 +66,12 @@ func (l *link) run() {
 		var kind wire.Kind
 		var payload []byte
 		if kind, payload, err = l.conn.Recv(); err == nil {
+			// Who waits for a short block is told by this goroutine.
+			short := (kind == kindEager || kind == kindQuiet) && l.x.calls.Take()
 			err = l.handle(kind, payload)
+			if short {
+				l.x.calls.Run()
+			}
 		}
 		if unread := l.conn.Pending(); err == nil && unread > maxUnread {
 			err = status.New(status.ResourceExhausted, "it has not read %d bytes of answers", unread)

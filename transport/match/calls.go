@@ -7,6 +7,7 @@ import "sync"
 type Calls struct {
 	mu      sync.Mutex
 	next    []func()
+	spare   []func() // memory for next
 	running bool
 }
 
@@ -22,20 +23,44 @@ func (c *Calls) Do(f func()) {
 	}
 }
 
-func (c *Calls) run() {
-	var now []func()
-	for {
-		c.mu.Lock()
-		clear(now)
-		now, c.next = c.next, now[:0]
-		if len(now) == 0 {
-			c.running = false
-			c.mu.Unlock()
-			return
-		}
-		c.mu.Unlock()
-		for _, f := range now {
-			f()
-		}
+// Take has the calls of Do wait for Run, which the caller then owes, where there are
+// none under way: for who can make them itself, soon, and saves a goroutine.
+func (c *Calls) Take() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		return false
 	}
+	c.running = true
+	return true
+}
+
+// Run makes the calls that there are, and has a goroutine make those that come
+// meanwhile.
+func (c *Calls) Run() {
+	if c.some() {
+		go c.run()
+	}
+}
+
+func (c *Calls) run() {
+	for c.some() {
+	}
+}
+
+// some makes the calls that there are, and says whether there are more.
+func (c *Calls) some() bool {
+	c.mu.Lock()
+	now := c.next
+	c.next = c.spare[:0]
+	c.mu.Unlock()
+	for _, f := range now {
+		f()
+	}
+	clear(now)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spare = now
+	c.running = len(c.next) > 0
+	return c.running
 }
