@@ -83,6 +83,9 @@ type Block struct {
 	Lent    bool // by its sender, whose memory it is: it is not to be written
 }
 
+// PostSize bounds what Exchange.Post takes.
+const PostSize = 16 << 10
+
 // Exchange moves blocks between this process and its peers. All methods may be
 // called from any goroutine. Callbacks run on goroutines of the exchange: they
 // must not wait for another block.
@@ -96,6 +99,10 @@ type Exchange interface {
 	// PushBytes is Push of bytes at hand, which stay until done is called. done
 	// may be nil where data may be copied at once (short blocks).
 	PushBytes(peer uint64, key Key, data []byte, done func(error))
+	// Post sends up to PostSize bytes, of which it keeps none, without asking what
+	// becomes of them: where they do not arrive, the receiver hears why. False says
+	// that they cannot go at once, and nothing was sent: push them.
+	Post(peer uint64, key Key, data []byte) bool
 	// Expect says what to do with a block. Into, where it is not nil, is where
 	// the bytes are to go, has their size, and the Block then has no memory of
 	// its own. A block of another size than expected is INVALID_ARGUMENT.

@@ -103,6 +103,7 @@ func (e *noExchange) Push(_ uint64, k transport.Key, _ int64, _ func([]byte, fun
 	e.add(k, done)
 }
 func (e *noExchange) PushBytes(_ uint64, k transport.Key, _ []byte, done func(error)) { e.add(k, done) }
+func (e *noExchange) Post(uint64, transport.Key, []byte) bool                         { return false }
 func (e *noExchange) Expect(_ uint64, k transport.Key, _ int64, _ []byte, arrived func(transport.Block, error)) {
 	e.add(k, func(err error) { arrived(transport.Block{}, err) })
 }

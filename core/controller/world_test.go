@@ -66,6 +66,8 @@ func (b box) PushBytes(peer uint64, key transport.Key, data []byte, done func(er
 	}
 }
 
+func (b box) Post(uint64, transport.Key, []byte) bool { return false }
+
 func (b box) deliver(r route, data []byte) {
 	b.mu.Lock()
 	w, ok := b.wants[r]

@@ -58,16 +58,16 @@ import (
 )
 
 const (
-	eagerSize  = 16 << 10  // longer blocks are offered
-	eagerBytes = 1 << 20   // of eager blocks on a link that were not taken
-	creditBack = 128 << 10 // of quiet blocks come back at once
-	eagerCost  = 64        // what a block costs besides its bytes
-	maxOffers  = 1 << 17   // blocks of a side of a link that have not ended
-	maxFailed  = 4096      // failed offers of a link that are kept until somebody expects them
-	maxUnread  = 256 << 20 // bytes that wait for a peer to read them; what the other bounds allow is less
-	maxShared  = 4096      // segments that a peer may share
-	maxStreams = 64        // of a link
-	longCopy   = 256 << 10 // from here on a copy has a goroutine of its own
+	eagerSize  = transport.PostSize // longer blocks are offered
+	eagerBytes = 1 << 20            // of eager blocks on a link that were not taken
+	creditBack = 128 << 10          // of quiet blocks come back at once
+	eagerCost  = 64                 // what a block costs besides its bytes
+	maxOffers  = 1 << 17            // blocks of a side of a link that have not ended
+	maxFailed  = 4096               // failed offers of a link that are kept until somebody expects them
+	maxUnread  = 256 << 20          // bytes that wait for a peer to read them; what the other bounds allow is less
+	maxShared  = 4096               // segments that a peer may share
+	maxStreams = 64                 // of a link
+	longCopy   = 256 << 10          // from here on a copy has a goroutine of its own
 )
 
 // Config is what an Exchange needs to know. Zero fields take the defaults.
@@ -189,6 +189,18 @@ func (x *Exchange) push(t *outgoing) {
 	} else if t.done != nil {
 		x.calls.Do(func() { t.done(err) })
 	}
+}
+
+// Post implements transport.Exchange. Over a link that stands: where that breaks, the
+// peer sees it.
+func (x *Exchange) Post(peer uint64, key transport.Key, data []byte) bool {
+	p, err := x.find(peer, false)
+	if err != nil || int64(len(data)) > eagerSize {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost == nil && p.out != nil && x.table.Refused(peer, key) == nil && p.out.quietly(key, data)
 }
 
 // Expect implements transport.Exchange.

@@ -66,13 +66,10 @@ func (l *link) submit(t *outgoing) (fill bool) {
 		}
 		return false
 	}
-	l.number++
-	if t.done == nil && t.fill == nil && !t.lend && t.err == nil && t.size <= eagerSize && l.credit >= eagerUse(t.size) {
-		l.credit -= eagerUse(t.size)
-		l.quiet += eagerUse(t.size)
-		l.post(kindQuiet, eagerFrame(l.frame[:0], l.number, t.key, t.data))
+	if t.done == nil && t.fill == nil && !t.lend && t.err == nil && t.size <= eagerSize && l.quietly(t.key, t.data) {
 		return false
 	}
+	l.number++
 	t.link, t.n = l, l.number
 	l.outgoing[t.n] = t
 	switch {
@@ -92,6 +89,19 @@ func (l *link) submit(t *outgoing) (fill bool) {
 		t.offer()
 	}
 	return false
+}
+
+// quietly sends a short block that nobody answers for, where there is credit.
+func (l *link) quietly(key transport.Key, data []byte) bool {
+	use := eagerUse(int64(len(data)))
+	if l.credit < use {
+		return false
+	}
+	l.number++
+	l.credit -= use
+	l.quiet += use
+	l.post(kindQuiet, eagerFrame(l.frame[:0], l.number, key, data))
+	return true
 }
 
 func (t *outgoing) offer() {

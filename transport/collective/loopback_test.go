@@ -90,6 +90,11 @@ func (n *node) PushBytes(peer uint64, key transport.Key, data []byte, done func(
 	}, done)
 }
 
+func (n *node) Post(peer uint64, key transport.Key, data []byte) bool {
+	n.PushBytes(peer, key, data, nil)
+	return true
+}
+
 func (n *node) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
 	n.mu.Lock()
 	err := n.failed[[2]uint64{key.Space, key.ID}]

@@ -47,6 +47,7 @@ func (n nowhere) PushBytes(_ uint64, _ transport.Key, _ []byte, done func(error)
 		done(n.refuse())
 	}
 }
+func (n nowhere) Post(uint64, transport.Key, []byte) bool { return false }
 func (n nowhere) Expect(_ uint64, _ transport.Key, _ int64, _ []byte, arrived func(transport.Block, error)) {
 	arrived(transport.Block{}, n.refuse())
 }

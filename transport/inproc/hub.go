@@ -103,6 +103,15 @@ func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done f
 	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, done: done})
 }
 
+// Post implements transport.Exchange.
+func (x *Exchange) Post(peer uint64, key transport.Key, data []byte) bool {
+	if len(data) > transport.PostSize || x.table.Refused(peer, key) != nil || x.hub.find(peer) == nil {
+		return false
+	}
+	x.PushBytes(peer, key, data, nil)
+	return true
+}
+
 var _ transport.Lender = (*Exchange)(nil)
 
 // CanLend implements transport.Lender: all memory is this process's.

@@ -148,6 +148,51 @@ func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 			}
 		}
 	})
+	t.Run("posted", func(t *testing.T) {
+		w := open(t, 2)
+		if w.of(1).Post(2, key(0, 0), make([]byte, transport.PostSize+1)) {
+			t.Error("a long block was posted")
+		}
+		if w.of(1).Post(99, key(0, 0), nil) {
+			t.Error("a block was posted to nobody")
+		}
+		gone := status.New(status.Aborted, "given up")
+		w.of(1).Fail(key(1, 0).Space, 1, gone)
+		if w.of(1).Post(2, key(1, 0), nil) {
+			t.Error("a block was posted of what had failed")
+		}
+		// A link stands behind the first block at the latest. Blocks that nobody takes
+		// use credit up, and those that are taken give it back.
+		w.of(1).PushBytes(2, key(0, 1), nil, func(error) {})
+		take := func(k transport.Key, want []byte) {
+			t.Helper()
+			got := <-expect(t, w.of(2), 1, k, int64(len(want)), nil)
+			if got.err != nil || !bytes.Equal(got.block.Data, want) {
+				t.Fatalf("block %v: %v", k, got.err)
+			}
+			got.block.Release()
+		}
+		take(key(0, 1), nil)
+		data := make([]byte, transport.PostSize)
+		for round := range uint64(4) {
+			posted := uint64(0)
+			for give := time.Now().Add(10 * time.Second); posted < 100; posted++ {
+				paint(data, posted)
+				for posted == 0 && !w.of(1).Post(2, key(2+round, 0), data) { // credit is on its way
+					if time.Now().After(give) {
+						t.Fatalf("round %d: nothing was posted", round)
+					}
+					time.Sleep(time.Millisecond)
+				}
+				if posted > 0 && !w.of(1).Post(2, key(2+round, posted), data) {
+					break
+				}
+			}
+			for i := range posted {
+				take(key(2+round, i), pattern(transport.PostSize, i))
+			}
+		}
+	})
 	t.Run("short blocks without done", func(t *testing.T) {
 		w := open(t, 2)
 		data := make([]byte, 100)
