@@ -34,6 +34,7 @@ type node struct {
 	reads   []read
 	donates []uint64
 	frees   []uint64 // behind it nobody reads them
+	inner   bool     // it makes intermediate objects, and nothing else
 }
 
 // read is a node's use of an object.
@@ -115,7 +116,12 @@ func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
 		}
 		n := &g.nodes[i]
 		n.name, n.first, n.frees = pg.Name(i), next, steps[i].Frees
-		next += uint64(pg.Makes(i))
+		n.inner = pg.Makes(i) > 0
+		for range pg.Makes(i) {
+			_, let := slices.BinarySearch(g.intermediate, next)
+			n.inner = n.inner && let
+			next++
+		}
 		pg.Donates(i, func(object uint64) { n.donates = append(n.donates, object) })
 		if r := pg.Nodes[i].Run; r != nil {
 			err = st.resolveRun(s, n, r)

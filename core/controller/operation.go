@@ -36,6 +36,8 @@ type gang struct {
 	// Of a node of a play, instead of run and payload.
 	play *play
 	node int
+	// inner: all that it makes is let go of by the play.
+	inner bool
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
@@ -324,7 +326,11 @@ func (st *State) fail(g *gang, err error) {
 	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
 }
 
-// through is a worker's part of a gang that has ended.
+// heldEnds bounds the ends that wait for another to be told with.
+const heldEnds = 64
+
+// through is a worker's part of a gang that has ended. Where nobody can wait for just
+// that, the client is told when another operation ends, or none is under way.
 func (st *State) through(g *gang, w *worker, err error) {
 	if !g.waits.has(w.slot) {
 		return
@@ -337,8 +343,12 @@ func (st *State) through(g *gang, w *worker, err error) {
 	if g.left > 0 {
 		return
 	}
-	if g.err == nil {
-		st.end(g.s, g.op, nil)
+	switch s := g.s; {
+	case g.err != nil:
+	case g.inner && len(s.ok) < heldEnds:
+		s.ok = append(s.ok, g.op)
+	default:
+		st.end(s, g.op, nil)
 	}
 	st.forget(g)
 }
@@ -348,6 +358,9 @@ func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
 	is, ticket, time, s := g.island, g.ticket, st.now-g.began, g.s
+	if s.out == 0 && len(s.ok) > 0 {
+		st.soil(s)
+	}
 	st.recycle(g)
 	if is != nil {
 		st.feed(is, schedule.Event{Kind: schedule.Completed, ID: ticket, Time: time})

@@ -131,7 +131,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		return
 	}
 	g := st.newGang(s, op)
-	g.play, g.node, g.first = p, i, first
+	g.play, g.node, g.first, g.inner = p, i, first, n.inner
 	if n.program != nil {
 		st.submit(g, n.program, n.at)
 		return

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +66,61 @@ func TestPlayMessages(t *testing.T) {
 		if n := len(b.st.sessions[1].objects) - 1; n != 2 { // what the chain began with, and what it keeps
 			t.Errorf("the session has %d arrays, want 2", n)
 		}
+	}
+}
+
+// Of nodes whose results nobody can ask for, the client hears with what it can wait
+// for: an end that it may ask for, a failure, or that nothing is under way.
+func TestInnerEnds(t *testing.T) {
+	const nodes = 5
+	b := newBed(t, Config{}, 1, 1)
+	b.program(1)
+	b.chain(nodes)
+	op, object := uint64(2), uint64(2)
+	for _, c := range []struct {
+		reports []int // nodes that end, one after the other; -n where node n fails
+		told    []int // how many ends each Flush tells
+	}{
+		{[]int{1, 2, 3, 4, 5}, []int{0, 0, 0, 0, 5}},
+		{[]int{1, 2, -3, 4, 5}, []int{0, 0, 3, 0, 2}},
+		{[]int{1, -5, 3, 2, 4}, []int{0, 2, 0, 0, 3}},
+		{[]int{5, 1, 2, 3, 4}, []int{1, 0, 0, 0, 4}},
+	} {
+		before := b.st.gang
+		b.say(b.client, wire.KindPlay, &wire.Play{Op: op, Graph: 1, Nodes: nodes, First: object, Inputs: []uint64{1}})
+		var told []int
+		var ended []uint64
+		for _, node := range c.reports {
+			m := new(wire.Completed)
+			if node > 0 {
+				m.Ok = []uint64{before + uint64(node)}
+			} else {
+				m.Failed = []*wire.Failure{{Number: before + uint64(-node), Status: &wire.Status{Code: 13, Message: "burnt"}}}
+			}
+			b.say(b.workers[0], wire.KindCompleted, m)
+			n := len(ended)
+			for _, a := range b.step(Event{Kind: Flush}) {
+				ends := new(wire.Completed)
+				if err := decodeCompleted(ends, a.Payload); err != nil || a.Wire != wire.KindCompleted {
+					t.Fatalf("message of kind %d: %v", a.Wire, err)
+				}
+				ended = append(ended, ends.Ok...)
+				for _, f := range ends.Failed {
+					ended = append(ended, f.Number)
+				}
+			}
+			told = append(told, len(ended)-n)
+		}
+		if !slices.Equal(told, c.told) {
+			t.Errorf("ends of nodes %v: the client was told of %v, want %v", c.reports, told, c.told)
+		}
+		slices.Sort(ended)
+		for i := range ended {
+			if ended[i] != op+uint64(i) {
+				t.Fatalf("ends of nodes %v: the client heard of operations %v, of %d to %d", c.reports, ended, op, op+nodes-1)
+			}
+		}
+		op, object = op+nodes, object+nodes
 	}
 }
 

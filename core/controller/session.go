@@ -295,6 +295,11 @@ func (st *State) end(s *session, op uint64, err error) {
 	} else {
 		s.failed = append(s.failed, &wire.Failure{Number: op, Status: wire.Of(err)})
 	}
+	st.soil(s)
+}
+
+// soil has a session's ends told with the next Flush.
+func (st *State) soil(s *session) {
 	if !s.dirty {
 		s.dirty = true
 		st.dirty = append(st.dirty, s)
