@@ -76,7 +76,7 @@ func (q *queue) put(p part) bool {
 	q.charge(s, g.session, bytes, "device_put")
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(u.devices[p.i])}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
-		q.soon(func() { q.arrived(g, s, u.shape, u.memory, b, err) })
+		q.now(func() { q.arrived(g, s, u.shape, u.memory, b, err) })
 	})
 	if err := g.failure(); err != nil { // it failed before Expect did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
@@ -116,11 +116,15 @@ func (q *queue) arrived(g *gang, s *shard, sh shape.Shape, memory string, b tran
 
 var errFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
 
-// fromHost gives a block to the driver, which lets go of it by itself.
+// fromHost gives a block to the driver, which lets go of it by itself. A short one is
+// copied: that costs less than to hear when it is let go of.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy, Done: b.Release}
-	if b.Lent {
+	switch {
+	case b.Lent:
 		h.Semantics = device.ZeroCopy // another process's
+	case len(b.Data) <= transport.PostSize:
+		h.Semantics = device.DuringCall
 	}
 	buf, err := q.w.driver.FromHost(h)
 	if err != nil {
@@ -190,6 +194,39 @@ func (q *queue) fetch(p part) bool {
 // read, perhaps more than once; done on the queue's goroutine.
 func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
 	s.readers++
+	v, ok := s.buf.(device.Viewer)
+	if !ok || s.buf.Shape().HostBytes() > transport.PostSize {
+		q.pushBuffer(g, object, s, to, key, copied, done)
+		return
+	}
+	post := func(err error) bool {
+		if err != nil {
+			return false
+		}
+		data := v.View()
+		return data != nil && q.w.config.Exchange.Post(to, key, data)
+	}
+	through := func() {
+		q.read(s)
+		copied()
+		done(nil)
+	}
+	e := s.buf.Ready()
+	if e.Ready() && post(e.Wait(background)) {
+		through()
+		return
+	}
+	e.Then(func(err error) {
+		if post(err) {
+			q.soon(through)
+		} else {
+			q.pushBuffer(g, object, s, to, key, copied, done)
+		}
+	})
+}
+
+// pushBuffer is push by a copy that the driver makes. The shard is being read.
+func (q *queue) pushBuffer(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
 	buf := s.buf
 	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
