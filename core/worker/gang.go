@@ -135,21 +135,30 @@ func (w *Worker) begin(d *dispatch) error {
 	default:
 		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.kind)
 	}
-	if w.enlist(g, err) {
-		quick := len(g.queues) == 1 && g.quick()
-		for i, q := range g.queues {
-			w.posts.add(q, part{g, i}, quick)
-		}
-		w.posts.leave(!w.conn.Buffered())
-	}
+	w.post(g, err)
+	w.posts.leave(!w.conn.Buffered())
 	return nil
+}
+
+// post enlists a gang, and leaves its parts for their queues.
+func (w *Worker) post(g *gang, err error) {
+	if !w.enlist(g, err) {
+		return
+	}
+	quick := len(g.queues) == 1 && g.quick()
+	for i, q := range g.queues {
+		w.posts.add(q, part{g, i}, quick)
+	}
 }
 
 // quick says whether the gang waits for nobody and its work will be short, as far as
 // is known.
 func (g *gang) quick() bool {
 	r, ok := g.work.(*run)
-	return ok && r.meet == nil && !r.program.collective && !r.program.calls && r.program.quick.Load()
+	if !ok {
+		return true // what takes long of it is the driver's, or others'
+	}
+	return r.meet == nil && !r.program.collective && !r.program.calls && r.program.quick.Load() > 0
 }
 
 // enlist makes a gang one of those under way, so that its parts may begin. With an

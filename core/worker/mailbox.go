@@ -91,6 +91,29 @@ func (q *queue) postParts(parts []note) {
 // soon has a call made by whoever has the queue. It never waits.
 func (q *queue) soon(call func()) { q.post(note{call: call, early: true}) }
 
+// now is soon, but where the queue sleeps, the caller makes the call, and begins what is
+// quick of the parts that waited for it: that takes less time than to wake a goroutine.
+func (q *queue) now(call func()) {
+	if !q.borrow() {
+		q.soon(call)
+		return
+	}
+	call()
+	for q.head < len(q.todo) {
+		p := q.todo[q.head]
+		if !p.g.quick() {
+			q.post(note{}) // it looks whether that can begin
+			break
+		}
+		if !q.begin(p) {
+			break
+		}
+		q.next()
+	}
+	q.giveBack()
+	q.w.report.flush()
+}
+
 // take waits for notes and makes all there are the batch.
 func (q *queue) take() {
 	clear(q.batch)

@@ -256,7 +256,7 @@ func (w *Worker) play(d *played) {
 			w.posts.leave(false)
 		}
 	}
-	w.posts.leave(false)
+	w.posts.leave(d.count <= postAfter && !w.conn.Buffered())
 }
 
 func (w *Worker) playNode(d *played, n *node, g *gang) {
@@ -266,11 +266,7 @@ func (w *Worker) playNode(d *played, n *node, g *gang) {
 	} else {
 		err = n.playTransfer(g, d)
 	}
-	if w.enlist(g, err) {
-		for i, q := range g.queues {
-			w.posts.add(q, part{g, i}, false)
-		}
-	}
+	w.post(g, err)
 	for _, f := range n.frees {
 		gone := &free{make([]uint64, len(f.objects))}
 		for i, object := range f.objects {
@@ -278,7 +274,7 @@ func (w *Worker) playNode(d *played, n *node, g *gang) {
 		}
 		g := &gang{w: w, session: d.session, work: gone}
 		for _, q := range f.queues {
-			w.posts.add(q, part{g: g}, false)
+			w.posts.add(q, part{g: g}, true)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -35,9 +36,23 @@ type program struct {
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them
-	quick   atomic.Bool  // Execute returned at once, the last time
+	quick   atomic.Int32 // slow runs in a row until it is no longer taken for quick
 	exe     device.Executable
 	err     error
+}
+
+// A run of a quick program may be slow where another thread had the processor.
+const slowRuns = 2
+
+// took takes note of how long Execute took.
+func (p *program) took(time time.Duration) {
+	was, now := p.quick.Load(), int32(slowRuns)
+	if time >= quickTime {
+		now = max(was-1, 0)
+	}
+	if now != was {
+		p.quick.Store(now)
+	}
 }
 
 func (p *program) hold() { p.refs.Add(1) }

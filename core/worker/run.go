@@ -190,9 +190,7 @@ func (q *queue) run(p part) bool {
 	}
 	begun := time.Now()
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
-	if quick := time.Since(begun) < quickTime; quick != r.program.quick.Load() {
-		r.program.quick.Store(quick)
-	}
+	r.program.took(time.Since(begun))
 	clear(buffers)
 	if g.collective {
 		q.back()

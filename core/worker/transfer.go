@@ -332,7 +332,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 			if err != nil {
 				a.fail(err)
 			}
-			q.soon(func() { q.got(g, t, l) })
+			q.now(func() { q.got(g, t, l) })
 		})
 	}
 	if err := g.failure(); err != nil {
