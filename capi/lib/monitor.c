@@ -18,7 +18,7 @@
 #include <sys/prctl.h>
 
 #define MONITOR 2
-#define SLACK_NS 1000000UL
+#define SLACK_NS 5000000UL
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
 
