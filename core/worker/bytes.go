@@ -186,17 +186,17 @@ func (q *queue) fetch(p part) bool {
 		return q.waits(g, "array %d, whose bytes have yet to come", f.object)
 	}
 	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(f.device)}
-	q.push(g, f.object, s, g.client, key, func() {}, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
+	q.push(g, f.object, s, g.client, key, uncounted, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
 	return true
 }
 
-// push sends a whole shard to another process. copied is called when it has been
-// read, perhaps more than once; done on the queue's goroutine.
-func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
+// push sends a whole shard to another process. Until it has been read it is among what
+// has begun, by begins. done is called by whoever has the queue.
+func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, begins func() (ends func()), done func(error)) {
 	s.readers++
 	v, ok := s.buf.(device.Viewer)
 	if !ok || s.buf.Shape().HostBytes() > transport.PostSize {
-		q.pushBuffer(g, object, s, to, key, copied, done)
+		q.pushBuffer(g, object, s, to, key, begins(), done)
 		return
 	}
 	post := func(err error) bool {
@@ -206,26 +206,28 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 		data := v.View()
 		return data != nil && q.w.config.Exchange.Post(to, key, data)
 	}
-	through := func() {
-		q.read(s)
-		copied()
-		done(nil)
-	}
 	e := s.buf.Ready()
 	if e.Ready() && post(e.Wait(background)) {
-		through()
+		q.read(s)
+		done(nil)
 		return
 	}
+	copied := begins()
 	e.Then(func(err error) {
 		if post(err) {
-			q.soon(through)
+			copied()
+			q.soon(func() {
+				q.read(s)
+				done(nil)
+			})
 		} else {
 			q.pushBuffer(g, object, s, to, key, copied, done)
 		}
 	})
 }
 
-// pushBuffer is push by a copy that the driver makes. The shard is being read.
+// pushBuffer is push by a copy that the driver makes. The shard is being read; copied is
+// called when it has been, perhaps more than once.
 func (q *queue) pushBuffer(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
 	buf := s.buf
 	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
@@ -269,6 +271,9 @@ func (q *queue) begins() (ends func()) {
 	q.begun++
 	return sync.OnceFunc(func() { q.soon(func() { q.begun-- }) })
 }
+
+// uncounted is begins of what no other worker waits for.
+func uncounted() (ends func()) { return func() {} }
 
 // pinned is host memory that a driver may read and write.
 func pinned(size int64) transport.Block {

@@ -240,7 +240,7 @@ func (q *queue) transfer(p part) bool {
 			q.read(s)
 		default:
 			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
-			q.push(g, v.source, s, v.to.worker, key, q.begins(), func(err error) { q.sent(g, l, err) })
+			q.push(g, v.source, s, v.to.worker, key, q.begins, func(err error) { q.sent(g, l, err) })
 			q.read(s)
 		}
 	}
@@ -318,6 +318,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 		if !v.whole {
 			size = v.bytes()
 		}
+		var met atomic.Bool // the block has come, or Expect has returned
 		q.w.config.Exchange.Expect(v.from.worker, key, size, nil, func(b transport.Block, err error) {
 			if err == nil && v.whole {
 				a.mu.Lock()
@@ -332,8 +333,13 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 			if err != nil {
 				a.fail(err)
 			}
-			q.now(func() { q.got(g, t, l) })
+			if met.Swap(true) {
+				q.now(func() { q.got(g, t, l) })
+			}
 		})
+		if met.Swap(true) {
+			q.got(g, t, l)
+		}
 	}
 	if err := g.failure(); err != nil {
 		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
