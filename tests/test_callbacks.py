@@ -453,10 +453,58 @@ def test_nothing_enters_python_once_it_is_closed():
     assert "Python is exiting" in done.stdout
 
 
-def test_partitioned_debug_callback_is_an_error_not_a_crash(devices):
-    """It needs a partitioner inside the plugin, which PJRT plugins for the CPU do not offer."""
+def _whole(v):
+    jax.debug.callback(lambda w: None, v, partitioned=True)
+    return v
+
+
+def _printed(v):
+    jax.debug.print("{}", v, partitioned=True)
+    return v
+
+
+def _inspected(v):
+    jax.debug.inspect_array_sharding(v * 2, callback=lambda sharding: None)
+    return v
+
+
+PARTITIONED = r"partitioned=True .* cannot be had here.*Leave partitioned=True out.*jax\.shard_map"
+INSPECTED = r"inspect_array_sharding .* cannot be had here.*look at its \.sharding"
+
+
+@pytest.mark.parametrize(
+    ("function", "text"), [(_whole, PARTITIONED), (_printed, PARTITIONED), (_inspected, INSPECTED)]
+)
+def test_what_xlas_partitioner_would_ask_python_is_refused_with_what_to_do_instead(devices, function, text):
+    """It needs an extension of the plugin that PJRT plugins for the CPU do not have."""
     mesh = Mesh(np.asarray(devices), ("x",))
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("x")))
-    with pytest.raises(jax.errors.JaxRuntimeError):
-        jax.jit(lambda v: (jax.debug.callback(lambda w: None, v, partitioned=True), v)[1])(x).block_until_ready()
+    with pytest.raises(jax.errors.JaxRuntimeError, match=rf"(?s)UNIMPLEMENTED: .*{text}.*XLA says: .*\w"):
+        jax.jit(function)(x).block_until_ready()
     np.testing.assert_array_equal(pure(np.asarray, shape(3), jnp.ones(3)), np.ones(3))
+
+
+def test_what_those_errors_say_to_do_instead_works(devices):
+    mesh = Mesh(np.asarray(devices), ("x",))
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("x")))
+    seen, lock = [], threading.Lock()
+
+    def see(v):
+        with lock:
+            seen.append(np.asarray(v).tolist())
+
+    def each(v):
+        jax.debug.callback(see, v, partitioned=True)
+        return v
+
+    spec = PartitionSpec("x")
+    jax.jit(jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec))(x).block_until_ready()
+    jax.effects_barrier()
+    assert sorted(seen) == [[i] for i in range(8)]
+    seen.clear()
+    jax.jit(lambda v: (jax.debug.callback(see, v), v)[1])(x).block_until_ready()
+    jax.effects_barrier()
+    assert seen == [list(range(8))]
+    shardings = []
+    jax.debug.inspect_array_sharding(jax.jit(lambda v: v * 2)(x), callback=shardings.append)
+    assert shardings[0].is_equivalent_to(x.sharding, 1)

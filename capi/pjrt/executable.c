@@ -3,6 +3,7 @@
 
 #include "_cgo_export.h"
 #include "door.h"
+#include "ffi.h"
 
 // mentions reports whether a program's text or bytecode has this attribute;
 // names of attributes stand in the clear in both.
@@ -225,15 +226,17 @@ void pw_loaded_drop(PJRT_LoadedExecutable* e) {
 
 // ---- slots ----
 
-// unparsed gives a program that the plugin refuses without a code the code that
-// says whose fault it is.
-static PJRT_Error* unparsed(PJRT_Error* err) {
+// explained says more of a program that the plugin refuses: what it asked for that
+// nobody here can do, or, where the plugin gives no code, whose fault it is.
+static PJRT_Error* explained(PJRT_Error* err) {
   PJRT_Error_Code code;
   const char* message;
   size_t size;
   pw_error_read(err, &code, &message, &size);
-  if (code != PJRT_Error_Code_UNKNOWN) return err;
-  PJRT_Error* with = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
+  char* unpartitioned = pw_ffi_unpartitioned(message, size);
+  if (unpartitioned == NULL && code != PJRT_Error_Code_UNKNOWN) return err;
+  PJRT_Error* with = unpartitioned ? pw_error_take(PJRT_Error_Code_UNIMPLEMENTED, unpartitioned)
+                                   : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
   pw_error_free(err);
   return with;
 }
@@ -253,7 +256,7 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   pp_compiled(begin);
   free(program.code);
-  if (err) return unparsed(err);
+  if (err) return explained(err);
   return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
                        args->program->format, args->program->format_size, &args->executable);
 }

@@ -87,7 +87,11 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	}
 	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: ffi.Named(p.code)})
 	if err != nil {
-		if text := err.Error(); strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {
+		text := err.Error()
+		if said := ffi.Unpartitioned(text); said != "" {
+			return nil, status.New(status.Unimplemented, "%s", said)
+		}
+		if strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {
 			return nil, status.New(status.CodeOf(err), "%w; register the target here with jax.ffi.register_ffi_target, or start the workers with `pathways worker --import module`, a Python module that does", err)
 		}
 		return nil, err

@@ -123,7 +123,7 @@ def register() -> None:
 
 
 def _register_plugin(xla_bridge: Any) -> None:
-    from pathways import _ffi, _reshard  # here, since they import JAX and packages that come with it
+    from pathways import _ffi, _partition, _reshard  # here, since they import JAX and packages that come with it
 
     library = _native.load()
     _native.set_plugin_dirs(_package_dirs())
@@ -141,6 +141,7 @@ def _register_plugin(xla_bridge: Any) -> None:
     )
     _ffi.install(library)
     _reshard.install()
+    _partition.install()
     _native.set_locate(_not_users())
     _native.set_compiling(_tell_compiling)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
