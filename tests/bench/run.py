@@ -45,7 +45,6 @@ def main():
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder to write to (default out)"
     )
-    parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the demo out")
     said = parser.parse_args()
     wanted = [part for part in said.rows.split(",") if part]
 
@@ -62,7 +61,7 @@ def main():
     print(f"jax {out['jax']}, Python {out['python']}, {out['cores']} cores (load {out['load']:.1f})\n")
     drawings = []
     if said.only != "cluster":
-        out["embedded"] = embedded.run(said.quick, chosen, said.demo)
+        out["embedded"] = embedded.run(said.quick, chosen)
         drawings.append((embedded.draw, out["embedded"]["rows"]))
         print()
     if said.only != "embedded":

@@ -9,6 +9,7 @@ calls, …}. A row is set up at its first line. Timings are of the calls alone, 
 import gc
 import json
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -95,6 +96,25 @@ def sharded_step(asked):
             state[0], value = step(state[0], x, y)
             value.block_until_ready()
         return {"seconds": time.perf_counter() - start}
+
+    return measure
+
+
+def demo(asked):
+    """Turns of asked["steps"] steps of the demo's model, as the demo takes them; seconds are the median step's."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+    import train_transformer as model
+
+    args = model.parse([])
+    trainer = model.Trainer(args, model.read_library())
+
+    def measure(n):
+        seconds = 0
+        for _ in range(n):
+            trainer.seconds.clear()
+            trainer.run(asked["steps"])
+            seconds += statistics.median(trainer.seconds)
+        return {"seconds": seconds, "tokens": args.batch * args.context}
 
     return measure
 
@@ -306,7 +326,7 @@ def growth(asked):
 
 
 ROWS = {"tiny": tiny, "computation": computation, "step": sharded_step, "put": put, "fetch": fetch, "growth": growth}
-ROWS |= {"arrow": arrow, "stream": stream}
+ROWS |= {"arrow": arrow, "stream": stream, "demo": demo}
 
 
 def main():
