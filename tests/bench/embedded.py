@@ -114,7 +114,7 @@ def demo(quick):
     Each process gets its memory from the system in a way of its own, which makes it some percent faster or slower for
     all its life; so there are several of each door.
     """
-    processes, rounds = (1, 9) if quick else (4, 8)
+    processes, rounds = (1, 9) if quick else (3, 8)
     answers = {door: [] for door in DOORS}
     for _ in range(processes):
         with opened() as (workers, _):
