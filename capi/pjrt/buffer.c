@@ -277,7 +277,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   if (err) return pw_origin_error(err, b);
   err = pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
                  &args->dst_buffer);
-  if (err == NULL) pw_origin_pass(b, args->dst_buffer);
+  if (err == NULL) pw_origin_pass(b, pw_buffer_of(args->dst_buffer)->array);
   return err;
 }
 
@@ -293,7 +293,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToMemory(&a);
   if (err) return pw_origin_error(err, b);
   err = pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
-  if (err == NULL) pw_origin_pass(b, args->dst_buffer);
+  if (err == NULL) pw_origin_pass(b, pw_buffer_of(args->dst_buffer)->array);
   return err;
 }
 

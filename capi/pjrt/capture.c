@@ -55,6 +55,7 @@ static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char*
   b->shape = look->shape;
   atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
   b->array = pw_array_new(0, 0, 1);  // no store knows it
+  pw_origin_fails(b->array, code, message);
   b->promise = true;
   if (symbol) {
     b->symbol = malloc(sizeof *b->symbol);

@@ -25,6 +25,7 @@ struct pw_origin {
   _Atomic bool well;  // it has ended, and not failed
   int depth;
   char* at;  // its place in the user's program; NULL where it is no run, and only joins others
+  PJRT_Error* failed;  // of what was never made: the error it has instead
   PJRT_Event** events;  // one a device: its first result is there, or has failed
   size_t num_events;
   size_t num_parents;
@@ -53,6 +54,7 @@ void pw_origin_drop(pw_origin* o) {
   if (o == NULL || atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
   for (size_t i = 0; i < o->num_events; i++) pw_destroy_event(o->events[i]);
   for (size_t i = 0; i < o->num_parents; i++) pw_origin_drop(o->parents[i]);
+  if (o->failed) pw_error_free(o->failed);
   free(o->events);
   free(o->at);
   free(o);
@@ -75,9 +77,18 @@ void pw_origin_set(pw_array* a, pw_origin* o) {
   pw_origin_drop(old);
 }
 
+static PJRT_Error* same(PJRT_Error* err) {
+  PJRT_Error_Code code;
+  const char* text;
+  size_t size;
+  pw_error_read(err, &code, &text, &size);
+  return pw_error(code, "%.*s", (int)size, text);
+}
+
 // fault gives the error of a run that has failed, to be freed; NULL where it has not,
 // or not yet.
 static PJRT_Error* fault(pw_origin* o) {
+  if (o->failed) return same(o->failed);
   if (atomic_load_explicit(&o->well, memory_order_relaxed)) return NULL;
   bool ended = o->num_events > 0;
   for (size_t i = 0; i < o->num_events; i++) {
@@ -162,10 +173,19 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
   return o;
 }
 
-void pw_origin_pass(pw_buffer* from, PJRT_Buffer* to) {
+void pw_origin_pass(pw_buffer* from, pw_array* to) {
   pw_origin* o = of(from->array);
-  pw_buffer* b = o && !well(o) ? pw_buffer_of(to) : NULL;
-  if (b) pw_origin_set(b->array, o);
+  if (o && !well(o)) pw_origin_set(to, o);
+  pw_origin_drop(o);
+}
+
+void pw_origin_fails(pw_array* a, PJRT_Error_Code code, const char* message) {
+  pw_origin* o = calloc(1, sizeof *o);
+  PW_COUNT(origins, 1);
+  o->refs = 1;
+  o->at = strdup("");  // the message has it
+  o->failed = pw_error(code, "%s", message);
+  pw_origin_set(a, o);
   pw_origin_drop(o);
 }
 

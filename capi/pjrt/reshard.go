@@ -208,7 +208,7 @@ func (m *move) start(h, made *C.pw_held_array) error {
 		}
 		return err
 	}
-	C.pw_moved_begun(m.array, gang)
+	C.pw_moved_begun(m.array, h, gang)
 	if ready || bool(C.pw_moving_armed(m.c)) {
 		go m.run()
 	}

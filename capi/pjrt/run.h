@@ -39,7 +39,8 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
                          pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n);
 void pw_origin_drop(pw_origin* origin);
 void pw_origin_set(pw_array* array, pw_origin* origin);
-void pw_origin_pass(pw_buffer* from, PJRT_Buffer* to);  // to is a copy of from
+void pw_origin_pass(pw_buffer* from, pw_array* to);  // to is made of from
+void pw_origin_fails(pw_array* array, PJRT_Error_Code code, const char* message);  // it was never made
 // An event that is handed out: its error will be the origin's.
 void pw_origin_track(PJRT_Event* event, pw_origin* origin);
 void pw_origin_event(PJRT_Event* event, pw_buffer* buffer);

@@ -32,12 +32,14 @@ static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, si
   PJRT_Error_Code code;
   const char* text;
   size_t size;
-  if (n->kind != PP_EXECUTE && *n->location) {  // Execute says so itself
+  pw_error_read(err, &code, &text, &size);
+  static const char kNamed[] = ", called at ";  // this node, or the one whose error it has
+  if (*n->location && memmem(text, size, kNamed, sizeof kNamed - 1) == NULL) {
     char at[PW_LOCATION + 64];
     snprintf(at, sizeof at, " [%s, called at %.400s]", n->name, n->location);
     err = pw_error_context(err, at);
+    pw_error_read(err, &code, &text, &size);
   }
-  pw_error_read(err, &code, &text, &size);
   char* message = strndup(text, size);
   pw_error_free(err);
   err = NULL;
