@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pprint
 import random
 import threading
 
@@ -322,69 +321,6 @@ def test_methods():
     two, three = Model(2), Model(3)
     assert two(1.0) == 2 and three(1.0) == 3 and two(5.0) == 10
     Model.__call__._captured.clear()
-
-
-def reads(x):
-    return float(x.sum()) + 1  # reads
-
-
-def branches(x):
-    return x if x.sum() > 0 else -x  # branches
-
-
-def prints(x):
-    print(x)  # prints
-    return x
-
-
-def waits(x):
-    return x.block_until_ready()  # waits
-
-
-def to_numpy(x):
-    return np.asarray(x) + 1  # numpy
-
-
-def item(x):
-    return x[0].item()  # item
-
-
-def saves(x):
-    np.save(os.devnull, x)  # saves, in a function of NumPy
-    return x
-
-
-def prints_nicely(x):
-    pprint.pprint([x])  # prints, in a function of Python's own library
-    return x
-
-
-def closes_over(x):
-    y = x + 1
-    return jax.jit(lambda z: z + y)(x)  # closes over
-
-
-@pytest.mark.parametrize("function", [reads, branches, prints, waits, to_numpy, item, saves, prints_nicely])
-def test_reading_inside_names_the_line(function):
-    import inspect
-
-    lines, start = inspect.getsourcelines(function)
-    line = start + next(i for i, text in enumerate(lines) if "#" in text)
-    for _ in range(2):
-        with pytest.raises(pathways.PathwaysError, match=f"test_program.py:{line} ") as error:
-            pathways.program(function)(jnp.arange(3.0))
-        assert error.value.code == "FAILED_PRECONDITION"
-    # Nothing is left of the capture.
-    assert (jnp.arange(3.0) + 1).tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_jitted_function_that_closes_over_a_value():
-    f = pathways.program(closes_over)
-    try:
-        assert f(1.0) == 3  # where JAX gives it to the computation as an argument
-    except pathways.PathwaysError as error:  # where it becomes a part of the computation
-        assert error.code == "FAILED_PRECONDITION" and "test_program.py" in error.message
-    del f
 
 
 def test_errors_of_the_function_are_its_own():

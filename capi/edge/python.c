@@ -94,13 +94,14 @@ void pw_python_drop(void* exception) {
   python.release(state);
 }
 
-// Files that are not the user's program, by how their names begin: one string after
-// another, and an empty one. Set once, and never freed, since a thread may read it.
+// Files that are not the user's program, by how their names begin, but for packages
+// that are installed there: one string after another, and an empty one. Set once, and
+// never freed, since a thread may read it.
 static const char* _Atomic others;
 
 static bool of_others(const char* file) {
   for (const char* o = atomic_load(&others); *o; o += strlen(o) + 1)
-    if (strncmp(file, o, strlen(o)) == 0) return true;
+    if (strncmp(file, o, strlen(o)) == 0 && strstr(file + strlen(o), "-packages/") == NULL) return true;
   return false;
 }
 

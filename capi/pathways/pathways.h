@@ -140,7 +140,8 @@ void pathways_slice_release(pathways_slice_name slice);
 // From begin to end, what the thread has a PJRT client run and move is not done but
 // recorded: each computation, copy and reshard becomes a node, and its results are
 // buffers without contents. Arrays that exist otherwise are kept as constants.
-// Reading an array without contents is FAILED_PRECONDITION, then and later.
+// Reading an array without contents is FAILED_PRECONDITION, then and later, and a
+// capture in which one was read gives no program.
 
 // Begins a capture on this thread. FAILED_PRECONDITION where one has begun.
 char* pathways_capture_begin(void);
@@ -156,6 +157,10 @@ char* pathways_capture_inputs(size_t n, const uint8_t* donated);
 // contents that the program neither made nor was given. With an error the capture
 // goes on.
 char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* results, uint64_t* program);
+
+// The line that first read an array without contents, or asked whether it is ready, in
+// the thread's capture; empty where it is not known, NULL where none did.
+char* pathways_capture_read(void);
 
 // Ends the thread's capture, if there is one, without a program.
 void pathways_capture_drop(void);

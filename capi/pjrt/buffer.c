@@ -155,6 +155,7 @@ PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
     return NULL;
   }
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
+  pp_reads(b->symbol);
   PW_ARGS(PJRT_Buffer_ReadyEvent_Args, a);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&a);
@@ -212,6 +213,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
 
 PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
+  pp_reads(b->symbol);
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
   if (err) return err;
@@ -231,6 +233,7 @@ PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseEx
 
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
+  pp_reads(b->symbol);
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer", false);
   if (err) return err;
@@ -243,6 +246,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
+  pp_reads(b->symbol);
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
   if (err) return err;
@@ -256,6 +260,7 @@ PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDevic
 PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   if (pw_forked) return pw_forked_error();
   LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  pp_reads(b->symbol);
   if (args->dst) PW_COUNT(fetches, 1);
   PW_COPY(PJRT_Buffer_ToHostBuffer_Args, a, args);
   a.src = b->under;

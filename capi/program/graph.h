@@ -82,6 +82,7 @@ char* pp_text(const pp_program* program);  // JSON, malloc'd
 // Of the calling thread's capture; for pathways.h.
 char* pp_announce(size_t n, const uint8_t* donated);
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out);
+char* pp_read_at(void);
 
 // The plans of held.go.
 extern char* pwGoPlanHold(uint64_t plan, size_t* shards, size_t* dims);

@@ -28,6 +28,8 @@ SHOWN char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* resu
   return refusal;
 }
 
+SHOWN char* pathways_capture_read(void) { return pw_forked ? NULL : pp_read_at(); }
+
 SHOWN void pathways_capture_drop(void) {
   if (!pw_forked) pp_leave();
 }

@@ -89,6 +89,13 @@ extern __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec"
 PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
 PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out);
 bool pp_is_symbol(const pp_door* door, PJRT_Buffer* buffer);
+// pp_reads is for whatever waits for or reads a buffer. Where that has a symbol,
+// pathways_capture_end gives no program, also where the caller has passed over the
+// error: pp_read notes the line.
+void pp_read(void);
+static inline void pp_reads(const pp_symbol* symbol) {
+  if (pp_capturing && symbol) pp_read();
+}
 // pp_export holds arrays of which some are symbols. pp_input says whether the import
 // that the thread makes is to give inputs of its capture, which pp_inputs makes.
 bool pp_any_symbol(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);

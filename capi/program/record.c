@@ -12,6 +12,8 @@ struct pp_capture {
   size_t announced;     // inputs that the next import gives
   bool* donated;
   int64_t begin;
+  bool read;            // something without contents was
+  char line[PW_LOCATION];  // that did so first
 };
 
 __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
@@ -60,6 +62,12 @@ static pp_program* leave(void) {
   free(c->donated);
   free(c);
   return p;
+}
+
+void pp_read(void) {
+  pp_capture* c = pp_capturing;
+  if (!c->read) pw_location(NULL, c->line, sizeof c->line);
+  c->read = true;
 }
 
 // joins has a capture know whose calls it records.
@@ -472,6 +480,7 @@ static void live_until(pp_program* p) {
 static char* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
   pp_capture* c = pp_capturing;
   pp_program* p = c->program;
+  if (c->read) return pp_refusal(pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing));
   p->outputs = calloc(n + 1, sizeof *p->outputs);
   for (size_t i = 0; i < n; i++) {
     pw_held* held = pw_held_find(arrays[i]);
@@ -559,6 +568,8 @@ char* pp_announce(size_t n, const uint8_t* donated) {
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
   return pp_capturing ? end(arrays, n, results, out) : refuse("FAILED_PRECONDITION: this thread captures no program");
 }
+
+char* pp_read_at(void) { return pp_capturing && pp_capturing->read ? strdup(pp_capturing->line) : NULL; }
 
 void pp_leave(void) {
   if (pp_capturing) pp_program_drop(leave());

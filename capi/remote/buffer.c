@@ -121,6 +121,7 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
 PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   if (pw_forked) return pw_forked_error();
   LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  pp_reads(b->symbol);
   PJRT_Error* none = pr_unmade(b);
   if (none) return none;
   size_t n = b->shape->num_dims, element = pr_element_size(b->shape->type);
@@ -279,12 +280,13 @@ PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
 
 PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
+  pp_reads(b->symbol);
   args->event = (PJRT_Event*)pr_future_hold(b->object->made);
   return NULL;
 }
 
 PJRT_Error* pr_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
-  (void)b;
+  pp_reads(b->symbol);
   return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_UnsafePointer: the array is in the memory of another process; read it with numpy.asarray()");
 }

@@ -148,6 +148,7 @@ static PJRT_Error* elsewhere(const char* slot) {
 // jaxlib has let go of Python's GIL here.
 static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** data) {
   if (pw_forked) return pw_forked_error();
+  pp_reads(b->symbol);
   PJRT_Error* none = pr_unmade(b);
   if (none) return none;
   send_for(b);
@@ -179,8 +180,8 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
 
 PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   ANY(b, args->buffer, "PJRT_Buffer_IsOnCpu");
-  args->is_on_cpu = false;
-  if (pw_forked || pr_host_bytes(b->shape) <= kCopied) return NULL;
+  args->is_on_cpu = b->symbol != NULL;  // whoever reads it asks for its address next, and is told what is wrong
+  if (b->symbol || pw_forked || pr_host_bytes(b->shape) <= kCopied) return NULL;
   send_for(b);
   pthread_mutex_lock(&mu);
   pr_view* v = b->view;

@@ -181,7 +181,7 @@ def _not_users() -> tuple[str, ...]:
     import jaxlib
     import numpy
 
-    files = (__file__, jax.__file__, jaxlib.__file__, numpy.__file__)
+    files = (__file__, jax.__file__, jaxlib.__file__, numpy.__file__, os.__file__)
     return (*(str(Path(file).parent) + os.sep for file in files), "<frozen")
 
 

@@ -136,8 +136,8 @@ def stats() -> dict[str, Any]:
 
 
 def set_locate(others: Iterable[str] | None) -> None:
-    """Says that errors name the calling thread's innermost line whose file does not begin with one of these; None, that
-    they name no line."""
+    """Says that errors name the calling thread's innermost line whose file does not begin with one of these, or is of
+    a package that is installed there; None, that they name no line."""
     load().pathways_locate_python(None if others is None else os.fsencode("\n".join(others)))
 
 

@@ -24,10 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _backend, _graph, _native, _reshard
+from pathways import _graph, _native, _reshard
 from pathways._errors import PathwaysError
 
-NOTHING = "this array stands for a result inside of a program"  # the library's words for what has no contents
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 AGAIN = 8  # captures in one call, each of which was of no use before it was played
@@ -56,6 +55,7 @@ def _library() -> ctypes.CDLL:
         ("pathways_capture_begin", text, []),
         ("pathways_capture_inputs", text, [size, ctypes.c_char_p]),
         ("pathways_capture_end", text, [numbers, size, ctypes.POINTER(ctypes.c_int32), numbers]),
+        ("pathways_capture_read", text, []),
         ("pathways_capture_drop", None, []),
         ("pathways_program_run", text, [number, numbers, size, numbers, size]),
         ("pathways_program_describe", text, [number]),
@@ -294,9 +294,15 @@ def _capture(
         leaves, structure = jax.tree.flatten(call(symbols))
         return _finish(library, takes, leaves, structure, symbols)
     except Exception as error:
-        if NOTHING in str(error):
-            raise _read(name, error) from error
-        raise
+        line = _native._text(library, library.pathways_capture_read())
+        if line is None:
+            raise
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            f"{line or 'a line of it'} reads, prints or branches on an array in the program {name}, where it stands "
+            "for a result and has no contents; return it and read it outside, compute what depends on it in a jitted "
+            "function (jax.lax.cond, jnp.where), or make the argument static",
+        ) from error
     finally:
         _local.capturing = False
         if not refusal:
@@ -345,27 +351,6 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
             captured.gives.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
             captured.num_results += len(made)
     return captured
-
-
-def _of_python(file: str) -> bool:
-    """Whether a file is of Python's own library, which prints for others."""
-    return file.startswith(os.path.dirname(os.__file__) + os.sep) and "-packages" + os.sep not in file
-
-
-def _read(name: str, error: Exception) -> PathwaysError:
-    """The error of a line that wants the contents of an array which has none."""
-    trace, line = error.__traceback__, "a line of it"
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_backend._not_users()) and not _of_python(file):
-            line = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return PathwaysError(
-        "FAILED_PRECONDITION",
-        f"{line} reads, prints or branches on an array in the program {name}, where it stands for a result "
-        "and has no contents; return it and read it outside, compute what depends on it in a jitted function "
-        "(jax.lax.cond, jnp.where), or make the argument static",
-    )
 
 
 class Lowered:
