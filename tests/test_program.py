@@ -602,6 +602,11 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
         here(jax.ShapeDtypeStruct((3,), jnp.float32))
     cost = g.cost()
     assert cost.captures == 1 and cost.capture > 0 and 0 <= cost.compile <= cost.capture
+    # A reshard moves bytes, also on the devices where the array is.
+    rows, columns = (NamedSharding(mesh(devices, 4), spec) for spec in (P("a"), P(None, "a")))
+    here = pathways.program(lambda x: jnp.sin(pathways.reshard(x, columns)))
+    picture = ElementTree.fromstring(here.lower(jax.device_put(np.ones((8, 64), np.float32), rows))._repr_svg_())
+    assert [t.text for t in picture.iter("{http://www.w3.org/2000/svg}text") if t.get("class") == "bytes"] == ["2 KiB"]
     # As many nodes for eight shards as for one.
     double = pathways.program(lambda x: jnp.sin(x * 2) + 1)
     one, eight = (

@@ -122,7 +122,8 @@ def as_svg(name: str, graph: dict[str, Any]) -> str:
         top += height + 26
     for a, b, size in arrows:
         x, y, u, v = a.x + BOX[0], a.y + BOX[1] / 2, b.x, b.y + BOX[1] / 2
-        moves = set(a.devices) != set(b.devices)
+        # A reshard moves bytes also where the devices stay, and a copy between memories.
+        moves = set(a.devices) != set(b.devices) or b.kind in ("copy", "reshard")
         kind = "transfer" if moves else "edge"
         out.append(
             f'<path class="{kind}" d="M{x},{y} C{x + 34},{y} {u - 34},{v} {u - 3},{v}" marker-end="url(#to-{kind})"/>'
