@@ -309,6 +309,38 @@ def test_programs_in_programs_and_in_jit():
     assert jax.vmap(outer)(x).tolist() == [0.0, 7.0, 14.0]
 
 
+def test_a_program_in_a_program_takes_over_what_it_donates():
+    outside, seen = jnp.arange(3.0), []
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    inner = pathways.program(lambda x, k: add(x["x"]) * k, static_argnames="k", donate_argnums=0)
+    same_again = pathways.program(lambda x: x, donate_argnames="x")
+
+    @pathways.program
+    def outer(x):
+        y, key = x * 2, jax.random.key(1)
+        r = inner({"x": y}, k=3), inner({"x": x}, k=4), inner({"x": outside}, k=5), same_again(key)
+        seen.append((y.is_deleted(), x.is_deleted(), key.is_deleted(), outside.is_deleted()))
+        return r
+
+    x = jnp.arange(3.0)
+    for _ in range(2):
+        r = outer(x)
+        assert not x.is_deleted() and [a.tolist() for a in r[:3]] == [
+            [3.0, 9.0, 15.0],
+            [4.0, 8.0, 12.0],
+            [5.0, 10.0, 15.0],
+        ]
+    assert seen == [(True, True, False, False)]
+
+    @pathways.program
+    def again(x):
+        y = x * 2
+        return inner({"x": y}, k=3) + y
+
+    with pytest.raises(RuntimeError, match="deleted"):
+        again(x)
+
+
 def test_methods():
     class Model:
         def __init__(self, k):

@@ -158,6 +158,10 @@ char* pathways_capture_inputs(size_t n, const uint8_t* donated);
 // goes on.
 char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* results, uint64_t* program);
 
+// Whether a held array is one without contents: an input or a result of what was
+// recorded.
+int32_t pathways_capture_made(uint64_t array);
+
 // The line that first read an array without contents, or asked whether it is ready, in
 // the thread's capture; empty where it is not known, NULL where none did.
 char* pathways_capture_read(void);

@@ -28,6 +28,13 @@ SHOWN char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* resu
   return refusal;
 }
 
+SHOWN int32_t pathways_capture_made(uint64_t array) {
+  pw_held* held = pw_forked ? NULL : pw_held_find(array);
+  bool made = held && pp_symbolic(held);
+  if (held) pw_held_drop(held);
+  return made;
+}
+
 SHOWN char* pathways_capture_read(void) { return pw_forked ? NULL : pp_read_at(); }
 
 SHOWN void pathways_capture_drop(void) {

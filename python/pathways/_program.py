@@ -55,6 +55,7 @@ def _library() -> ctypes.CDLL:
         ("pathways_capture_begin", text, []),
         ("pathways_capture_inputs", text, [size, ctypes.c_char_p]),
         ("pathways_capture_end", text, [numbers, size, ctypes.POINTER(ctypes.c_int32), numbers]),
+        ("pathways_capture_made", ctypes.c_int32, [number]),
         ("pathways_capture_read", text, []),
         ("pathways_capture_drop", None, []),
         ("pathways_program_run", text, [number, numbers, size, numbers, size]),
@@ -158,6 +159,28 @@ def _default_layout(x: jax.Array) -> jax.Array:
 
     order = tuple(range(x.ndim))
     return jax.device_put(x, Format(Layout(order), x.sharding))
+
+
+def _is_inside(x: Any) -> bool:
+    """Whether a leaf stands for a result of the program that the thread captures."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or x.is_deleted():
+        return False
+    x = _leaf(x)
+    library, number = _library(), (ctypes.c_uint64 * 1)()
+    try:
+        _leave(_export((_of(x),)), [x], number)
+        return library.pathways_capture_made(number[0]) != 0
+    finally:
+        library.pathways_release(number, 1)
+
+
+def _give_up(leaves: list[Any], donated: list[bool], result: Any) -> None:
+    """Deletes what a program has taken over, but for what it gave back."""
+    if any(donated):
+        kept = {id(x) for x in jax.tree.leaves(result)}
+        for x, gone in zip(leaves, donated, strict=True):
+            if gone and isinstance(x, jax.Array) and id(x) not in kept:
+                x.delete()
 
 
 @functools.lru_cache(CACHED)
@@ -536,7 +559,11 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
-            return self._function(*args, **kwargs)
+            leaves, _, donated, _ = self._split(args, kwargs)
+            result = self._function(*args, **kwargs)
+            # Arrays of outside are constants of the program around this one, which keeps them.
+            _give_up(leaves, [gone and _is_inside(x) for x, gone in zip(leaves, donated, strict=True)], result)
+            return result
         refused = 0
         while True:
             found = self._get(args, kwargs)
@@ -558,11 +585,7 @@ class Program:
                     ) from error
                 continue
             break
-        if any(donated):
-            kept = {id(x) for x in jax.tree.leaves(result)}
-            for x, gone in zip(leaves, donated, strict=True):
-                if gone and isinstance(x, jax.Array) and id(x) not in kept:
-                    x.delete()
+        _give_up(leaves, donated, result)
         return result
 
 
