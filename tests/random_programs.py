@@ -2,7 +2,7 @@
 
 `draw(seed)` decides everything, and gives steps as data. `Program(steps, reshard)` makes jitted functions of them;
 called with the arrays of `inputs()`, it gives all arrays that are left at the end. Its bits are to be the same through
-every door, at once or captured. `save(path, seeds)` runs programs with nothing but JAX.
+every door, at once or captured, on any devices. `save(path, seeds)` runs programs with nothing but JAX.
 """
 
 import random
@@ -28,11 +28,11 @@ class Place:
     mesh: tuple[int, ...]
     spec: tuple[tuple[str, ...], ...] = ()
 
-    def grid(self):
-        return Mesh(np.array(jax.devices())[list(self.devices)].reshape(self.mesh), tuple("ab"[: len(self.mesh)]))
+    def grid(self, devices):
+        return Mesh(np.array(devices)[list(self.devices)].reshape(self.mesh), tuple("ab"[: len(self.mesh)]))
 
-    def sharding(self):
-        return NamedSharding(self.grid(), P(*self.spec))
+    def sharding(self, devices):
+        return NamedSharding(self.grid(devices), P(*self.spec))
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class Steps:
     seed: int
     inputs: list[tuple[tuple[int, ...], str, Place]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    given: tuple[int, ...] = ()  # inputs that the program takes over
+    inner: tuple[int, int] = (0, 0)  # the steps, from and to, that are a program in the program
+    slices: tuple[int, ...] = ()  # sizes of those that the devices are granted in
 
 
 # --- the functions; all are bounded, so that no array grows into infinities ---
@@ -145,13 +148,15 @@ def draw(seed: int, length: int = 8) -> Steps:
         place = spec(window(), 2)
         out.inputs.append((shape, r.choice(DTYPES), place))
         live[next(numbers)] = out.inputs[-1]
+    out.given = tuple(i for i in live if r.random() < 0.5)
+    made.update(out.given)
     for _ in range(length):
         first = r.choice(list(live))
         shape, dtype, place = live[first]
         if r.random() < 0.5:
             place = window()
             first = moved(first, place)
-        known = functions(Place((0,), (1,)).grid())
+        known = functions(Place((0,), (1,)).grid(jax.devices()))
         name = r.choice([name for name in known if len(shape) == 2 or name in FLAT])
         arguments = [first]
         if known[name][0] == 2:
@@ -170,24 +175,27 @@ def draw(seed: int, length: int = 8) -> Steps:
         for number, result in zip(new, results, strict=True):
             live[number] = result.shape, result.dtype.name, place
             made.add(number)
+    out.inner = tuple(sorted(r.sample(range(len(out.steps) + 1), 2)))
+    out.slices = r.choice(((8,), (4, 4), (3, 5), (1, 2, 5), (2, 2, 2, 2)))
     return out
 
 
 class Program:
     """A program's computations, jitted once: calling it runs them, one call after the other."""
 
-    def __init__(self, steps: Steps, reshard):
-        self.steps, self.reshard = steps, reshard
+    def __init__(self, steps: Steps, reshard, devices=None):
+        self.steps, self.reshard, self.devices = steps, reshard, devices or jax.devices()
         self.calls = []
         for step in steps.steps:
             if step.name == "reshard":
-                self.calls.append((step, step.place.sharding()))
+                self.calls.append((step, step.place.sharding(self.devices)))
                 continue
-            _, function = functions(step.place.grid())[step.name]
+            _, function = functions(step.place.grid(self.devices))[step.name]
             more = {"donate_argnums": 0} if step.donated else {}
             if step.pin:
                 rest = (None,) * (len(step.results) - 1)
-                more["out_shardings"] = (step.place.sharding(), *rest) if rest else step.place.sharding()
+                pinned = step.place.sharding(self.devices)
+                more["out_shardings"] = (pinned, *rest) if rest else pinned
             self.calls.append((step, jax.jit(named(step.name, function), **more)))
 
     def inputs(self):
@@ -197,21 +205,29 @@ class Program:
                 r.integers(-99, 99, shape).astype(dtype)
                 if dtype == "int32"
                 else jnp.asarray(r.normal(size=shape), dtype),
-                place.sharding(),
+                place.sharding(self.devices),
             )
             for shape, dtype, place in self.steps.inputs
         ]
 
-    def __call__(self, *inputs):
-        arrays = dict(enumerate(inputs))
-        for step, call in self.calls:
+    def __call__(self, *inputs, inner=None):
+        first, last = self.steps.inner
+        arrays = self.run(dict(enumerate(inputs)), 0, first)
+        arrays = (inner or self.run)(arrays, first, last)
+        arrays = self.run(arrays, last, len(self.calls))
+        return [arrays[n] for n in sorted(arrays)]
+
+    def run(self, arrays, first, last):
+        """Does some of the steps: of arrays by number, it gives those that are left and the new ones."""
+        arrays = dict(arrays)
+        for step, call in self.calls[first:last]:
             arguments = [arrays[n] for n in step.arguments]
             if step.donated:
                 del arrays[step.arguments[0]]
             results = self.reshard(*arguments, call) if step.name == "reshard" else call(*arguments)
             arrays.update(zip(step.results, jax.tree.leaves(results), strict=True))
             del arguments, results
-        return [arrays[n] for n in sorted(arrays)]
+        return arrays
 
 
 def named(name, function):

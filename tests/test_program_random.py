@@ -1,4 +1,4 @@
-"""Random graphs of computations on random devices give the bits of the same plugin under stock JAX, captured or not.
+"""Random graphs of computations on random slices give the bits of the same plugin under stock JAX, captured or not.
 
 PATHWAYS_SEED=n tries the graphs of the seeds from n on.
 """
@@ -58,18 +58,33 @@ def same(seed, ours, theirs):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_bits_of_stock_jax(seed, stock):
-    program = random_programs.Program(random_programs.draw(seed), pathways.reshard)
-    results = [random_programs.bits(program(*program.inputs())) for _ in range(2)]
-    same(seed, results[0], results[1])
-    captured = pathways.program(lambda *inputs: program(*inputs))
-    for _ in range(2):
-        same(seed, results[0], random_programs.bits(captured(*program.inputs())))
+    steps = random_programs.draw(seed)
+    print(f"PATHWAYS_SEED={seed}: {steps}")
+    with pathways.make_virtual_device_set() as slices:
+        for n in steps.slices:
+            slices.add_slice(devices=n)
+        program = random_programs.Program(steps, pathways.reshard, slices.devices)
+        results = [random_programs.bits(program(*program.inputs())) for _ in range(2)]
+        same(seed, results[0], results[1])
+        inner = pathways.program(program.run, static_argnums=(1, 2), donate_argnums=0)
+        kept = pathways.program(lambda *inputs: program(*inputs))
+        taken = pathways.program(lambda *inputs: program(*inputs, inner=inner), donate_argnums=steps.given)
+        for captured, given in ((kept, ()), (taken, steps.given)) * 2:
+            inputs = program.inputs()
+            arrays = captured(*inputs)
+            same(seed, results[0], random_programs.bits(arrays))
+            left = [i not in given or any(x is y for y in arrays) for i, x in enumerate(inputs)]
+            assert [not x.is_deleted() for x in inputs] == left
     same(seed, results[0], stock(seed))
 
 
 def test_the_programs_are_of_all_kinds():
     """What is drawn has all that there is to try."""
-    steps = [step for seed in range(20) for step in random_programs.draw(seed).steps]
+    drawn = [random_programs.draw(seed) for seed in range(20)]
+    assert any(step.donated and step.arguments[0] in program.given for program in drawn for step in program.steps)
+    assert max(last - first for first, last in (program.inner for program in drawn)) > 4
+    assert {len(program.slices) for program in drawn} == {1, 2, 3, 4}
+    steps = [step for program in drawn for step in program.steps]
     assert {step.name for step in steps} >= {"reshard", "several", "all_reduce", "permute", "gather", "gram", "outer"}
     assert any(step.donated for step in steps) and {step.pin for step in steps} == {True, False}
     assert {len(step.place.devices) for step in steps} == {1, 2, 3, 4, 8}
