@@ -99,7 +99,8 @@ class Slice:
 
         Devices of lost workers are replaced, and others where fewer slices have the new one. Those that stay keep
         their place in `devices`, unless the slice was made with a topology. Arrays stay where they are, or are lost
-        with their worker. Programs that were captured on what was replaced are captured again at their next call.
+        with their worker. Programs that were captured on what was replaced are captured again at their next call; a
+        mesh, a sharding or a `pmap` that was made of the old devices outside of them still names those.
 
         Returns:
           what changed: the devices that the slice had before, each with the one in its place. Empty where nothing
