@@ -126,6 +126,11 @@ def test_trees_constants_and_results_that_are_arguments(devices):
         assert r["state"]["x"] is state["x"] and r["state"]["y"][0] is state["y"][0] and r["state"]["y"][1] == 2.0
         assert r["same"] is weights and r["none"] is None and r["number"] == 3 and r["text"] == "t"
         assert r["twice"][0].tolist() == [2.0] * 4
+    # Lists are trees, and the function's own.
+    total = pathways.program(lambda xs: (xs.append(xs[0] * xs[1]), xs)[1])
+    xs = [2.0, np.arange(3, dtype=np.float32)]
+    for _ in range(2):
+        assert [np.asarray(x).tolist() for x in total(xs)] == [2.0, [0.0, 1.0, 2.0], [0.0, 2.0, 4.0]] and len(xs) == 2
     # The constant is kept, whatever becomes of it outside.
     g = pathways.program(lambda x: x + weights)
     want = g(1.0).tolist()
