@@ -302,7 +302,9 @@ def test_error_of_the_source_reaches_what_reads_it(devices):
     # It finds out that there is no room when its argument has come, long after the call.
     broken = jax.jit(lambda v: (v[:8, :8] * 2, jnp.zeros((1 << 44,)) + v[0, 0]), out_shardings=(two, two))
     x = pathways.reshard(slow(put((512, 512), four)), two)
+    double = jax.jit(lambda v: v * 2)
     bad, huge = broken(x)
+    early = double(pathways.reshard(bad, NamedSharding(four.mesh, P(None, "a"))))
     del huge
     with pytest.raises(RuntimeError, match="Out of memory") as caught:
         bad.block_until_ready()
@@ -318,8 +320,9 @@ def test_error_of_the_source_reaches_what_reads_it(devices):
                 out.block_until_ready()
             with pytest.raises(RuntimeError, match=why):
                 np.asarray(out)
-        with pytest.raises(RuntimeError, match=why):
-            pathways.reshard(out, NamedSharding(mesh(devices, 8), P("a"))).block_until_ready()
+        for later in (pathways.reshard(out, NamedSharding(mesh(devices, 8), P("a"))), double(out), early):
+            with pytest.raises(RuntimeError, match=why):
+                later.block_until_ready()
     moved(x, four)
 
 

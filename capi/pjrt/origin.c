@@ -2,8 +2,8 @@
 // array what went wrong, but not whose call it was, and whatever reads a failed array
 // is told INTERNAL, whatever the code was. So arrays that work under way may yet fail
 // to make remember their origin: the run, with its place in the user's program and
-// with events that keep its error. An error on its way to the caller is exchanged for
-// that of the origin.
+// with events that keep its error; or, of an array that was never made, the error
+// alone. An error on its way to the caller is exchanged for that of the origin.
 //
 // Runs that cannot fail while they run, and whatever has ended well, have none: they
 // cost one load an argument.
