@@ -27,11 +27,12 @@
 //
 // One goroutine reads the connection, one a device owns the device's shards; no
 // lock is taken between a dispatched run and the driver, but for a moment where the
-// run has collectives with other workers. A lone run that was quick before is begun by
-// the reader in the place of a device's goroutine that sleeps: waking it would take
-// longer than the run. While the driver waits in those, another
-// goroutine takes what the device's queue is told, and begins nothing. Exported methods may be
-// called from any goroutine. Cluster assembly and command lines import it.
+// run has collectives with other workers. What is quick is begun in the place of a
+// device's goroutine that sleeps, by whoever reads that it is to be begun or reads a
+// block that it waited for: waking a goroutine would take longer. While the driver waits
+// in collectives, another goroutine takes what the device's queue is told, and begins
+// nothing. Exported methods may be called from any goroutine. Cluster assembly and
+// command lines import it.
 package worker
 
 import (
