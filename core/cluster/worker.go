@@ -143,7 +143,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	}
 	let.Store(welcome)
 	exchange, err := bulk.New(bulk.Config{
-		Self: welcome.Process, Host: hello.Host, Options: o, Listeners: listeners, Log: c.Log,
+		Self: welcome.Process, Host: hello.Host, Options: o, Listeners: listeners, Log: c.Log, Here: true,
 		Hello: &wire.Hello{Name: c.Name, Cluster: welcome.Cluster, Proof: wire.Prove(welcome.Proof, welcome.Process)},
 	})
 	if err != nil {

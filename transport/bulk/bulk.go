@@ -86,7 +86,11 @@ type Config struct {
 	Streams   int           // TCP connections of a link for long blocks; 4
 	Chunk     int           // bytes of a piece on a stream; 512 KiB
 	DialTime  time.Duration // how long a peer is tried to be reached; 10 s
-	Log       *slog.Logger  // of links that were refused or lost; none
+	// Here has Expect make the callback itself where the block has come, and others
+	// that are due: for who holds no lock then that a callback may want. It saves a
+	// goroutine.
+	Here bool
+	Log  *slog.Logger // of links that were refused or lost; none
 }
 
 var copied atomic.Int64
@@ -211,7 +215,7 @@ func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byt
 	case err != nil:
 		x.calls.Do(func() { arrived(transport.Block{}, err) })
 	case found:
-		here := x.calls.Take()
+		here := x.config.Here && x.calls.Take()
 		t.expect(e)
 		if here {
 			x.calls.Run()
