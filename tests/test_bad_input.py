@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import textwrap
 from pathlib import Path
 
 import fresh
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pathways
 import pytest
+from conftest import ADDRESS
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from waiting import comes
@@ -354,21 +354,57 @@ def test_a_callback_with_the_wrong_shape_is_named():
         np.asarray(f(jnp.ones(4)))
 
 
-def test_an_error_names_the_line_of_the_user():
-    code = textwrap.dedent("""
-        import jax, jax.numpy as jnp
+# What fails, the line that dispatches it and the lines that wait for it: in three different places.
+FAILING = """\
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-        def overflowing_step(x):
-            return jnp.full((1 << 43,), x)
+mesh = Mesh(np.array(jax.devices()), ("x",))
+rows = NamedSharding(mesh, P("x"))
 
-        step = jax.jit(overflowing_step)
-        try:
-            step(jnp.float32(1)).block_until_ready()
-        except Exception as error:
-            print(error)
-        """)
-    said = fresh.run(code).stdout
-    assert "RESOURCE_EXHAUSTED" in said and "overflowing_step" in said
+def draw(shard):
+    raise ValueError("the well is dry")
+
+@jax.jit
+def overflowing_step(x):
+    return jnp.full((1 << 43,), x)
+
+@jax.jit
+def overflowing_gang(x):
+    return jax.lax.with_sharding_constraint(jnp.full((8, 1 << 43), x.sum()), rows)
+
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+def raising_gang(x):
+    return jax.pure_callback(draw, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+one, all_ = jnp.float32(1), jax.device_put(np.ones(8, np.float32), rows)
+said = {}
+for name, step in {
+    "overflowing_step": lambda: overflowing_step(one),  # dispatches overflowing_step
+    "overflowing_gang": lambda: overflowing_gang(all_),  # dispatches overflowing_gang
+    "raising_gang": lambda: raising_gang(all_),  # dispatches raising_gang
+}.items():
+    try:
+        y = step()
+        y.block_until_ready()
+    except Exception as error:
+        said[name] = str(error)
+"""
+
+
+def test_an_error_names_the_line_of_the_user(tmp_path):
+    path = tmp_path / "training.py"
+    path.write_text(FAILING)
+    run = f"import json, runpy; print(json.dumps(runpy.run_path({str(path)!r})['said']), flush=True)"
+    said = json.loads(fresh.run(run).stdout)
+    lines = {line.split()[-1]: n for n, line in enumerate(FAILING.splitlines(), 1) if " # dispatches " in line}
+    assert said.keys() == lines.keys() and len(lines) == 3
+    worker = r", on device \d of worker [\w-]+" if ADDRESS else ""
+    for name, line in lines.items():
+        assert re.search(rf" \[jit_{name}, called at {re.escape(str(path))}:{line}{worker}\]$", said[name]), said[name]
+        code, what = ("INTERNAL", "the well is dry") if name == "raising_gang" else ("RESOURCE_EXHAUSTED", "emory")
+        assert said[name].startswith(f"{code}: ") and what in said[name]
 
 
 # Another process, since JAX waits at its end for the effects of what has failed, and says so.
