@@ -7,6 +7,7 @@ door it came through, so that what it prints or saves can be compared.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,9 +74,13 @@ def source(code: str, door: str | None = "pathways") -> str:
 
 def start(code: str, door: str | None = "pathways", env: dict[str, str] | None = None, **popen) -> subprocess.Popen:
     """Starts a script with pipes for its output. The caller waits for it."""
+    return _python(source(code, door), environment(door or "pathways", env=env), **popen)
+
+
+def _python(text: str, env: dict[str, str], **popen) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", source(code, door)],
-        env=environment(door or "pathways", env=env),
+        [sys.executable, "-c", text],
+        env=env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -85,10 +90,10 @@ def start(code: str, door: str | None = "pathways", env: dict[str, str] | None =
     )
 
 
-def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
-    """Waits for a script and gives what it wrote. A script that hangs is killed and fails the test."""
+def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.CompletedProcess:
+    """Tells a script something, waits for it and gives what it wrote. One that hangs is killed and fails the test."""
     try:
-        out, err = process.communicate(timeout=HANG_SECONDS)
+        out, err = process.communicate(told, timeout=HANG_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
@@ -110,3 +115,48 @@ def run(code: str, door: str | None = "pathways", env: dict[str, str] | None = N
     if check:
         assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     return done
+
+
+# A child leaves the loop and goes on as the script: at the level of the module, where the script itself would stand, so
+# that the interpreter's end is the same.
+_FORKING = """\
+import json, os, tempfile
+import jax, jax.numpy, jax.sharding, numpy
+assert len(os.listdir("/proc/self/task")) == 1, "a fork would leave threads behind"
+ended, running, left, script = [], {}, *json.loads(input())
+while left or running:
+    if left and len(running) < len(os.sched_getaffinity(0)):
+        left -= 1
+        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        child = os.fork()
+        if child == 0:
+            os.dup2(files[0].fileno(), 1)
+            os.dup2(files[1].fileno(), 2)
+            break
+        running[child] = files
+    else:
+        child, status = os.wait()
+        said = []
+        for file in running.pop(child):
+            file.seek(0)
+            said.append(file.read().decode())
+        ended.append((os.waitstatus_to_exitcode(status), *said))
+else:
+    print(json.dumps(ended))
+    script = ""
+exec(script, globals())
+"""
+
+
+def forked(code: str, times: int, door: str = "pathways") -> list[subprocess.CompletedProcess]:
+    """Runs a script so many times, on every processor, each time in a child of a process that has imported JAX only.
+
+    Where importing takes most of a script's time. The child opens the door, so that nothing of it is older than it.
+    """
+    env = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's would be a second thread
+    process = _python(_FORKING, environment(door, env=env))
+    done = finish(process, json.dumps([times, source(code, door)]) + "\n")
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    assert len(ended) == times
+    return [subprocess.CompletedProcess(code, *each) for each in ended]
