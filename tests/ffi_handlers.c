@@ -1,4 +1,5 @@
-// XLA FFI handlers of a user, for tests/test_ffi.py and tests/cluster/test_handlers.py: built with the headers that jaxlib ships.
+// XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py and tests/cluster/test_handlers.py: built with the headers that jaxlib ships.
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,54 @@ XLA_FFI_Error* stateful_execute(XLA_FFI_CallFrame* frame) {
                                  .type_id = &state_id};
   XLA_FFI_Error* error = frame->api->XLA_FFI_State_Get(&args);
   return error ? error : add(frame, *(float*)args.state);
+}
+
+// A handler that stays on its device until the gate is open, but for those that run inside of a call of the thread that
+// shut the gate: these could wait for ever, and are counted.
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards all of the gate
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static pthread_t watched;
+static int shut, waiting, inside;
+
+void gate_shut(void) {
+  pthread_mutex_lock(&mu);
+  shut = 1;
+  inside = 0;
+  watched = pthread_self();
+  pthread_mutex_unlock(&mu);
+}
+
+// Gives how many ran inside of calls.
+int gate_open(void) {
+  pthread_mutex_lock(&mu);
+  shut = 0;
+  pthread_cond_broadcast(&moved);
+  int n = inside;
+  pthread_mutex_unlock(&mu);
+  return n;
+}
+
+void gate_await(int n) {
+  pthread_mutex_lock(&mu);
+  while (waiting < n) pthread_cond_wait(&moved, &mu);
+  pthread_mutex_unlock(&mu);
+}
+
+// It says that it has the plugin's version: stock plugins take no newer one.
+XLA_FFI_Error* gate(XLA_FFI_CallFrame* frame) {
+  const XLA_FFI_Api_Version* version = &frame->api->api_version;
+  if (answer(frame, version->major_version, version->minor_version, 0)) return NULL;
+  pthread_mutex_lock(&mu);
+  if (shut && pthread_equal(pthread_self(), watched)) {
+    inside++;
+  } else {
+    waiting++;
+    pthread_cond_broadcast(&moved);
+    while (shut) pthread_cond_wait(&moved, &mu);
+    waiting--;
+  }
+  pthread_mutex_unlock(&mu);
+  return add(frame, 1);
 }
 
 // More different functions than the library has trampolines.

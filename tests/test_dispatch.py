@@ -1,0 +1,97 @@
+"""A call that dispatches work comes back without waiting for it, wherever the plugin underneath lets it."""
+
+import json
+
+import fresh
+import gate
+import pytest
+
+pytestmark = pytest.mark.embedded("the gate is in the memory of this process")
+
+# The gate stays shut until the last call of a case has come back: one that waits for what stands before it would never
+# do so. It is then opened for it, far later than any call takes, and that was the last case.
+SCRIPT = """
+    import gate, json, os, sys, threading
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    here = jax.devices()
+    gate = gate.Gate(LIBRARY, os.environ.get("TEST_PLUGIN") or pathways._native.library_path())
+
+    def on(devices, f, **how):
+        mesh = Mesh(np.array(devices), ("x",))
+        x = jax.device_put(np.arange(8 * len(devices), dtype=np.float32), NamedSharding(mesh, P("x")))
+        each = jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+        return jax.jit(each, **how), x
+
+    def heavy(v):
+        return jax.lax.fori_loop(0, 20, lambda _, w: jnp.tanh(w @ w), jnp.zeros((32, 32)) + v[0]).sum() + v
+
+    def ring(n):
+        return lambda v: jax.lax.ppermute(v, "x", [(i, (i + 1) % n) for i in range(n)])
+
+    # What is held, and what is then dispatched behind it. All eight devices held are all threads of the plugin: it
+    # dispatches nothing more itself.
+    cases = {}
+    for name, devices in {"one": here[1:2], "four": here[2:6], "all": here}.items():
+        behind = {
+            "more": on(devices, lambda v: v * 2)[0],
+            "heavy": on(devices, heavy)[0],
+            "donated": on(devices, lambda v: v + 3, donate_argnums=0)[0],
+            "ring": on(devices, ring(len(devices)))[0],
+        }
+        for kind, held in {
+            "cheap": gate,
+            "first": lambda v: heavy(gate(v)),
+            "last": lambda v: gate(heavy(v)),
+            "sum": lambda v: jax.lax.psum(gate(v), "x") + v,
+        }.items():
+            cases[name, kind] = *on(devices, held), {} if name == "all" else behind
+
+    late = threading.Event()
+
+    def open_late():
+        late.set()
+        gate.open()
+
+    said = {}
+    for shut in (False, True):  # first all is compiled
+        for (name, kind), (f, x, behind) in cases.items():
+            timer = threading.Timer(60, open_late)
+            if shut:
+                gate.shut()
+                timer.start()
+            did = {}
+            y = f(x)
+            did["run"] = late.is_set()
+            for call, g in behind.items():
+                if not late.is_set():
+                    y = g(y)
+                    did[call] = late.is_set()
+            timer.cancel()
+            inside = gate.open()
+            said[f"{name} {kind}"] = dict(waited=did, inside=inside, result=np.asarray(y).tolist())
+            if late.is_set():
+                print(json.dumps(said))
+                sys.exit()
+    print(json.dumps(said))
+"""
+
+
+def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
+    script = SCRIPT.replace("LIBRARY", repr(str(gate.build(tmp_path))))
+    processes = {door: fresh.start(script, door) for door in ("pathways", "plugin")}
+    said = {}
+    try:
+        for door, process in processes.items():
+            done = fresh.finish(process)
+            assert done.returncode == 0, f"{door}: {done.stderr}"
+            said[door] = json.loads(done.stdout)
+    finally:
+        fresh.end(processes.values())
+    ours, plugins = said["pathways"], said["plugin"]
+    for case, stock in plugins.items():
+        # Stock JAX waits nowhere here. On one device, the plugin runs what is cheap inside of the call.
+        assert not any(stock["waited"].values()), (case, stock)
+        assert ours.get(case, ours) == stock, case
+    assert len(plugins) == len(ours) == 12
