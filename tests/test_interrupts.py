@@ -1,9 +1,12 @@
 """Ctrl-C in the middle of a program: it is raised, nothing is left behind, and the same program runs again."""
 
 import signal
+from pathlib import Path
 
 import fresh
+import gate
 import pytest
+from waiting import comes
 
 PROGRAM = """
 import gc, time, waiting
@@ -124,3 +127,82 @@ def test_ctrl_c_in_the_middle_of_a_program(script, address):
 def test_ctrl_c_ends_a_play_between_two_nodes():
     done = fresh.run(PROGRAM + LONG + END, env={"PATHWAYS_ADDRESS": ""})
     assert done.stdout.split("\n") == ["given up", "right", "nothing left", ""], done.stderr
+
+
+# The second computation stands in the door's queue: the first holds devices of its, and threads without which it would
+# wait inside of the plugin.
+QUEUED = """
+import gate, gc, threading, waiting
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+gc.disable()  # as above
+here = jax.devices()
+gate = gate.Gate(LIBRARY, pathways._native.library_path())
+
+def on(devices, f):
+    mesh = Mesh(np.array(devices), ("x",))
+    x = jax.device_put(np.arange(len(devices), dtype=np.float32), NamedSharding(mesh, P("x")))
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)), x
+
+first, x = on(here[:4], lambda v: jax.lax.psum(gate(v), "x"))
+second, y = on(here[1:7], lambda v: jax.lax.psum(v, "x") + v)
+right = [10.0] * 4, [15.0, 16, 17, 18, 19, 20]
+
+def check(a, b):
+    assert (np.asarray(a).tolist(), np.asarray(b).tolist()) == right
+
+def late():
+    print("late", flush=True)
+    gate.open()
+
+check(first(x), second(y))
+jax.device_put(second(y), here[7]).block_until_ready()
+for wait in (
+    lambda z: z.block_until_ready(),
+    lambda z: jax.block_until_ready([x, y, z]),
+    lambda z: jax.device_put(z, here[7]).block_until_ready(),
+):
+    gate.shut()
+    before = pathways.stats()["queued"]
+    a, b = first(x), second(y)
+    queued = pathways.stats()["queued"] - before
+    timer = threading.Timer(60, late)  # where Ctrl-C would come no sooner
+    timer.start()
+    try:
+        print("waits", flush=True)
+        wait(b)
+        print("done", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    timer.cancel()
+    assert queued == 1 and not a.is_ready() and not b.is_ready()
+    again = jax.jit(lambda v: v + 1)(jax.device_put(np.float32(1), here[7]))
+    assert float(again) == 2  # on a device that nothing holds
+    gate.open()
+    check(a, b)
+    check(first(x), second(y))
+    print("right", flush=True)
+del a, b, x, y, again, first, second
+jax.clear_caches()
+
+def left():
+    gc.collect()
+    return {k: n for k, n in pathways.stats()["live"].items() if k in ("arrays", "buffers", "runs", "origins") and n}
+
+print("nothing left" if waiting.comes(lambda: not left()) else left(), flush=True)
+"""
+
+
+def test_ctrl_c_while_a_computation_stands_in_the_queue(tmp_path):
+    process = fresh.start(QUEUED.replace("LIBRARY", repr(str(gate.build(tmp_path)))), env={"PATHWAYS_ADDRESS": ""})
+    stat = Path(f"/proc/{process.pid}/stat")
+    said = []
+    for line in process.stdout:
+        said.append(line.strip())
+        if said[-1] == "waits":
+            assert comes(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")  # the main thread sleeps
+            process.send_signal(signal.SIGINT)
+    done = fresh.finish(process)
+    assert done.returncode == 0, done.stderr
+    assert said == ["waits", "interrupted", "right"] * 3 + ["nothing left"]
