@@ -13,8 +13,8 @@ pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const voi
   args.device = device;
   args.memory = memory;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Client_BufferFromHostBuffer);
-  *done = args.done_with_host_buffer;
-  *out = args.buffer;
+  PWDRV_MADE(events, *done = args.done_with_host_buffer);
+  PWDRV_MADE(buffers, *out = args.buffer);
   return status;
 }
 
@@ -36,7 +36,7 @@ pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int c
   args.shape_num_dims = num_dims;
   args.memory = memory;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Client_CreateErrorBuffer);
-  *out = args.buffer;
+  PWDRV_MADE(buffers, *out = args.buffer);
   return status;
 }
 
@@ -56,16 +56,18 @@ pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, 
   args.dst = dst;
   args.dst_size = size;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Buffer_ToHostBuffer);
-  *event = args.event;
+  PWDRV_MADE(events, *event = args.event);
   return status;
 }
 
 pwdrv_status pwdrv_copy_to_memory(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
-  PWDRV_DO(PJRT_Buffer_CopyToMemory, args.buffer = buffer; args.dst_memory = memory, *out = args.dst_buffer);
+  PWDRV_DO(PJRT_Buffer_CopyToMemory, args.buffer = buffer; args.dst_memory = memory,
+           PWDRV_MADE(buffers, *out = args.dst_buffer));
 }
 
 pwdrv_status pwdrv_copy_to_device(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Device* device, PJRT_Buffer** out) {
-  PWDRV_DO(PJRT_Buffer_CopyToDevice, args.buffer = buffer; args.dst_device = device, *out = args.dst_buffer);
+  PWDRV_DO(PJRT_Buffer_CopyToDevice, args.buffer = buffer; args.dst_device = device,
+           PWDRV_MADE(buffers, *out = args.dst_buffer));
 }
 
 pwdrv_status pwdrv_buffer_bytes(const PJRT_Api* api, PJRT_Buffer* buffer, size_t* bytes) {
@@ -90,7 +92,7 @@ pwdrv_status pwdrv_buffer_pointer(const PJRT_Api* api, PJRT_Buffer* buffer, void
 }
 
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event) {
-  PWDRV_DO(PJRT_Buffer_ReadyEvent, args.buffer = buffer, *event = args.event);
+  PWDRV_DO(PJRT_Buffer_ReadyEvent, args.buffer = buffer, PWDRV_MADE(events, *event = args.event));
 }
 
 pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted) {
@@ -102,5 +104,6 @@ pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer) {
 }
 
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PWDRV_COUNT(buffers, -1);
   PWDRV_DO(PJRT_Buffer_Destroy, args.buffer = buffer);
 }

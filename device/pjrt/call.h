@@ -2,16 +2,31 @@
 #ifndef PATHWAYS_DEVICE_PJRT_CALL_H_
 #define PATHWAYS_DEVICE_PJRT_CALL_H_
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "driver.h"
+
+// What plugins have made for this package and it has not given back.
+typedef struct {
+  _Atomic int64_t clients, executables, loaded_executables, buffers, events, contexts, errors;
+} pwdrv_counts;
+extern pwdrv_counts pwdrv_live;
+#define PWDRV_COUNT(kind, n) atomic_fetch_add_explicit(&pwdrv_live.kind, (n), memory_order_relaxed)
+// One more, where a call gave one.
+#define PWDRV_MADE(kind, handle) PWDRV_COUNT(kind, (handle) != NULL)
+
+static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
+  PWDRV_MADE(errors, error);
+  return error;
+}
 
 // A zeroed args struct of a slot, with its size set.
 #define PWDRV_ARGS(slot) slot##_Args args = {.struct_size = slot##_Args_STRUCT_SIZE}
 
 // Calls a slot with args, or names it where the plugin's table ends before it.
 #define PWDRV_CALL(api, slot) \
-  (PWDRV_HAS(api, slot) ? (pwdrv_status){(api)->slot(&args), NULL} : (pwdrv_status){NULL, #slot})
+  (PWDRV_HAS(api, slot) ? (pwdrv_status){pwdrv_counted((api)->slot(&args)), NULL} : (pwdrv_status){NULL, #slot})
 
 #define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
 

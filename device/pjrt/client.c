@@ -100,11 +100,12 @@ pwdrv_status pwdrv_client_create(const PJRT_Api* api, pwdrv_options* o, pwdrv_st
   args.kv_try_get_callback = store.try_get;
   args.kv_try_get_user_arg = store.try_get_arg;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Client_Create);
-  *out = args.client;
+  PWDRV_MADE(clients, *out = args.client);
   return status;
 }
 
 pwdrv_status pwdrv_client_destroy(const PJRT_Api* api, PJRT_Client* client) {
+  PWDRV_COUNT(clients, -1);
   PWDRV_DO(PJRT_Client_Destroy, args.client = client);
 }
 

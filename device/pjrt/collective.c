@@ -161,7 +161,7 @@ pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* cont
   args.context = context;
   args.user_data = (PJRT_FFI_UserData){.type_id = CLIENT, .data = (void*)client};
   PJRT_Error* (*add)(PJRT_FFI_UserData_Add_Args*) = pw_ffi_extension(api)->user_data_add;
-  return (pwdrv_status){add(&args), NULL};
+  return (pwdrv_status){pwdrv_counted(add(&args)), NULL};
 }
 
 void* pwdrv_future_create(const void* ffi, void** error) {

@@ -30,6 +30,10 @@ typedef struct {
 void pwdrv_error_read(const PJRT_Api* api, PJRT_Error* error, int* code, pwdrv_bytes* message);
 void pwdrv_error_destroy(const PJRT_Api* api, PJRT_Error* error);
 
+// What plugins have made for this package and it has not given back, of all clients.
+enum { PWDRV_KINDS = 7 };
+void pwdrv_counts_read(int64_t counts[PWDRV_KINDS]);  // in the order of call.h
+
 // Plugin. A library that was opened is never closed: XLA does not support it.
 // On failure reason holds a sentence, cut to its size, and NULL is returned.
 void* pwdrv_open(const char* path, char* reason, size_t reason_size);

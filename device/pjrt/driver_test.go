@@ -1,6 +1,8 @@
 package pjrt
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -17,7 +20,15 @@ import (
 	"github.com/openpathways/pathways/device/devicetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if left := handlesBut(nil); len(left) > 0 {
+			fmt.Fprintf(os.Stderr, "still there of what plugins made for the tests: %v\n", left)
+			code = max(code, 1)
+		}
+		os.Exit(code)
+	}))
+}
 
 // pluginDirs is where the tests look for packaged plugins: where the environment
 // says, and where python3 has its packages.
@@ -56,10 +67,30 @@ func plugins(t testing.TB) []*Plugin {
 	return all
 }
 
-// each runs a test on every plugin.
+// handlesBut gives the handles that are there, once they are no others than these: the
+// last one that holds a client frees it, on a thread of the plugin's. The bound is
+// there for a leak alone.
+func handlesBut(these map[string]int64) (left map[string]int64) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if left = handles(); maps.Equal(left, these) {
+			break
+		}
+	}
+	return left
+}
+
+// each runs a test on every plugin, and fails it where it leaves handles behind.
 func each(t *testing.T, f func(t *testing.T, p *Plugin)) {
 	for _, p := range plugins(t) {
-		t.Run(filepath.Base(filepath.Dir(p.path)), func(t *testing.T) { f(t, p) })
+		t.Run(filepath.Base(filepath.Dir(p.path)), func(t *testing.T) {
+			before := handles()
+			t.Cleanup(func() {
+				if left := handlesBut(before); !maps.Equal(left, before) {
+					t.Errorf("still there of what the plugin made: %v, and before: %v", left, before)
+				}
+			})
+			f(t, p)
+		})
 	}
 }
 

@@ -2,6 +2,7 @@
 #include "call.h"
 
 void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event) {
+  PWDRV_COUNT(events, -1);
   PWDRV_ARGS(PJRT_Event_Destroy);
   args.event = event;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Event_Destroy);
@@ -27,7 +28,9 @@ pwdrv_status pwdrv_event_settle(const PJRT_Api* api, PJRT_Event* event, bool* fi
   return (pwdrv_status){NULL, NULL};
 }
 
-static void on_ready(PJRT_Error* error, void* handle) { pathwaysDriverFired((uintptr_t)handle, error); }
+static void on_ready(PJRT_Error* error, void* handle) {
+  pathwaysDriverFired((uintptr_t)handle, pwdrv_counted(error));
+}
 
 pwdrv_status pwdrv_event_watch(const PJRT_Api* api, PJRT_Event* event, uintptr_t handle) {
   PWDRV_ARGS(PJRT_Event_OnReady);

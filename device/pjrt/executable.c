@@ -17,7 +17,7 @@ pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char*
   args.compile_options_size = options_size;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Client_Compile);
   free(terminated);
-  *out = args.executable;
+  PWDRV_MADE(loaded_executables, *out = args.executable);
   return status;
 }
 
@@ -28,11 +28,12 @@ pwdrv_status pwdrv_load(const PJRT_Api* api, PJRT_Client* client, const char* by
   args.serialized_executable = bytes;
   args.serialized_executable_size = size;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_DeserializeAndLoad);
-  *out = args.loaded_executable;
+  PWDRV_MADE(loaded_executables, *out = args.loaded_executable);
   return status;
 }
 
 pwdrv_status pwdrv_loaded_destroy(const PJRT_Api* api, PJRT_LoadedExecutable* loaded) {
+  PWDRV_COUNT(loaded_executables, -1);
   PWDRV_DO(PJRT_LoadedExecutable_Destroy, args.executable = loaded);
 }
 
@@ -43,10 +44,12 @@ pwdrv_status pwdrv_loaded_devices(const PJRT_Api* api, PJRT_LoadedExecutable* lo
 }
 
 pwdrv_status pwdrv_loaded_executable(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, PJRT_Executable** out) {
-  PWDRV_DO(PJRT_LoadedExecutable_GetExecutable, args.loaded_executable = loaded, *out = args.executable);
+  PWDRV_DO(PJRT_LoadedExecutable_GetExecutable, args.loaded_executable = loaded,
+           PWDRV_MADE(executables, *out = args.executable));
 }
 
 pwdrv_status pwdrv_executable_destroy(const PJRT_Api* api, PJRT_Executable* executable) {
+  PWDRV_COUNT(executables, -1);
   PWDRV_DO(PJRT_Executable_Destroy, args.executable = executable);
 }
 
@@ -180,6 +183,8 @@ pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, p
   args.execute_device = only;
   status = PWDRV_CALL(api, PJRT_LoadedExecutable_Execute);
   if (PWDRV_FAILED(status)) return status;
+  PWDRV_COUNT(buffers, l->devices * l->num_outputs);
+  PWDRV_COUNT(events, l->devices);
   for (size_t i = 0; i < l->devices; i++) {
     pwdrv_status one = pwdrv_event_settle(api, l->events[i], &l->fired[i], &l->errors[i]);
     // An event that cannot be asked is watched, and tells its error there.
@@ -191,10 +196,11 @@ pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, p
 pwdrv_status pwdrv_context_create(const PJRT_Api* api, PJRT_ExecuteContext** out) {
   PWDRV_ARGS(PJRT_ExecuteContext_Create);
   pwdrv_status status = PWDRV_CALL(api, PJRT_ExecuteContext_Create);
-  *out = args.context;
+  PWDRV_MADE(contexts, *out = args.context);
   return status;
 }
 
 pwdrv_status pwdrv_context_destroy(const PJRT_Api* api, PJRT_ExecuteContext* context) {
+  PWDRV_COUNT(contexts, -1);
   PWDRV_DO(PJRT_ExecuteContext_Destroy, args.context = context);
 }

@@ -10,7 +10,7 @@ void pwdrv_error_read(const PJRT_Api* api, PJRT_Error* error, int* code, pwdrv_b
   if (PWDRV_HAS(api, PJRT_Error_GetCode)) {
     PWDRV_ARGS(PJRT_Error_GetCode);
     args.error = error;
-    PJRT_Error* second = api->PJRT_Error_GetCode(&args);
+    PJRT_Error* second = pwdrv_counted(api->PJRT_Error_GetCode(&args));
     if (second == NULL) {
       *code = args.code;
     } else {
@@ -27,6 +27,7 @@ void pwdrv_error_read(const PJRT_Api* api, PJRT_Error* error, int* code, pwdrv_b
 
 void pwdrv_error_destroy(const PJRT_Api* api, PJRT_Error* error) {
   if (error == NULL || !PWDRV_HAS(api, PJRT_Error_Destroy)) return;
+  PWDRV_COUNT(errors, -1);
   PWDRV_ARGS(PJRT_Error_Destroy);
   args.error = error;
   api->PJRT_Error_Destroy(&args);

@@ -1,0 +1,19 @@
+package pjrt
+
+// #include "driver.h"
+import "C"
+
+// handles counts what plugins have made for this package and it has not given
+// back, of all clients, by kind. A kind of which there is none is left out. The
+// tests end with none.
+func handles() map[string]int64 {
+	var counts [C.PWDRV_KINDS]C.int64_t
+	C.pwdrv_counts_read(&counts[0])
+	left := map[string]int64{}
+	for i, kind := range [...]string{"clients", "executables", "loaded executables", "buffers", "events", "contexts", "errors"} {
+		if counts[i] != 0 {
+			left[kind] = int64(counts[i])
+		}
+	}
+	return left
+}
