@@ -98,6 +98,12 @@ def test_handles_arguments_callbacks_threads_and_rounds(build, environment, addr
 
 
 @where
+def test_a_pjrt_client_that_is_older_than_the_library(build, environment, address):
+    abi = CLIENTS.parent.parent / "device" / "pjrt" / "abi"
+    assert run(build("short", f"-I{abi}"), address, env=environment) == "ok\n"
+
+
+@where
 def test_slices_and_programs(build, environment, address):
     assert run(build("programs"), address, env=environment) == "ok\n"
 

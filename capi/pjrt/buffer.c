@@ -87,9 +87,10 @@ static void where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJR
 }
 
 PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  PW_COPY(PJRT_Client_BufferFromHostBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(args->device, args->memory, &device, &memory);
+  where(a.device, a.memory, &device, &memory);
   if (device == NULL || device->index < 0)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "a host buffer needs an addressable device or memory to go to, and this call names none");
@@ -98,10 +99,9 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   PJRT_Error* err = place(args->client, device, pw_shape_bytes(shape), &object);
   if (err) goto fail;
 
-  PW_COPY(PJRT_Client_BufferFromHostBuffer_Args, a, args);
   a.client = args->client->under;
-  a.device = pw_lower_device(args->device);
-  a.memory = pw_lower_memory(args->memory);
+  a.device = pw_lower_device(a.device);
+  a.memory = pw_lower_memory(a.memory);
   if ((err = pw_under->PJRT_Client_BufferFromHostBuffer(&a))) {
     unplace(args->client->session, object);
     goto fail;
@@ -337,10 +337,10 @@ PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevi
   PW_COPY(PJRT_Client_CreateViewOfDeviceBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(args->device, PW_COVERS(args, memory) ? args->memory : NULL, &device, &memory);
+  where(a.device, a.memory, &device, &memory);
   a.client = args->client->under;
-  a.device = pw_lower_device(args->device);
-  if (PW_COVERS(args, memory)) a.memory = pw_lower_memory(args->memory);
+  a.device = pw_lower_device(a.device);
+  a.memory = pw_lower_memory(a.memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateViewOfDeviceBuffer(&a);
   if (err) return err;
   return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
@@ -348,13 +348,13 @@ PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevi
 
 PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
   if (!PW_HAS(PJRT_Client_CreateUninitializedBuffer)) return pw_unimplemented("PJRT_Client_CreateUninitializedBuffer");
+  PW_COPY(PJRT_Client_CreateUninitializedBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(args->device, args->memory, &device, &memory);
-  PW_COPY(PJRT_Client_CreateUninitializedBuffer_Args, a, args);
+  where(a.device, a.memory, &device, &memory);
   a.client = args->client->under;
-  a.device = pw_lower_device(args->device);
-  a.memory = pw_lower_memory(args->memory);
+  a.device = pw_lower_device(a.device);
+  a.memory = pw_lower_memory(a.memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateUninitializedBuffer(&a);
   if (err) return err;
   return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
@@ -362,12 +362,12 @@ PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitial
 
 PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args) {
   if (!PW_HAS(PJRT_Client_CreateErrorBuffer)) return pw_unimplemented("PJRT_Client_CreateErrorBuffer");
+  PW_COPY(PJRT_Client_CreateErrorBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(NULL, args->memory, &device, &memory);
-  PW_COPY(PJRT_Client_CreateErrorBuffer_Args, a, args);
+  where(NULL, a.memory, &device, &memory);
   a.client = args->client->under;
-  a.memory = pw_lower_memory(args->memory);
+  a.memory = pw_lower_memory(a.memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
   if (err) return err;
   return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
@@ -375,12 +375,12 @@ PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args*
 
 PJRT_Error* pw_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args) {
   if (!PW_HAS(PJRT_Client_CreateAliasBuffer)) return pw_unimplemented("PJRT_Client_CreateAliasBuffer");
+  PW_COPY(PJRT_Client_CreateAliasBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(NULL, args->memory, &device, &memory);
-  PW_COPY(PJRT_Client_CreateAliasBuffer_Args, a, args);
+  where(NULL, a.memory, &device, &memory);
   a.client = args->client->under;
-  a.memory = pw_lower_memory(args->memory);
+  a.memory = pw_lower_memory(a.memory);
   PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
   if (err) return err;
   args->fulfill_alias_buffer_cb = a.fulfill_alias_buffer_cb;

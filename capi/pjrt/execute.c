@@ -185,10 +185,12 @@ void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done,
   }
 }
 
-PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
   if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, whole, callers);  // which gives its results by pointers
+  PJRT_LoadedExecutable_Execute_Args* args = &whole;
   PJRT_LoadedExecutable* e = args->executable;
-  PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  PJRT_Device* only = args->execute_device;
   if (e->port != PW_RUNS) return pw_through(args);
   if (pp_capturing) return pp_execute(&pw_door, args);
   size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
@@ -281,7 +283,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     arrays[o]->maker = n > 1 ? maker : 0;
   }
 
-  PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
+  PJRT_LoadedExecutable_Execute_Args a = whole;
   PW_ARGS(PJRT_ExecuteOptions, none);
   PW_COPY(PJRT_ExecuteOptions, options, args->options ? args->options : &none);
   a.options = &options;

@@ -81,10 +81,8 @@ static void settle(pw_run* r) {
 // its options outlive the call.
 static bool can_promise(const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* o) {
   if (!e->promises || !PW_HAS(PJRT_Client_CreateAliasBuffer) || !PW_HAS(PJRT_Client_FulfillAliasBuffer)) return false;
-  if (o == NULL) return true;
-  return o->extension_start == NULL && o->num_send_ops == 0 && o->num_recv_ops == 0 &&
-         !(PW_COVERS(o, num_tasks) && o->num_tasks) && !(PW_COVERS(o, multi_slice_config) && o->multi_slice_config) &&
-         !(PW_COVERS(o, num_hlo_output_callbacks) && o->num_hlo_output_callbacks);
+  return o->extension_start == NULL && o->num_send_ops == 0 && o->num_recv_ops == 0 && o->num_tasks == 0 &&
+         o->multi_slice_config == NULL && o->num_hlo_output_callbacks == 0;
 }
 
 // wait_turn is for runs that cannot be put off: the call waits for its turn and

@@ -153,7 +153,7 @@ static bool orders(const pw_shape* in, const pw_shape* out) {
 
 PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
   pp_program* p = pp_capturing->program;
-  PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  PJRT_Device* only = args->execute_device;
   size_t n = args->num_devices, m = args->num_args;
   pp_executable x;
   door->describe(args->executable, &x);
@@ -165,7 +165,7 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", x.name,
                     (long long)x.num_params, m);
   const PJRT_ExecuteOptions* o = args->options;
-  if (o && (o->extension_start || o->num_send_ops || o->num_recv_ops))
+  if (o && PW_COVERS(o, num_recv_ops) && (o->extension_start || o->num_send_ops || o->num_recv_ops))
     return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
                     "%s sends to or receives from its host, which a program does not record; call it outside", x.name);
   PJRT_Error* err = joins(door, x.client);

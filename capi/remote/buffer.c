@@ -58,7 +58,7 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   if (pw_forked) return pw_forked_error();
   PJRT_Device* d;
   pr_memory* m;
-  PJRT_Error* err = where(args->device, args->memory, &d, &m);
+  PJRT_Error* err = where(args->device, PW_COVERS(args, memory) ? args->memory : NULL, &d, &m);
   if (err) return err;
   size_t n = args->num_dims, element = pr_element_size(args->type);
   if (element == 0)

@@ -82,10 +82,12 @@ static void forget(PJRT_LoadedExecutable_Execute_Args* args, size_t n, size_t ou
   }
 }
 
-PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
   if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, whole, callers);  // which gives its results by pointers
+  PJRT_LoadedExecutable_Execute_Args* args = &whole;
   PJRT_Executable* x = args->executable->x;
-  PJRT_Device* only = PW_COVERS(args, execute_device) ? args->execute_device : NULL;
+  PJRT_Device* only = args->execute_device;
   const PJRT_ExecuteOptions* options = args->options;
   size_t n = args->num_devices, m = args->num_args, outs = x->num_outputs;
   if (atomic_load_explicit(&args->executable->deleted, memory_order_acquire))
