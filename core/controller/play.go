@@ -76,8 +76,12 @@ func (st *State) proceed(s *session) {
 	for s.play != nil && st.may(s) {
 		p := s.play
 		if p.next > 0 {
-			for _, object := range p.g.nodes[p.next-1].frees {
-				st.remove(s, p.object(object)) // workers do so by themselves
+			for _, object := range p.g.nodes[p.next-1].frees { // workers do so by themselves
+				if object > uint64(p.g.inputs) {
+					st.remove(s, p.object(object))
+				} else if o := s.objects[p.object(object)]; o != nil {
+					o.donated = true // what is left of it the client frees
+				}
 			}
 		}
 		if p.next == len(p.g.nodes) {

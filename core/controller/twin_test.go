@@ -398,6 +398,9 @@ func (w *twin) submits(c *twinClient) {
 		c.graph++
 		m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
 		last := uint64(m.Inputs)
+		if rapid.IntRange(0, 3).Draw(t, "given") == 0 {
+			m.Given = []uint64{rapid.Uint64Range(1, last).Draw(t, "input")}
+		}
 		for range rapid.IntRange(1, 5).Draw(t, "nodes") {
 			source := last
 			if rapid.Bool().Draw(t, "any") {

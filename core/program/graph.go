@@ -8,8 +8,9 @@
 // # Guarantees
 //
 // A Graph that Check has found good names only objects that were made before,
-// none after it was donated, and only what its programs have. Everything but its
-// Outputs is let go of at its last use: see Lower.
+// none after it was donated, and only what its programs have. Everything that its
+// nodes make but its Outputs is let go of at its last use: see Lower. What is larger
+// than the bounds can be cut into several: see Split.
 //
 // The package is pure: no goroutine, lock, clock or randomness. It does not change
 // a Graph, so any number of goroutines may read one. Anything may import it.
@@ -35,6 +36,10 @@ type Graph struct {
 	Inputs  int
 	Nodes   []Node
 	Outputs []uint64 // made by nodes, and the caller's to free after a play
+	// Given are inputs that nobody uses after a play: devices let go of them behind
+	// their own last node that reads them. The caller frees them after the play all the
+	// same, for devices that have no such node.
+	Given []uint64
 	// Programs are those that Runs name.
 	Programs map[uint64]*Program
 }
@@ -137,6 +142,13 @@ func (n *Node) Reads(f func(object uint64)) {
 	}
 }
 
+func (n *Node) moves() int {
+	if n.Transfer == nil {
+		return 0
+	}
+	return len(n.Transfer.Moves)
+}
+
 // Donates calls f for each object of which a node consumes the shards on its
 // devices. What it takes by Mixed is known to workers only.
 func (g *Graph) Donates(node int, f func(object uint64)) {
@@ -167,7 +179,22 @@ func (g *Graph) Check() error {
 	if g.Inputs < 0 || g.Inputs > MaxObjects {
 		return status.New(status.ResourceExhausted, "the graph has %d inputs; expected at most %d", g.Inputs, MaxObjects)
 	}
-	made, moves := g.Inputs, 0
+	if g.Inputs+g.Made() > MaxObjects {
+		return status.New(status.ResourceExhausted, "the graph has more than %d arrays", MaxObjects)
+	}
+	moves := 0
+	for i := range g.Nodes {
+		moves += g.Nodes[i].moves()
+	}
+	if moves > MaxMoves {
+		return status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", MaxMoves)
+	}
+	return g.sense()
+}
+
+// sense is Check of a graph of any size.
+func (g *Graph) sense() error {
+	made := g.Inputs
 	takers := map[uint64]int{} // nodes, by what they consume
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -179,9 +206,6 @@ func (g *Graph) Check() error {
 				return err
 			}
 		} else {
-			if moves += len(n.Transfer.Moves); moves > MaxMoves {
-				return status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", MaxMoves)
-			}
 			if err := n.Transfer.check(); err != nil {
 				return status.Wrap(err, "node %d", i)
 			}
@@ -200,9 +224,7 @@ func (g *Graph) Check() error {
 		if n.Run == nil || n.Run.Only < 0 { // others may leave shards
 			g.Donates(i, func(object uint64) { takers[object] = i })
 		}
-		if made += g.Makes(i); made > MaxObjects {
-			return status.New(status.ResourceExhausted, "the graph has more than %d arrays", MaxObjects)
-		}
+		made += g.Makes(i)
 	}
 	seen := map[uint64]bool{}
 	for _, object := range g.Outputs {
@@ -213,6 +235,11 @@ func (g *Graph) Check() error {
 			return invalid("the graph keeps array %d, which node %d, %s, has consumed by donation", object, taker, g.Name(taker))
 		}
 		seen[object] = true
+	}
+	for _, object := range g.Given {
+		if object == 0 || object > uint64(g.Inputs) {
+			return invalid("the graph is given array %d for good; expected some of its inputs, 1 to %d", object, g.Inputs)
+		}
 	}
 	return nil
 }

@@ -144,6 +144,9 @@ func drawGraph(t *rapid.T) *program.Graph {
 			n = run(5)
 		case kind == 0:
 			n = move(one(), uint32(rapid.IntRange(0, 3).Draw(t, "from")), uint32(rapid.IntRange(0, 3).Draw(t, "to")))
+		case kind == 1 && rapid.Bool().Draw(t, "mixed"):
+			n = run(1, one(), 0)
+			n.Run.Mixed = []program.Mixed{{Argument: 1, Pieces: []program.Piece{{Object: one(), Rows: 1}, {Object: one(), Rows: 1}}}}
 		case kind == 1:
 			n = run(1, one(), one())
 		default:
@@ -161,6 +164,11 @@ func drawGraph(t *rapid.T) *program.Graph {
 	for _, object := range live {
 		if object > uint64(g.Inputs) && rapid.Bool().Draw(t, "kept") {
 			g.Outputs = append(g.Outputs, object)
+		}
+	}
+	for object := range uint64(g.Inputs) {
+		if rapid.Bool().Draw(t, "given") {
+			g.Given = append(g.Given, object+1)
 		}
 	}
 	return g
@@ -203,7 +211,7 @@ func TestLower(t *testing.T) {
 				last[object] = len(want) - 1
 			}
 			g.Nodes[i].Reads(func(object uint64) {
-				if object > uint64(g.Inputs) {
+				if object > uint64(g.Inputs) || slices.Contains(g.Given, object) {
 					last[object] = len(want) - 1
 				}
 			})

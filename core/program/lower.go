@@ -7,9 +7,9 @@ type Step struct {
 }
 
 // Lower gives the part of a graph that someone has: the nodes that takes says, in
-// order. What a graph does not keep he lets go of behind the last of his nodes
-// that makes it or reads it: nobody else needs his shards of it. With everything
-// taken, the steps are the graph's own last uses.
+// order. What a graph makes and does not keep, and what it is given, he lets go of
+// behind the last of his nodes that makes it or reads it: nobody else needs his shards
+// of it. With everything taken, the steps are the graph's own last uses.
 func (g *Graph) Lower(takes func(node int) bool) []Step {
 	kept := g.kept()
 	last := make([]int, g.Inputs+g.Made()+1) // 1 + index of the step, by object
@@ -31,7 +31,7 @@ func (g *Graph) Lower(takes func(node int) bool) []Step {
 			}
 		})
 	}
-	for object := g.Inputs + 1; object < len(last); object++ {
+	for object := 1; object < len(last); object++ {
 		if at := last[object]; at > 0 && !kept[object] {
 			steps[at-1].Frees = append(steps[at-1].Frees, uint64(object))
 		}
@@ -39,14 +39,22 @@ func (g *Graph) Lower(takes func(node int) bool) []Step {
 	return steps
 }
 
-// kept says which objects are outputs.
+// kept says which objects are there after a play: inputs that it was not given for
+// good, and outputs.
 func (g *Graph) kept() []bool {
 	kept := make([]bool, g.Inputs+g.Made()+1)
-	for _, object := range g.Outputs {
-		if object < uint64(len(kept)) {
-			kept[object] = true
+	for object := range g.Inputs {
+		kept[object+1] = true
+	}
+	set := func(objects []uint64, to bool) {
+		for _, object := range objects {
+			if object < uint64(len(kept)) {
+				kept[object] = to
+			}
 		}
 	}
+	set(g.Given, false)
+	set(g.Outputs, true)
 	return kept
 }
 

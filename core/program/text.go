@@ -17,6 +17,9 @@ func (g *Graph) String() string {
 	if len(g.Outputs) > 0 {
 		fmt.Fprintf(&b, ", keeps %s", numbers(g.Outputs))
 	}
+	if len(g.Given) > 0 {
+		fmt.Fprintf(&b, ", is given %s", numbers(g.Given))
+	}
 	b.WriteByte('\n')
 	steps := g.Lower(func(int) bool { return true })
 	next := uint64(g.Inputs) + 1

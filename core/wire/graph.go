@@ -12,7 +12,7 @@ import (
 // GraphOf makes a message of a graph. Moves of equal boxes between devices in a row
 // become one, so that the message of a graph between slices of any size is as long.
 func GraphOf(name uint64, g *program.Graph) *Graph {
-	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Nodes: make([]*Node, len(g.Nodes))}
+	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Given: g.Given, Nodes: make([]*Node, len(g.Nodes))}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Run != nil {
@@ -79,7 +79,7 @@ func (m *Graph) Program() (*program.Graph, error) {
 	if m.Inputs > program.MaxObjects || len(m.Nodes) > program.MaxNodes {
 		return nil, status.New(status.ResourceExhausted, "the graph has %d inputs and %d nodes; at most %d and %d", m.Inputs, len(m.Nodes), program.MaxObjects, program.MaxNodes)
 	}
-	g := &program.Graph{Inputs: int(m.Inputs), Outputs: m.Outputs, Nodes: make([]program.Node, len(m.Nodes))}
+	g := &program.Graph{Inputs: int(m.Inputs), Outputs: m.Outputs, Given: m.Given, Nodes: make([]program.Node, len(m.Nodes))}
 	moves := uint64(0)
 	for i, n := range m.Nodes {
 		if (n.GetRun() == nil) == (n.GetTransfer() == nil) {

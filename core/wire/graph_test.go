@@ -23,7 +23,7 @@ func example(devices uint32) *program.Graph {
 		boxes.Moves = append(boxes.Moves, program.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
 			program.Move{Source: 4, From: d, To: d, Start: []int64{2, 0}, Size: []int64{2, 4}, At: []int64{0, 0}, Shard: square})
 	}
-	return &program.Graph{Inputs: 2, Outputs: []uint64{5, 3},
+	return &program.Graph{Inputs: 2, Outputs: []uint64{5, 3}, Given: []uint64{2},
 		Programs: map[uint64]*program.Program{7: {Name: "f", Outputs: []int64{32}, Devices: []uint32{0, 1}}},
 		Nodes: []program.Node{{Run: &program.Run{Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
 			Mixed: []program.Mixed{{Argument: 1, Pieces: []program.Piece{{Object: 1, Rows: 1}, {Object: 2, Rows: 1}}}}}},

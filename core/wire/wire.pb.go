@@ -3192,6 +3192,7 @@ type Graph struct {
 	Nodes         []*Node                `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // made by nodes, and not let go of by themselves
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`        // to a worker
+	Given         []uint64               `protobuf:"varint,6,rep,packed,name=given,proto3" json:"given,omitempty"`     // inputs that nobody uses after a play; freed after it all the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3259,6 +3260,13 @@ func (x *Graph) GetSession() uint32 {
 		return x.Session
 	}
 	return 0
+}
+
+func (x *Graph) GetGiven() []uint64 {
+	if x != nil {
+		return x.Given
+	}
+	return nil
 }
 
 // A node is a run or a transfer, without op and without the number of what it
@@ -4920,13 +4928,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\" \n" +
 	"\x04Free\x12\x18\n" +
-	"\aobjects\x18\x01 \x03(\x04R\aobjects\"\x94\x01\n" +
+	"\aobjects\x18\x01 \x03(\x04R\aobjects\"\xaa\x01\n" +
 	"\x05Graph\x12\x14\n" +
 	"\x05graph\x18\x01 \x01(\x04R\x05graph\x12\x16\n" +
 	"\x06inputs\x18\x02 \x01(\rR\x06inputs\x12)\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x13.pathways.wire.NodeR\x05nodes\x12\x18\n" +
 	"\aoutputs\x18\x04 \x03(\x04R\aoutputs\x12\x18\n" +
-	"\asession\x18\x05 \x01(\rR\asession\"\x8d\x01\n" +
+	"\asession\x18\x05 \x01(\rR\asession\x12\x14\n" +
+	"\x05given\x18\x06 \x03(\x04R\x05given\"\x8d\x01\n" +
 	"\x04Node\x12$\n" +
 	"\x03run\x18\x01 \x01(\v2\x12.pathways.wire.RunR\x03run\x123\n" +
 	"\btransfer\x18\x02 \x01(\v2\x17.pathways.wire.TransferR\btransfer\x12\x14\n" +

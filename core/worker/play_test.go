@@ -54,6 +54,33 @@ func TestPlayWithinMemory(t *testing.T) {
 	w.empty()
 }
 
+// What a play is given for good goes behind the last node that reads it, and not with
+// the free that comes behind the play.
+func TestPlayGivenWithinMemory(t *testing.T) {
+	const vectors = 40
+	w := limited(t, 2, 2, vectors+2, sim.Options{}, addOne())
+	m := &wire.Graph{Session: 1, Graph: 1, Inputs: vectors}
+	var given, made []uint64
+	for i := range uint64(vectors) {
+		w.must(w.put(1, 1+i, 1+i, w.devices, ramp))
+		m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{1 + i}}, Makes: 1})
+		given, made = append(given, 1+i), append(made, 1+vectors+i)
+	}
+	m.Given, m.Outputs = given, made
+	w.tell(wire.KindGraph, m)
+	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: 1, Op: 100, Count: vectors, First: made[0], Inputs: given, Client: clientProcess})
+	for range vectors {
+		w.gang++
+		w.must(w.gang)
+	}
+	w.free(given...)
+	if got, err := w.fetch(1, 200, made[vectors-1], 1, 4); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
+		t.Errorf("the play gives %v, %v", got, err)
+	}
+	w.free(made...)
+	w.empty()
+}
+
 // Nodes of a graph that a worker does not know, or no more, end with an error.
 func TestPlayUnknown(t *testing.T) {
 	w := newWorld(t, 2, 1, addOne())

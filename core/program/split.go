@@ -1,0 +1,113 @@
+package program
+
+import "slices"
+
+// Part is a stretch of a graph's nodes as a graph of its own.
+type Part struct {
+	Graph  *Graph
+	First  int      // node of the whole
+	Made   int      // objects that the whole makes before it
+	Inputs []uint64 // objects of the whole, in the order of the part's
+}
+
+// Split cuts a graph of any size into parts that are within bounds and have at most
+// so many nodes. Plays of all parts, one behind the other, do what one of the whole
+// would: each is given what it reads of inputs and of parts before, and keeps what is
+// an output or what parts behind it read. What crosses a cut is Given to the last
+// part that reads it, and the caller's to free after that one.
+//
+// Errors: as of Check, but for the bounds, within which a node may not be by itself.
+func (g *Graph) Split(most int) ([]Part, error) {
+	if err := g.sense(); err != nil {
+		return nil, err
+	}
+	kept := g.kept()
+	last := make([]int, len(kept)) // node that reads it last
+	for i := range g.Nodes {
+		g.Nodes[i].Reads(func(object uint64) { last[object] = i })
+	}
+	var parts []Part
+	for at, made := 0, 0; at < len(g.Nodes); {
+		p := Part{First: at, Made: made}
+		end := g.cut(&p, min(most, MaxNodes))
+		p.Graph = g.part(&p, end)
+		for i, object := range p.Inputs {
+			if !kept[object] && last[object] < end {
+				p.Graph.Given = append(p.Graph.Given, uint64(i)+1)
+			}
+		}
+		n := p.Graph.Made()
+		for i := range n {
+			if object := g.Inputs + made + i + 1; kept[object] || last[object] >= end {
+				p.Graph.Outputs = append(p.Graph.Outputs, uint64(len(p.Inputs)+i)+1)
+			}
+		}
+		parts = append(parts, p)
+		at, made = end, made+n
+	}
+	return parts, nil
+}
+
+// cut gives the node behind a part, and the part its inputs.
+func (g *Graph) cut(p *Part, most int) (end int) {
+	before := uint64(g.Inputs + p.Made)
+	known := map[uint64]bool{}
+	moves, made := 0, 0
+	for end = p.First; end < len(g.Nodes) && end-p.First < most; end++ {
+		had := len(p.Inputs)
+		g.Nodes[end].Reads(func(object uint64) {
+			if object <= before && !known[object] {
+				known[object] = true
+				p.Inputs = append(p.Inputs, object)
+			}
+		})
+		moves += g.Nodes[end].moves()
+		made += g.Makes(end)
+		if end > p.First && (moves > MaxMoves || len(p.Inputs)+made > MaxObjects) {
+			p.Inputs = p.Inputs[:had]
+			break
+		}
+	}
+	return end
+}
+
+// part writes the nodes of a part with its own numbers.
+func (g *Graph) part(p *Part, end int) *Graph {
+	before, own := uint64(g.Inputs+p.Made), make(map[uint64]uint64, len(p.Inputs))
+	for i, object := range p.Inputs {
+		own[object] = uint64(i) + 1
+	}
+	number := func(object uint64) uint64 {
+		if object > before {
+			return object - before + uint64(len(p.Inputs))
+		}
+		return own[object] // 0 of 0, which says that Mixed says more
+	}
+	out := &Graph{Inputs: len(p.Inputs), Programs: g.Programs}
+	for _, n := range g.Nodes[p.First:end] {
+		if n.Run != nil {
+			r := *n.Run
+			r.Inputs, r.Mixed = slices.Clone(r.Inputs), slices.Clone(r.Mixed)
+			for i, object := range r.Inputs {
+				r.Inputs[i] = number(object)
+			}
+			for i := range r.Mixed {
+				m := &r.Mixed[i]
+				m.Pieces = slices.Clone(m.Pieces)
+				for k := range m.Pieces {
+					m.Pieces[k].Object = number(m.Pieces[k].Object)
+				}
+			}
+			n.Run = &r
+		} else {
+			t := *n.Transfer
+			t.Moves = slices.Clone(t.Moves)
+			for i := range t.Moves {
+				t.Moves[i].Source = number(t.Moves[i].Source)
+			}
+			n.Transfer = &t
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	return out
+}
