@@ -1,6 +1,8 @@
 package client
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/openpathways/pathways/core/program"
@@ -11,81 +13,175 @@ import (
 // defined is what a session needs to know of a graph to play it.
 type defined struct {
 	inputs, made, nodes int
+	parts               []part
+}
+
+// part is a stretch of a graph's nodes that is a graph of its own to the controller.
+// Objects have their numbers in the whole.
+type part struct {
+	graph       uint64
+	first, made int // nodes, and objects that they make, of parts before
+	nodes       int
+	inputs      []uint64
+	crossed     []uint64 // those of parts before that nobody reads after it
 }
 
 // Define implements Cluster.
 func (r *remote) Define(g *program.Graph) (uint64, error) {
-	if err := g.Check(); err != nil {
+	parts, err := g.Split(program.MaxNodes)
+	if err == nil && len(parts) == 0 {
+		err = g.Check()
+	}
+	for i := range parts {
+		if err == nil {
+			err = parts[i].Graph.Check()
+		}
+	}
+	if err != nil {
 		return 0, err
 	}
+	d := defined{inputs: g.Inputs, made: g.Made(), nodes: len(g.Nodes)}
 	r.mu.Lock()
-	r.graph++
-	id := r.graph
-	r.graphs[id] = defined{inputs: g.Inputs, made: g.Made(), nodes: len(g.Nodes)}
+	id := r.graph + 1
+	for i := range parts {
+		p := &parts[i]
+		r.graph++
+		one := part{graph: r.graph, first: p.First, made: p.Made, nodes: len(p.Graph.Nodes), inputs: p.Inputs}
+		for _, given := range p.Graph.Given {
+			if object := p.Inputs[given-1]; object > uint64(g.Inputs) {
+				one.crossed = append(one.crossed, object)
+			}
+		}
+		d.parts = append(d.parts, one)
+	}
+	r.graphs[id] = d
 	r.mu.Unlock()
-	if err := r.sendMessage(wire.KindGraph, wire.GraphOf(id, g)); err != nil {
-		r.forgetGraph(id)
-		return 0, err
+	for i := range parts {
+		if err := r.sendMessage(wire.KindGraph, wire.GraphOf(d.parts[i].graph, parts[i].Graph)); err != nil {
+			r.ForgetGraph(id)
+			return 0, err
+		}
 	}
 	return id, nil
 }
 
 // ForgetGraph implements Cluster.
 func (r *remote) ForgetGraph(graph uint64) {
-	r.forgetGraph(graph)
-	_ = r.sendMessage(wire.KindForget, &wire.Forget{Graphs: []uint64{graph}}) // it went with the session otherwise
-}
-
-func (r *remote) forgetGraph(graph uint64) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	parts := r.graphs[graph].parts
 	delete(r.graphs, graph)
+	r.mu.Unlock()
+	m := new(wire.Forget)
+	for i := range parts {
+		m.Graphs = append(m.Graphs, parts[i].graph)
+	}
+	_ = r.sendMessage(wire.KindForget, m) // it went with the session otherwise
 }
 
 // Play implements Cluster.
 func (r *remote) Play(s *PlaySpec) error {
+	unsent, err := r.play(s)
+	r.tell(unsent)
+	return err
+}
+
+// play sends the parts of a graph. Where one of them cannot be sent but those before
+// were, it gives the ends of the nodes that will never be.
+func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	op, nodes, err := r.beginPlay(s)
+	g, err := r.playable(s)
+	if err != nil {
+		return nil, err
+	}
+	for i := range g.parts {
+		p := &g.parts[i]
+		if err = r.playPart(s, &g, p); err == nil {
+			if len(p.crossed) > 0 {
+				r.Free(s.objects(&g, p.crossed))
+			}
+			continue
+		}
+		if i == 0 {
+			return nil, err
+		}
+		for k := p.first; k < g.nodes; k++ {
+			unsent = append(unsent, Ended{Token: s.Token + uint64(k), Err: err})
+		}
+		for _, later := range g.parts[i:] {
+			crossed := slices.DeleteFunc(slices.Clone(later.crossed), func(object uint64) bool { return object > uint64(g.inputs+p.made) })
+			r.Free(s.objects(&g, crossed))
+		}
+		return unsent, nil
+	}
+	return nil, nil
+}
+
+// playable gives the graph of a play that fits it.
+func (r *remote) playable(s *PlaySpec) (defined, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g, ok := r.graphs[s.Graph]
+	switch {
+	case r.lost != nil:
+		return g, r.lost
+	case !ok:
+		return g, status.New(status.InvalidArgument, "graph %d is not known to this session; was it forgotten?", s.Graph)
+	case len(s.Inputs) != g.inputs:
+		return g, status.New(status.InvalidArgument, "graph %d takes %d arrays, got %d", s.Graph, g.inputs, len(s.Inputs))
+	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
+		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, which are numbered from 1 on; got %d as the first", s.Graph, g.made, s.First)
+	}
+	return g, nil
+}
+
+// objects gives the session's numbers of some of a graph's objects.
+func (s *PlaySpec) objects(g *defined, numbers []uint64) []uint64 {
+	out := make([]uint64, len(numbers))
+	for i, n := range numbers {
+		if n <= uint64(g.inputs) {
+			out[i] = s.Inputs[n-1]
+		} else {
+			out[i] = s.First + n - uint64(g.inputs) - 1
+		}
+	}
+	return out
+}
+
+// playPart sends a part of a play. The caller holds order.
+func (r *remote) playPart(s *PlaySpec, g *defined, p *part) error {
+	op, err := r.beginPlay(s, p)
 	if err != nil {
 		return err
 	}
 	r.takeFrees()
-	r.buf = appendPlay(r.buf[:0], op, nodes, s)
+	r.buf = appendPlay(r.buf[:0], op, p, s.First+uint64(p.made), s.objects(g, p.inputs))
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
-		return r.takeBackPlay(op, nodes, err)
+		return r.takeBackPlay(op, p.nodes, err)
 	}
 	return nil // a connection that is no more is for the reader to find
 }
 
-// beginPlay gives a play's operations their numbers, when the session has credit.
-// A play may go beyond it. The caller holds order.
-func (r *remote) beginPlay(s *PlaySpec) (op uint64, nodes int, err error) {
+// beginPlay gives a part's operations their numbers, when the session has credit.
+// A part may go beyond it. The caller holds order.
+func (r *remote) beginPlay(s *PlaySpec, p *part) (op uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.credited(); err != nil {
-		return 0, 0, err
-	}
-	g, ok := r.graphs[s.Graph]
-	switch {
-	case !ok:
-		return 0, 0, status.New(status.InvalidArgument, "graph %d is not known to this session; was it forgotten?", s.Graph)
-	case len(s.Inputs) != g.inputs:
-		return 0, 0, status.New(status.InvalidArgument, "graph %d takes %d arrays, got %d", s.Graph, g.inputs, len(s.Inputs))
-	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
-		return 0, 0, status.New(status.InvalidArgument, "graph %d makes %d arrays, which are numbered from 1 on; got %d as the first", s.Graph, g.made, s.First)
+	if err := r.credited(s.Stop); err != nil {
+		return 0, err
 	}
 	op = r.op + 1
-	r.op += uint64(g.nodes)
-	r.underWay += g.nodes
-	for i := range g.nodes {
-		p := pending{token: s.Token + uint64(i)}
-		if i < len(s.Calls) && s.Calls[i] != nil {
-			p.calls = &calling{call: s.Calls[i]}
+	r.op += uint64(p.nodes)
+	r.underWay += p.nodes
+	for i := range p.nodes {
+		node := p.first + i
+		one := pending{token: s.Token + uint64(node)}
+		if node < len(s.Calls) && s.Calls[node] != nil {
+			one.calls = &calling{call: s.Calls[node]}
 		}
-		r.pending[op+uint64(i)] = p
+		r.pending[op+uint64(i)] = one
 	}
-	return op, g.nodes, nil
+	return op, nil
 }
 
 // takeBackPlay undoes beginPlay of a play that was not sent.
@@ -105,10 +201,10 @@ func (r *remote) takeBackPlay(op uint64, nodes int, err error) error {
 }
 
 // appendPlay writes a wire.Play.
-func appendPlay(b []byte, op uint64, nodes int, s *PlaySpec) []byte {
+func appendPlay(b []byte, op uint64, p *part, first uint64, inputs []uint64) []byte {
 	b = appendInt(b, 1, op)
-	b = appendInt(b, 2, s.Graph)
-	b = appendInt(b, 3, uint64(nodes))
-	b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.VarintType), s.First)
-	return appendPacked(b, 5, s.Inputs)
+	b = appendInt(b, 2, p.graph)
+	b = appendInt(b, 3, uint64(p.nodes))
+	b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.VarintType), first)
+	return appendPacked(b, 5, inputs)
 }

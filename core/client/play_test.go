@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,55 @@ func TestPlay(t *testing.T) {
 	if _, err := n.cluster.Define(chain(1)); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a graph of a session that was closed: %v", err)
 	}
+}
+
+// A graph of any size is a message for so many nodes, and so is a play: each part is
+// given what it reads, and what crosses goes behind the last that does.
+func TestPlayParts(t *testing.T) {
+	const nodes = 2*program.MaxNodes + 100
+	n := connect(t)
+	id, err := n.cluster.Define(chain(nodes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * program.MaxNodes})
+	n.quiet()
+	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}); err != nil {
+		t.Fatal(err)
+	}
+	n.frees(2)
+	var got []string
+	for _, payload := range n.came(wire.KindPlay) {
+		m := new(wire.Play)
+		if err := proto.Unmarshal(payload, m); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(m.Op, m.Graph, m.Nodes, m.First, m.Inputs))
+	}
+	want := []string{"1 1 4096 101 [9]", "4097 2 4096 4197 [4196]", "8193 3 100 8293 [8292]"}
+	if !slices.Equal(got, want) || len(n.came(wire.KindGraph)) != 3 {
+		t.Errorf("%d graphs, and the plays %q; want 3, %q", len(n.came(wire.KindGraph)), got, want)
+	}
+	if freed := n.freed(); !slices.Equal(freed, []uint64{4196, 8292}) {
+		t.Errorf("freed %v", freed)
+	}
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{4097}})
+	if e := n.end(); e.Token != 20+4096 || e.Err != nil {
+		t.Errorf("operation 4097 ends as %v", e)
+	}
+	n.cluster.ForgetGraph(id)
+	forget := new(wire.Forget)
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil || !slices.Equal(forget.Graphs, []uint64{1, 2, 3}) {
+		t.Errorf("the controller is to forget %v", forget)
+	}
+	closed := make(chan error)
+	go func() { closed <- n.cluster.Close() }()
+	for range nodes - 1 {
+		if e := n.end(); e.Err == nil {
+			t.Errorf("%v, whose session was closed, succeeds", e)
+		}
+	}
+	<-closed
 }
 
 // What cannot be is refused at once, and takes no number.

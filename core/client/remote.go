@@ -57,13 +57,16 @@ type Cluster interface {
 	// the graph fails its plays. The programs of its Runs stay loaded until it is
 	// forgotten. G is read before Define returns.
 	//
-	// Errors: those of program.Graph.Check, and of a session that is lost.
+	// Errors: those of program.Graph.Check, but that a graph may have any number of
+	// nodes, and of a session that is lost.
 	Define(g *program.Graph) (uint64, error)
 	// Play submits all nodes of a graph at once, as so many operations: each ends as
-	// Notify says. It is one message, whatever the nodes. PlaySpec is read before
-	// Play returns.
+	// Notify says. It is one message for every program.MaxNodes of them. PlaySpec is
+	// read before Play returns.
 	//
-	// Errors: INVALID_ARGUMENT where the graph is not known or has other inputs.
+	// Errors: INVALID_ARGUMENT where the graph is not known or has other inputs; that
+	// of Stop. Nothing was submitted then: once some of the nodes were, the others end
+	// with the error.
 	Play(p *PlaySpec) error
 	// ForgetGraph lets go of a graph; plays submitted before go on.
 	ForgetGraph(graph uint64)
@@ -119,6 +122,9 @@ type PlaySpec struct {
 	// Calls are the functions of this client that nodes call, as RunSpec.Call, by
 	// node; nil or short where there are none.
 	Calls []func(*HostCall)
+	// Stop is asked when the play has to wait for credit, and while it waits. With an
+	// error what was not sent by then never will be. Nil: it waits.
+	Stop func() error
 }
 
 // Program is what a graph is to know of a compiled program.

@@ -16,7 +16,7 @@ import (
 func (r *remote) begin(p pending) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.credited(); err != nil {
+	if err := r.credited(nil); err != nil {
 		return 0, err
 	}
 	r.op++
@@ -25,16 +25,28 @@ func (r *remote) begin(p pending) (uint64, error) {
 	return r.op, nil
 }
 
-// credited waits until the session has credit. The caller holds order and mu, which
-// others may have meanwhile: what is under way may wait for memory, and the frees
-// that make it must pass.
-func (r *remote) credited() error {
-	for r.underWay >= r.credit && r.lost == nil {
+// credited waits until the session has credit, or stop gives an error; it may be nil.
+// The caller holds order and mu, which others may have meanwhile: what is under way
+// may wait for memory, and the frees that make it must pass.
+func (r *remote) credited(stop func() error) error {
+	full := func() bool { return r.underWay >= r.credit && r.lost == nil }
+	for full() {
 		r.order.Unlock()
-		r.room.Wait()
+		var err error
+		if stop != nil {
+			r.mu.Unlock()
+			err = stop()
+			r.mu.Lock()
+		}
+		if err == nil && full() {
+			r.room.Wait()
+		}
 		r.mu.Unlock()
 		r.order.Lock()
 		r.mu.Lock()
+		if err != nil {
+			return err
+		}
 	}
 	return r.lost
 }

@@ -229,8 +229,8 @@ func (b *Builder) maker(number int) int {
 	panic("sharded: a value that no node makes")
 }
 
-// Graph is runs and transfers that are played by one call, which is one message,
-// whatever the nodes.
+// Graph is runs and transfers that are played by one call, which is one message for
+// every program.MaxNodes of them.
 type Graph struct {
 	session     *Session
 	id          uint64

@@ -1,0 +1,171 @@
+package cluster_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
+	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// fill adds runs of a program, each of what the one before gave, until the graph has
+// so many nodes.
+func (d *drawing) fill(r *client.Remote, y uint64, nodes int) uint64 {
+	for len(d.Nodes) < nodes {
+		y = d.run(r, y)
+	}
+	return y
+}
+
+// A graph of more nodes than a message has is played all the same: what crosses the
+// cuts is read, moved, donated and kept as anything else, and nothing stays.
+func TestPlayParts(t *testing.T) {
+	l, drivers := open(t, 2, 2)
+	s := connect(t, l, "client")
+	devices := clustertest.UpTo(4)
+	one, sum, eat, add := s.program(addOne, devices...), s.program(sumAll, devices...), s.program(consume, devices...), s.program(plus, devices...)
+	far := s.program(addOne, 3)
+	d := draw(1)
+	early := d.run(one, 1)                                   // kept, and read in the last part
+	some := d.run(one, 1)                                    // the last part reads a shard of it
+	y := d.fill(one, 1, program.MaxNodes)                    // 4,094 more than the input
+	y = d.fill(one, d.run(eat, y), 2*program.MaxNodes)       // 8,192 more, in the memory of the first
+	moved := d.run(far, d.move(some, []int{2}, []int{3}))    // 2 more than that of device 2
+	z := d.run(add, d.run(sum, early), d.run(add, y, early)) // of all parts
+	g := d.keeps(early, z, moved)
+	id := s.define(g)
+	x := s.vector(devices, ramp)
+	for range 2 {
+		p := s.play(id, g, x)
+		p.good()
+		for _, k := range devices {
+			f := float32(k)
+			s.expect(p.object(early), k, f+1, f+2, f+3, f+4)
+			f = 10 + 2*f + 8193
+			s.expect(p.object(z), k, f, f+6, f+12, f+18)
+		}
+		s.expect(p.object(moved), 3, 4, 5, 6, 7)
+		p.freeKept()
+	}
+	s.Free([]uint64{x})
+	clustertest.Free(t, drivers)
+	s.ForgetGraph(id)
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a play is given for good goes with its last use where it is read, cannot be used
+// again, and is freed elsewhere by the caller.
+func TestPlayGiven(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	devices := clustertest.UpTo(2)
+	d := draw(1)
+	g := d.keeps(d.run(s.program(addOne, 0), d.move(1, []int{0}, []int{0})))
+	g.Given = []uint64{1}
+	id := s.define(g)
+	x := s.vector(devices, ramp)
+	p := s.play(id, g, x)
+	p.good()
+	if _, err := s.read(x, 1); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "donated") {
+		t.Errorf("what was given for good is read: %v", err)
+	}
+	p.freeKept()
+	s.Free([]uint64{x})
+	clustertest.Free(t, drivers)
+	g.Given = []uint64{2}
+	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "given array 2 for good") {
+		t.Errorf("a graph is given what its nodes make: %v", err)
+	}
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that fails in the first part fails what depends on it in others, and
+// nothing else.
+func TestPlayPartsFail(t *testing.T) {
+	l, drivers := open(t, 2, 1)
+	s := connect(t, l, "client")
+	devices := clustertest.UpTo(2)
+	one, add := s.program(addOne, devices...), s.program(plus, devices...)
+	d := draw(1)
+	a := d.run(one, 1)
+	b := d.run(one, a)
+	d.Nodes[1].Run.Trace = []byte("model.py:12")
+	y := d.fill(one, a, program.MaxNodes+100)
+	bad := d.run(add, y, b)
+	good := d.run(add, y, a)
+	g := d.keeps(bad, good)
+	id := s.define(g)
+	x := s.vector(devices, ramp)
+	if err := drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")); err != nil {
+		t.Fatal(err)
+	}
+	p := s.play(id, g, x)
+	for i, err := range p.wait() {
+		if i != 1 && i != len(g.Nodes)-2 {
+			if err != nil {
+				t.Fatalf("node %d, with which nothing is wrong: %v", i, err)
+			}
+		} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "model.py:12") {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	n := float32(program.MaxNodes + 98 + 2)
+	s.expect(p.object(good), 1, n+2, n+4, n+6, n+8)
+	if _, err := s.read(p.object(bad), 0); status.CodeOf(err) != status.DataLoss {
+		t.Errorf("what depends on it: %v", err)
+	}
+	p.freeKept()
+	s.Free([]uint64{x})
+	clustertest.Free(t, drivers)
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A play that is stopped between two parts ends: what was sent is done, what was not
+// fails, and what only that was to read goes.
+func TestPlayPartsStop(t *testing.T) {
+	l, drivers := open(t, 1, 1)
+	s := connect(t, l, "client")
+	one := s.program(addOne, 0)
+	d := draw(1)
+	a := d.run(one, 1)
+	b := d.fill(one, a, program.MaxNodes)
+	g := d.keeps(a, d.run(one, b))
+	id := s.define(g)
+	x, token, write := s.held(0) // nothing ends before it is there
+	enough := errors.New("enough")
+	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(g.Made()), Token: s.Tokens(len(g.Nodes)), Stop: func() error { return enough }}
+	if err := s.Play(p); err != nil {
+		t.Fatalf("a play of which a part was sent: %v", err)
+	}
+	if err := s.Play(p); !errors.Is(err, enough) {
+		t.Errorf("a play of which nothing was sent: %v", err)
+	}
+	write()
+	for i := range uint64(program.MaxNodes) {
+		if err := s.Wait(p.Token + i); err != nil {
+			t.Fatalf("node %d: %v", i, err)
+		}
+	}
+	if err := s.Wait(p.Token + program.MaxNodes); !errors.Is(err, enough) {
+		t.Errorf("a node that was not sent: %v", err)
+	}
+	if err := s.Wait(token); err != nil {
+		t.Error(err)
+	}
+	s.expect(p.First, 0, 1, 1, 1, 1)
+	s.Free([]uint64{x, p.First, p.First + program.MaxNodes})
+	clustertest.Free(t, drivers)
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+}
