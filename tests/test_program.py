@@ -549,6 +549,49 @@ def test_a_call_is_one_message(devices):
     assert results[0].tolist() == [2.0 * n] * 4 and results[1].tolist() == [float(n)] * 4
 
 
+def test_more_nodes_than_a_message_has(devices):
+    """Values are kept, donated and read across all of it, and an error goes where its node's results do."""
+    far = devices[-1]
+    inc = jax.jit(lambda x: x * 0.5 + 1)
+    eat = jax.jit(lambda x: x - 3, donate_argnums=0)
+    huge = jax.jit(lambda x: x[0] + jnp.zeros(8 << 40))  # 32 TiB, which no machine has
+    head = jax.jit(lambda x: x[:4])
+
+    def f(x):
+        early = inc(x)
+        y = jax.device_put(early, far)
+        for _ in range(4500):
+            y = inc(y)
+        y = eat(y)
+        for _ in range(4500):
+            y = inc(y)
+        return early, y, jax.device_put(early, far) + y
+
+    g = pathways.program(f)
+    x = jax.device_put(jnp.arange(4.0), devices[0])
+    want = f(x)
+    same(g(x), want)
+    before = pathways.stats()
+    same(g(x), want)
+    after = pathways.stats()
+    assert after["executes"] - before["executes"] >= 9002
+    if os.environ.get("PATHWAYS_TEST_ADDRESS"):  # elsewhere nodes are calls of a plugin
+        assert after["go_entries"] - before["go_entries"] < 16
+
+    def fails(x):
+        bad, y = huge(x), inc(x)
+        for _ in range(4500):
+            y = inc(y)
+        return y, y + head(bad)
+
+    good, bad = pathways.program(fails)(x)
+    for _ in range(4501):
+        x = inc(x)
+    same(good, x)
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="emory"):
+        bad.block_until_ready()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_programs(devices, seed):
     """Random graphs of computations on random shardings, with donation, against the function as it is."""

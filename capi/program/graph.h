@@ -79,6 +79,12 @@ void pp_buffer_free(const pp_door* door, PJRT_Buffer* buffer);
 PJRT_Error* pp_play(pp_program* program, pw_held* const* inputs, pw_held** outputs);
 char* pp_text(const pp_program* program);  // JSON, malloc'd
 
+// pp_interrupted says whether the user wants no more of what the calling thread does, and
+// has Python raise the user's exception then. It listens at *next, which it puts off, and
+// which is first what pp_listen gives.
+int64_t pp_listen(void);
+bool pp_interrupted(int64_t* next);
+
 // Of the calling thread's capture; for pathways.h.
 char* pp_announce(size_t n, const uint8_t* donated);
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out);

@@ -267,16 +267,14 @@ static PJRT_Error* usable(const pp_program* p) {
 // node before it returns.
 enum { kListenNs = 100000000 };
 
-// interrupted gives an error where the user wants no more of a play, and has Python raise
-// the user's exception instead of it.
-static PJRT_Error* interrupted(int64_t* next) {
-  int64_t now = pp_clock();
-  if (now < *next) return NULL;
-  *next = now + kListenNs;
+int64_t pp_listen(void) { return pp_clock() + kListenNs; }
+
+bool pp_interrupted(int64_t* next) {
+  if (pp_clock() < *next) return false;
+  *next = pp_listen();
   void* exception = pw_python_interrupted();
-  if (exception == NULL) return NULL;
-  pw_python_raise(exception);
-  return pw_error(PJRT_Error_Code_CANCELLED, "the program was interrupted");
+  if (exception) pw_python_raise(exception);
+  return exception != NULL;
 }
 
 // run does all nodes, once the inputs are open.
@@ -284,9 +282,12 @@ static PJRT_Error* run(const play* r) {
   pp_program* p = r->p;
   PJRT_Error* err = NULL;
   bool whole = p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r->shards, &err);
-  int64_t listen = pp_clock() + kListenNs;
+  int64_t listen = pp_listen();
   for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
-    if ((err = interrupted(&listen))) break;
+    if (pp_interrupted(&listen)) {
+      err = pw_error(PJRT_Error_Code_CANCELLED, "the program was interrupted");
+      break;
+    }
     pp_node* n = &p->nodes[i];
     err = n->kind == PP_EXECUTE ? execute(r, n) : n->kind == PP_COPY ? copy(r, n) : reshard(r, n);
     if (err && n->kind != PP_COPY) err = fail(r, n, err);

@@ -70,7 +70,7 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, 
 		return 0
 	}
 	*played = true
-	spec := client.PlaySpec{Graph: l.id, Inputs: objects, Token: s.plays.begin(l)}
+	spec := client.PlaySpec{Graph: l.id, Inputs: objects, Token: s.plays.begin(l), Stop: stopped()}
 	if l.made > 0 {
 		spec.First = s.cluster.Objects(l.made)
 	}
@@ -85,6 +85,17 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, 
 		C.pr_played(p, C.size_t(k.value), C.uint64_t(spec.First+k.made), futures[i], shards)
 	}
 	return 0
+}
+
+// stopped says, now and then, whether the user wants no more of what this thread does.
+func stopped() func() error {
+	listen := C.pp_listen()
+	return func() error {
+		if C.pp_interrupted(&listen) {
+			return status.New(status.Cancelled, "the program was interrupted")
+		}
+		return nil
+	}
 }
 
 //export prGoUnplay
@@ -176,9 +187,6 @@ func (low *lowering) run() error {
 	}
 	low.next = uint64(low.graph.Inputs) + 1
 	nodes := unsafe.Slice(p.nodes, p.num_nodes)
-	if len(nodes) > dataflow.MaxNodes/2 {
-		return errNodes
-	}
 	for i := range nodes {
 		var err error
 		switch n := &nodes[i]; n.kind {
@@ -199,6 +207,9 @@ func (low *lowering) run() error {
 				low.graph.Outputs = append(low.graph.Outputs, low.objects[v])
 			}
 		}
+	}
+	if len(low.graph.Nodes) > 1<<nodeBits {
+		return errNodes
 	}
 	// What is given and consumed fails where it is read, which a play of nodes tells.
 	for i := range low.graph.Nodes {
@@ -377,7 +388,7 @@ type playing struct {
 
 const (
 	ofPlay   = 1 << 63
-	nodeBits = 13 // dataflow.MaxNodes fits
+	nodeBits = 20 // as many nodes as a session's graphs may have
 )
 
 func (p *plays) begin(l *lowered) (token uint64) {

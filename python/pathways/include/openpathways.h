@@ -391,7 +391,7 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
 // ---- Programs ----
 
 // A program is a graph of runs and copies on any devices of a session: captured once,
-// and played from one call. On a cluster a play is one message.
+// and played from one call. On a cluster a play is one message for every 4096 nodes.
 //
 // From pathways_program_begin to pathways_program_end, what the calling thread does
 // with pathways_run, and with pathways_array_copy of what that gives, is not done but
