@@ -94,6 +94,43 @@ def test_the_function_runs_once_a_signature(devices):
     assert len(calls) == 5
 
 
+def test_calls_like_the_one_before_and_others(devices):
+    seen = []
+
+    @pathways.program
+    def f(t, y=None):
+        seen.append(1)
+        return t["a"] + (0 if y is None else y)
+
+    x = jax.jit(lambda: jnp.arange(3.0))()
+    there = jax.device_put(x, devices[0])  # committed
+    weak = jax.jit(lambda: jnp.broadcast_to(2.0, (3,)))()
+    assert weak.weak_type and not x.weak_type
+    captures = 0
+    for call, new in (
+        (lambda: f({"a": x}), True),
+        (lambda: f({"a": x}), False),
+        (lambda: f({"a": x * 2}), False),
+        (lambda: f({"a": weak}), True),
+        (lambda: f({"a": there}), True),
+        (lambda: f({"a": x}), False),
+        (lambda: f({"a": x}, x), True),
+        (lambda: f({"a": x}, y=x), True),
+        (lambda: f({"a": x, "b": x}), True),
+        (lambda: f({"a": x}), False),
+        (lambda: f({"a": np.asarray(x)}), False),
+    ):
+        captures += new
+        got = call()
+        assert len(seen) == captures and call().tolist() == got.tolist() and len(seen) == captures
+    with jax.default_matmul_precision("highest"):
+        f({"a": x})
+        assert len(seen) == captures + 1
+    assert f({"a": x}).weak_type is False and f({"a": weak}).weak_type
+    assert f({"a": there}).committed and not f({"a": x}).committed
+    assert len(seen) == captures + 1
+
+
 def test_weak_types_and_uncommitted_arrays_stay_so(devices):
     there = jax.device_put(jnp.arange(3.0), devices[5])
 

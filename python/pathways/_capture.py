@@ -136,6 +136,11 @@ def _leave(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> 
         raise PathwaysError("INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways")
 
 
+def _room(numbers: Any, at: int, n: int) -> Any:
+    """The n numbers from one on."""
+    return numbers if n == len(numbers) else (ctypes.c_uint64 * n).from_buffer(numbers, 8 * at)
+
+
 def _default_layout(x: jax.Array) -> jax.Array:
     from jax.experimental.layout import Format, Layout
 
@@ -230,14 +235,13 @@ class Captured:
         at = 0
         try:
             for take, which in self.takes:
-                _leave(take, [arrays[i] for i in which], (ctypes.c_uint64 * len(which)).from_buffer(inputs, 8 * at))
+                _leave(take, [arrays[i] for i in which], _room(inputs, at, len(which)))
                 at += len(which)
             if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
                 _native.check(refusal)
             at = 0
             for give, which in self.gives:
-                group = (ctypes.c_uint64 * len(which)).from_buffer(outputs, 8 * at)
-                library.pathways_import(group, len(which))
+                library.pathways_import(_room(outputs, at, len(which)), len(which))
                 at += len(which)
                 for i, x in zip(which, give(), strict=True):
                     made[i] = x
@@ -323,8 +327,7 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     try:
         for group in groups:
             take = _export(tuple(described[i] for i in group))
-            room = (ctypes.c_uint64 * len(group)).from_buffer(numbers, 8 * at)
-            _leave(take, [arrays[order[i]] for i in group], room)
+            _leave(take, [arrays[order[i]] for i in group], _room(numbers, at, len(group)))
             at += len(group)
             sorted_ids += [order[i] for i in group]
         which = (ctypes.c_int32 * at)()
