@@ -45,6 +45,22 @@ ROWS = [
 
 
 @dataclasses.dataclass(frozen=True)
+class Burst:
+    """Calls of a client whose operations leave as one message where they queue up, beside one whose never do."""
+
+    name: str
+    sync: bool  # each call is waited for, so none queues up: time by time; else calls a second by calls a second
+    least: float = 0
+    most: float = 0
+
+
+BURSTS = [
+    Burst("batched / not: a lone call, time", True, most=1.05),
+    Burst("batched / not: queued dependent calls, rate", False, least=1),
+]
+
+
+@dataclasses.dataclass(frozen=True)
 class Part:
     """What a benchmark of Go says of a part: the sum of some of its values."""
 
@@ -179,6 +195,45 @@ def line(name, got):
     return text + f"{1e6 / rates['ours']['median']:10.1f}" + verdict(got["targets"])
 
 
+def bursts(quick, chosen):
+    """Measures what batching of calls does, on two clusters of one worker by turns."""
+    wanted = [row for row in BURSTS if chosen(row.name)]
+    if not wanted:
+        return {}
+    rounds, seconds = (5, 0.05) if quick else (15, 0.1)
+    out = {}
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for batch in ("true", "false"):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+            env = fresh.environment("pathways") | {"TMPDIR": directory, "PATHWAYS_BATCH": batch}
+            for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
+                env.pop(name, None)
+            running[batch] = sides.Side(command("ours", 1, directory), env)
+            stack.callback(running[batch].close)
+        for side in running.values():
+            side.hear()
+        for row in wanted:
+            asked = {"program": "add", "sync": row.sync}
+            calls = calls_of(running["false"], asked, seconds)
+            running["true"].ask(calls=calls, **asked)  # compiles
+            took = {batch: [] for batch in running}
+            for i in range(rounds):
+                for batch in list(running)[:: 1 if i % 2 else -1]:
+                    took[batch].append(running[batch].ask(calls=calls, **asked)["seconds"] / calls * 1e6)
+            ratios = [a / b if row.sync else b / a for a, b in zip(took["true"], took["false"], strict=True)]
+            got = {"ratio": spread(ratios)} | {batch: spread(times) for batch, times in took.items()}
+            targets = got["targets"] = []
+            if row.most:
+                targets.append((f"≤ {row.most} ×", got["ratio"]["median"] <= row.most))
+            if row.least:
+                targets.append((f"≥ {row.least} ×", got["ratio"]["median"] >= row.least))
+            out[row.name] = got | {"calls": calls, "rounds": rounds}
+            times = "".join(f"{got[batch]['median']:10.1f}" for batch in running)
+            print(f"{row.name:42} {said(got['ratio'])}{times}{verdict(targets)}", flush=True)
+    return out
+
+
 def parts(quick, chosen):
     """Measures single parts by benchmarks of Go, which take turns with what they are compared with by themselves."""
     wanted = [part for part in PARTS if chosen(part.name)]
@@ -225,8 +280,10 @@ def run(quick, chosen):
                 print(line(row.name, results[row.name]), flush=True)
     for system, why in missing.items():
         print(f"{TITLES[system]} is left out: {why}")
+    print(f"\n{'calls that queue up, one worker':42} {'batched / not':>24}{'µs':>10}{'not, µs':>10}")
+    batched = bursts(quick, chosen)
     print(f"\n{'parts':42} {'median [lowest – highest]':>24}")
-    return {"versions": about, "rows": results, "left out": missing, "parts": parts(quick, chosen)}
+    return {"versions": about, "rows": results, "left out": missing, "bursts": batched, "parts": parts(quick, chosen)}
 
 
 def draw(axes, results):
