@@ -315,8 +315,8 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 }
 
 // signature writes what a compiled program says of its arguments into memory of
-// C: their number, then of each the type, the rank and the dimensions. It gives
-// nil where the program does not tell.
+// C: their number, then of each the type, the rank and the dimensions, and the number
+// of those that it donates, and which. It gives nil where the program does not tell.
 func signature(format string, code []byte) *C.int64_t {
 	sig, err := hlo.ReadSignature(format, code)
 	if err != nil {
@@ -325,6 +325,10 @@ func signature(format string, code []byte) *C.int64_t {
 	list := []int64{int64(len(sig.Params))}
 	for _, s := range sig.Params {
 		list = append(append(list, int64(s.DType), int64(len(s.Dims))), s.Dims...)
+	}
+	list = append(list, int64(len(sig.Donated)))
+	for _, i := range sig.Donated {
+		list = append(list, int64(i))
 	}
 	out := (*C.int64_t)(C.malloc(C.size_t(8 * len(list))))
 	copy(unsafe.Slice((*int64)(out), len(list)), list)

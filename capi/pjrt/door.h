@@ -168,6 +168,8 @@ struct PJRT_LoadedExecutable {
   uint64_t program;      // id in the core
   char* name;
   bool donates;
+  int64_t* donated;  // arguments that it takes over, where the plugin tells of arguments
+  size_t num_donated;
   bool promises;    // its results can be handed out before it is launched
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which looks into the run's context

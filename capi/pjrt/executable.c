@@ -59,7 +59,8 @@ void pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
 }
 
 // read_params takes what Go read of the arguments: their number, then of each the
-// type, the rank and the dimensions. Frees it.
+// type, the rank and the dimensions, and the number of those that are donated, and
+// which. Frees it.
 static void read_params(PJRT_LoadedExecutable* e, int64_t* list) {
   const int64_t* at = list;
   e->num_params = *at++;
@@ -68,6 +69,9 @@ static void read_params(PJRT_LoadedExecutable* e, int64_t* list) {
     e->params[i] = pw_shape_new((PJRT_Buffer_Type)at[0], at + 2, (size_t)at[1]);
     at += 2 + at[1];
   }
+  e->num_donated = (size_t)*at++;
+  e->donated = calloc(e->num_donated + 1, sizeof *e->donated);
+  for (size_t i = 0; i < e->num_donated; i++) e->donated[i] = at[i];
   free(list);
 }
 
@@ -120,6 +124,7 @@ static void loaded_free(PJRT_LoadedExecutable* e) {
   }
   for (int64_t i = 0; i < e->num_params; i++) pw_shape_drop(e->params[i]);
   free(e->params);
+  free(e->donated);
   free(e->outputs);
   free(e->devices);
   free(e->memories);
@@ -171,9 +176,8 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
     e->devices[i] = pw_device_of(client, devices.addressable_devices[i]);
   if ((err = read_outputs(e, x))) goto fail;
 
-  // A buffer made before its contents has no way to say that it is donated, nor a
-  // layout or a packing of its own.
-  e->promises = !e->donates && e->num_outputs > 0 && pw_default_layouts(x);
+  // A buffer made before its contents has no layout or packing of its own.
+  e->promises = e->num_outputs > 0 && pw_default_layouts(x);
   for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
 
   e->memories = calloc(e->num_devices * e->num_outputs + 1, sizeof *e->memories);
@@ -200,6 +204,7 @@ PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, con
                             program.format_size, &params, &e->program, &message);
   free(program.code);
   if (params) read_params(e, params);
+  if (e->donates && params == NULL) e->promises = false;  // nobody knows which arrays would be dead
   if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
   *out = e;
 fail:

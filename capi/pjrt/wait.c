@@ -114,6 +114,21 @@ static void* copy(const void* from, size_t size) {
   return to;
 }
 
+// take_over has the arrays dead that a run will take over in its turn.
+static void take_over(pw_run* r) {
+  const PJRT_LoadedExecutable* e = r->executable;
+  for (size_t k = 0; e->donates && k < e->num_donated; k++) {
+    size_t i = (size_t)e->donated[k];
+    bool stays = i >= r->num_args;
+    for (size_t f = 0; f < r->options.num_non_donatable_input_indices; f++) stays = stays || r->fixed[f] == e->donated[k];
+    for (size_t d = 0; !stays && d < r->num_devices; d++) {
+      pw_buffer* b = r->inputs[d * r->num_args + i];
+      if (r->flat[d * r->num_args + i] == b->under)  // not where it is a copy, on the run's device
+        atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel);
+    }
+  }
+}
+
 // adopt makes a run the origin of its results and of the events that are handed out.
 static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
   pw_origin* origin =
@@ -230,6 +245,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
     if ((err = pw_under->PJRT_Buffer_ReadyEvent(&ready))) pw_error_free(err);
     args->device_complete_events[d] = ready.event;
   }
+  take_over(r);
   for (size_t d = 0; d < n; d++)
     memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
   adopt(r, args->output_lists, args->device_complete_events);
