@@ -1,6 +1,7 @@
 """A call that dispatches work comes back without waiting for it, wherever the plugin underneath lets it."""
 
 import json
+import textwrap
 
 import fresh
 import gate
@@ -95,3 +96,58 @@ def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
         assert not any(stock["waited"].values()), (case, stock)
         assert ours.get(case, ours) == stock, case
     assert len(plugins) == len(ours) == 12
+
+
+# The second computation stands in the door's queue, and the third behind it.
+QUEUED = """
+    import gate, gc, threading, waiting
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    here = jax.devices()
+    gate = gate.Gate(LIBRARY, pathways._native.library_path())
+
+    def on(devices, f, **how):
+        mesh = Mesh(np.array(devices), ("x",))
+        x = lambda: jax.device_put(np.arange(len(devices), dtype=np.float32), NamedSharding(mesh, P("x")))
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False), **how), x
+
+    hold, one = on(here[:4], lambda v: jax.lax.psum(gate(v), "x"))
+    add, two = on(here[1:7], lambda v: jax.lax.psum(v, "x") + v, donate_argnums=0)
+    right = np.asarray(hold(one())).tolist(), np.asarray(add(add(two()))).tolist()
+    for _ in range(3):
+        x, y, before = one(), two(), pathways.stats()["queued"]
+        late = threading.Event()
+        timer = threading.Timer(60, lambda: (late.set(), gate.open()))
+        gate.shut()
+        timer.start()
+        a, b = hold(x), add(y)
+        c = add(b)
+        assert not late.is_set() and not a.is_ready() and pathways.stats()["queued"] - before == 2
+        assert y.is_deleted() and b.is_deleted() and not x.is_deleted() and not c.is_deleted()
+        for dead in (y, b):
+            for use in (np.asarray, memoryview, print, add, lambda v: v + 1, lambda v: v.block_until_ready()):
+                try:
+                    use(dead)
+                    raise SystemExit(f"{use} takes an array that was donated")
+                except (RuntimeError, ValueError, BufferError) as error:
+                    assert "delete" in str(error) or isinstance(error, BufferError), error
+        timer.cancel()
+        gate.open()
+        assert (np.asarray(a).tolist(), np.asarray(c).tolist()) == right
+        assert y.is_deleted() and b.is_deleted()
+    del a, b, c, x, y, dead
+
+    def left():
+        gc.collect()
+        live = pathways.stats()["live"]
+        return {k: live[k] for k in ("arrays", "buffers", "runs", "origins") if live.get(k)}
+
+    print("nothing left" if waiting.comes(lambda: not left()) else left())
+"""
+
+
+def test_a_run_that_donates_stands_in_the_queue(tmp_path):
+    script = QUEUED.replace("LIBRARY", repr(str(gate.build(tmp_path))))
+    done = fresh.run(textwrap.dedent(script), env={"PATHWAYS_ADDRESS": ""})
+    assert done.stdout == "nothing left\n", done.stderr

@@ -45,10 +45,23 @@ func inFork(slot string) string {
 	switch {
 	case strings.HasSuffix(slot, "_Destroy"):
 		return "NULL"
-	case slot == "PJRT_Buffer_IsOnCpu":
-		return "(args->is_on_cpu = false, NULL)"
+	case slot == isOnCPU:
+		return elsewhere
 	}
 	return "pw_forked_error()"
+}
+
+const (
+	isOnCPU   = "PJRT_Buffer_IsOnCpu"
+	elsewhere = "(args->is_on_cpu = false, NULL)"
+)
+
+// ofDeleted is what a slot answers of a buffer that has been deleted.
+func ofDeleted(slot string) string {
+	if slot == isOnCPU { // as above
+		return elsewhere
+	}
+	return fmt.Sprintf("pw_deleted(%q)", slot)
 }
 
 func main() {
@@ -102,8 +115,8 @@ func main() {
 				before = append(before, fmt.Sprintf("  %s %s = args->%s;\n  args->%s = %s(%s);\n", t, field.Name, field.Name, field.Name, lower[t], field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			case t == "PJRT_Buffer*":
-				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return pw_deleted(%q);\n  args->%s = b ? b->under : NULL;\n",
-					field.Name, field.Name, field.Name, field.Name, f.Name, f.Name, field.Name))
+				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return %s;\n  args->%s = b ? b->under : NULL;\n",
+					field.Name, field.Name, field.Name, field.Name, f.Name, ofDeleted(f.Name), field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			}
 		}
