@@ -177,7 +177,7 @@ func BenchmarkParity(b *testing.B) {
 	for _, size := range []struct {
 		workers, each int
 		costs         []time.Duration // in microseconds
-	}{{16, 8, []time.Duration{100, 200, 500, 1000, 2000}}, {512, 4, []time.Duration{1000, 2000, 3000, 5000, 10000}}} {
+	}{{16, 8, []time.Duration{100, 200, 500, 1000, 2000, 5000}}, {512, 4, []time.Duration{1000, 3000, 5000, 10000, 20000, 35000}}} {
 		for _, cost := range size.costs {
 			cost *= time.Microsecond
 			b.Run(fmt.Sprintf("workers=%d/cost=%v", size.workers, cost), func(b *testing.B) {

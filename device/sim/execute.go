@@ -99,7 +99,7 @@ func (x *executable) Execute(r device.Run) (*device.Results, error) {
 			is.mu.Lock()
 		}
 		s.on.queue = append(s.on.queue, s)
-		s.queued = true
+		s.queued, s.since = true, is.time()
 		s.on.advance()
 	}
 	is.unlock()

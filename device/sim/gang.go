@@ -34,8 +34,9 @@ type shard struct {
 	out     []*storage
 	done    event
 	queued  bool
-	missing int  // inputs that are not there
-	temp    bool // temporary bytes are charged
+	since   time.Duration // queued
+	missing int           // inputs that are not there
+	temp    bool          // temporary bytes are charged
 	over    bool
 	finish  *finish // once it has started
 	err     error   // what it will end with, known when it starts
@@ -156,11 +157,15 @@ func (g *gang) start(shards ...*shard) {
 		}
 	}
 	is := shards[0].on.drv.is
-	if f := g.last; f != nil && !f.entry.taken && f.entry.at == is.time()+cost {
+	begins := is.moment()
+	for _, s := range shards {
+		begins = max(begins, s.since)
+	}
+	if f := g.last; f != nil && !f.entry.taken && f.entry.at == begins+cost {
 		f.shards = append(f.shards, shards...)
 	} else {
 		g.last = &finish{gang: g, shards: shards}
-		g.last.entry = is.after(cost, g.last.compute, g.last.commit)
+		g.last.entry = is.set(begins+cost, g.last.compute, g.last.commit)
 	}
 	for _, s := range shards {
 		s.finish = g.last

@@ -30,6 +30,7 @@ type Island struct {
 	mu      sync.Mutex
 	turned  sync.Cond // at the end of each turn
 	turning bool      // a goroutine carries out what is due
+	ending  bool      // and commits it
 	now     time.Duration
 	due     agenda
 	seq     uint64
@@ -75,6 +76,16 @@ func (is *Island) time() time.Duration {
 		return max(is.now, time.Since(is.start))
 	}
 	return is.now
+}
+
+// moment is when what happens now does. What ends lets go on what waited for it at the
+// time when it was due, also where a Real clock shows more by the time that a
+// goroutine gets to it: a device takes its next computation by itself.
+func (is *Island) moment() time.Duration {
+	if is.ending {
+		return is.now
+	}
+	return is.time()
 }
 
 // Advance moves a Manual clock on by d and carries out all that falls due on
@@ -190,7 +201,9 @@ func (is *Island) turn(end time.Duration) {
 			e.work()
 			is.mu.Lock()
 		}
+		is.ending = true
 		e.commit()
+		is.ending = false
 		if len(is.calls) > 0 {
 			is.call()
 		}
@@ -209,10 +222,15 @@ type entry struct {
 	commit func()
 }
 
-// after puts an entry on the agenda.
+// after puts an entry on the agenda, so much later than now.
 func (is *Island) after(d time.Duration, work, commit func()) *entry {
+	return is.set(is.moment()+d, work, commit)
+}
+
+// set puts an entry on the agenda.
+func (is *Island) set(at time.Duration, work, commit func()) *entry {
 	is.seq++
-	e := &entry{at: is.time() + d, seq: is.seq, work: work, commit: commit}
+	e := &entry{at: at, seq: is.seq, work: work, commit: commit}
 	heap.Push(&is.due, e)
 	return e
 }
