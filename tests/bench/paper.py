@@ -299,7 +299,7 @@ def figure6(quick):
                 said = f"figure 6, {workers} workers, {1e6 / gloo:9.0f} µs: {ours / gloo:.2f} of JAX with gloo"
                 print(said, flush=True)
     simulated = {}
-    found = gobench.run("./core/cluster", "^BenchmarkParity$", 1 if quick else 3, "0.3s")
+    found = gobench.run("./core/cluster", "^BenchmarkParity$", 1 if quick else 2, "1s")
     for name, values in found.items():
         _, workers, cost = name.split("/")
         simulated.setdefault(workers.partition("=")[2], {})[cost.partition("=")[2]] = statistics.median(values["share"])
