@@ -402,7 +402,9 @@ def page7(data, out):
             took = {how: 1e6 / p[how] for how in ("parallel", "sequential", "moves")}  # µs a stage
             why = (
                 f"Of the {took['sequential']:,.0f} µs a stage that sequential dispatch takes, {took['moves']:,.0f} are"
-                " the move, which no dispatch spares: with the moves alone it would be"
+                f" the move, which no dispatch spares, {took['parallel'] - took['moves']:,.0f} more the addition, and"
+                f" {took['sequential'] - took['parallel']:,.0f} the way by the controller from the end of a node to the"
+                " next, twice a stage: the quicker that is, the less is there to win. With the moves alone it would be"
                 f" {p['moves'] / p['sequential']:.2f} ×."
             )
             text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential, wanted 2 ×", times >= 2, why))
