@@ -17,7 +17,8 @@
 // # Concurrency
 //
 // Any slot may be called from any thread, with or without Python's GIL. No lock
-// is held while the plugin runs. Only a full queue makes Execute wait.
+// is held while the plugin runs. Only a full queue makes Execute wait, and the turn of
+// a run whose results cannot be made before it: see wait.c.
 //
 // Only capi/lib and capi/pathways import it.
 package pjrt
