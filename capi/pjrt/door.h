@@ -69,8 +69,8 @@ typedef struct pw_buffer {
   pp_symbol* symbol;     // what it stands for in a capture, or NULL
 } pw_buffer;
 
-// PW_DELETED in pins: deleted by its owner; runs that wait may still need the
-// bytes, and the last of them deletes these.
+// PW_DELETED in pins: deleted by its owner, or to be taken over by a run that waits;
+// runs that wait may still need the bytes, and the last of them deletes these.
 enum { PW_DELETED = 1 << 30 };
 static inline bool pw_is_deleted(pw_buffer* b) { return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED; }
 

@@ -46,11 +46,11 @@ func rawOf(socket net.Conn) syscall.RawConn {
 	return raw
 }
 
-// call reads or writes what a socket that never blocks has or takes: the system call with
-// a file, memory, and its size or flags. Go's scheduler
-// is not told, which it is of calls that may block: that wakes its monitor, a thread
-// that then looks every few microseconds. A process that sleeps between messages paid
-// more for that than for the message.
+// call reads or writes what a socket that never blocks has or takes: a system call with
+// a file, memory, and its size or flags. Go's scheduler is not told, which it is of
+// calls that may block: that wakes its monitor, a thread that then looks every few
+// microseconds. A process that sleeps between messages paid more for that than for the
+// message.
 func call(trap, fd uintptr, p unsafe.Pointer, last uintptr) (int, error) {
 	for {
 		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(p), last)
