@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 #include <time.h>
 
-#include "check.h"
-#include "pjrt_abi.h"
+#include "plugin.h"
 
 enum { kRuns = 200, kRounds = 500 };  // the least of many short rounds: what others do on the machine is not in it
 
@@ -14,50 +13,13 @@ static double now(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-#define ARGS(type, name) type name = {.struct_size = type##_STRUCT_SIZE}
-#define PLUGIN(call)                                                          \
-  do {                                                                        \
-    PJRT_Error* error_ = api->call;                                           \
-    if (error_) {                                                             \
-      ARGS(PJRT_Error_Message_Args, text);                                    \
-      text.error = error_;                                                    \
-      api->PJRT_Error_Message(&text);                                         \
-      fprintf(stderr, "%s: %.*s\n", #call, (int)text.message_size, text.message); \
-      exit(1);                                                                \
-    }                                                                         \
-  } while (0)
-
-static const PJRT_Api* api;
-static PJRT_LoadedExecutable* loaded;
-static PJRT_Buffer* argument;
-
 static void open_plugin(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   CHECK(library);
   api = ((const PJRT_Api* (*)(void))dlsym(library, "GetPjrtApi"))();
   ARGS(PJRT_Plugin_Initialize_Args, initialize);
   PLUGIN(PJRT_Plugin_Initialize(&initialize));
-  ARGS(PJRT_Client_Create_Args, create);
-  PLUGIN(PJRT_Client_Create(&create));
-  ARGS(PJRT_Client_AddressableDevices_Args, devices);
-  devices.client = create.client;
-  PLUGIN(PJRT_Client_AddressableDevices(&devices));
-  static char code[] = ADD;
-  ARGS(PJRT_Program, program);
-  program.code = code, program.code_size = sizeof code - 1, program.format = "mlir", program.format_size = 4;
-  // One replica of one partition: executable_build_options {num_replicas: 1 num_partitions: 1}.
-  static char options[] = {0x1a, 4, 0x20, 1, 0x28, 1};
-  ARGS(PJRT_Client_Compile_Args, compile);
-  compile.client = create.client, compile.program = &program, compile.compile_options = options, compile.compile_options_size = sizeof options;
-  PLUGIN(PJRT_Client_Compile(&compile));
-  loaded = compile.executable;
-  static const float x[4] = {1, 2, 3, 4};
-  static const int64_t dims[] = {4};
-  ARGS(PJRT_Client_BufferFromHostBuffer_Args, put);
-  put.client = create.client, put.data = x, put.type = PJRT_Buffer_Type_F32, put.dims = dims, put.num_dims = 1;
-  put.device = devices.addressable_devices[0];
-  PLUGIN(PJRT_Client_BufferFromHostBuffer(&put));
-  argument = put.buffer;
+  set_up();
 }
 
 static double plugin_alone(void) {
