@@ -48,6 +48,14 @@ def test_slices_keep_out_of_each_others_way(slices, devices):
     assert sorted(ids(shared)) == list(range(8))
 
 
+def test_a_notebook_shows_which_devices_slices_have(slices, devices):
+    assert slices._repr_svg_() is None
+    both = [slices.add_slice(devices=2), slices.add_slice(devices=3)]
+    text = slices._repr_svg_()
+    assert text.count("<rect") == 1 + 2 * len(devices)
+    assert text.count("#0072b2") == 5 and both[0]._repr_svg_().count("#0072b2") == 2
+
+
 def test_released_devices_are_granted_again(slices):
     first, second = slices.add_slice(devices=4), slices.add_slice(devices=4)
     had = ids(second)

@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import threading
+import xml.etree.ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -133,3 +134,28 @@ def test_work_still_running_at_the_end_is_in_the_trace(tmp_path):
     (track,) = read(tmp_path / "trace.json").values()
     assert [event["name"] for event in track] == ["jit_slow"]
     assert track[0]["dur"] > 0
+
+
+@pytest.mark.embedded("a trace shows what runs on this process's devices")
+def test_the_timeline_of_a_trace_is_data_and_a_picture(tmp_path, devices):
+    @jax.jit
+    def everywhere(x):
+        return x / x.sum()
+
+    x = jax.block_until_ready(everywhere(sharded(64, 4)))
+    with pathways.trace(tmp_path / "trace.json") as timeline:
+        assert timeline._repr_svg_() is None  # nothing to look at yet
+        with pytest.raises(pathways.PathwaysError, match="FAILED_PRECONDITION.*look at it after the block"):
+            _ = timeline.spans
+        for _ in range(3):
+            x = everywhere(x)
+        jax.block_until_ready(x)
+    spans = timeline.spans
+    assert [span.device for span in spans] == 3 * [d.id for d in devices]
+    assert {span.name for span in spans} == {"everywhere"} and len({span.gang for span in spans}) == 3
+    assert min(span.begin for span in spans) == 0 and all(span.seconds > 0 for span in spans)
+    assert repr(timeline).endswith(f"3 gangs on {len(devices)} devices>")
+    timeline.save(tmp_path / "trace.svg")
+    picture = xml.etree.ElementTree.parse(tmp_path / "trace.svg")
+    titles = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len(spans) and titles[0].startswith(f"everywhere, gang {spans[0].gang}, device 0: ")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathways._doctor import Report
     from pathways._pipeline import Pipeline
     from pathways._slices import VirtualDeviceSet
+    from pathways._timeline import Timeline
 
 __all__ = [
     "PathwaysError",
@@ -291,18 +292,29 @@ def stats() -> dict[str, Any]:
 
 
 @contextmanager
-def trace(path: str | os.PathLike[str]) -> Iterator[None]:
+def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
     """Records what runs inside the ``with`` block into a file that https://ui.perfetto.dev opens.
+
+        with pathways.trace("step.json") as timeline:
+            jax.block_until_ready(step(x))
+        timeline  # in a notebook, a picture: a row a device, a bar a computation
+
+    Yields:
+      the `Timeline`, to look at behind the block: `.spans`, `.save("step.svg")`.
 
     Raises:
       PathwaysError: where the file cannot be written (NOT_FOUND, PERMISSION_DENIED, …), or FAILED_PRECONDITION where a
         trace runs already.
     """
-    _native.trace_start(os.path.abspath(os.fspath(path)))
+    from pathways._timeline import Timeline
+
+    timeline = Timeline(path)
+    _native.trace_start(str(timeline.path))
     try:
-        yield
+        yield timeline
     finally:
         _native.trace_stop()
+        timeline._read()
 
 
 def doctor(file: TextIO | None = None) -> Report:

@@ -21,7 +21,7 @@ VARIABLES = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """What doctor() found."""
 
@@ -48,6 +48,10 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(_screen(self))
+
+    def __repr__(self) -> str:  # what a notebook shows behind the screen that doctor() has printed
+        state = "ready" if self.ok else f"not ready, {len(self.problems)} problems"
+        return f"<Report: {state}, {len(self.devices)} devices>"
 
 
 def examine() -> Report:

@@ -141,6 +141,9 @@ class Slice:
         shape = f", topology={self.topology}" if len(self.topology) > 1 else ""
         return f"<Slice of devices [{ids}]{shape}{wants}{', released' if self._released else ''}>"
 
+    def _repr_svg_(self) -> str:
+        return _svg([self])
+
 
 class VirtualDeviceSet:
     """Slices that belong together. Used as a context manager it releases them at the end of the block."""
@@ -213,3 +216,38 @@ class VirtualDeviceSet:
 
     def __repr__(self) -> str:
         return f"<VirtualDeviceSet of {self.slices}>"
+
+    def _repr_svg_(self) -> str | None:
+        return _svg(self.slices) if self.slices else None
+
+
+# --- what a notebook shows ---
+
+_CELL, _LEFT, _TOP = 30, 96, 30  # pixels
+_ACROSS = 32  # devices drawn in a row; more go on below
+
+
+def _svg(slices: Sequence[Slice]) -> str:
+    """A row a slice, with a cell for each device of the session: filled where the slice has it."""
+    ids = sorted(device.id for device in slices[0]._of)
+    lines = math.ceil(len(ids) / _ACROSS)
+    width = _LEFT + _CELL * min(len(ids), _ACROSS) + 12
+    height = _TOP + (_CELL * lines + 8) * len(slices)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="12"><rect width="{width}" height="{height}" fill="#fff"/>'
+        f'<text x="{_LEFT}" y="20" fill="#555">devices</text>'
+    ]
+    for row, slice_ in enumerate(slices):
+        top = _TOP + (_CELL * lines + 8) * row
+        name = f"slice {row}" if len(slices) > 1 else "slice"
+        parts.append(f'<text x="8" y="{top + 19}">{name}{" (released)" if slice_._released else ""}</text>')
+        held = {device.id for device in slice_._devices}
+        for at, number in enumerate(ids):
+            x, y = _LEFT + _CELL * (at % _ACROSS), top + _CELL * (at // _ACROSS)
+            fill, ink = ("#0072b2", "#fff") if number in held else ("#f1f3f5", "#999")
+            parts.append(
+                f'<rect x="{x + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_CELL - 2}" rx="3" fill="{fill}"/>'
+                f'<text x="{x + _CELL / 2:g}" y="{y + 19}" text-anchor="middle" fill="{ink}">{number}</text>'
+            )
+    return "\n".join([*parts, "</svg>\n"])
