@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static struct {
@@ -60,7 +61,7 @@ static bool present(void) {
 }
 
 void* pw_python_interrupted(void) {
-  if (gettid() != getpid() || !present()) return NULL;  // handlers run on the first thread alone
+  if (syscall(SYS_gettid) != getpid() || !present()) return NULL;  // handlers run on the first thread alone
   void* exception = NULL;
   int state = python.ensure();
   if (python.check_signals() != 0) {
