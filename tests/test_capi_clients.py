@@ -174,8 +174,9 @@ def test_the_package_says_how_to_build(environment):
     (library,) = (Path(f[2:]) for f in flags if f.startswith("-L"))
     header = (include / "openpathways.h").read_text()
     assert (library / "libpathways.so").exists() and "-lpathways" in flags
-    version = ".".join(re.search(rf"PATHWAYS_API_{part} = (\d+)", header)[1] for part in ("MAJOR", "MINOR"))
-    assert run("pkg-config", "--modversion", "openpathways", env=env).strip() == version
+    api = ".".join(re.search(rf"PATHWAYS_API_{part} = (\d+)", header)[1] for part in ("MAJOR", "MINOR"))
+    assert run("pkg-config", "--variable=api", "openpathways", env=env).strip() == api
+    assert run("pkg-config", "--modversion", "openpathways", env=env).strip() == pathways.__version__
 
 
 def declared() -> set[str]:
