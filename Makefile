@@ -188,7 +188,9 @@ $(VENV_NEW)/.newest-plugin: $(VENV_NEW)/.dependencies
 $(VENV_NEW)/.installed: $(VENV_NEW)/.newest-plugin
 %/.installed: %/.dependencies $(SOURCES) | check-go
 	@echo "== $*: the package, built by pip"
-	@$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf $*/wheel
+	@$*/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $*/wheel .
+	@$*/bin/python -m pip install --quiet --no-deps --force-reinstall $*/wheel/*.whl
 	@touch $@
 
 .PRECIOUS: %/.dependencies %/.installed
