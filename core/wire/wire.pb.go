@@ -139,7 +139,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13, 0}
+	return file_wire_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type Loadable_Form int32
@@ -191,7 +191,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25, 0}
+	return file_wire_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type Hello struct {
@@ -1116,7 +1116,8 @@ type Heartbeat struct {
 	MemoryInUse   []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
 	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`
 	Objects       uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
-	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"` // what devices have stood at for long, for people
+	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
+	Running       []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1179,6 +1180,130 @@ func (x *Heartbeat) GetWaits() []string {
 	return nil
 }
 
+func (x *Heartbeat) GetRunning() []*Running {
+	if x != nil {
+		return x.Running
+	}
+	return nil
+}
+
+// The computation that has been under way longest on some devices of a worker.
+type Running struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
+	Gang          uint64                 `protobuf:"varint,2,opt,name=gang,proto3" json:"gang,omitempty"`
+	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"` // name of the session's client
+	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`     // who started it; empty where that is not known
+	Program       string                 `protobuf:"bytes,6,opt,name=program,proto3" json:"program,omitempty"`
+	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                       // of the user's code that called it; may be empty
+	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // since the worker first found it under way, at a heartbeat
+	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                      // its session has ended, or its client is not connected
+	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                 // computations that began after it, on the device with most of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Running) Reset() {
+	*x = Running{}
+	mi := &file_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Running) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Running) ProtoMessage() {}
+
+func (x *Running) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Running.ProtoReflect.Descriptor instead.
+func (*Running) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Running) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *Running) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Running) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Running) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Running) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Running) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Running) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *Running) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *Running) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *Running) GetBehind() uint32 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
+}
+
 // What a member asks for: to be one of so many.
 type MemberOffer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1190,7 +1315,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1327,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1340,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -1245,7 +1370,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1382,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1395,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -1315,7 +1440,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1452,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1465,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -1382,7 +1507,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1519,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1532,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -1450,7 +1575,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1587,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1600,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -1542,7 +1667,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1679,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1692,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Handler) GetTarget() string {
@@ -1616,7 +1741,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1753,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1766,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HandlerType) GetName() string {
@@ -1677,7 +1802,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1814,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1827,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -1736,7 +1861,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1873,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1886,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -1791,7 +1916,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1928,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1941,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -1867,7 +1992,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +2004,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2017,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -1936,7 +2061,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2073,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2086,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -2053,7 +2178,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2190,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2203,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -2122,7 +2247,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2259,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2272,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -2196,13 +2321,14 @@ type Loadable struct {
 	Collective    bool                   `protobuf:"varint,6,opt,name=collective,proto3" json:"collective,omitempty"`
 	CallsHost     bool                   `protobuf:"varint,7,opt,name=calls_host,json=callsHost,proto3" json:"calls_host,omitempty"` // it calls functions of the client that runs it
 	Handlers      []*Handler             `protobuf:"bytes,8,rep,name=handlers,proto3" json:"handlers,omitempty"`
+	Unbounded     bool                   `protobuf:"varint,9,opt,name=unbounded,proto3" json:"unbounded,omitempty"` // it has a loop whose number of turns is known only when it runs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2340,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2353,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -2286,6 +2412,13 @@ func (x *Loadable) GetHandlers() []*Handler {
 	return nil
 }
 
+func (x *Loadable) GetUnbounded() bool {
+	if x != nil {
+		return x.Unbounded
+	}
+	return false
+}
+
 // Controller to the workers of a program.
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2302,7 +2435,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2447,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2460,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -2391,7 +2524,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2536,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2549,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -2462,7 +2595,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2607,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2620,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -2536,7 +2669,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2681,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2694,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -2594,7 +2727,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2739,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2752,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -2645,7 +2778,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2790,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2803,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -2740,7 +2873,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +2885,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +2898,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -2792,7 +2925,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2937,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2950,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -2847,7 +2980,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +2992,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +3005,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -2916,7 +3049,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3061,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3074,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -2991,7 +3124,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3003,7 +3136,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3016,7 +3149,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -3088,7 +3221,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3233,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3246,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -3148,7 +3281,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3293,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3306,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -3199,7 +3332,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3344,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3357,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -3283,7 +3416,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3428,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3441,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Node) GetRun() *Run {
@@ -3354,7 +3487,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3499,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3512,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -3436,7 +3569,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3581,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3594,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -3549,7 +3682,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3694,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3707,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -3632,7 +3765,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3644,7 +3777,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3657,7 +3790,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -3691,7 +3824,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +3836,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +3849,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -3753,7 +3886,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +3898,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +3911,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -3841,7 +3974,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +3986,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +3999,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -3903,7 +4036,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3915,7 +4048,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3928,7 +4061,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -3960,7 +4093,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4105,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4118,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -4030,7 +4163,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4042,7 +4175,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4055,7 +4188,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -4091,7 +4224,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4236,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4249,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -4151,7 +4284,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4163,7 +4296,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4176,7 +4309,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -4204,7 +4337,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4216,7 +4349,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4229,7 +4362,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -4248,7 +4381,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4260,7 +4393,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4273,7 +4406,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Ask) GetStop() bool {
@@ -4284,19 +4417,21 @@ func (x *Ask) GetStop() bool {
 }
 
 type Report struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Cluster       string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Islands       []*Report_Island        `protobuf:"bytes,2,rep,name=islands,proto3" json:"islands,omitempty"`
-	Sessions      []*Report_SessionReport `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Gangs         uint64                  `protobuf:"varint,4,opt,name=gangs,proto3" json:"gangs,omitempty"`
-	UptimeMs      int64                   `protobuf:"varint,5,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	state    protoimpl.MessageState  `protogen:"open.v1"`
+	Cluster  string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Islands  []*Report_Island        `protobuf:"bytes,2,rep,name=islands,proto3" json:"islands,omitempty"`
+	Sessions []*Report_SessionReport `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	Gangs    uint64                  `protobuf:"varint,4,opt,name=gangs,proto3" json:"gangs,omitempty"`
+	UptimeMs int64                   `protobuf:"varint,5,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	// Not sent: filled in by the command line, for a cluster that it started.
+	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4308,7 +4443,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4321,7 +4456,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Report) GetCluster() string {
@@ -4359,6 +4494,13 @@ func (x *Report) GetUptimeMs() int64 {
 	return 0
 }
 
+func (x *Report) GetSupervisor() *Report_Supervisor {
+	if x != nil {
+		return x.Supervisor
+	}
+	return nil
+}
+
 type Report_Island struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -4370,7 +4512,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4382,7 +4524,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4395,7 +4537,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55, 0}
+	return file_wire_proto_rawDescGZIP(), []int{56, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -4432,7 +4574,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4586,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4599,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55, 1}
+	return file_wire_proto_rawDescGZIP(), []int{56, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -4511,7 +4653,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4523,7 +4665,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4536,7 +4678,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55, 2}
+	return file_wire_proto_rawDescGZIP(), []int{56, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -4605,7 +4747,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4617,7 +4759,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4630,7 +4772,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55, 3}
+	return file_wire_proto_rawDescGZIP(), []int{56, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -4645,6 +4787,135 @@ func (x *Report_Slice) GetDevices() []*Span {
 		return x.Devices
 	}
 	return nil
+}
+
+// The process that starts the dead processes of a cluster again.
+type Report_Supervisor struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pid           int64                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"` // 0: it is not running
+	Processes     []*Report_Supervised   `protobuf:"bytes,2,rep,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Supervisor) Reset() {
+	*x = Report_Supervisor{}
+	mi := &file_wire_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Supervisor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Supervisor) ProtoMessage() {}
+
+func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
+func (*Report_Supervisor) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{56, 4}
+}
+
+func (x *Report_Supervisor) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Report_Supervisor) GetProcesses() []*Report_Supervised {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+type Report_Supervised struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Pid           int64                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"` // 0: it is not running
+	Restarts      uint32                 `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	RestartedMs   int64                  `protobuf:"varint,4,opt,name=restarted_ms,json=restartedMs,proto3" json:"restarted_ms,omitempty"` // since it was last started again; 0: it was not
+	Failed        string                 `protobuf:"bytes,5,opt,name=failed,proto3" json:"failed,omitempty"`                               // why it is not started again
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Supervised) Reset() {
+	*x = Report_Supervised{}
+	mi := &file_wire_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Supervised) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Supervised) ProtoMessage() {}
+
+func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
+func (*Report_Supervised) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{56, 5}
+}
+
+func (x *Report_Supervised) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Report_Supervised) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Report_Supervised) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *Report_Supervised) GetRestartedMs() int64 {
+	if x != nil {
+		return x.RestartedMs
+	}
+	return 0
+}
+
+func (x *Report_Supervised) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
 }
 
 var File_wire_proto protoreflect.FileDescriptor
@@ -4743,13 +5014,26 @@ const file_wire_proto_rawDesc = "" +
 	"\x05slice\x18\x04 \x01(\rR\x05slice\x12\x12\n" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bmemories\x18\x06 \x03(\tR\bmemories\x12%\n" +
-	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"~\n" +
+	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"\xb0\x01\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
-	"\x05waits\x18\x04 \x03(\tR\x05waits\";\n" +
+	"\x05waits\x18\x04 \x03(\tR\x05waits\x120\n" +
+	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"\xf2\x01\n" +
+	"\aRunning\x12\x18\n" +
+	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
+	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
+	"\asession\x18\x03 \x01(\rR\asession\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x12\n" +
+	"\x04user\x18\x05 \x01(\tR\x04user\x12\x18\n" +
+	"\aprogram\x18\x06 \x01(\tR\aprogram\x12\x12\n" +
+	"\x04line\x18\a \x01(\tR\x04line\x12\x19\n" +
+	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x12\n" +
+	"\x04gone\x18\t \x01(\bR\x04gone\x12\x16\n" +
+	"\x06behind\x18\n" +
+	" \x01(\rR\x06behind\";\n" +
 	"\vMemberOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\rR\x05nodes\"t\n" +
@@ -4841,7 +5125,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"temp_bytes\x18\x04 \x01(\x03R\ttempBytes\x12\x1d\n" +
 	"\n" +
-	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xcd\x02\n" +
+	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xeb\x02\n" +
 	"\bLoadable\x120\n" +
 	"\x04form\x18\x01 \x01(\x0e2\x1c.pathways.wire.Loadable.FormR\x04form\x12\x1e\n" +
 	"\n" +
@@ -4855,7 +5139,8 @@ const file_wire_proto_rawDesc = "" +
 	"collective\x12\x1d\n" +
 	"\n" +
 	"calls_host\x18\a \x01(\bR\tcallsHost\x122\n" +
-	"\bhandlers\x18\b \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\"6\n" +
+	"\bhandlers\x18\b \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\x12\x1c\n" +
+	"\tunbounded\x18\t \x01(\bR\tunbounded\"6\n" +
 	"\x04Form\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -5007,13 +5292,16 @@ const file_wire_proto_rawDesc = "" +
 	"\aGoodbye\x12-\n" +
 	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd7\x06\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x85\t\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
 	"\bsessions\x18\x03 \x03(\v2#.pathways.wire.Report.SessionReportR\bsessions\x12\x14\n" +
 	"\x05gangs\x18\x04 \x01(\x04R\x05gangs\x12\x1b\n" +
-	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x1ap\n" +
+	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12@\n" +
+	"\n" +
+	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
+	"supervisor\x1ap\n" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
@@ -5035,7 +5323,18 @@ const file_wire_proto_rawDesc = "" +
 	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
-	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices*g\n" +
+	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a^\n" +
+	"\n" +
+	"Supervisor\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12>\n" +
+	"\tprocesses\x18\x02 \x03(\v2 .pathways.wire.Report.SupervisedR\tprocesses\x1a\x89\x01\n" +
+	"\n" +
+	"Supervised\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +
+	"\brestarts\x18\x03 \x01(\rR\brestarts\x12!\n" +
+	"\frestarted_ms\x18\x04 \x01(\x03R\vrestartedMs\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\tR\x06failed*g\n" +
 	"\x04Role\x12\r\n" +
 	"\tROLE_NONE\x10\x00\x12\x0f\n" +
 	"\vROLE_CLIENT\x10\x01\x12\x0f\n" +
@@ -5058,7 +5357,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -5074,129 +5373,135 @@ var file_wire_proto_goTypes = []any{
 	(*LocalDevice)(nil),          // 11: pathways.wire.LocalDevice
 	(*Device)(nil),               // 12: pathways.wire.Device
 	(*Heartbeat)(nil),            // 13: pathways.wire.Heartbeat
-	(*MemberOffer)(nil),          // 14: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 15: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 16: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 17: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 18: pathways.wire.Compile
-	(*Handler)(nil),              // 19: pathways.wire.Handler
-	(*HandlerType)(nil),          // 20: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 21: pathways.wire.Symbol
-	(*Place)(nil),                // 22: pathways.wire.Place
-	(*Compiled)(nil),             // 23: pathways.wire.Compiled
-	(*Compiling)(nil),            // 24: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 25: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 26: pathways.wire.Array
-	(*Cost)(nil),                 // 27: pathways.wire.Cost
-	(*Loadable)(nil),             // 28: pathways.wire.Loadable
-	(*Load)(nil),                 // 29: pathways.wire.Load
-	(*Forget)(nil),               // 30: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 31: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 32: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 33: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 34: pathways.wire.Run
-	(*Mixed)(nil),                // 35: pathways.wire.Mixed
-	(*Piece)(nil),                // 36: pathways.wire.Piece
-	(*Put)(nil),                  // 37: pathways.wire.Put
-	(*Transfer)(nil),             // 38: pathways.wire.Transfer
-	(*Move)(nil),                 // 39: pathways.wire.Move
-	(*Fetch)(nil),                // 40: pathways.wire.Fetch
-	(*Free)(nil),                 // 41: pathways.wire.Free
-	(*Graph)(nil),                // 42: pathways.wire.Graph
-	(*Node)(nil),                 // 43: pathways.wire.Node
-	(*Play)(nil),                 // 44: pathways.wire.Play
-	(*Played)(nil),               // 45: pathways.wire.Played
-	(*Dispatch)(nil),             // 46: pathways.wire.Dispatch
-	(*Completed)(nil),            // 47: pathways.wire.Completed
-	(*Failure)(nil),              // 48: pathways.wire.Failure
-	(*HostCall)(nil),             // 49: pathways.wire.HostCall
-	(*HostValue)(nil),            // 50: pathways.wire.HostValue
-	(*Abort)(nil),                // 51: pathways.wire.Abort
-	(*Peers)(nil),                // 52: pathways.wire.Peers
-	(*Session)(nil),              // 53: pathways.wire.Session
-	(*Span)(nil),                 // 54: pathways.wire.Span
-	(*Drop)(nil),                 // 55: pathways.wire.Drop
-	(*Goodbye)(nil),              // 56: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 57: pathways.wire.Ask
-	(*Report)(nil),               // 58: pathways.wire.Report
-	nil,                          // 59: pathways.wire.Hello.VersionsEntry
-	nil,                          // 60: pathways.wire.Platform.StringsEntry
-	nil,                          // 61: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 62: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 63: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 64: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 65: pathways.wire.Report.Slice
+	(*Running)(nil),              // 14: pathways.wire.Running
+	(*MemberOffer)(nil),          // 15: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 16: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 17: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 18: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 19: pathways.wire.Compile
+	(*Handler)(nil),              // 20: pathways.wire.Handler
+	(*HandlerType)(nil),          // 21: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 22: pathways.wire.Symbol
+	(*Place)(nil),                // 23: pathways.wire.Place
+	(*Compiled)(nil),             // 24: pathways.wire.Compiled
+	(*Compiling)(nil),            // 25: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 26: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 27: pathways.wire.Array
+	(*Cost)(nil),                 // 28: pathways.wire.Cost
+	(*Loadable)(nil),             // 29: pathways.wire.Loadable
+	(*Load)(nil),                 // 30: pathways.wire.Load
+	(*Forget)(nil),               // 31: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 32: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 33: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 34: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 35: pathways.wire.Run
+	(*Mixed)(nil),                // 36: pathways.wire.Mixed
+	(*Piece)(nil),                // 37: pathways.wire.Piece
+	(*Put)(nil),                  // 38: pathways.wire.Put
+	(*Transfer)(nil),             // 39: pathways.wire.Transfer
+	(*Move)(nil),                 // 40: pathways.wire.Move
+	(*Fetch)(nil),                // 41: pathways.wire.Fetch
+	(*Free)(nil),                 // 42: pathways.wire.Free
+	(*Graph)(nil),                // 43: pathways.wire.Graph
+	(*Node)(nil),                 // 44: pathways.wire.Node
+	(*Play)(nil),                 // 45: pathways.wire.Play
+	(*Played)(nil),               // 46: pathways.wire.Played
+	(*Dispatch)(nil),             // 47: pathways.wire.Dispatch
+	(*Completed)(nil),            // 48: pathways.wire.Completed
+	(*Failure)(nil),              // 49: pathways.wire.Failure
+	(*HostCall)(nil),             // 50: pathways.wire.HostCall
+	(*HostValue)(nil),            // 51: pathways.wire.HostValue
+	(*Abort)(nil),                // 52: pathways.wire.Abort
+	(*Peers)(nil),                // 53: pathways.wire.Peers
+	(*Session)(nil),              // 54: pathways.wire.Session
+	(*Span)(nil),                 // 55: pathways.wire.Span
+	(*Drop)(nil),                 // 56: pathways.wire.Drop
+	(*Goodbye)(nil),              // 57: pathways.wire.Goodbye
+	(*Ask)(nil),                  // 58: pathways.wire.Ask
+	(*Report)(nil),               // 59: pathways.wire.Report
+	nil,                          // 60: pathways.wire.Hello.VersionsEntry
+	nil,                          // 61: pathways.wire.Platform.StringsEntry
+	nil,                          // 62: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 63: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 64: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 65: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 66: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 67: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 68: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	59, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	14, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	60, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	15, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	60, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	61, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	61, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	62, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	6,  // 14: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 15: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 16: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	22, // 17: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	19, // 18: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	21, // 19: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	20, // 20: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	21, // 21: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	21, // 22: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 23: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	25, // 24: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	28, // 25: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	26, // 26: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	26, // 27: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	27, // 28: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 29: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	19, // 30: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	28, // 31: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	22, // 32: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	26, // 33: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 34: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	35, // 35: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	36, // 36: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	26, // 37: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	26, // 38: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	39, // 39: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	26, // 40: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	43, // 41: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	34, // 42: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	38, // 43: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	48, // 44: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 45: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	50, // 46: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	50, // 47: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 48: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 49: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	12, // 50: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 51: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 52: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	54, // 53: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 54: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 55: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	62, // 56: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	64, // 57: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	63, // 58: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 59: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 60: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 61: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	65, // 62: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	54, // 63: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	14, // 14: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	6,  // 15: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 16: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 17: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	23, // 18: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	20, // 19: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	22, // 20: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	21, // 21: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	22, // 22: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	22, // 23: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 24: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	26, // 25: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	29, // 26: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	27, // 27: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	27, // 28: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	28, // 29: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 30: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	20, // 31: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	29, // 32: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	23, // 33: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	27, // 34: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 35: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	36, // 36: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	37, // 37: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	27, // 38: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	27, // 39: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	40, // 40: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	27, // 41: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	44, // 42: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	35, // 43: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	39, // 44: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	49, // 45: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 46: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	51, // 47: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	51, // 48: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 49: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 50: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	12, // 51: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 52: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 53: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	55, // 54: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 55: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 56: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	63, // 57: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	65, // 58: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	67, // 59: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	64, // 60: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 61: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 62: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 63: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	66, // 64: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	55, // 65: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	68, // 66: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -5210,7 +5515,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   63,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
