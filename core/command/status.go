@@ -112,8 +112,54 @@ func (p *program) show(r *wire.Report, address string) error {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
 	showSlices(w, r)
+	showRunning(w, r)
 	showWaits(w, r)
 	return w.Flush()
+}
+
+// showRunning writes what devices compute, if anything.
+func showRunning(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			for _, c := range k.Last.GetRunning() {
+				program := c.Program
+				if c.Line != "" {
+					program += ", called at " + c.Line
+				}
+				if c.Behind > 0 {
+					program += fmt.Sprintf(" (and %d behind it)", c.Behind)
+				}
+				of := fmt.Sprintf("session %d, %s", c.Session, cmp.Or(c.Client, "a client"))
+				if c.User != "" {
+					of += " of " + c.User
+				}
+				if c.Gone {
+					of += ", which has gone"
+				}
+				fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), numbers(c.Devices), program, of, age(c.SinceMs))
+				head = ""
+			}
+		}
+	}
+}
+
+// numbers writes rising numbers for people, such as 0-3, 7.
+func numbers(all []uint32) string {
+	var parts []string
+	for i := 0; i < len(all); {
+		end := i
+		for end+1 < len(all) && all[end+1] == all[end]+1 {
+			end++
+		}
+		part := fmt.Sprint(all[i])
+		if end > i {
+			part += fmt.Sprintf("-%d", all[end])
+		}
+		parts = append(parts, part)
+		i = end + 1
+	}
+	return strings.Join(parts, ", ")
 }
 
 // showWaits writes what devices have waited for long for, if anything.

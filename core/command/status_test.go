@@ -47,3 +47,27 @@ func TestShowWaits(t *testing.T) {
 		t.Errorf("where nobody waits it shows %q", out.String())
 	}
 }
+
+// What devices compute stands beside their worker: what, whose, called where, and since
+// when.
+func TestShowRunning(t *testing.T) {
+	var out strings.Builder
+	report := func(running ...*wire.Running) *wire.Report {
+		return &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+			{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Running: running}}}}}}
+	}
+	showRunning(&out, report(
+		&wire.Running{Devices: []uint32{0, 1, 2, 5, 7, 8}, Session: 3, Client: "node1:99", Program: "jit_spin", Line: "train.py:7", SinceMs: 75_000, Gone: true, Behind: 2},
+		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada@node1", Program: "jit_step", SinceMs: 500},
+	))
+	want := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n" +
+		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 behind it)\tsession 3, node1:99, which has gone\t1m15s\n" +
+		"w0\t6\tjit_step\tsession 4, node1:98 of ada@node1\t500ms\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showRunning(&out, report()); out.Len() > 0 {
+		t.Errorf("where nothing runs it shows %q", out.String())
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -45,7 +47,7 @@ func (st *State) Report() *wire.Report {
 		ri := &wire.Report_Island{Name: is.Name, Platform: is.Workers()[0].Platform}
 		for _, placed := range is.Workers() {
 			w := by[placed.Offer.Worker]
-			ri.Workers = append(ri.Workers, &wire.Report_Worker{Process: w.process, Devices: w.offer.Devices, Last: w.last,
+			ri.Workers = append(ri.Workers, &wire.Report_Worker{Process: w.process, Devices: w.offer.Devices, Last: st.said(w),
 				SilentMs: (st.now - w.heard) / 1e6, Gangs: busy[w.slot]})
 		}
 		r.Islands = append(r.Islands, ri)
@@ -65,4 +67,19 @@ func (st *State) Report() *wire.Report {
 		r.Sessions = append(r.Sessions, rs)
 	}
 	return r
+}
+
+// said is what a worker said last. A session whose client is not connected has gone as
+// far as people are concerned, and the worker learns of it only when its lease ends.
+func (st *State) said(w *worker) *wire.Heartbeat {
+	if len(w.last.GetRunning()) == 0 {
+		return w.last
+	}
+	last := proto.CloneOf(w.last)
+	for _, r := range last.Running {
+		if s := st.sessions[r.Session]; s == nil || s.conn == 0 {
+			r.Gone = true
+		}
+	}
+	return last
 }

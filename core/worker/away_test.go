@@ -33,6 +33,7 @@ type inline struct {
 	slow    *slow      // computations that do not run within Execute
 	view    bool       // of their results
 	order   []int32    // of launches
+	let     chan error // ends a run of "turns" that does not end by itself
 }
 
 // slow is computations that end when the test says so.
@@ -164,6 +165,13 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 		}
 		return &device.Results{Outputs: [][]device.Buffer{{out}}, Done: []device.Event{e}}, nil
 	}
+	if p.name == "turns" {
+		e := &fires{fired: true}
+		if len(d.order) > 1 {
+			e.err = <-d.let
+		}
+		return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
+	}
 	done := make(chan error, 1)
 	if p.name == "calls" {
 		d.call(&device.HostCall{Launch: r.LaunchID, Done: func(err error) { done <- err }})
@@ -198,6 +206,7 @@ const (
 	mixedProgram = 2
 	sumProgram   = 3
 	callsProgram = 4 // one device, worker 0: calls a function of its client
+	turnsProgram = 5 // one device, worker 0: quick as the first launch of all, then ended by the test
 )
 
 // newInline makes two workers with such drivers.
@@ -209,7 +218,7 @@ func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 	var drivers []device.Driver
 	var all []*inline
 	for i := range 2 {
-		d := &inline{worker: i, entered: make(chan int32, 16), slow: &slow{begun: map[int32]*fires{}}}
+		d := &inline{worker: i, entered: make(chan int32, 16), slow: &slow{begun: map[int32]*fires{}}, let: make(chan error)}
 		d.slow.some = sync.NewCond(&d.slow.mu)
 		drivers, all = append(drivers, d), append(all, d)
 	}
@@ -221,10 +230,12 @@ func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
 	load := func(w int, id uint64, name string, places []*wire.Place) {
 		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
-			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum", CallsHost: name == "calls"}})
+			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum", CallsHost: name == "calls",
+				Unbounded: name == "turns"}})
 	}
 	load(0, slowProgram, "slow", places[:1])
 	load(0, callsProgram, "calls", places[:1])
+	load(0, turnsProgram, "turns", places[:1])
 	for w := range 2 {
 		load(w, mixedProgram, "mixed", places)
 		load(w, sumProgram, "sum", places)

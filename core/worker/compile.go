@@ -93,7 +93,7 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 	defer x.Close()
 	info = describe(x, o)
 	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
-	l.Collective = info.Collective
+	l.Collective, l.Unbounded = info.Collective, unbounded(info.Optimized)
 	return info, l, serialize(x, l)
 }
 
@@ -186,6 +186,20 @@ func waits(module []byte) bool {
 	return false
 }
 
+// A loop in an optimised module, by its opcode, and what XLA writes down of one whose
+// number of turns it knows.
+var (
+	loop  = []byte("\x12\x05while") // field 2 of an instruction
+	turns = []byte("known_trip_count")
+)
+
+// unbounded reports whether an optimised module has a loop whose number of turns is
+// known only when it runs. Each run of such a program may take any time, however quick
+// the one before was, so none may hold the goroutine that reads the connection.
+func unbounded(module []byte) bool {
+	return bytes.Count(module, loop) > bytes.Count(module, turns)
+}
+
 // portable makes a program that each device of several workers runs by itself,
 // with our collectives.
 func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
@@ -211,7 +225,7 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 	}
 	defer x.Close()
 	info := describe(x, o)
-	info.Collective = l.Collective
+	info.Collective, l.Unbounded = l.Collective, unbounded(info.Optimized)
 	if module != nil {
 		info.Optimized = module
 	}

@@ -158,7 +158,7 @@ func (g *gang) quick() bool {
 	if !ok {
 		return true // what takes long of it is the driver's, or others'
 	}
-	return r.meet == nil && !r.program.collective && !r.program.calls && r.program.quick.Load() > 0
+	return r.meet == nil && !r.program.collective && !r.program.calls && !r.program.unbounded && r.program.quick.Load() > 0
 }
 
 // enlist makes a gang one of those under way, so that its parts may begin. With an

@@ -21,6 +21,7 @@ import (
 type promised struct {
 	inputs  []input
 	outputs []*shard
+	slot    int // in the queue's flights
 }
 
 // promise begins a launch beside the queue.
@@ -47,6 +48,7 @@ func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device
 		q.read(in.shard)
 	}
 	if err != nil {
+		q.flights.land(h.slot)
 		err = q.explain(err, r.program.name, r.trace)
 		if why := g.failure(); why != nil {
 			err = why
@@ -63,13 +65,13 @@ func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device
 			q.donate(t, in.object)
 		}
 	}
-	q.started(p, h.outputs, outputs, done, maker, read)
+	q.started(p, h.slot, h.outputs, outputs, done, maker, read)
 }
 
 // aside launches a part beside the queue.
 func (q *queue) aside(p part, row []device.Buffer, only int) {
 	r := p.g.work.(*run)
-	h := &promised{inputs: append([]input(nil), q.inputs...)}
+	h := &promised{inputs: append([]input(nil), q.inputs...), slot: q.flights.take(p.g)}
 	q.promise(p, h)
 	go func() {
 		results, err := r.program.exe.Execute(device.Run{LaunchID: launch(p.g.id), Inputs: [][]device.Buffer{row}, NotDonated: r.kept, Only: only})
@@ -89,6 +91,7 @@ func (g *gang) depart() {
 	for i, q := range g.queues {
 		p, h := part{g, i}, r.meet.promised[i]
 		q.post(note{call: func() {
+			h.slot = q.slot
 			q.promise(p, h)
 			q.parts()
 			q.next()

@@ -33,6 +33,7 @@ type program struct {
 	donated    []int
 	collective bool
 	calls      bool // functions of its client
+	unbounded  bool // a run may take any time, see unbounded
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them
@@ -85,7 +86,7 @@ func (w *Worker) load(m *wire.Load) {
 	}
 	p := &program{name: m.Name, places: m.Places, outputs: len(m.Outputs)}
 	if m.Loadable != nil {
-		p.form, p.collective, p.calls = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost
+		p.form, p.collective, p.calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost, m.Loadable.Unbounded
 	}
 	if w.config.MemoryLimit > 0 {
 		for _, o := range m.Outputs {

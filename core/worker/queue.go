@@ -16,6 +16,7 @@ type queue struct {
 	box   mailbox
 
 	shards  atomic.Int64 // for reports
+	flights *flights     // what it computes
 	stands  atomic.Pointer[standing]
 	stopped chan struct{}
 
@@ -28,6 +29,7 @@ type queue struct {
 	todo    []part // from head on: parts that have not begun
 	head    int
 	meeting bool      // the first of todo is at hand and waits for the gang's other devices
+	slot    int       // in flights, of that
 	held    []*shard  // that the part being begun, or at hand, reads
 	using   []*charge // of them
 	flying  int       // computations under way
@@ -55,7 +57,7 @@ type standing struct {
 }
 
 func newQueue(w *Worker, local int) *queue {
-	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true}
+	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true, flights: newFlights(w.config.Window)}
 	q.room.limit, q.room.arrays = w.config.MemoryLimit, charges{}
 	q.box.wake, q.box.ended.L = make(chan struct{}, 1), &q.box.mu
 	d := w.driver.Devices()[local]

@@ -37,6 +37,7 @@ type meeting struct {
 	promised []*promised // by part, of a program that calls its client
 	missing  int
 	launched bool
+	begun    atomic.Bool // the driver has it, or is being given it
 }
 
 // quickTime is what Execute of a quick program takes at most: not much more than
@@ -181,6 +182,7 @@ func (q *queue) run(p part) bool {
 		q.aside(p, slices.Clone(buffers), only)
 		return true
 	}
+	slot := q.flights.take(g)
 	if g.collective {
 		// The driver may run the program within the call, which then waits for other
 		// workers, and they for hearing that a gang before it has failed here.
@@ -196,6 +198,7 @@ func (q *queue) run(p part) bool {
 		q.back()
 	}
 	if err != nil {
+		q.flights.land(slot)
 		q.letGo()
 		return q.refuse(p, q.explain(err, r.program.name, r.trace))
 	}
@@ -206,7 +209,7 @@ func (q *queue) run(p part) bool {
 		}
 	}
 	q.letGo()
-	q.started(p, nil, results.Outputs[0], results.Done[0], 0, read)
+	q.started(p, slot, nil, results.Outputs[0], results.Done[0], 0, read)
 	g.abandon()
 	return true
 }
@@ -230,9 +233,10 @@ func (q *queue) donate(t *table, object uint64) {
 
 var errDonated = status.New(status.FailedPrecondition, "the array was donated to a computation and its contents are gone")
 
-// started takes the results of a part that the driver has; into are their shards
-// where they are there already. Read is what it uses until it is done.
-func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done device.Event, maker uint64, read []*charge) {
+// started takes the results of a part that the driver has, and whose slot in flights
+// this is; into are their shards where they are there already. Read is what it uses
+// until it is done.
+func (q *queue) started(p part, slot int, into []*shard, outputs []device.Buffer, done device.Event, maker uint64, read []*charge) {
 	for k, buf := range outputs {
 		var s *shard
 		if into != nil {
@@ -250,6 +254,7 @@ func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done dev
 		for _, c := range read {
 			c.read()
 		}
+		q.flights.land(slot)
 		q.done(p, done.Wait(background))
 		return
 	}
@@ -263,6 +268,7 @@ func (q *queue) started(p part, into []*shard, outputs []device.Buffer, done dev
 		q.soon(func() {
 			q.flying--
 			q.begun -= begun
+			q.flights.land(slot)
 			for _, c := range read {
 				c.read()
 			}
@@ -349,7 +355,7 @@ func (q *queue) meet(p part) bool {
 	last := m.missing == 0 && p.g.failure() == nil
 	m.launched = last
 	m.mu.Unlock()
-	q.meeting = true
+	q.meeting, q.slot = true, q.flights.take(p.g)
 	if !r.program.calls {
 		q.using = q.reading(q.inputs)
 	}
@@ -405,6 +411,7 @@ func (q *queue) forsake(p part) bool {
 		c.read()
 	}
 	q.using = nil
+	q.flights.land(q.slot)
 	q.parts()
 	return q.refuse(p, err)
 }
@@ -455,6 +462,7 @@ func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
 // under way.
 func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	r := g.work.(*run)
+	r.meet.begun.Store(true)
 	if r.program.calls {
 		g.depart()
 	}
@@ -520,20 +528,21 @@ func (g *gang) spread(results *device.Results, err error, maker uint64) {
 			continue
 		}
 		q.post(note{call: func() {
-			read := q.using
+			read, slot := q.using, q.slot
 			q.using = nil
 			q.parts()
 			if err != nil {
 				for _, c := range read {
 					c.read()
 				}
+				q.flights.land(slot)
 				q.refuse(p, q.explain(err, r.program.name, r.trace))
 			} else {
 				t := q.table(g.session)
 				for _, object := range r.meet.donated[i] {
 					q.donate(t, object)
 				}
-				q.started(p, nil, outputs, done, maker, read)
+				q.started(p, slot, nil, outputs, done, maker, read)
 			}
 			q.next()
 		}})

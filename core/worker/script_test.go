@@ -52,6 +52,7 @@ type script struct {
 	ended    []map[uint64]error // by worker, then gang
 	compiled []*wire.Compiled
 	waits    [][]string // by worker, as it said last
+	running  [][]*wire.Running
 }
 
 // start makes workers, each with its devices, and session 1 on all of them.
@@ -82,6 +83,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 			t.Fatal(err)
 		}
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{}), append(s.waits, nil)
+		s.running = append(s.running, nil)
 		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
 	}
 	for i, w := range s.workers {
@@ -102,6 +104,11 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 func (s *script) close() {
 	s.tell(wire.KindGoodbye, &wire.Goodbye{})
 	s.served.Wait()
+	for i, w := range s.workers {
+		if all := w.Running(); len(all) > 0 {
+			s.t.Errorf("worker %d has ended and says that it runs %v", i, all)
+		}
+	}
 	for _, d := range s.drivers {
 		if err := d.Close(); err != nil {
 			s.t.Errorf("closing a driver: %v", err)
@@ -147,7 +154,7 @@ func (s *script) listen(i int) {
 			if err := wire.Decode(kind, payload, m); err != nil {
 				s.t.Error(err)
 			}
-			s.waits[i] = m.Waits
+			s.waits[i], s.running[i] = m.Waits, m.Running
 		}
 		s.changed.Broadcast()
 		s.mu.Unlock()

@@ -151,6 +151,7 @@ type Worker struct {
 	specs   specs
 	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
 	names   map[uint64]string                  // of workers and clients, by process
+	clients map[uint32]client                  // of sessions that live, or have work under way
 	calls   map[uint64]calling                 // of functions of clients, by their numbers
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
@@ -174,7 +175,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, calls: map[uint64]calling{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{}, calls: map[uint64]calling{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -421,6 +422,9 @@ func (w *Worker) session(m *wire.Session) {
 		}
 	}
 	w.sessions[m.Session] = s
+	w.mu.Lock()
+	w.clients[m.Session] = client{name: m.Client.GetName()}
+	w.mu.Unlock()
 	if m.Client != nil {
 		w.mu.Lock()
 		w.names[m.Client.Number] = m.Client.Name
@@ -451,6 +455,10 @@ func (w *Worker) drop(m *wire.Drop) {
 		why = status.New(status.Cancelled, "the session has ended")
 	}
 	w.mu.Lock()
+	if c, known := w.clients[m.Session]; known {
+		c.gone = time.Now()
+		w.clients[m.Session] = c
+	}
 	var under []*gang
 	for _, g := range w.gangs {
 		if g.session == m.Session {
@@ -477,7 +485,7 @@ func (w *Worker) drop(m *wire.Drop) {
 func (w *Worker) heartbeats() {
 	t := time.NewTicker(w.config.Heartbeat)
 	defer t.Stop()
-	logged := journal{}
+	logged, seen := journal{}, sightings{}
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -497,6 +505,7 @@ func (w *Worker) heartbeats() {
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())
 		}
+		m.Running = tell(w.running(seen, time.Now()))
 		payload, err := proto.Marshal(m)
 		if err != nil {
 			panic(err) // a message of ours always encodes

@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// This file knows what each device computes: for "pathways status", and for the
+// decision to give up a computation that never ends (see evict.go).
+//
+// A queue writes down each computation that it gives to the driver, and strikes it out
+// when that has ended. Nobody else writes, and no clock is read there: a heartbeat
+// looks at what is written down, and remembers since when the same computation has
+// been the oldest of its device.
+
+// flights are the computations that a device has under way. The queue's owner calls
+// take and land; each may be called while oldest looks.
+type flights struct {
+	slots []atomic.Pointer[gang]
+	free  []int // slots that are not taken; of the queue's owner
+}
+
+// noFlight is the slot of a computation for which there was none.
+const noFlight = -1
+
+func newFlights(window int) *flights {
+	// One more than the window: the computation that is about to begin.
+	f := &flights{slots: make([]atomic.Pointer[gang], window+1)}
+	for i := range f.slots {
+		f.free = append(f.free, i)
+	}
+	return f
+}
+
+// take records that a gang's part is about to begin on the device.
+func (f *flights) take(g *gang) (slot int) {
+	n := len(f.free) - 1
+	if n < 0 {
+		return noFlight
+	}
+	slot, f.free = f.free[n], f.free[:n]
+	f.slots[slot].Store(g)
+	return slot
+}
+
+// land records that the part in a slot has ended.
+func (f *flights) land(slot int) {
+	if slot != noFlight {
+		f.slots[slot].Store(nil)
+		f.free = append(f.free, slot)
+	}
+}
+
+// oldest returns the gang that began first of those under way, and how many began
+// after it. Gangs begin on a device in the order of their numbers.
+func (f *flights) oldest() (first *gang, behind int) {
+	for i := range f.slots {
+		g := f.slots[i].Load()
+		if g == nil || !g.launched() {
+			continue
+		}
+		behind++
+		if first == nil || g.id < first.id {
+			first = g
+		}
+	}
+	return first, max(behind-1, 0)
+}
+
+// launched reports whether the driver has the gang's run, or is being given it. Until
+// then its devices may still wait for each other.
+func (g *gang) launched() bool {
+	r := g.work.(*run)
+	return r.meet == nil || r.meet.begun.Load()
+}
+
+// Running is the computation that has been under way longest on some devices.
+type Running struct {
+	Devices []int
+	Gang    uint64
+	Session uint32
+	Client  string // its name
+	Program string
+	Line    string        // of the user's code; may be empty
+	Since   time.Duration // since a look first found it there
+	Gone    time.Duration // since its session ended; 0 while it lives
+	Behind  int           // computations that began after it, on the device with most of them
+}
+
+// String names the computation for people.
+func (r Running) String() string {
+	s := fmt.Sprintf("%s (operation %d", r.Program, r.Gang)
+	if r.Line != "" {
+		s += ", called at " + r.Line
+	}
+	return s + ")"
+}
+
+// sightings remembers since when the oldest computation of each device is the same
+// one. One goroutine owns it: that of the heartbeats.
+type sightings map[int]sighting
+
+type sighting struct {
+	gang  uint64
+	since time.Time
+}
+
+// Running returns what each device computes.
+func (w *Worker) Running() []Running { return w.running(sightings{}, time.Now()) }
+
+// running looks at what all devices compute, and remembers it.
+func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
+	by := map[uint64]*Running{}
+	for _, q := range w.queues {
+		g, behind := q.flights.oldest()
+		if g == nil {
+			delete(seen, q.local)
+			continue
+		}
+		s := seen[q.local]
+		if s.gang != g.id {
+			s = sighting{g.id, now}
+			seen[q.local] = s
+		}
+		r := by[g.id]
+		if r == nil {
+			r = &Running{Gang: g.id, Session: g.session, Program: g.work.(*run).program.name, Line: string(g.work.(*run).trace)}
+			by[g.id] = r
+		}
+		r.Devices = append(r.Devices, q.local)
+		r.Since, r.Behind = max(r.Since, now.Sub(s.since)), max(r.Behind, behind)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		r := by[id]
+		c := w.clients[r.Session]
+		r.Client = c.name
+		if !c.gone.IsZero() {
+			r.Gone = max(now.Sub(c.gone), 1)
+		}
+		all = append(all, *r)
+	}
+	// Those of a session that has gone are kept until its work has ended.
+	for session, c := range w.clients {
+		if !c.gone.IsZero() && !w.hasWork(session) {
+			delete(w.clients, session)
+		}
+	}
+	return all
+}
+
+// client is whose a session is, or was.
+type client struct {
+	name string
+	gone time.Time // when the session ended; zero while it lives
+}
+
+// hasWork reports whether something of a session is under way. mu is held.
+func (w *Worker) hasWork(session uint32) bool {
+	for _, g := range w.gangs {
+		if g.session == session {
+			return true
+		}
+	}
+	return false
+}
+
+// mostRunning bounds what a heartbeat tells of what devices compute.
+const mostRunning = 64
+
+// tell writes for the controller what devices compute, the oldest first.
+func tell(all []Running) (out []*wire.Running) {
+	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Since, a.Since) })
+	for _, r := range all[:min(len(all), mostRunning)] {
+		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client, Program: r.Program, Line: r.Line,
+			SinceMs: r.Since.Milliseconds(), Gone: r.Gone > 0, Behind: uint32(r.Behind)}
+		for _, d := range r.Devices {
+			m.Devices = append(m.Devices, uint32(d))
+		}
+		out = append(out, m)
+	}
+	return out
+}

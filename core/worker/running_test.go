@@ -1,0 +1,96 @@
+package worker_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A heartbeat tells what each device computes: the computation that has been there
+// longest, whose it is, since when, and whether its session has ended.
+func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		s.tell(wire.KindSession, &wire.Session{Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook"},
+			Devices: []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}})
+		says := func(w int, want *wire.Running) {
+			t.Helper()
+			s.until("the computation in a heartbeat", func() bool {
+				all := s.running[w]
+				return want == nil && len(all) == 0 || want != nil && len(all) == 1 && proto.Equal(all[0], want)
+			})
+		}
+		spin := func(op uint64) uint64 {
+			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: slowProgram, FirstOutput: op, Trace: []byte("train.py:3")}, 0)
+		}
+		begun := time.Now()
+		one := spin(1)
+		want := &wire.Running{Devices: []uint32{0}, Gang: one, Session: 1, Client: "notebook", Program: "slow", Line: "train.py:3"}
+		says(0, want)
+		two := spin(2)
+		want.Behind, want.SinceMs = 1, 7000
+		says(0, want)
+		if took := time.Since(begun); took != 8*time.Second { // the first heartbeat is a second late
+			t.Errorf("seven seconds were told after %v", took)
+		}
+		d[0].slow.end(one, nil)
+		if err := s.wait(one, 0); err != nil {
+			t.Error(err)
+		}
+		want.Gang, want.Behind, want.SinceMs = two, 0, 2000
+		says(0, want)
+
+		// Its client has gone, and it goes on.
+		s.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
+		want.Gone, want.SinceMs = true, 5000
+		says(0, want)
+		d[0].slow.end(two, nil)
+		says(0, nil)
+		says(1, nil)
+	})
+}
+
+// What the driver runs within Execute, where the queue stands still, is told, too.
+func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 0)
+		d[0].enters(t, one)
+		s.until("the computation in a heartbeat", func() bool {
+			return len(s.running[0]) == 1 && s.running[0][0].Gang == one && s.running[0][0].SinceMs == 3000
+		})
+		s.dispatchAs(one, 1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 1)
+		if err := s.wait(one, 0, 1); err != nil {
+			t.Error(err)
+		}
+		s.until("a heartbeat without it", func() bool { return len(s.running[0]) == 0 && len(s.running[1]) == 0 })
+	})
+}
+
+// A program whose loop ends or not, as its arguments say, does not keep the worker from
+// hearing of its controller, also where it was quick before.
+func TestEndlessComputationLeavesTheConnectionAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		run := func(op uint64) uint64 {
+			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op}, 0)
+		}
+		if err := s.wait(run(1), 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the queue sleeps again
+		two := run(2)
+		s.until("the computation in a heartbeat", func() bool { return len(s.running[0]) == 1 && s.running[0][0].Gang == two })
+		s.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
+		s.until("the worker to hear that the session has ended", func() bool {
+			return len(s.running[0]) == 1 && s.running[0][0].Gang == two && s.running[0][0].Gone
+		})
+		d[0].let <- nil
+		_ = s.wait(two, 0) // its session has ended before it
+	})
+}
