@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/subtle"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -20,9 +21,11 @@ const HelloTime = 10 * time.Second
 
 // Credentials are what a process shows of itself, and asks of others.
 type Credentials struct {
-	Token    string            // the cluster's secret; where it is empty, the accepting side asks for none
-	Software string            // such as "pathways 0.1.0"
-	Versions map[string]string // what must agree, such as "jax"; compared where both sides have a key
+	Token string // the cluster's secret; where it is empty, the accepting side asks for none
+	// TokenPath is the file with the token, which the accepting side names to those who do not show it; "" is not said.
+	TokenPath string
+	Software  string            // such as "pathways 0.1.0"
+	Versions  map[string]string // what must agree, such as "jax"; compared where both sides have a key
 	// Proof decides whether a Hello of ROLE_PEER is let in, in place of the token;
 	// nil leaves it to the token.
 	Proof func(*wire.Hello) error
@@ -119,13 +122,26 @@ func (in *Incoming) check(cred Credentials) (err error) {
 			return err
 		}
 	} else if cred.Token != "" && subtle.ConstantTimeCompare([]byte(h.Token), []byte(cred.Token)) != 1 {
-		return status.New(status.Unauthenticated, "the token is not this cluster's; set PATHWAYS_TOKEN to the controller's")
+		return cred.wrongToken(h.Token)
 	}
 	h.Token = "" // whoever prints a Hello does not print the secret
 	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
 		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"), cmp.Or(in.software, "this one"))
 	}
 	return skew(h.Versions, cred.Versions)
+}
+
+// wrongToken says what to do without the cluster's token.
+func (c Credentials) wrongToken(shown string) error {
+	what := "the token is not this cluster's"
+	if shown == "" {
+		what = "this cluster asks for its token, and none was shown"
+	}
+	where := "name a file with the controller's token"
+	if c.TokenPath != "" {
+		where = fmt.Sprintf("the token lies in %s; name that file", c.TokenPath)
+	}
+	return status.New(status.Unauthenticated, "%s; %s by --token-file or PATHWAYS_TOKEN_FILE, or set PATHWAYS_TOKEN to the token itself", what, where)
 }
 
 // skew compares versions where both sides have them.

@@ -72,7 +72,7 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 		}
 		return within(ctx, notify, all, leave)
 	case "tcp", "unix":
-		secret, err := cluster.SecretOf(address, os.LookupEnv)
+		secret, err := cluster.SecretOf(os.LookupEnv)
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -34,52 +33,52 @@ type ClientConfig struct {
 //
 // Errors: those of client.Connect.
 func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.Cluster, error) {
-	secure, err := c.Secret.tls()
+	secret, err := c.Secret.found(c.Address)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := secret.tls()
 	if err != nil {
 		return nil, err
 	}
 	o := stream.Options{
-		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
+		Credentials: transport.Credentials{Token: secret.Token, Software: c.Software, Versions: c.Versions},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
 	calls := o
 	if c.Alone {
 		calls.MaxPending = 1 // so that the next waits until this one is being written
 	}
+	peers := o
+	peers.Token = "" // they ask for the proof
 	host := Host()
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone}, Notify: notify,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
-				Self: w.Process, Host: host, Options: o, Pool: c.Pool,
+				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,
 				Hello: &wire.Hello{Name: c.Name, Cluster: w.Cluster, Proof: w.Proof},
 			})
 		},
 	})
 }
 
-// SecretOf finds what a client shows a controller: PATHWAYS_TOKEN, or the file
-// PATHWAYS_TOKEN_FILE, or that beside a controller's unix socket; and
-// PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY and PATHWAYS_TLS_CA.
+// SecretOf finds what a client shows a controller: PATHWAYS_TOKEN, or the file PATHWAYS_TOKEN_FILE, or the token that a
+// controller on this machine keeps (see Secret.Directory); and PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY and PATHWAYS_TLS_CA.
 //
 // Errors: NOT_FOUND where a file that was named cannot be read.
-func SecretOf(address string, lookup func(variable string) (string, bool)) (Secret, error) {
+func SecretOf(lookup func(variable string) (string, bool)) (Secret, error) {
 	get := func(name string) string {
 		v, _ := lookup(name)
 		return v
 	}
-	s := Secret{Token: get("PATHWAYS_TOKEN"), Cert: get("PATHWAYS_TLS_CERT"), Key: get("PATHWAYS_TLS_KEY"), CA: get("PATHWAYS_TLS_CA")}
-	if s.Token != "" {
-		return s, nil
+	s := Secret{
+		Token: get("PATHWAYS_TOKEN"), Directory: directoryOf(lookup),
+		Cert: get("PATHWAYS_TLS_CERT"), Key: get("PATHWAYS_TLS_KEY"), CA: get("PATHWAYS_TLS_CA"),
 	}
 	var err error
-	if path := get("PATHWAYS_TOKEN_FILE"); path != "" {
+	if path := get("PATHWAYS_TOKEN_FILE"); path != "" && s.Token == "" {
 		s.Token, err = ReadToken(path)
-	} else if socket, ok := strings.CutPrefix(address, "unix:"); ok {
-		s.Token, err = ReadToken(filepath.Join(filepath.Dir(socket), TokenFile))
-		if status.CodeOf(err) == status.NotFound { // the controller may ask for none
-			err = nil
-		}
 	}
 	return s, err
 }
@@ -97,26 +96,6 @@ func AloneOf(lookup func(variable string) (string, bool)) (bool, error) {
 		return false, status.New(status.InvalidArgument, "PATHWAYS_BATCH is %q; expected true or false", v)
 	}
 	return !batch, nil
-}
-
-// TokenFile is the name of the secret's file in a cluster's directory.
-const TokenFile = "token"
-
-// ReadToken reads a secret from a file.
-//
-// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT where it is empty.
-func ReadToken(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	switch token := strings.TrimSpace(string(b)); {
-	case os.IsPermission(err):
-		return "", status.New(status.PermissionDenied, "the token file cannot be read: %w", err)
-	case err != nil:
-		return "", status.New(status.NotFound, "the token file cannot be read: %w", err)
-	case token == "":
-		return "", status.New(status.InvalidArgument, "the token file %s is empty", path)
-	default:
-		return token, nil
-	}
 }
 
 // Host names this machine and its view of files: equal in two processes where one

@@ -53,7 +53,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
 	o := stream.Options{
-		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
+		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software, Versions: c.Versions},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
 	for _, address := range c.Listen {
@@ -89,6 +89,10 @@ func accept(l transport.Listener, server *controller.Server, epochs *epoch.Serve
 
 // Ask asks a controller how its cluster is, and, where stop is set, to end it.
 func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
+	s, err := s.found(address)
+	if err != nil {
+		return nil, err
+	}
 	secure, err := s.tls()
 	if err != nil {
 		return nil, err

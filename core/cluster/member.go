@@ -33,7 +33,7 @@ func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes in
 		return err
 	}
 	var pending *epoch.Pending
-	err = c.reach(ctx, func() (err error) {
+	err = c.reach(ctx, o, func(o stream.Options) (err error) {
 		pending, err = epoch.Dial(ctx, epoch.Config{Dialer: o, Address: c.Address, Name: c.Name, Host: Host(), Island: c.Island, Nodes: nodes})
 		return err
 	})

@@ -11,10 +11,23 @@ import (
 // Secret is what lets processes into a cluster: a word that all of them know, or
 // certificates, or both.
 type Secret struct {
-	Token         string
+	Token     string
+	TokenPath string // the file it was read from, which a controller names to who does not know the token; "" is not said
+	// Directory is that of this user's cluster. A process without a token that connects to a controller on this
+	// machine finds one there or beside the controller's socket; "" is none.
+	Directory     string
 	Cert, Key, CA string // PEM files; "" where tcp is not secured
 	// TokenSuffices lets those connect who show the token and no certificate.
 	TokenSuffices bool
+}
+
+// found is the secret with the token to show at an address.
+func (s Secret) found(address string) (Secret, error) {
+	var err error
+	if s.Token == "" {
+		s.Token, err = findToken(address, s.Directory)
+	}
+	return s, err
 }
 
 // tls is the configuration of both sides of a connection: each shows its

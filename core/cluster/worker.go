@@ -142,8 +142,10 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 		return err
 	}
 	let.Store(welcome)
+	peers := o
+	peers.Token = "" // they ask for the proof
 	exchange, err := bulk.New(bulk.Config{
-		Self: welcome.Process, Host: hello.Host, Options: o, Listeners: listeners, Log: c.Log, Here: true,
+		Self: welcome.Process, Host: hello.Host, Options: peers, Listeners: listeners, Log: c.Log, Here: true,
 		Hello: &wire.Hello{Name: c.Name, Cluster: welcome.Cluster, Proof: wire.Prove(welcome.Proof, welcome.Process)},
 	})
 	if err != nil {
@@ -216,18 +218,23 @@ func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
 
 // dial says hello to the controller, and again while it is not there.
 func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn, welcome *wire.Welcome, err error) {
-	err = c.reach(ctx, func() (err error) {
+	err = c.reach(ctx, o, func(o stream.Options) (err error) {
 		conn, welcome, err = stream.Dial(ctx, c.Address, hello, o)
 		return err
 	})
 	return conn, welcome, err
 }
 
-// reach tries to reach the controller until Wait is over.
-func (c WorkerConfig) reach(ctx context.Context, dial func() error) error {
+// reach tries to reach the controller until Wait is over. Its token is looked for each time: it may have been made
+// with the controller, just now.
+func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(stream.Options) error) error {
 	end := time.Now().Add(c.Wait)
 	for {
-		err := dial()
+		secret, err := c.Secret.found(c.Address)
+		if err == nil {
+			o.Token = secret.Token
+			err = dial(o)
+		}
 		if code := status.CodeOf(err); code != status.Unavailable && code != status.DeadlineExceeded {
 			return err
 		}

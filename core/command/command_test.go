@@ -266,7 +266,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 }
 
-func at(dir string) place { return place{filepath.Join(dir, "default"), "default"} }
+func at(dir string) place { return place{dir: filepath.Join(dir, "default"), cluster: "default"} }
 
 // A command in a cluster has its address and its exit code; the cluster ends with
 // it.

@@ -34,7 +34,7 @@ var options = []option{
 	{"cluster", "default", "`name` of a cluster on this machine, for those that pathways up starts"},
 	{"dir", "", "`directory` in which clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
 	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
-	{"token-file", "", "`file` with the secret that all processes of a cluster share; PATHWAYS_TOKEN holds the secret itself"},
+	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on one machine, the one that the controller keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
 	{"tls-cert", "", "PEM `file` with this process's certificate; needed on every address but loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the authority that signed the other processes' certificates"},

@@ -1,13 +1,10 @@
 package command
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -18,71 +15,43 @@ import (
 // place is the directory of a cluster on this machine.
 type place struct {
 	dir, cluster string
+	above        string // see cluster.Directory
 }
-
-var clusterName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`)
-
-// longest path of a unix socket that Linux takes.
-const longestSocket = 107
 
 // placeOf finds the directory of the options' cluster; it need not be there.
 func (p *program) placeOf(s settings) (place, error) {
-	name := s.text("cluster")
-	if !clusterName.MatchString(name) {
-		return place{}, usage{status.New(status.InvalidArgument, "--cluster is %q; expected up to 32 letters, digits, dots, dashes", name)}
-	}
-	base := s.text("dir")
-	if base == "" {
-		if run, ok := p.Lookup("XDG_RUNTIME_DIR"); ok && run != "" {
-			base = filepath.Join(run, "pathways")
-		} else if home, ok := p.Lookup("HOME"); ok && home != "" {
-			base = filepath.Join(home, ".pathways")
-		} else {
-			return place{}, usage{status.New(status.FailedPrecondition, "neither XDG_RUNTIME_DIR nor HOME is set; say --dir")}
-		}
-	}
-	base, err := filepath.Abs(base)
+	d, err := cluster.DirectoryOf(s.text("dir"), s.text("cluster"), p.Lookup)
 	if err != nil {
-		return place{}, err
+		return place{}, usage{err}
 	}
-	c := place{filepath.Join(base, name), name}
-	if len(c.path("worker-0000.sock")) > longestSocket {
-		return place{}, usage{status.New(status.InvalidArgument, "the directory %s is too long for the name of a unix socket; say a shorter --dir", c.dir)}
-	}
-	return c, nil
+	return place{d.Path, s.text("cluster"), d.Above}, nil
 }
+
+func (c place) directory() cluster.Directory { return cluster.Directory{Path: c.dir, Above: c.above} }
 
 func (c place) path(name string) string { return filepath.Join(c.dir, name) }
 
 // address is where the controller of a cluster of this machine listens.
 func (c place) address() string { return "unix:" + c.path("controller.sock") }
 
-// make creates the directory, for this user alone, with a new secret.
-func (c place) make() error {
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return status.New(status.PermissionDenied, "cannot make the cluster's directory %s: %w", c.dir, err)
+// secret is what a process shows to others of its cluster: the token of the variable or of the file that is named;
+// without them, what a controller on this machine keeps.
+func (p *program) secret(s settings, c place) (cluster.Secret, error) {
+	secret := cluster.Secret{Directory: c.dir, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}
+	if s.Lookup("tls-mutual") != nil { // of a command that listens
+		secret.TokenSuffices = !s.flag("tls-mutual")
 	}
-	var secret [24]byte
-	if _, err := rand.Read(secret[:]); err != nil {
-		return err
-	}
-	return os.WriteFile(c.path(cluster.TokenFile), []byte(hex.EncodeToString(secret[:])), 0o600)
-}
-
-// token reads the secret of a process: the variable, the file that is named, or
-// that of the cluster's directory. "" where there is none.
-func (p *program) token(s settings, c place) (string, error) {
 	if v, ok := p.Lookup("PATHWAYS_TOKEN"); ok && v != "" {
-		return v, nil
+		secret.Token = v
+		return secret, nil
 	}
+	var err error
 	if path := s.text("token-file"); path != "" {
-		return cluster.ReadToken(path)
+		if secret.TokenPath, err = filepath.Abs(path); err == nil {
+			secret.Token, err = cluster.ReadToken(path)
+		}
 	}
-	token, err := cluster.ReadToken(c.path(cluster.TokenFile))
-	if status.CodeOf(err) == status.NotFound {
-		err = nil
-	}
-	return token, err
+	return secret, err
 }
 
 // process is one that `pathways up` started. The start time tells it from

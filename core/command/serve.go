@@ -19,8 +19,12 @@ func (p *program) controller() *cobra.Command {
 		Use:   "controller",
 		Short: "run a cluster's controller until it is told to stop",
 		Long: `Runs the controller of a cluster: workers bring it devices, clients run programs on them. It never sees the bytes of
-arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the sessions and the workers.`,
-		Example: `  pathways controller --listen tcp:127.0.0.1:8476
+arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the sessions and the workers.
+
+Who connects shows a certificate or the cluster's token. Where neither --token-file nor certificates are given, the
+controller makes a token and keeps it in the cluster's directory, for this user alone; see --dir. Workers and scripts of
+the same user on this machine find it there. Others name a copy of it by --token-file or PATHWAYS_TOKEN_FILE.`,
+		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # keeps a token for this user's workers and scripts
   pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,14 +33,14 @@ arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the se
 			if err != nil {
 				return err
 			}
-			_, secret, err := p.reach(s)
+			secret, err := p.secret(s, c)
 			if err != nil {
 				return err
 			}
 			listen := s.list("listen")
 			if len(listen) == 0 {
-				if err := os.MkdirAll(c.dir, 0o700); err != nil {
-					return status.New(status.PermissionDenied, "cannot make %s: %w", c.dir, err)
+				if err := c.directory().Make(); err != nil {
+					return err
 				}
 				listen = []string{c.address()}
 			}
@@ -51,6 +55,12 @@ arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the se
 			log, err := p.logger(s)
 			if err != nil {
 				return err
+			}
+			if secret.Token == "" && (secret.CA == "" || secret.TokenSuffices) { // nothing else says who may connect
+				secret.TokenPath = c.directory().TokenPath()
+				if secret.Token, err = c.directory().KeepToken(); err != nil {
+					return err
+				}
 			}
 			return cluster.ServeController(cmd.Context(), cluster.ControllerConfig{
 				Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
@@ -71,7 +81,8 @@ controller, at SIGTERM, or at Ctrl-C.
 
 With --nodes the devices of so many workers of an island are joined by an interconnect of their own, as NCCL's of GPUs: the
 worker waits for the others, and when one of them goes, all start anew and wait again, each in a new process.`,
-		Example: `  pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
+		Example: `  pathways worker --address tcp:127.0.0.1:8476 --listen tcp:127.0.0.1:0 --devices 2
+  pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
   pathways worker --address tcp:10.0.0.5:8476 --listen tcp:10.0.0.6:8477 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,8 +105,8 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 				if !strings.HasPrefix(address, "unix:") {
 					return usage{status.New(status.InvalidArgument, "a worker of a controller at %s needs --listen: an address of this machine at which the others reach it, such as tcp:10.0.0.6:8477", address)}
 				}
-				if err := os.MkdirAll(c.dir, 0o700); err != nil {
-					return status.New(status.PermissionDenied, "cannot make %s: %w", c.dir, err)
+				if err := c.directory().Make(); err != nil {
+					return err
 				}
 				listen = []string{fmt.Sprintf("unix:%s", c.path(fmt.Sprintf("worker-%d.sock", os.Getpid())))}
 			}

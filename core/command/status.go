@@ -73,11 +73,7 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	if address == "" {
 		address = c.address()
 	}
-	token, err := p.token(s, c)
-	secret := cluster.Secret{Token: token, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}
-	if s.Lookup("tls-mutual") != nil { // of a command that listens
-		secret.TokenSuffices = !s.flag("tls-mutual")
-	}
+	secret, err := p.secret(s, c)
 	return address, secret, err
 }
 

@@ -64,7 +64,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	case len(alive) > 0:
 		return status.New(status.AlreadyExists, "cluster %q is up already (%d processes); `pathways down` ends it, or name another with --cluster", c.cluster, len(alive))
 	}
-	if err := c.make(); err != nil {
+	if _, err := c.directory().KeepToken(); err != nil {
 		return err
 	}
 	report, err := p.start(ctx, s, c, workers)

@@ -65,7 +65,7 @@ func Dial(ctx context.Context, address string) (*Session, error) {
 	if address == "" {
 		return nil, status.New(status.InvalidArgument, "there is no address of a cluster; set PATHWAYS_ADDRESS, or start one with pathways up")
 	}
-	secret, err := cluster.SecretOf(address, os.LookupEnv)
+	secret, err := cluster.SecretOf(os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}

@@ -38,14 +38,13 @@ print("right")
 
 def test_two_islands(tmp_path):
     address = f"tcp:127.0.0.1:{free_port()}"
-    with serving("controller", "--listen", address, "--dir", str(tmp_path)), ExitStack() as workers:
+    mine = {"PATHWAYS_DIR": str(tmp_path)}
+    with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
         # One after the other: islands are numbered as they come.
         for i, (island, devices) in enumerate([("west", 1), ("west", 2), ("east", 2)]):
             worker = ("worker", "--address", address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}")
-            workers.enter_context(
-                serving(*worker, "--island", island, "--devices", str(devices), "--dir", str(tmp_path))
-            )
-            until("the worker", lambda i=i: there(address).count(" × cpu") == i + 1)
-        assert there(address).count("west (cpu)") == 2
-        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""})
+            workers.enter_context(serving(*worker, "--island", island, "--devices", str(devices), env=mine))
+            until("the worker", lambda i=i: there(address, env=mine).count(" × cpu") == i + 1)
+        assert there(address, env=mine).count("west (cpu)") == 2
+        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **mine})
         assert done.stdout.strip() == "right"

@@ -80,19 +80,24 @@ def there(address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None
 
 
 def test_loopback(tmp_path):
-    """Without certificates, on addresses that only this machine reaches."""
+    """Without certificates, on addresses that only this machine reaches: this user's processes find the token."""
     address = f"tcp:127.0.0.1:{free_port()}"
-    with serving("controller", "--listen", address, "--dir", str(tmp_path)), ExitStack() as workers:
+    mine = {"PATHWAYS_DIR": str(tmp_path)}
+    with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
         for i in range(2):
             workers.enter_context(
                 serving(
                     *("worker", "--address", address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}"),
-                    *("--devices", "2", "--dir", str(tmp_path)),
+                    *("--devices", "2"),
+                    env=mine,
                 )
             )
-        until("two workers", lambda: there(address).count(" × cpu") == 2)
-        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""})
+        until("two workers", lambda: there(address, env=mine).count(" × cpu") == 2)
+        done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **mine})
         assert done.stdout.strip() == "4 6.0"
+        other = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", "PATHWAYS_DIR": str(tmp_path / "other")}
+        done = fresh.run("import jax; jax.devices()", env=other, check=False)
+        assert "UNAUTHENTICATED" in done.stderr and str(tmp_path / "default/token") in done.stderr, done.stderr
 
 
 @contextmanager

@@ -45,6 +45,12 @@ func loopback(hostport string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
+// Local reports whether an address is reached from its own machine alone: a unix socket, or loopback.
+func Local(address string) bool {
+	network, at, err := split(address)
+	return err == nil && (network == "unix" || loopback(at))
+}
+
 // secure gives the TLS to use for an address, nil for none.
 func secure(network, at string, with *tls.Config) (*tls.Config, error) {
 	if network == "unix" {

@@ -179,7 +179,11 @@ func (s *Listener) hello(socket net.Conn, peer string) (*transport.Incoming, err
 		}
 		socket = secured
 	}
-	return transport.Await(ctx, New(socket, peer, s.options.Config, false), s.options.Credentials)
+	cred := s.options.Credentials
+	if network := socket.RemoteAddr().Network(); network != "unix" && !Local("tcp:"+socket.RemoteAddr().String()) {
+		cred.TokenPath = "" // of no use on another machine
+	}
+	return transport.Await(ctx, New(socket, peer, s.options.Config, false), cred)
 }
 
 // pause is for errors such as too many open files, which pass.

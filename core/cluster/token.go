@@ -1,0 +1,189 @@
+package cluster
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// TokenFile is the name of the token's file in a cluster's directory.
+const TokenFile = "token"
+
+// tokenBytes are the random bytes of a token: more than anybody can try.
+const tokenBytes = 24
+
+// ReadToken reads a token from a file.
+//
+// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT where it is empty.
+func ReadToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", system.Error(err, "the token file cannot be read")
+	}
+	defer f.Close()
+	return readToken(f)
+}
+
+func readToken(f *os.File) (string, error) {
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return "", system.Error(err, "the token file cannot be read")
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", status.New(status.InvalidArgument, "the token file %s is empty", f.Name())
+	}
+	return token, nil
+}
+
+// TokenPath is where the directory's token lies.
+func (d Directory) TokenPath() string { return filepath.Join(d.Path, TokenFile) }
+
+// KeepToken returns the token in the directory. It makes both where they do not exist. Several processes may do so at
+// a time: all get the same token.
+//
+// Errors: those of Make; PERMISSION_DENIED where others can read the token.
+func (d Directory) KeepToken() (string, error) {
+	if err := d.Make(); err != nil {
+		return "", err
+	}
+	token, err := d.ownToken()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return token, err
+	}
+	var random [tokenBytes]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	// Written under another name, so that nobody reads half of it, and then linked, which never replaces the token of
+	// a process that was faster.
+	f, err := os.CreateTemp(d.Path, "."+TokenFile+"-") // mode 0600
+	if err != nil {
+		return "", system.Error(err, "cannot keep the cluster's token")
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(hex.EncodeToString(random[:]) + "\n")
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Link(f.Name(), d.TokenPath())
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", system.Error(err, "cannot keep the cluster's token in %s", d.TokenPath())
+	}
+	return d.ownToken()
+}
+
+// ownToken reads the directory's token where it is this user's alone.
+func (d Directory) ownToken() (string, error) {
+	f, err := os.OpenFile(d.TokenPath(), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", system.Error(err, "the token file cannot be read")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", system.Error(err, "the token file cannot be read")
+	}
+	if owner, _ := ownerOf(info); !info.Mode().IsRegular() || owner != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return "", status.New(status.PermissionDenied, "the token file %s is not this user's alone (%v, of user %d); remove it, and a new one is made", f.Name(), info.Mode(), owner)
+	}
+	return readToken(f)
+}
+
+// findToken reads the token that a controller at an address keeps on this machine: beside its unix socket, or in dir,
+// the directory of this user's cluster. "" where there is none.
+//
+// The token in dir is shown only to processes of this user and of root. A port of this machine is anybody's to listen
+// at once the controller has gone.
+//
+// Errors: PERMISSION_DENIED where the token is another user's.
+func findToken(address, dir string) (string, error) {
+	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
+		token, err := ReadToken(filepath.Join(filepath.Dir(socket), TokenFile))
+		if status.CodeOf(err) != status.NotFound {
+			return token, err
+		}
+	}
+	if dir == "" || !stream.Local(address) || !isTrusted(address) {
+		return "", nil
+	}
+	token, err := ReadToken(filepath.Join(dir, TokenFile))
+	if status.CodeOf(err) == status.NotFound { // the controller may ask for none
+		err = nil
+	}
+	return token, err
+}
+
+// isTrusted reports whether what listens at a local address belongs to this user or to root alone.
+func isTrusted(address string) bool {
+	var owners []int
+	network, at, _ := strings.Cut(address, ":")
+	if network == "unix" {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return false
+		}
+		owner, _ := ownerOf(info)
+		owners = append(owners, owner)
+	} else {
+		_, port, err := net.SplitHostPort(at)
+		number, wrong := strconv.ParseUint(port, 10, 16)
+		if err != nil || wrong != nil {
+			return false
+		}
+		for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			f, err := os.Open(table)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a system without IPv6, or one that does not say
+			}
+			if err != nil {
+				return false
+			}
+			owners = append(owners, listeners(f, uint16(number))...)
+			f.Close()
+		}
+	}
+	for _, owner := range owners {
+		if owner != os.Geteuid() && owner != 0 {
+			return false
+		}
+	}
+	return len(owners) > 0
+}
+
+// listeners returns whose the sockets are that listen at a port, by whichever address, from one of the kernel's tables
+// (/proc/net/tcp). Those that listen come first in it.
+func listeners(table io.Reader, port uint16) (owners []int) {
+	const (
+		local, state, owner = 1, 3, 7 // columns
+		listening           = "0A"
+	)
+	lines := bufio.NewScanner(table)
+	lines.Scan() // the columns' names
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) <= owner || fields[state] != listening {
+			break
+		}
+		_, hex, _ := strings.Cut(fields[local], ":")
+		at, err := strconv.ParseUint(hex, 16, 16)
+		user, wrong := strconv.Atoi(fields[owner])
+		if err == nil && wrong == nil && uint16(at) == port {
+			owners = append(owners, user)
+		}
+	}
+	return owners
+}

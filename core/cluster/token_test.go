@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// nobody is a user that this test is not.
+const nobody = 65534
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to act for another user")
+	}
+}
+
+// asNobody calls do with files and sockets made for another user.
+func asNobody(t *testing.T, do func()) {
+	t.Helper()
+	needsRoot(t)
+	runtime.LockOSThread() // the file system's user is a thread's own
+	defer runtime.UnlockOSThread()
+	set := func(user uintptr) {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, user, 0, 0) // it returns the user before
+	}
+	set(nobody)
+	defer set(0)
+	do()
+}
+
+// All processes that keep a directory's token get the same one, which is for this user alone.
+func TestKeepToken(t *testing.T) {
+	d := Directory{Path: filepath.Join(t.TempDir(), "dir", "default")}
+	const processes = 8
+	var got [processes]string
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() {
+			var err error
+			if got[i], err = d.KeepToken(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, token := range got {
+		if token != got[0] || len(token) != 2*tokenBytes {
+			t.Errorf("tokens %q and %q", token, got[0])
+		}
+	}
+	for path, mode := range map[string]os.FileMode{d.Path: os.ModeDir | 0o700, d.TokenPath(): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != mode {
+			t.Errorf("%s has mode %v, %v", path, info.Mode(), err)
+		}
+	}
+	if files, err := os.ReadDir(d.Path); err != nil || len(files) != 1 {
+		t.Errorf("beside the token there are %v, %v", files, err)
+	}
+	if read, err := ReadToken(d.TokenPath()); err != nil || read != got[0] {
+		t.Errorf("%q was read, %v", read, err)
+	}
+}
+
+// A token is never kept where another user could read it, or put another in its place.
+func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		root    bool // acts for another user
+		prepare func(t *testing.T, base string)
+		says    string // besides the path of what is unsafe, below base
+		what    string
+	}{
+		{"readable token", false, func(t *testing.T, base string) {
+			write(t, filepath.Join(base, "default", TokenFile), 0o666)
+		}, "remove it", "default/token"},
+		{"token that is a link", false, func(t *testing.T, base string) {
+			write(t, filepath.Join(base, "elsewhere"), 0o600)
+			link(t, filepath.Join(base, "elsewhere"), filepath.Join(base, "default", TokenFile))
+		}, "cannot be read", "default/token"},
+		{"writable directory", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "default"), 0o777) }, "chmod 700", "default"},
+		{"writable directory above", false, func(t *testing.T, base string) {
+			makeDir(t, filepath.Join(base, "default"), 0o700)
+			chmod(t, base, 0o777)
+		}, "chmod go-w", ""},
+		{"file", false, func(t *testing.T, base string) { write(t, filepath.Join(base, "default"), 0o600) }, "default", "default"},
+		{"another's directory", true, func(t *testing.T, base string) {
+			makeDir(t, filepath.Join(base, "default"), 0o700)
+			chown(t, filepath.Join(base, "default"))
+		}, "belongs to user 65534", "default"},
+		{"another's directory above", true, func(t *testing.T, base string) { chown(t, base) }, "belongs to user 65534", ""},
+		{"another's token", true, func(t *testing.T, base string) {
+			write(t, filepath.Join(base, "default", TokenFile), 0o600)
+			chown(t, filepath.Join(base, "default", TokenFile))
+		}, "of user 65534", "default/token"},
+		{"another's link", true, func(t *testing.T, base string) {
+			makeDir(t, filepath.Join(base, "real"), 0o700)
+			chmod(t, base, 0o777|os.ModeSticky)
+			link(t, filepath.Join(base, "real"), filepath.Join(base, "clusters"))
+			if err := os.Lchown(filepath.Join(base, "clusters"), nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+		}, "belongs to user 65534", "clusters"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.root {
+				needsRoot(t)
+			}
+			base := t.TempDir()
+			c.prepare(t, base)
+			path := filepath.Join(base, "default")
+			if c.what == "clusters" {
+				path = filepath.Join(base, "clusters", "default")
+			}
+			token, err := Directory{Path: path}.KeepToken()
+			code := status.CodeOf(err)
+			if token != "" || code != status.PermissionDenied && code != status.FailedPrecondition {
+				t.Fatalf("token %q, %v (%v)", token, err, code)
+			}
+			if !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), filepath.Join(base, c.what)) {
+				t.Errorf("%q does not say %q of %s", err, c.says, c.what)
+			}
+		})
+	}
+}
+
+// What the user relies on anyway is not checked, nor a sticky directory, nor a group of the user alone.
+func TestKeepTokenTakesUsualPlaces(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(base string) Directory
+	}{
+		{"home", func(base string) Directory {
+			chmod(t, base, 0o777)
+			return Directory{Path: filepath.Join(base, ".pathways", "default"), Above: base}
+		}},
+		{"sticky", func(base string) Directory {
+			chmod(t, base, 0o777|os.ModeSticky)
+			return Directory{Path: filepath.Join(base, "x", "default")}
+		}},
+		{"readable", func(base string) Directory {
+			makeDir(t, filepath.Join(base, "default"), 0o755)
+			return Directory{Path: filepath.Join(base, "default")}
+		}},
+		{"own link", func(base string) Directory {
+			makeDir(t, filepath.Join(base, "real"), 0o700)
+			link(t, "real", filepath.Join(base, "link"))
+			return Directory{Path: filepath.Join(base, "link", "default")}
+		}},
+	} {
+		if token, err := c.prepare(t.TempDir()).KeepToken(); token == "" || err != nil {
+			t.Errorf("%s: %q, %v", c.name, token, err)
+		}
+	}
+}
+
+// A token that was not named is shown only to a process of this user or of root.
+func TestFindToken(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, TokenFile), 0o600)
+	listen := func(network, at string) string {
+		l, err := net.Listen(network, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return network + ":" + l.Addr().String()
+	}
+	find := func(address string) string {
+		token, err := findToken(address, dir)
+		if err != nil {
+			t.Error(err)
+		}
+		return token
+	}
+	sockets := t.TempDir()
+	mine := listen("tcp", "127.0.0.1:0")
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(mine, "tcp:"))
+	for _, address := range []string{mine, "tcp:localhost:" + port, listen("unix", filepath.Join(sockets, "s"))} {
+		if find(address) != secretText {
+			t.Errorf("no token for %s, where this user listens", address)
+		}
+	}
+	for _, address := range []string{"tcp:127.0.0.1:1", "tcp:127.0.0.1:http", "tcp:head:" + port, "unix:" + filepath.Join(sockets, "none")} {
+		if token := find(address); token != "" {
+			t.Errorf("a token for %s, where nobody of this machine listens", address)
+		}
+	}
+	if token, err := findToken(mine, ""); token != "" || err != nil {
+		t.Errorf("without a directory: %q, %v", token, err)
+	}
+	write(t, filepath.Join(sockets, TokenFile), 0o600)
+	if token, err := findToken("unix:"+filepath.Join(sockets, "s"), ""); token != secretText || err != nil {
+		t.Errorf("beside the socket: %q, %v", token, err)
+	}
+	t.Run("another user listens", func(t *testing.T) {
+		var theirs, both string
+		asNobody(t, func() {
+			theirs = listen("tcp", "127.0.0.1:0")
+			both = listen("tcp", "127.0.0.2:"+port) // where a name of this machine may lead to
+		})
+		for _, address := range []string{theirs, both, mine} {
+			if token := find(address); token != "" {
+				t.Errorf("the token is shown at %s, where another user listens", address)
+			}
+		}
+	})
+}
+
+const secretText = "open sesame"
+
+func write(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	makeDir(t, filepath.Dir(path), 0o700)
+	if err := os.WriteFile(path, []byte(secretText+"\n"), mode); err != nil {
+		t.Fatal(err)
+	}
+	chmod(t, path, mode)
+}
+
+func makeDir(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if _, err := os.Stat(path); err == nil {
+		return
+	}
+	if err := os.MkdirAll(path, mode); err != nil {
+		t.Fatal(err)
+	}
+	chmod(t, path, mode)
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chown(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chown(path, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, to, path string) {
+	t.Helper()
+	makeDir(t, filepath.Dir(path), 0o700)
+	if err := os.Symlink(to, path); err != nil {
+		t.Fatal(err)
+	}
+}

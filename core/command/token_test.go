@@ -1,0 +1,93 @@
+package command
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// freeAddress is one of this machine at which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "tcp:" + l.Addr().String()
+}
+
+// A controller at a port of this machine asks for a token though none was given: this user's commands find it, and
+// others are told where it is.
+func TestControllerAlwaysHasAToken(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "default", cluster.TokenFile)
+	address := freeAddress(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan string)
+	go func() {
+		var out, errs strings.Builder
+		if code := Main(ctx, []string{"controller", "--listen", address, "--dir", dir}, environment(&out, &errs, nil)); code != ExitWell {
+			ended <- errs.String()
+		}
+		close(ended)
+	}()
+	ask := func(variables map[string]string, args ...string) (int, string) {
+		code, _, errs := call(t, variables, append([]string{"status", "--address", address}, args...)...)
+		return code, errs
+	}
+	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitWell })
+
+	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, true)
+	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) || !strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
+		t.Errorf("stopped without a token: %v (%v)", err, status.CodeOf(err))
+	}
+	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") || !strings.Contains(errs, token) {
+		t.Errorf("without the directory: exit code %d\n%s", code, errs)
+	}
+	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}); code != ExitWell {
+		t.Errorf("with the file named: exit code %d\n%s", code, errs)
+	}
+	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}); code != ExitFailed || !strings.Contains(errs, "not this cluster's") {
+		t.Errorf("with another token: exit code %d\n%s", code, errs)
+	}
+	secret, err := cluster.SecretOf(func(name string) (string, bool) { v, ok := map[string]string{"PATHWAYS_DIR": dir}[name]; return v, ok })
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := cluster.Ask(t.Context(), address, secret, false); err != nil {
+		t.Errorf("a script of this user: %v", err)
+	}
+
+	cancel()
+	if errs := <-ended; errs != "" {
+		t.Errorf("the controller ended with:\n%s", errs)
+	}
+	if b, err := os.ReadFile(token); err != nil || len(b) == 0 {
+		t.Errorf("the token is not kept: %v", err)
+	}
+}
+
+// `up` does not put its token into a directory that others can write to.
+func TestUpRefusesAnUnsafeDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "default"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "default"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := call(t, nil, "up", "--dir", dir)
+	if code != ExitFailed || !strings.Contains(errs, "PERMISSION_DENIED") || !strings.Contains(errs, "chmod 700") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+	if files, err := os.ReadDir(filepath.Join(dir, "default")); err != nil || len(files) > 0 {
+		t.Errorf("files were made: %v, %v", files, err)
+	}
+}
