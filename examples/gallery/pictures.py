@@ -36,11 +36,11 @@ def timeline(axes, bars, rows):
 
     Args:
       axes: of matplotlib.
-      bars: (device, begin, seconds, colour).
+      bars: (device, begin, seconds, colour), or with a name to write on it at the end.
       rows: device → what its row is called.
     """
     order = {device: -i for i, device in enumerate(rows)}
-    for device, begin, seconds, colour in bars:
+    for device, begin, seconds, colour, *name in bars:
         axes.broken_barh(
             [(begin * 1e3, seconds * 1e3)],
             (order[device] - 0.4, 0.8),
@@ -48,6 +48,9 @@ def timeline(axes, bars, rows):
             edgecolor="white",
             linewidth=0.5,
         )
+        for text in name:
+            middle = (begin + seconds / 2) * 1e3, order[device]
+            axes.text(*middle, text, color="white", ha="center", va="center", fontweight="bold")
     axes.set_yticks(list(order.values()), list(rows.values()))
     axes.set_ylim(min(order.values()) - 0.6, 0.6)
     axes.set_xlabel("milliseconds")
