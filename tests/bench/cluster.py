@@ -288,16 +288,21 @@ def run(quick, chosen):
 
 def draw(axes, results):
     """Draws the computations a second of each system, on a logarithmic axis."""
+    from figures import COLOURS
+
     names = list(results)
     for at, (system, title) in enumerate(TITLES.items()):
         have = [(i, results[name]["rates"][system]) for i, name in enumerate(names) if system in results[name]["rates"]]
         middle = [rate["median"] for _, rate in have]
         error = [[r["median"] - r["low"] for _, r in have], [r["high"] - r["median"] for _, r in have]]
         rows = [i + (at - 1.5) * 0.18 for i, _ in have]
-        axes.errorbar(middle, rows, xerr=error, fmt="o", markersize=5, elinewidth=1, capsize=2, label=title)
+        colour = COLOURS["Ray compiled graph" if system == "ray" else title]
+        axes.errorbar(
+            middle, rows, xerr=error, fmt="o", markersize=5, elinewidth=1, capsize=2, label=title, color=colour
+        )
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x", linewidth=0.4)
-    axes.set_xlabel("computations a second (more is better)")
+    axes.set_xlabel("computations a second (higher is better)")
     axes.legend(fontsize=8)

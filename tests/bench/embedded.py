@@ -199,7 +199,7 @@ def draw(axes, results):
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("time of Open Pathways, as a multiple (less is better; a bar is the budget)")
+    axes.set_xlabel("time of Open Pathways, as a multiple (lower is better; a bar is the budget)")
     axes.legend(fontsize=8)
 
 

@@ -25,6 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import cluster  # noqa: E402
 import computation  # noqa: E402
+import figures  # noqa: E402
 import fresh  # noqa: E402
 import gobench  # noqa: E402
 import sides  # noqa: E402
@@ -207,7 +208,7 @@ def parts5(at, workers):
     return ("; ".join(said) + ".").replace("; and", ", and") if said else ""
 
 
-def page5(data, out):
+def page5(data):
     rates = {name: {int(n): spread for n, spread in of.items()} for name, of in data["rates"].items()}
     sizes = sorted({n for of in rates.values() for n in of})
     rows = [[name, *(rate(of.get(n)) for n in sizes)] for name, of in rates.items()]
@@ -272,13 +273,6 @@ def page5(data, out):
         )
         rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("the door", door))]
         text += [table(["devices", *together], rows)]
-    with plotted(out / "figure5.png") as axes:
-        for name, of in rates.items():
-            style = {"Open Pathways": "-o", "JAX with gloo": "--s", "JAX in one process": ":d"}
-            axes.plot(list(of), [s["median"] for s in of.values()], style.get(name.split(",")[0], "-.^"), label=name)
-        axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="computations a second")
-        axes.set_xticks(sizes, sizes)
-        axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
     return text
 
 
@@ -310,7 +304,7 @@ def figure6(quick):
     return {"real": got, "simulated": simulated, "controller": own}
 
 
-def page6(data, out):
+def page6(data):
     text = ["## Figure 6: the smallest computation without a loss", ""]
     text += paragraph(
         "Each computation is an AllReduce behind a loop of some length. Throughput of ours by that of multi-controller"
@@ -340,13 +334,6 @@ def page6(data, out):
         if own := data.get("controller", {}).get(workers):
             why += f" The controller's own part of a gang is {own / 1e3:.2f} ms."
         text += [verdict(f"{said}, wanted {target} ms (the paper: {theirs} ms)", reached, why), ""]
-    with plotted(out / "figure6.png") as axes:
-        for workers, points in data["real"].items():
-            ratios = [p["ours"] / p["gloo"] for p in points]
-            axes.plot([1e3 / p["gloo"] for p in points], ratios, "-o", label=f"{workers} workers")
-        axes.axhline(0.95, color="grey", linewidth=0.8)
-        axes.set(xscale="log", xlabel="ms a computation, multi-controller JAX", ylabel="throughput, of JAX with gloo")
-        axes.legend(fontsize=7)
     return text
 
 
@@ -376,7 +363,7 @@ def figure7(quick):
     return {"points": got}
 
 
-def page7(data, out):
+def page7(data):
     points = data["points"]
     text = ["## Figure 7: parallel and sequential dispatch", ""]
     text += paragraph(
@@ -414,12 +401,6 @@ def page7(data, out):
             )
             said = f"{p['stages']} stages: {moves:.2f} of the moves alone, wanted at most 2"
             text.append(verdict(said, moves <= 2, why))
-    with plotted(out / "figure7.png") as axes:
-        for how in ("parallel", "sequential", "moves"):
-            axes.plot([p["stages"] for p in points], [1e6 / p[how] for p in points], "-o", label=how)
-        axes.set(xscale="log", yscale="log", xlabel="stages", ylabel="µs a stage")
-        axes.set_xticks([p["stages"] for p in points], [p["stages"] for p in points])
-        axes.legend(fontsize=7)
     return text
 
 
@@ -436,7 +417,7 @@ def pipeline(quick):
         return json.loads(pathlib.Path(directory, "pipeline_bench.json").read_text())
 
 
-def pipeline_page(data, out):
+def pipeline_page(data):
     rows = data["rows"]
     text = ["## Pipeline: stages against SPMD", ""]
     text += paragraph(
@@ -469,29 +450,7 @@ def pipeline_page(data, out):
                 f" {os.cpu_count()} processors, and moving."
             )
     text.append("")
-    with plotted(out / "pipeline.png") as axes:
-        devices = [r["devices"] for r in rows]
-        for side, label in (("pipeline", "pipeline"), ("spmd", "SPMD")):
-            axes.plot(devices, [r[f"{side} tokens/s"] for r in rows], "-o", label=label)
-        axes.set(xlabel="devices", ylabel="tokens a second", ylim=0)
-        axes.set_xticks(devices, devices)
-        axes.legend(fontsize=7)
     return text
-
-
-@contextlib.contextmanager
-def plotted(path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4))
-    yield axes
-    axes.grid(linewidth=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 FIGURES = {"5": (figure5, page5), "6": (figure6, page6), "7": (figure7, page7), "pipeline": (pipeline, pipeline_page)}
@@ -521,9 +480,11 @@ def main():
     data = json.loads(store.read_text())
     for number, (_, page) in FIGURES.items():
         if number in data:
-            text += [*page(data[number], said.out), ""]
-    (said.out / "README.md").write_text("\n".join(text))
-    print(f"{time.monotonic() - began:.0f} s; wrote {said.out / 'README.md'}")
+            text += [*page(data[number]), ""]
+    written = said.out / "README.md"
+    written.write_text("\n".join(text))
+    figures.draw(written)
+    print(f"{time.monotonic() - began:.0f} s; wrote {written}")
 
 
 if __name__ == "__main__":

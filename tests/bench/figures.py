@@ -1,0 +1,215 @@
+"""Draws the pictures of a page that paper.py wrote, from the tables of that page.
+
+    python tests/bench/figures.py [PAGE]         # docs/paper/README.md; the pictures go beside it
+
+A system has one colour in all pictures, a line has its name at its end, and each axis says which way is better.
+"""
+
+import pathlib
+import re
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot, ticker  # noqa: E402
+
+# Told apart by people who see no red or green, too: the palette of Okabe and Ito.
+COLOURS = {
+    "Open Pathways": "#0072B2",
+    "JAX with gloo": "#D55E00",
+    "JAX in one process": "#E69F00",
+    "Ray actors": "#009E73",
+    "Ray compiled graph": "#56B4E9",
+    "Monarch": "#CC79A7",
+    "TensorFlow": "#555555",
+}
+OURS = COLOURS["Open Pathways"]
+GREY = "#777777"
+# Of figure 5, a panel for each way to run: what its rows' names end with, how a line is drawn, and its name's ending.
+PANELS = {
+    "OpByOp: one call for each computation": {
+        "OpByOp": ("-", ""),
+        "OpByOp, each call by itself": ("--", ", no batching"),
+    },
+    "Chained: one call of a program of 128": {"Chained": ("-", "")},
+    "Fused: one call of one compiled function": {"Fused": ("-", "")},
+    "Add only: no collective": {
+        "add only": ("-", ""),
+        "add only, OpByOp": ("-", ""),
+        "add only, each call by itself": ("--", ", no batching"),
+        "add only, Chained": (":", ", Chained"),
+    },
+}
+LINE_HEIGHT = 11  # points between the names of two lines
+
+
+def tables(page):
+    """The first table of each section of a page: title → (heads, rows)."""
+    found = {}
+    for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
+        lines = re.findall(r"^\| (.*) \|$", section, re.M)
+        until = section.find("\n\n", section.find("\n| "))
+        heads, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+        count = len(re.findall(r"^\| ", section[:until], re.M)) - 1
+        found[section.partition("\n")[0]] = (heads, rows[:count])
+    return found
+
+
+def number(cell):
+    """The number that a cell begins with; None of a cell without one."""
+    got = re.match(r"-?[\d,]+(\.\d+)?", cell)
+    return float(got[0].replace(",", "")) if got else None
+
+
+def name_at_end(axes, lines):
+    """Writes names right of the ends of lines, apart from one another; lines are (x, y, name, colour)."""
+    pixels = LINE_HEIGHT * axes.figure.dpi / 72
+    ends = sorted((axes.transData.transform((x, y))[1], x, y, name, colour) for x, y, name, colour in lines)
+    heights = [end[0] for end in ends]
+    for _ in range(200):  # what is too close goes apart by the same way to both sides
+        for i in range(len(heights) - 1):
+            lacking = pixels - (heights[i + 1] - heights[i])
+            if lacking > 0.01:
+                heights[i] -= lacking / 2
+                heights[i + 1] += lacking / 2
+    for height, (at, x, y, name, colour) in zip(heights, ends, strict=True):
+        up = (height - at) * 72 / axes.figure.dpi
+        axes.annotate(name, (x, y), (8, up), textcoords="offset points", color=colour, fontsize=8, va="center")
+
+
+def plain(axes, x, y):
+    """Axes with few lines, and ticks that read 1, 2, 4 instead of powers of ten."""
+    axes.grid(linewidth=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def doubling(axes, values):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
+def draw5(heads, rows, path):
+    """Computations a second by the number of workers."""
+    workers = [int(head) for head in heads[1:]]
+    figure, grid = pyplot.subplots(2, 2, figsize=(11, 8.5), sharex=True, sharey=True)
+    named = []
+    for axes, (title, ways) in zip(grid.flat, PANELS.items(), strict=True):
+        ends = []
+        for name, *cells in rows:
+            system, _, way = name.partition(", ")
+            if way in ways:
+                style, more = ways[way]
+                points = [(n, rate) for n, cell in zip(workers, cells, strict=True) if (rate := number(cell))]
+                ours = system == "Open Pathways"
+                axes.plot(*zip(*points, strict=True), style, color=COLOURS[system], marker="o", markersize=3.5,
+                          linewidth=2.2 if ours else 1.2, zorder=3 if ours else 2)  # fmt: skip
+                ends.append((*points[-1], system + more, COLOURS[system]))
+        axes.set_title(title, fontsize=10, loc="left")
+        plain(axes, "workers", "computations a second (higher is better)")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        doubling(axes, workers)
+        named.append((axes, ends))
+    for axes in grid.flat:
+        axes.label_outer()
+    grid[0, 0].set_ylim(bottom=100)
+    figure.tight_layout(w_pad=13, rect=(0, 0, 0.86, 1))
+    for axes, ends in named:
+        name_at_end(axes, ends)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw6(heads, rows, path):
+    """Throughput by that of multi-controller JAX, by the length of a computation."""
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    for i, (workers, *cells) in enumerate(rows):
+        points = [re.match(r"([\d,]+) µs: ([\d.]+)", cell) for cell in cells]
+        points = [(number(point[1]) / 1e3, float(point[2])) for point in points if point]
+        colour = pyplot.get_cmap("Blues")(0.45 + 0.5 * i / max(len(rows) - 1, 1))
+        axes.plot(*zip(*points, strict=True), "-o", color=colour, markersize=4)
+        up = 8 if points[0][1] > 1 else -15  # lines come from above to 1, or from below
+        axes.annotate(f"{workers} worker{'s' * (workers != '1')}", points[0], (0, up), textcoords="offset points",
+                      ha="center", fontsize=8, color=colour)  # fmt: skip
+    axes.margins(y=0.12)
+    axes.axhline(1, color=COLOURS["JAX with gloo"], linewidth=1)
+    axes.set(xscale="log", yscale="log")
+    axes.set_yticks([0.5, 1, 2, 5], ["0.5 ×", "1 ×", "2 ×", "5 ×"])
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    plain(axes, "milliseconds a computation takes JAX with gloo", "throughput of Open Pathways\n(higher is better)")
+    axes.annotate("as fast as JAX with gloo", (1, 1), (-4, -11), ha="right", xycoords=("axes fraction", "data"),
+                  textcoords="offset points", fontsize=8, color=COLOURS["JAX with gloo"])  # fmt: skip
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw7(heads, rows, path):
+    """Time of a stage by the number of stages."""
+    stages = [int(row[0]) for row in rows]
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    ends = []
+    for column, name, style, colour in (
+        ("sequential", "sequential dispatch", "--", OURS),
+        ("parallel", "parallel dispatch", "-", OURS),
+        ("moves alone", "the moves alone", "-", GREY),
+    ):
+        values = [number(row[heads.index(column)]) for row in rows]
+        axes.plot(stages, values, style, color=colour, marker="o", markersize=4)
+        ends.append((stages[-1], values[-1], name, colour))
+    axes.set_ylim(bottom=0)
+    plain(axes, "stages of the program", "µs a stage (lower is better)")
+    doubling(axes, stages)
+    figure.tight_layout(rect=(0, 0, 0.86, 1))
+    name_at_end(axes, ends)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_pipeline(heads, rows, path):
+    """Tokens a second by the number of devices."""
+    devices = [int(row[0]) for row in rows]
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    ends = []
+    for column, name, style, colour in (
+        ("pipeline, tokens/s", "pipeline", "-", OURS),
+        ("SPMD, tokens/s", "SPMD", "-", GREY),
+    ):
+        values = [number(row[heads.index(column)]) for row in rows]
+        axes.plot(devices, values, style, color=colour, marker="o", markersize=4)
+        ends.append((devices[-1], values[-1], name, colour))
+    axes.set_ylim(0, 1.1 * max(end[1] for end in ends))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    plain(axes, "devices", "tokens a second (higher is better)")
+    doubling(axes, devices)
+    figure.tight_layout(rect=(0, 0, 0.92, 1))
+    name_at_end(axes, ends)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+# By how the title of the section begins.
+DRAWN = {"Figure 5": draw5, "Figure 6": draw6, "Figure 7": draw7, "Pipeline": draw_pipeline}
+
+
+def draw(page, into=None):
+    """Draws the pictures of a page into a folder, else beside the page; returns their paths."""
+    drawn = []
+    for title, (heads, rows) in tables(page).items():
+        for beginning, how in DRAWN.items():
+            if title.startswith(beginning):
+                name = beginning.lower().replace(" ", "") + ".png"
+                drawn.append((into or page.parent) / name)
+                how(heads, rows, drawn[-1])
+    return drawn
+
+
+if __name__ == "__main__":
+    default = pathlib.Path(__file__).parents[2] / "docs" / "paper" / "README.md"
+    for path in draw(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default):
+        print(path)
