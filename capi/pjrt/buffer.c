@@ -127,6 +127,44 @@ PJRT_Error* pw_deleted(const char* slot) {
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: the buffer has been deleted or donated", slot);
 }
 
+// READS is LIVE for what needs the buffer's contents.
+#define READS(b, handle, slot)          \
+  LIVE(b, handle, slot);                \
+  pp_reads(b->symbol);                  \
+  do {                                  \
+    PJRT_Error* none = pw_unmade(b);    \
+    if (none) return none;              \
+  } while (0)
+
+PJRT_Error* pw_unmade(pw_buffer* b) { return b->under ? NULL : pw_origin_fault(&b, 1); }
+
+// failed_event makes an event with the error of a buffer that was never made. It takes
+// the error.
+static PJRT_Error* failed_event(PJRT_Error* why, PJRT_Event** event) {
+  if (!PW_HAS(PJRT_Event_Create) || !PW_HAS(PJRT_Event_Set)) return why;
+  PW_ARGS(PJRT_Event_Create_Args, make);
+  PJRT_Error* err = pw_under->PJRT_Event_Create(&make);
+  if (err == NULL) {
+    PW_ARGS(PJRT_Event_Set_Args, set);
+    set.event = make.event;
+    pw_error_read(why, &set.error_code, &set.error_message, &set.error_message_size);
+    if ((err = pw_under->PJRT_Event_Set(&set))) pw_destroy_event(make.event);
+  }
+  pw_error_free(why);
+  *event = make.event;
+  return err;
+}
+
+PJRT_Error* pw_ready(pw_buffer* b, PJRT_Event** event) {
+  PJRT_Error* none = pw_unmade(b);
+  if (none) return failed_event(none, event);
+  PW_ARGS(PJRT_Buffer_ReadyEvent_Args, a);
+  a.buffer = b->under;
+  PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&a);
+  *event = a.event;
+  return err;
+}
+
 PJRT_Error* pw_PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_ElementType");
@@ -156,11 +194,8 @@ PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   }
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   pp_reads(b->symbol);
-  PW_ARGS(PJRT_Buffer_ReadyEvent_Args, a);
-  a.buffer = b->under;
-  PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&a);
-  args->event = a.event;
-  if (err == NULL) pw_origin_event(a.event, b);
+  PJRT_Error* err = pw_ready(b, &args->event);
+  if (err == NULL) pw_origin_event(args->event, b);
   return pw_origin_error(err, b);
 }
 
@@ -173,8 +208,8 @@ PJRT_Error* pw_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
 
 PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
-  args->is_deleted = true;
-  if (b == NULL || pw_is_deleted(b)) return NULL;
+  args->is_deleted = b == NULL || pw_is_deleted(b);
+  if (args->is_deleted || b->under == NULL) return NULL;
   PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_IsDeleted(&a);
@@ -212,8 +247,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
 }
 
 PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
-  LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
-  pp_reads(b->symbol);
+  READS(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_IncreaseExternalReferenceCount", true);
   if (err) return err;
@@ -226,14 +260,14 @@ PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseEx
 PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_DecreaseExternalReferenceCount");
+  if (b->under == NULL) return NULL;  // it never went up
   PW_COPY(PJRT_Buffer_DecreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
   return pw_under->PJRT_Buffer_DecreaseExternalReferenceCount(&a);
 }
 
 PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
-  LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
-  pp_reads(b->symbol);
+  READS(b, args->buffer, "PJRT_Buffer_UnsafePointer");
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_UnsafePointer", false);
   if (err) return err;
@@ -245,8 +279,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
 }
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
-  LIVE(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
-  pp_reads(b->symbol);
+  READS(b, args->buffer, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer");
   PW_COUNT(fetches, 1);
   PJRT_Error* err = kept(b, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", false);
   if (err) return err;
@@ -259,8 +292,7 @@ PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDevic
 
 PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   if (pw_forked) return pw_forked_error();
-  LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
-  pp_reads(b->symbol);
+  READS(b, args->src, "PJRT_Buffer_ToHostBuffer");
   if (args->dst) PW_COUNT(fetches, 1);
   PW_COPY(PJRT_Buffer_ToHostBuffer_Args, a, args);
   a.src = b->under;
@@ -275,10 +307,12 @@ PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_CopyToDevice");
   if (pp_capturing && b->symbol)
     return pp_copy(&pw_door, args->buffer, args->dst_device->default_memory, &args->dst_buffer);
+  PJRT_Error* err = pw_unmade(b);
+  if (err) return err;
   PW_ARGS(PJRT_Buffer_CopyToDevice_Args, a);
   a.buffer = b->under;
   a.dst_device = pw_lower_device(args->dst_device);
-  PJRT_Error* err = pw_under->PJRT_Buffer_CopyToDevice(&a);
+  err = pw_under->PJRT_Buffer_CopyToDevice(&a);
   if (err) return pw_origin_error(err, b);
   err = pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
                  &args->dst_buffer);
@@ -292,10 +326,12 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   PJRT_Device* device;
   PJRT_Memory* memory;
   where(NULL, args->dst_memory, &device, &memory);
+  PJRT_Error* err = pw_unmade(b);
+  if (err) return err;
   PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
   a.buffer = b->under;
   a.dst_memory = pw_lower_memory(args->dst_memory);
-  PJRT_Error* err = pw_under->PJRT_Buffer_CopyToMemory(&a);
+  err = pw_under->PJRT_Buffer_CopyToMemory(&a);
   if (err) return pw_origin_error(err, b);
   err = pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
   if (err == NULL) pw_origin_pass(b, pw_buffer_of(args->dst_buffer)->array);
@@ -305,7 +341,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
 PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithControlDependency_Args* args) {
   if (!PW_HAS(PJRT_Buffer_DonateWithControlDependency))
     return pw_unimplemented("PJRT_Buffer_DonateWithControlDependency");
-  LIVE(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
+  READS(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
   if (b->of)
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                     "PJRT_Buffer_DonateWithControlDependency: the array is held elsewhere too");
@@ -321,7 +357,7 @@ PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithCon
 
 PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
   if (!PW_HAS(PJRT_Buffer_Bitcast)) return pw_unimplemented("PJRT_Buffer_Bitcast");
-  LIVE(b, args->buffer, "PJRT_Buffer_Bitcast");
+  READS(b, args->buffer, "PJRT_Buffer_Bitcast");
   PW_COPY(PJRT_Buffer_Bitcast_Args, a, args);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_Bitcast(&a);

@@ -1,5 +1,5 @@
-// What programs (capi/program) need of this door: symbols, which are buffers that
-// have an error for contents, and further handles of a shard.
+// What programs (capi/program) need of this door: symbols, which are buffers that the
+// plugin does not know and that have an error for contents, and further handles of a shard.
 #include <stdlib.h>
 
 #include "reshard.h"
@@ -10,53 +10,17 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
 PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
 PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
-// error_buffer has the plugin make a buffer with an error.
-static PJRT_Error* error_buffer(const pp_look* look, PJRT_Error_Code code, const char* message, PJRT_Buffer** out) {
-  PJRT_Client* c = look->device->client;
-  size_t n = look->shape->num_dims;
-  int64_t descending[n + 1];
-  const int64_t* order = look->minor_to_major ? look->minor_to_major : pw_descending(descending, n);
-  PJRT_Error* err;
-  if (pw_can_promise()) {
-    void* fulfil;
-    err = pw_promise_new(c, look->memory, look->shape, order, out, &fulfil);
-    PJRT_Error* same = err ? NULL : pw_fulfil(c, fulfil, NULL, code, message, strlen(message));
-    if (same) pw_error_free(same);
-  } else if (PW_HAS(PJRT_Client_CreateErrorBuffer)) {  // which takes memory for contents, too
-    PJRT_Buffer_MemoryLayout layout = pw_tiled(order, n);
-    PW_ARGS(PJRT_Client_CreateErrorBuffer_Args, a);
-    a.client = c->under;
-    a.error_code = code;
-    a.error_message = message;
-    a.error_message_size = strlen(message);
-    a.shape_dims = look->shape->dims;
-    a.shape_num_dims = n;
-    a.shape_element_type = look->shape->type;
-    a.shape_layout = &layout;
-    a.memory = pw_lower_memory(look->memory);
-    err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
-    *out = a.buffer;
-  } else {
-    err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "this plugin makes no buffers without contents, which programs need");
-  }
-  return err;
-}
-
 static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
                           PJRT_Buffer** out) {
-  PJRT_Buffer* under;
-  PJRT_Error* err = error_buffer(look, code, message, &under);
-  if (err) return err;
   pw_buffer* b;
   pw_buffers_new(&b, 1);
-  b->under = under;
+  b->under = NULL;
   b->device = look->device;
   b->memory = look->memory;
   b->shape = look->shape;
   atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
   b->array = pw_array_new(0, 0, 1);  // no store knows it
   pw_origin_fails(b->array, code, message);
-  b->promise = true;
   if (symbol) {
     b->symbol = malloc(sizeof *b->symbol);
     *b->symbol = *symbol;

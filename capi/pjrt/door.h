@@ -60,7 +60,7 @@ typedef struct pw_buffer {
   _Atomic int32_t exports;      // how often it is held outside of its client: it is not donated then
   _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
   bool promise;                 // handed out before its run was launched
-  PJRT_Buffer* under;
+  PJRT_Buffer* under;           // NULL: it was never made, and its array's origin says why
   PJRT_Device* device;
   PJRT_Memory* memory;
   pw_shape* shape;
@@ -77,6 +77,10 @@ static inline bool pw_is_deleted(pw_buffer* b) { return atomic_load_explicit(&b-
 pw_buffer* pw_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
 PJRT_Error* pw_buffer_gone(const char* slot);
 PJRT_Error* pw_deleted(const char* slot);
+// pw_unmade returns the error of a buffer that was never made; NULL for all others.
+PJRT_Error* pw_unmade(pw_buffer* buffer);
+// pw_ready returns an event that fires, or fails, when the buffer's contents are there.
+PJRT_Error* pw_ready(pw_buffer* buffer, PJRT_Event** event);
 PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer);
 // pw_buffers_new takes n slots at once.
 void pw_buffers_new(pw_buffer** out, size_t n);

@@ -234,6 +234,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
         err = pw_misfit(d, i, e->name, b->shape, e->params[i]);
         goto out;
       }
+      if ((err = pw_unmade(b))) goto out;
       inputs[d * m + i] = b;
       flat[d * m + i] = b->under;
       uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);

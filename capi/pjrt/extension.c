@@ -22,6 +22,16 @@ static PJRT_Error* memory_layout(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args* arg
   PJRT_Buffer* handle = args->buffer;
   pw_buffer* b = pw_buffer_of(handle);
   if (b == NULL) return pw_buffer_gone("PJRT_Layouts_PJRT_Buffer_MemoryLayout");
+  if (b->under == NULL) {  // results that can be handed out before they are made have the default layout
+    PW_ARGS(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args, a);
+    a.client = b->device->client;
+    a.type = b->shape->type;
+    a.dims = b->shape->dims;
+    a.num_dims = b->shape->num_dims;
+    PJRT_Error* err = default_layout(&a);
+    args->layout = a.layout;
+    return err;
+  }
   args->buffer = b->under;
   PJRT_Error* err = ((buffer_layout)layouts->PJRT_Layouts_PJRT_Buffer_MemoryLayout)(args);
   args->buffer = handle;

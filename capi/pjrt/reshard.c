@@ -43,14 +43,11 @@ pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
 // ready_events gives the devices' events of a call that made or took these.
 static PJRT_Error* ready_events(PJRT_LoadedExecutable_Execute_Args* args, pw_buffer* const* shards, size_t n) {
   for (size_t d = 0; args->device_complete_events && d < n; d++) {
-    PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
-    ready.buffer = shards[d]->under;
-    PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
+    PJRT_Error* err = pw_ready(shards[d], &args->device_complete_events[d]);
     if (err) {
       for (size_t i = 0; i < d; i++) pw_destroy_event(args->device_complete_events[i]);
       return err;
     }
-    args->device_complete_events[d] = ready.event;
   }
   return NULL;
 }
@@ -247,15 +244,8 @@ void pw_moving_watch(pw_moving* m, size_t i) {
   pw_source* s = &m->sources[i];
   pw_buffer* b = m->from->shards[i];
   PJRT_Event* event = NULL;
-  PJRT_Error* err;
-  if (in_place(b)) {
-    PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
-    ready.buffer = b->under;
-    err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
-    event = ready.event;
-  } else {
-    err = stage(s, b, &event);
-  }
+  PJRT_Error* err = pw_unmade(b);
+  if (err == NULL) err = in_place(b) ? pw_ready(b, &event) : stage(s, b, &event);
   if (err) {
     failed(s, pw_origin_error(err, b));
     return;

@@ -125,7 +125,7 @@ void pw_buffer_drop(pw_buffer* b) {
   if (b->of) {
     if (b->exports) atomic_fetch_sub_explicit(&b->of->exports, 1, memory_order_relaxed);
     pw_buffer_unpin(b->of);
-  } else if (b->under) {  // not where its making has failed
+  } else if (b->under) {
     PW_ARGS(PJRT_Buffer_Destroy_Args, a);
     a.buffer = b->under;
     PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
@@ -248,7 +248,7 @@ void pw_shape_drop(pw_shape* s) {
 }
 
 PJRT_Error* pw_delete_under(pw_buffer* b) {
-  if (b->of) {  // the contents are not its own
+  if (b->of || b->under == NULL) {  // the contents are not its own, or there are none
     pw_buffer_release(b);
     return NULL;
   }

@@ -299,6 +299,7 @@ static PJRT_Error* forward_PJRT_Buffer_UnpaddedDimensions(PJRT_Buffer_UnpaddedDi
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_UnpaddedDimensions");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_UnpaddedDimensions");
+  if (b != NULL && b->under == NULL) return (args->unpadded_dims = b->shape->dims, args->num_dims = b->shape->num_dims, NULL);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_UnpaddedDimensions(args);
   args->buffer = buffer;
@@ -316,6 +317,7 @@ static PJRT_Error* forward_PJRT_Buffer_DynamicDimensionIndices(PJRT_Buffer_Dynam
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_DynamicDimensionIndices");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_DynamicDimensionIndices");
+  if (b != NULL && b->under == NULL) return (args->dynamic_dim_indices = NULL, args->num_dynamic_dims = 0, NULL);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_DynamicDimensionIndices(args);
   args->buffer = buffer;
@@ -333,6 +335,7 @@ static PJRT_Error* forward_PJRT_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayo
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_GetMemoryLayout");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_GetMemoryLayout");
+  if (b != NULL && b->under == NULL) return pw_unmade(b);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_GetMemoryLayout(args);
   args->buffer = buffer;
@@ -350,6 +353,7 @@ static PJRT_Error* forward_PJRT_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceS
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_OnDeviceSizeInBytes");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_OnDeviceSizeInBytes");
+  if (b != NULL && b->under == NULL) return (args->on_device_size_in_bytes = (size_t)pw_shape_bytes(b->shape), NULL);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_OnDeviceSizeInBytes(args);
   args->buffer = buffer;
@@ -379,6 +383,7 @@ static PJRT_Error* forward_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_IsOnCpu");
   if (b != NULL && pw_is_deleted(b)) return (args->is_on_cpu = false, NULL);
+  if (b != NULL && b->under == NULL) return (args->is_on_cpu = false, NULL);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_IsOnCpu(args);
   args->buffer = buffer;
@@ -539,6 +544,7 @@ static PJRT_Error* forward_PJRT_Buffer_CopyRawToHost(PJRT_Buffer_CopyRawToHost_A
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_CopyRawToHost");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_CopyRawToHost");
+  if (b != NULL && b->under == NULL) return pw_unmade(b);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyRawToHost(args);
   args->buffer = buffer;
@@ -660,6 +666,7 @@ static PJRT_Error* forward_PJRT_Client_FulfillAliasBuffer(PJRT_Client_FulfillAli
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Client_FulfillAliasBuffer");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Client_FulfillAliasBuffer");
+  if (b != NULL && b->under == NULL) return pw_unmade(b);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Client_FulfillAliasBuffer(args);
   args->client = client;
@@ -699,6 +706,7 @@ static PJRT_Error* forward_PJRT_Buffer_CopyRawToHostFuture(PJRT_Buffer_CopyRawTo
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_CopyRawToHostFuture");
   if (b != NULL && pw_is_deleted(b)) return pw_deleted("PJRT_Buffer_CopyRawToHostFuture");
+  if (b != NULL && b->under == NULL) return pw_unmade(b);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyRawToHostFuture(args);
   args->buffer = buffer;

@@ -64,6 +64,22 @@ func ofDeleted(slot string) string {
 	return fmt.Sprintf("pw_deleted(%q)", slot)
 }
 
+// ofUnmade is what a slot answers of a buffer that was never made: what its shape
+// says, or why there is none. jaxlib takes errors of these for the end of the world.
+func ofUnmade(slot string) string {
+	switch slot {
+	case isOnCPU:
+		return elsewhere
+	case "PJRT_Buffer_UnpaddedDimensions":
+		return "(args->unpadded_dims = b->shape->dims, args->num_dims = b->shape->num_dims, NULL)"
+	case "PJRT_Buffer_DynamicDimensionIndices":
+		return "(args->dynamic_dim_indices = NULL, args->num_dynamic_dims = 0, NULL)"
+	case "PJRT_Buffer_OnDeviceSizeInBytes":
+		return "(args->on_device_size_in_bytes = (size_t)pw_shape_bytes(b->shape), NULL)"
+	}
+	return "pw_unmade(b)"
+}
+
 func main() {
 	raw, err := os.ReadFile("../../device/pjrt/abi/pjrt_abi.json")
 	if err != nil {
@@ -115,8 +131,8 @@ func main() {
 				before = append(before, fmt.Sprintf("  %s %s = args->%s;\n  args->%s = %s(%s);\n", t, field.Name, field.Name, field.Name, lower[t], field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			case t == "PJRT_Buffer*":
-				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return %s;\n  args->%s = b ? b->under : NULL;\n",
-					field.Name, field.Name, field.Name, field.Name, f.Name, ofDeleted(f.Name), field.Name))
+				before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return %s;\n  if (b != NULL && b->under == NULL) return %s;\n  args->%s = b ? b->under : NULL;\n",
+					field.Name, field.Name, field.Name, field.Name, f.Name, ofDeleted(f.Name), ofUnmade(f.Name), field.Name))
 				after = append(after, fmt.Sprintf("  args->%s = %s;\n", field.Name, field.Name))
 			}
 		}
