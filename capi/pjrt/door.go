@@ -166,6 +166,18 @@ func pwGoPlugin(code *C.int, message **C.char) (api *C.PJRT_Api) {
 	return (*C.PJRT_Api)(p.API())
 }
 
+// pwGoForLoad gives bytes of C's memory, which the caller frees, for an executable
+// that is to be loaded otherwise than it is serialized; else NULL.
+//
+//export pwGoForLoad
+func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize *C.size_t) {
+	*edited, *editedSize = nil, 0
+	given := unsafe.Slice((*byte)(unsafe.Pointer(serialized)), size)
+	if out := pjrt.ForLoad(given); len(out) != len(given) {
+		*edited, *editedSize = (*C.char)(C.CBytes(out)), C.size_t(len(out))
+	}
+}
+
 //export pwGoPlace
 func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_object, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
 	defer guard(&code, message)

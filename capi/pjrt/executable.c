@@ -269,7 +269,15 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
 PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   PW_COPY(PJRT_Executable_DeserializeAndLoad_Args, a, args);
   a.client = args->client->under;
+  char* edited;  // see core/aot
+  size_t size;
+  pwGoForLoad((char*)a.serialized_executable, a.serialized_executable_size, &edited, &size);
+  if (edited) {
+    a.serialized_executable = edited;
+    a.serialized_executable_size = size;
+  }
   PJRT_Error* err = pw_under->PJRT_Executable_DeserializeAndLoad(&a);
+  free(edited);
   if (err) return err;
   return pw_loaded_new(args->client, a.loaded_executable, NULL, 0, NULL, 0, &args->loaded_executable);
 }

@@ -96,6 +96,7 @@ func (c *Client) Load(ctx context.Context, serialized []byte) (device.Executable
 		return nil, err
 	}
 	defer c.drop()
+	serialized = ForLoad(serialized)
 	var loaded *C.PJRT_LoadedExecutable
 	if err := c.plugin.check(C.pwdrv_load(c.plugin.api, c.raw, (*C.char)(dataPointer(serialized)),
 		C.size_t(len(serialized)), &loaded)); err != nil {

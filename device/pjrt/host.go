@@ -1,0 +1,34 @@
+package pjrt
+
+import (
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/openpathways/pathways/core/aot"
+)
+
+// flags has this machine's processor flags as Linux tells them, by LLVM's names: Linux
+// writes avx512_bf16 where LLVM writes avx512bf16. It is empty where Linux is silent.
+var flags = sync.OnceValue(func() map[string]bool {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if name, list, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" {
+			for _, flag := range strings.Fields(list) {
+				known[strings.ReplaceAll(flag, "_", "")] = true
+			}
+			break // all processors of a machine have the same
+		}
+	}
+	return known
+})
+
+// ForLoad returns a serialized executable as a plugin is to load it on this machine
+// without complaints that have no cause.
+func ForLoad(serialized []byte) []byte {
+	return aot.ForLoad(serialized, func(feature string) bool { return flags()[feature] })
+}
