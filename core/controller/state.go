@@ -276,7 +276,10 @@ func (st *State) message(c *conn, ev *Event) {
 	if ev.Wire == wire.KindGoodbye {
 		why := status.New(status.Cancelled, "it said goodbye")
 		if m, ok := ev.Message.(*wire.Goodbye); ok && m.Status.Err() != nil {
-			why = status.New(status.Code(m.Status.Code), "it said goodbye: %s", m.Status.Message)
+			why = m.Status.Err()
+			if c.w == nil || status.CodeOf(why) != status.DataLoss { // see workerLost
+				why = status.New(status.CodeOf(why), "it said goodbye: %w", why)
+			}
 		}
 		if c.s != nil {
 			st.drop(c.s, why)

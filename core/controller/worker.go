@@ -121,6 +121,9 @@ func quoted(s string) string { return `"` + s + `"` }
 
 func (st *State) workerLost(w *worker, err error) {
 	w.gone = status.New(status.Unavailable, "worker %s is gone: %w", w.name, err)
+	if status.CodeOf(err) == status.DataLoss {
+		w.gone = err // it has said itself what is lost and what to do
+	}
 	tell := st.warn
 	if st.stopping {
 		tell = st.log

@@ -210,10 +210,15 @@ const (
 )
 
 // newInline makes two workers with such drivers.
-func newInline(t testing.TB) (*script, []*inline) { return newInlineOn(t, 0) }
+func newInline(t testing.TB) (*script, []*inline) { return newInlineWith(t, func(*worker.Config) {}) }
 
 // newInlineOn says that the devices of each share so many threads.
 func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
+	return newInlineWith(t, func(c *worker.Config) { c.Threads = threads })
+}
+
+// newInlineWith changes the workers' configuration.
+func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inline) {
 	t.Helper()
 	var drivers []device.Driver
 	var all []*inline
@@ -223,7 +228,8 @@ func newInlineOn(t testing.TB, threads int) (*script, []*inline) {
 		drivers, all = append(drivers, d), append(all, d)
 	}
 	s := start(t, drivers, func(c *worker.Config) {
-		c.Engine, c.Threads, c.Heartbeat = collective.New(c.Exchange, 0, nil), threads, time.Second
+		c.Engine, c.Heartbeat = collective.New(c.Exchange, 0, nil), time.Second
+		change(c)
 	})
 	s.abort = true
 	places := []*wire.Place{{Worker: firstWorker}, {Worker: firstWorker + 1}}

@@ -53,6 +53,7 @@ type script struct {
 	compiled []*wire.Compiled
 	waits    [][]string // by worker, as it said last
 	running  [][]*wire.Running
+	goodbye  []error // by worker
 }
 
 // start makes workers, each with its devices, and session 1 on all of them.
@@ -83,7 +84,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 			t.Fatal(err)
 		}
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{}), append(s.waits, nil)
-		s.running = append(s.running, nil)
+		s.running, s.goodbye = append(s.running, nil), append(s.goodbye, nil)
 		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
 	}
 	for i, w := range s.workers {
@@ -155,6 +156,12 @@ func (s *script) listen(i int) {
 				s.t.Error(err)
 			}
 			s.waits[i], s.running[i] = m.Waits, m.Running
+		case wire.KindGoodbye:
+			m := new(wire.Goodbye)
+			if err := wire.Decode(kind, payload, m); err != nil {
+				s.t.Error(err)
+			}
+			s.goodbye[i] = m.Status.Err()
 		}
 		s.changed.Broadcast()
 		s.mu.Unlock()

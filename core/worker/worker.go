@@ -92,6 +92,14 @@ type Config struct {
 	// device.Aborter). It may be called more than once. nil: the run stays.
 	Stuck      func(error)
 	StuckAfter time.Duration
+	// Evict starts this process anew, where a computation of a session that has gone
+	// has run for EvictAfter since. It need not return. nil, or 0: it runs on.
+	Evict      func(why error)
+	EvictAfter time.Duration
+	// Ending is told once that the connection has ended and why, before the worker ends
+	// what is under way. That may take any time where a computation does not end, so
+	// Ending may begin to bound it. nil: nothing is told.
+	Ending func(why error)
 	// Heartbeat is how often the controller is to hear of this worker; 0: only
 	// when there is something to say.
 	Heartbeat time.Duration
@@ -222,6 +230,9 @@ func (w *Worker) Serve() error {
 	if err != nil {
 		err = status.Wrap(err, "worker %s", w.config.Name)
 	}
+	if w.config.Ending != nil {
+		w.config.Ending(err)
+	}
 	w.Close()
 	return err
 }
@@ -256,10 +267,11 @@ func (w *Worker) close() {
 	// Every callback of the driver and of the exchange belongs to a gang, so that
 	// the queues may stop once there are no gangs.
 	late := time.AfterFunc(closeWait, func() {
-		waits := w.Waits()
+		waits, running := w.Waits(), w.Running()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(waits))
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(waits),
+			"running", fmt.Sprint(running))
 		clear(w.gangs)
 		w.idle.Broadcast()
 	})
@@ -505,13 +517,18 @@ func (w *Worker) heartbeats() {
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())
 		}
-		m.Running = tell(w.running(seen, time.Now()))
+		running := w.running(seen, time.Now())
+		m.Running = tell(running)
 		payload, err := proto.Marshal(m)
 		if err != nil {
 			panic(err) // a message of ours always encodes
 		}
 		if w.conn.Send(wire.KindHeartbeat, payload) != nil {
 			return // the reader learns why
+		}
+		if r := overdue(running, w.config.EvictAfter); r != nil && w.config.Evict != nil {
+			w.evict(r)
+			return
 		}
 	}
 }

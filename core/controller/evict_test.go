@@ -1,0 +1,63 @@
+package controller
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A worker that says it starts anew is lost for the reason that it gives: what other
+// sessions have there is DATA_LOSS, in its words.
+func TestWorkerThatStartsAnew(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
+	why := status.New(status.DataLoss, "worker w1 started anew, and the arrays on it are lost: somebody's loop")
+	b.say(b.workers[1], wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why)})
+	b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1}) // what lay there
+	failed := map[uint64]error{}
+	for _, a := range b.step(Event{Kind: Flush}) {
+		if a.Kind == Send && a.Wire == wire.KindCompleted {
+			m := new(wire.Completed)
+			if err := proto.Unmarshal(a.Payload, m); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range m.Failed {
+				failed[f.Number] = f.Status.Err()
+			}
+		}
+	}
+	for op := uint64(2); op <= 3; op++ {
+		if err := failed[op]; status.CodeOf(err) != status.DataLoss || err.Error() != why.Error() {
+			t.Errorf("operation %d ended with %v, want %v", op, err, why)
+		}
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A report says of each computation whether its session has gone, also in the time for
+// which a session outlives its connection and of which the worker knows nothing.
+func TestReportSaysWhoseComputationHasNoClient(t *testing.T) {
+	b := newBed(t, Config{Lease: 10e9}, 1, 1)
+	gone := func() bool {
+		b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin"}}})
+		return b.st.Report().Islands[0].Workers[0].Last.Running[0].Gone
+	}
+	if gone() {
+		t.Error("a session whose client is connected has gone")
+	}
+	b.step(Event{Kind: Lost, Conn: b.client, Err: status.New(status.Unavailable, "it was killed")})
+	if !gone() {
+		t.Error("a session whose client was lost lives on")
+	}
+	b.now += 20e9
+	b.step(Event{Kind: Tick})
+	if !gone() || len(b.st.Report().Sessions) > 0 {
+		t.Error("a session whose lease has ended lives on")
+	}
+}

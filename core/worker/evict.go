@@ -1,0 +1,45 @@
+package worker
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A computation cannot be ended from outside: neither XLA's CPU client nor CUDA has a
+// call for it, and only the end of the process frees the device. As long as its session
+// lives that is the user's affair. Once the session has gone nobody reads what it
+// computes, and nobody but the worker can end it.
+
+// overdue returns the computation for which the worker has to start anew, or nil: one
+// whose session ended after ago or earlier, and which has been the oldest of its device
+// for as long. What runs behind another session's computation does not count, since
+// that one may be what takes so long; nor does a session whose computations end one
+// after the other.
+func overdue(all []Running, after time.Duration) *Running {
+	for i := range all {
+		if r := &all[i]; after > 0 && r.Gone >= after && r.Since >= after {
+			return r
+		}
+	}
+	return nil
+}
+
+// evict tells the controller that this process starts anew and its arrays are lost, and
+// then has it do so.
+func (w *Worker) evict(r *Running) {
+	where := devices(r.Devices)
+	why := status.New(status.DataLoss, "worker %s started anew, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
+		"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and pathways.init(), and make the arrays again",
+		w.config.Name, r, r.Client, where, r.Since.Round(time.Second), w.config.EvictAfter)
+	w.log.Error("this worker starts anew", "worker", w.config.Name, "reason", why)
+	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
+		_ = w.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
+	}
+	w.cancel(why)
+	w.conn.Close() // waits until that is sent, within bounds
+	w.config.Evict(why)
+}
