@@ -35,10 +35,14 @@ type WorkerConfig struct {
 	Heartbeat   time.Duration
 	Silence     time.Duration
 	Wait        time.Duration // for the controller to be there
-	Stuck       time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
-	Versions    map[string]string
-	Software    string
-	Log         *slog.Logger
+	// EvictAfter, Evict and Ending: see worker.Config.
+	EvictAfter time.Duration
+	Evict      func(why error)
+	Ending     func(why error)
+	Stuck      time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
+	Versions   map[string]string
+	Software   string
+	Log        *slog.Logger
 }
 
 // How long ServeWorker waits between attempts to reach the controller.
@@ -157,6 +161,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	config := worker.Config{
 		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, MemoryLimit: c.MemoryLimit, HostBytes: exchange.HostBytes, Handler: c.Handler, Log: c.Log,
+		EvictAfter: c.EvictAfter, Evict: c.Evict, Ending: c.Ending,
 	}
 	if partitions {
 		engine := collective.New(exchange, 0, board)

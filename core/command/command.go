@@ -78,7 +78,11 @@ func Main(ctx context.Context, args []string, env Env) int {
 	root.SetErr(p.err)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := root.ExecuteContext(ctx)
+	return p.exit(ctx, root.ExecuteContext(ctx))
+}
+
+// exit says why a command has failed, if it has, and returns the exit code.
+func (p *program) exit(ctx context.Context, err error) int {
 	var wrong usage
 	var child childExit
 	switch {

@@ -35,13 +35,7 @@ const (
 // supervise runs a worker's children until ctx ends or one ends for good, which is
 // then the end of this process, too.
 func (p *program) supervise(ctx context.Context, flags *pflag.FlagSet, name string, log *slog.Logger) error {
-	args := append(p.Self[1:len(p.Self):len(p.Self)], "worker")
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" {
-			args = append(args, "--"+f.Name+"="+f.Value.String())
-		}
-	})
-	args = append(args, "--name="+name, "--"+lifeline+"=3") // the last word on a flag holds
+	args := append(p.Self[1:len(p.Self):len(p.Self)], arguments("worker", flags, "--name="+name, "--"+lifeline+"=3")...)
 	for pause := firstPause; ; {
 		err := p.child(ctx, args)
 		var exit *exec.ExitError

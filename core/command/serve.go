@@ -77,7 +77,10 @@ func (p *program) worker() *cobra.Command {
 		Use:   "worker",
 		Short: "bring this machine's devices to a cluster until told to stop",
 		Long: `Runs a worker: it finds the devices of this machine and brings them to the controller at --address. It ends with the
-controller, at SIGTERM, or at Ctrl-C.
+controller, at SIGTERM, or at Ctrl-C, within three seconds even where a computation does not end.
+
+A computation whose session has gone and that goes on for --evict-after cannot be ended in another way: the worker tells
+the controller and starts anew as the same process. Arrays that other sessions have there are lost (DATA_LOSS).
 
 With --nodes the devices of so many workers of an island are joined by an interconnect of their own, as NCCL's of GPUs: the
 worker waits for the others, and when one of them goes, all start anew and wait again, each in a new process.`,
@@ -140,15 +143,25 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 			if err != nil {
 				return err
 			}
+			end, over := p.bounded(cmd.Context())
+			defer over()
 			config := cluster.WorkerConfig{
 				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler, MemoryLimit: memory,
 				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
 				Versions: p.Versions, Software: p.software(), Log: log,
+				EvictAfter: s.time("evict-after"), Ending: end.begins,
 			}
 			if nodes > 0 {
+				config.Evict = func(why error) { p.epochOver(true, why) }
 				ctx, cancel := held(cmd.Context(), s.number(lifeline))
 				defer cancel()
 				return stopped(ctx, cluster.ServeMember(ctx, config, kind, nodes, p.epochOver))
+			}
+			config.Evict = func(error) {
+				if cmd.Context().Err() == nil { // otherwise it ends as it was told
+					fmt.Fprintf(p.err, "pathways: %v\n", p.anew(arguments("worker", cmd.Flags(), "--name="+name)))
+					os.Exit(ExitFailed)
+				}
 			}
 			if config.Driver, err = kind.Join(cmd.Context(), device.Membership{}); err != nil {
 				return err
@@ -159,7 +172,7 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // it is there
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "wait")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after", "wait")
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func (p *program) up() *cobra.Command {
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
 	}
-	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "dispatch", "wait")
+	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "evict-after", "dispatch", "wait")
 	return cmd
 }
 
@@ -129,7 +129,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		name := fmt.Sprintf("worker-%d", i)
 		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
 			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")), "--memory-limit", s.text("memory-limit"),
-			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--wait", s.time("wait").String()}, common...)...)
+			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String()}, common...)...)
 		if err != nil {
 			return nil, err
 		}
