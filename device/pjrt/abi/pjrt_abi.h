@@ -415,6 +415,7 @@ typedef struct PJRT_PhaseCompile_Run_Phase_Args PJRT_PhaseCompile_Run_Phase_Args
 typedef struct PJRT_Plugin_Attributes_Args PJRT_Plugin_Attributes_Args;
 typedef struct PJRT_Plugin_Initialize_Args PJRT_Plugin_Initialize_Args;
 typedef struct PJRT_ProcessInfo PJRT_ProcessInfo;
+typedef struct PJRT_Profiler_Extension PJRT_Profiler_Extension;
 typedef struct PJRT_Program PJRT_Program;
 typedef struct PJRT_RecvCallbackInfo PJRT_RecvCallbackInfo;
 typedef struct PJRT_Register_Batch_Partitionable_Args PJRT_Register_Batch_Partitionable_Args;
@@ -447,6 +448,18 @@ typedef struct PJRT_XlaTransform_Callbacks PJRT_XlaTransform_Callbacks;
 typedef struct PJRT_XlaTransform_string PJRT_XlaTransform_string;
 typedef struct PJRT_XlaTransform_version_and_error PJRT_XlaTransform_version_and_error;
 typedef struct PJRT_Xla_Transform_Extension PJRT_Xla_Transform_Extension;
+typedef struct PLUGIN_Profiler_Api PLUGIN_Profiler_Api;
+typedef struct PLUGIN_Profiler_CollectData_Args PLUGIN_Profiler_CollectData_Args;
+typedef struct PLUGIN_Profiler_ConsumeResult_Destroy_Args PLUGIN_Profiler_ConsumeResult_Destroy_Args;
+typedef struct PLUGIN_Profiler_Consume_Args PLUGIN_Profiler_Consume_Args;
+typedef struct PLUGIN_Profiler_Create_Args PLUGIN_Profiler_Create_Args;
+typedef struct PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Destroy_Args;
+typedef struct PLUGIN_Profiler_Error_Destroy_Args PLUGIN_Profiler_Error_Destroy_Args;
+typedef struct PLUGIN_Profiler_Error_GetCode_Args PLUGIN_Profiler_Error_GetCode_Args;
+typedef struct PLUGIN_Profiler_Error_Message_Args PLUGIN_Profiler_Error_Message_Args;
+typedef struct PLUGIN_Profiler_Serialize_Args PLUGIN_Profiler_Serialize_Args;
+typedef struct PLUGIN_Profiler_Start_Args PLUGIN_Profiler_Start_Args;
+typedef struct PLUGIN_Profiler_Stop_Args PLUGIN_Profiler_Stop_Args;
 typedef struct XLA_FFI_Api XLA_FFI_Api;
 typedef struct XLA_FFI_Api_Version XLA_FFI_Api_Version;
 typedef struct XLA_FFI_Args XLA_FFI_Args;
@@ -3652,6 +3665,17 @@ _Static_assert(offsetof(PJRT_ProcessInfo, error_message_size) == 40, "PJRT_Proce
 _Static_assert(sizeof(PJRT_ProcessInfo) == 48, "size of PJRT_ProcessInfo");
 enum { PJRT_ProcessInfo_STRUCT_SIZE = 48 };
 
+struct PJRT_Profiler_Extension {
+  PJRT_Extension_Base base;
+  PLUGIN_Profiler_Api* profiler_api;
+  int64_t traceme_context_id;
+};
+_Static_assert(offsetof(PJRT_Profiler_Extension, base) == 0, "PJRT_Profiler_Extension.base");
+_Static_assert(offsetof(PJRT_Profiler_Extension, profiler_api) == 24, "PJRT_Profiler_Extension.profiler_api");
+_Static_assert(offsetof(PJRT_Profiler_Extension, traceme_context_id) == 32, "PJRT_Profiler_Extension.traceme_context_id");
+_Static_assert(sizeof(PJRT_Profiler_Extension) == 40, "size of PJRT_Profiler_Extension");
+enum { PJRT_Profiler_Extension_STRUCT_SIZE = 40 };
+
 struct PJRT_Program {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -4100,6 +4124,164 @@ _Static_assert(offsetof(PJRT_Xla_Transform_Extension, register_xla_transform) ==
 _Static_assert(offsetof(PJRT_Xla_Transform_Extension, clear_xla_transform) == 32, "PJRT_Xla_Transform_Extension.clear_xla_transform");
 _Static_assert(sizeof(PJRT_Xla_Transform_Extension) == 40, "size of PJRT_Xla_Transform_Extension");
 enum { PJRT_Xla_Transform_Extension_STRUCT_SIZE = 40 };
+
+struct PLUGIN_Profiler_Api {
+  size_t struct_size;
+  void* priv;
+  void* error_destroy;
+  void* error_message;
+  void* error_get_code;
+  void* create;
+  void* destroy;
+  void* start;
+  void* stop;
+  void* collect_data;
+  void* consume;
+  void* consume_result_destroy;
+  void* serialize;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Api, struct_size) == 0, "PLUGIN_Profiler_Api.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, priv) == 8, "PLUGIN_Profiler_Api.priv");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, error_destroy) == 16, "PLUGIN_Profiler_Api.error_destroy");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, error_message) == 24, "PLUGIN_Profiler_Api.error_message");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, error_get_code) == 32, "PLUGIN_Profiler_Api.error_get_code");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, create) == 40, "PLUGIN_Profiler_Api.create");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, destroy) == 48, "PLUGIN_Profiler_Api.destroy");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, start) == 56, "PLUGIN_Profiler_Api.start");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, stop) == 64, "PLUGIN_Profiler_Api.stop");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, collect_data) == 72, "PLUGIN_Profiler_Api.collect_data");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, consume) == 80, "PLUGIN_Profiler_Api.consume");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, consume_result_destroy) == 88, "PLUGIN_Profiler_Api.consume_result_destroy");
+_Static_assert(offsetof(PLUGIN_Profiler_Api, serialize) == 96, "PLUGIN_Profiler_Api.serialize");
+_Static_assert(sizeof(PLUGIN_Profiler_Api) == 104, "size of PLUGIN_Profiler_Api");
+enum { PLUGIN_Profiler_Api_STRUCT_SIZE = 104 };
+
+struct PLUGIN_Profiler_CollectData_Args {
+  size_t struct_size;
+  void* profiler;
+  void* buffer;
+  size_t buffer_size_in_bytes;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_CollectData_Args, struct_size) == 0, "PLUGIN_Profiler_CollectData_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_CollectData_Args, profiler) == 8, "PLUGIN_Profiler_CollectData_Args.profiler");
+_Static_assert(offsetof(PLUGIN_Profiler_CollectData_Args, buffer) == 16, "PLUGIN_Profiler_CollectData_Args.buffer");
+_Static_assert(offsetof(PLUGIN_Profiler_CollectData_Args, buffer_size_in_bytes) == 24, "PLUGIN_Profiler_CollectData_Args.buffer_size_in_bytes");
+_Static_assert(sizeof(PLUGIN_Profiler_CollectData_Args) == 32, "size of PLUGIN_Profiler_CollectData_Args");
+enum { PLUGIN_Profiler_CollectData_Args_STRUCT_SIZE = 32 };
+
+struct PLUGIN_Profiler_ConsumeResult_Destroy_Args {
+  size_t struct_size;
+  void* consume_result;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_ConsumeResult_Destroy_Args, struct_size) == 0, "PLUGIN_Profiler_ConsumeResult_Destroy_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_ConsumeResult_Destroy_Args, consume_result) == 8, "PLUGIN_Profiler_ConsumeResult_Destroy_Args.consume_result");
+_Static_assert(sizeof(PLUGIN_Profiler_ConsumeResult_Destroy_Args) == 16, "size of PLUGIN_Profiler_ConsumeResult_Destroy_Args");
+enum { PLUGIN_Profiler_ConsumeResult_Destroy_Args_STRUCT_SIZE = 16 };
+
+struct PLUGIN_Profiler_Consume_Args {
+  size_t struct_size;
+  void* profiler;
+  void* result;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Consume_Args, struct_size) == 0, "PLUGIN_Profiler_Consume_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Consume_Args, profiler) == 8, "PLUGIN_Profiler_Consume_Args.profiler");
+_Static_assert(offsetof(PLUGIN_Profiler_Consume_Args, result) == 16, "PLUGIN_Profiler_Consume_Args.result");
+_Static_assert(sizeof(PLUGIN_Profiler_Consume_Args) == 24, "size of PLUGIN_Profiler_Consume_Args");
+enum { PLUGIN_Profiler_Consume_Args_STRUCT_SIZE = 24 };
+
+struct PLUGIN_Profiler_Create_Args {
+  size_t struct_size;
+  void* options;
+  size_t options_size;
+  void* profiler;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Create_Args, struct_size) == 0, "PLUGIN_Profiler_Create_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Create_Args, options) == 8, "PLUGIN_Profiler_Create_Args.options");
+_Static_assert(offsetof(PLUGIN_Profiler_Create_Args, options_size) == 16, "PLUGIN_Profiler_Create_Args.options_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Create_Args, profiler) == 24, "PLUGIN_Profiler_Create_Args.profiler");
+_Static_assert(sizeof(PLUGIN_Profiler_Create_Args) == 32, "size of PLUGIN_Profiler_Create_Args");
+enum { PLUGIN_Profiler_Create_Args_STRUCT_SIZE = 32 };
+
+struct PLUGIN_Profiler_Destroy_Args {
+  size_t struct_size;
+  void* profiler;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Destroy_Args, struct_size) == 0, "PLUGIN_Profiler_Destroy_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Destroy_Args, profiler) == 8, "PLUGIN_Profiler_Destroy_Args.profiler");
+_Static_assert(sizeof(PLUGIN_Profiler_Destroy_Args) == 16, "size of PLUGIN_Profiler_Destroy_Args");
+enum { PLUGIN_Profiler_Destroy_Args_STRUCT_SIZE = 16 };
+
+struct PLUGIN_Profiler_Error_Destroy_Args {
+  size_t struct_size;
+  void* priv;
+  void* error;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Destroy_Args, struct_size) == 0, "PLUGIN_Profiler_Error_Destroy_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Destroy_Args, priv) == 8, "PLUGIN_Profiler_Error_Destroy_Args.priv");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Destroy_Args, error) == 16, "PLUGIN_Profiler_Error_Destroy_Args.error");
+_Static_assert(sizeof(PLUGIN_Profiler_Error_Destroy_Args) == 24, "size of PLUGIN_Profiler_Error_Destroy_Args");
+enum { PLUGIN_Profiler_Error_Destroy_Args_STRUCT_SIZE = 24 };
+
+struct PLUGIN_Profiler_Error_GetCode_Args {
+  size_t struct_size;
+  void* priv;
+  void* error;
+  int code;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Error_GetCode_Args, struct_size) == 0, "PLUGIN_Profiler_Error_GetCode_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_GetCode_Args, priv) == 8, "PLUGIN_Profiler_Error_GetCode_Args.priv");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_GetCode_Args, error) == 16, "PLUGIN_Profiler_Error_GetCode_Args.error");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_GetCode_Args, code) == 24, "PLUGIN_Profiler_Error_GetCode_Args.code");
+_Static_assert(sizeof(PLUGIN_Profiler_Error_GetCode_Args) == 32, "size of PLUGIN_Profiler_Error_GetCode_Args");
+enum { PLUGIN_Profiler_Error_GetCode_Args_STRUCT_SIZE = 28 };
+
+struct PLUGIN_Profiler_Error_Message_Args {
+  size_t struct_size;
+  void* priv;
+  void* error;
+  void* message;
+  size_t message_size;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Message_Args, struct_size) == 0, "PLUGIN_Profiler_Error_Message_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Message_Args, priv) == 8, "PLUGIN_Profiler_Error_Message_Args.priv");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Message_Args, error) == 16, "PLUGIN_Profiler_Error_Message_Args.error");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Message_Args, message) == 24, "PLUGIN_Profiler_Error_Message_Args.message");
+_Static_assert(offsetof(PLUGIN_Profiler_Error_Message_Args, message_size) == 32, "PLUGIN_Profiler_Error_Message_Args.message_size");
+_Static_assert(sizeof(PLUGIN_Profiler_Error_Message_Args) == 40, "size of PLUGIN_Profiler_Error_Message_Args");
+enum { PLUGIN_Profiler_Error_Message_Args_STRUCT_SIZE = 40 };
+
+struct PLUGIN_Profiler_Serialize_Args {
+  size_t struct_size;
+  void* profiler;
+  void* consume_result;
+  void* serialized_bytes;
+  size_t serialized_size;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Serialize_Args, struct_size) == 0, "PLUGIN_Profiler_Serialize_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Serialize_Args, profiler) == 8, "PLUGIN_Profiler_Serialize_Args.profiler");
+_Static_assert(offsetof(PLUGIN_Profiler_Serialize_Args, consume_result) == 16, "PLUGIN_Profiler_Serialize_Args.consume_result");
+_Static_assert(offsetof(PLUGIN_Profiler_Serialize_Args, serialized_bytes) == 24, "PLUGIN_Profiler_Serialize_Args.serialized_bytes");
+_Static_assert(offsetof(PLUGIN_Profiler_Serialize_Args, serialized_size) == 32, "PLUGIN_Profiler_Serialize_Args.serialized_size");
+_Static_assert(sizeof(PLUGIN_Profiler_Serialize_Args) == 40, "size of PLUGIN_Profiler_Serialize_Args");
+enum { PLUGIN_Profiler_Serialize_Args_STRUCT_SIZE = 40 };
+
+struct PLUGIN_Profiler_Start_Args {
+  size_t struct_size;
+  void* profiler;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Start_Args, struct_size) == 0, "PLUGIN_Profiler_Start_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Start_Args, profiler) == 8, "PLUGIN_Profiler_Start_Args.profiler");
+_Static_assert(sizeof(PLUGIN_Profiler_Start_Args) == 16, "size of PLUGIN_Profiler_Start_Args");
+enum { PLUGIN_Profiler_Start_Args_STRUCT_SIZE = 16 };
+
+struct PLUGIN_Profiler_Stop_Args {
+  size_t struct_size;
+  void* profiler;
+};
+_Static_assert(offsetof(PLUGIN_Profiler_Stop_Args, struct_size) == 0, "PLUGIN_Profiler_Stop_Args.struct_size");
+_Static_assert(offsetof(PLUGIN_Profiler_Stop_Args, profiler) == 8, "PLUGIN_Profiler_Stop_Args.profiler");
+_Static_assert(sizeof(PLUGIN_Profiler_Stop_Args) == 16, "size of PLUGIN_Profiler_Stop_Args");
+enum { PLUGIN_Profiler_Stop_Args_STRUCT_SIZE = 16 };
 
 struct XLA_FFI_Api_Version {
   size_t struct_size;
