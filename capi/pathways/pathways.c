@@ -24,9 +24,9 @@ char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }
 
 char* pathways_stats(void) { return pw_forked ? strdup("{}") : pwGoStats(); }
 
-char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refusal() : pw_trace_start(path); }
+char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refusal() : pwGoTraceStart((char*)path); }
 
-char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pw_trace_stop(); }
+char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pwGoTraceStop(); }
 
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
 

@@ -137,6 +137,25 @@ func pwGoInfo() *C.char {
 	return text(i)
 }
 
+//export pwGoTraceStart
+func pwGoTraceStart(path *C.char) *C.char {
+	if path == nil {
+		return refusal(status.New(status.InvalidArgument, "a trace needs the path of a file to be written to"))
+	}
+	return refusal(pjrt.StartTrace(C.GoString(path)))
+}
+
+//export pwGoTraceStop
+func pwGoTraceStop() *C.char { return refusal(pjrt.StopTrace()) }
+
+// refusal writes an error as the C API returns it: NULL for none.
+func refusal(err error) *C.char {
+	if err == nil {
+		return nil
+	}
+	return C.CString(held.Refusal(err))
+}
+
 //export pwGoShutdown
 func pwGoShutdown(timeoutMS C.int64_t) *C.char {
 	timeout := time.Duration(timeoutMS) * time.Millisecond
@@ -144,8 +163,5 @@ func pwGoShutdown(timeoutMS C.int64_t) *C.char {
 	if other := pjrt.Shutdown(timeout); err == nil {
 		err = other
 	}
-	if err != nil {
-		return C.CString(status.CodeOf(err).String() + ": " + err.Error())
-	}
-	return nil
+	return refusal(err)
 }

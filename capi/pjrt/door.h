@@ -280,11 +280,11 @@ typedef struct {
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)
 
-// ---- tracing (trace.c) ----
-char* pw_trace_start(const char* path);  // NULL, or a malloc'd "CODE: text"
-char* pw_trace_stop(void);
-extern _Atomic bool pw_tracing;
-int64_t pw_now(void);  // ns, monotonic
+// ---- tracing (trace.c, trace.go) ----
+extern _Atomic bool pw_tracing;  // somebody records
+int64_t pw_now(void);            // ns since the Unix epoch
+// pw_trace_run tells of a run that was launched, from begin to end, of which each
+// device's end is an event.
 void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
                   int64_t end, PJRT_Event** done);
 

@@ -303,9 +303,9 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   a.executable = e->under;
   a.argument_lists = rows;
   if (only) a.execute_device = only->under;
-  // Somebody may wait for a gang of several devices, so its end is watched.
+  // Somebody may wait for a gang of several devices, or record, so its end is watched.
   PJRT_Event** done = args->device_complete_events;
-  if (turn.cell && done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
+  if ((turn.cell || begin) && done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
   err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   progress(e->session, turn.cell, turn.gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (turn.cell && err == NULL) pw_watch(e->session, turn.gang, turn.cell, done, n);

@@ -2,6 +2,7 @@
 
 #include "door.h"
 #include "ffi.h"
+#include "profile.h"
 
 // The plugin's own extensions, kept to call what ours unwrap for.
 static PJRT_Layouts_Extension* layouts;
@@ -143,8 +144,10 @@ bool pw_default_layouts(PJRT_Executable* executable) {
 
 PJRT_Extension_Base* pw_extensions(void) {
   PJRT_Extension_Base *first = NULL, **last = &first;
+  bool profiles = false;
   for (PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next) {
     if (!keeps(x->type)) continue;
+    profiles |= x->type == PJRT_Extension_Type_Profiler;
     // A copy as long as the plugin's, so that fields newer than this build pass.
     // Of Layouts no more than is known here, since more may take handles of ours.
     size_t size = x->struct_size;
@@ -167,5 +170,6 @@ PJRT_Extension_Base* pw_extensions(void) {
     *last = y;
     last = &y->next;
   }
+  if (!profiles) *last = pw_profiler_extension();  // the plugin's own knows more than ours
   return first;
 }

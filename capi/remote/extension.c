@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ffi.h"
+#include "profile.h"
 #include "remote.h"
 
 // ---- layouts: a text such as {1,0}, minor dimension first, as XLA writes it ----
@@ -183,5 +184,6 @@ static PJRT_FFI_Extension ffi_extension = {
 PJRT_Extension_Base* pr_extensions(void) {
   layouts_extension.base.next = &memories_extension.base;
   memories_extension.base.next = &ffi_extension.base;
+  ffi_extension.base.next = pw_profiler_extension();
   return &layouts_extension.base;
 }

@@ -22,7 +22,7 @@ package remote
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "remote.h"
 */

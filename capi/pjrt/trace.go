@@ -1,0 +1,184 @@
+package pjrt
+
+/*
+#include <stdlib.h>
+#include "door.h"
+
+static inline void pw_set_tracing(bool on) { atomic_store(&pw_tracing, on); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/profile"
+	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// What this process's devices work on is recorded for pathways.trace and for
+// profiles, each with a recording of its own. The door looks at pw_tracing before
+// each launch, and comes here while somebody records.
+var recorder observe.Recorder
+
+// everySession is what embedded spans are recorded under: a trace shows all that
+// this process does.
+const everySession = 0
+
+var tracing struct {
+	sync.Mutex // guards the rest, and pw_tracing
+	recordings int
+	launches   map[uint64]*launched
+	last       uint64   // number of a launch
+	file       *os.File // of the trace under way
+	trace      *observe.Recording
+}
+
+// launched is a run that devices have yet to get through with.
+type launched struct {
+	devices []observe.Running
+	left    int
+}
+
+// record begins a recording.
+func record() *observe.Recording {
+	tracing.Lock()
+	defer tracing.Unlock()
+	tracing.recordings++
+	r := recorder.Start(everySession, observe.MaxSpans)
+	C.pw_set_tracing(true)
+	return r
+}
+
+// recorded ends a recording.
+func recorded(r *observe.Recording) observe.Recorded {
+	tracing.Lock()
+	if tracing.recordings--; tracing.recordings == 0 {
+		C.pw_set_tracing(false)
+	}
+	tracing.Unlock()
+	return r.Stop(profile.Patience)
+}
+
+//export pwGoTraceRun
+func pwGoTraceRun(name *C.char, program, gang C.uint64_t, devices **C.PJRT_Device, n C.size_t, begin, end C.int64_t) C.uint64_t {
+	l := &launched{make([]observe.Running, n), int(n)}
+	text := C.GoString(name)
+	for i, d := range unsafe.Slice(devices, n) {
+		l.devices[i] = recorder.Begin(everySession, observe.Span{Program: text, ProgramID: uint64(program), Gang: uint64(gang),
+			Device: int32(d.id), Submitted: int64(begin), Launched: int64(end)})
+	}
+	tracing.Lock()
+	defer tracing.Unlock()
+	if tracing.launches == nil {
+		tracing.launches = map[uint64]*launched{}
+	}
+	tracing.last++
+	tracing.launches[tracing.last] = l
+	return C.uint64_t(tracing.last)
+}
+
+//export pwGoTraceEnd
+func pwGoTraceEnd(launch C.uint64_t, device C.size_t, at C.int64_t) {
+	tracing.Lock()
+	l := tracing.launches[uint64(launch)]
+	if l.left--; l.left == 0 {
+		delete(tracing.launches, uint64(launch))
+	}
+	tracing.Unlock()
+	l.devices[device].End(int64(at))
+}
+
+// StartTrace begins to record into a file, for Perfetto.
+//
+// Errors: FAILED_PRECONDITION where a trace is being recorded, NOT_FOUND and others
+// where the file cannot be written.
+func StartTrace(path string) error {
+	tracing.Lock()
+	busy := tracing.file != nil
+	var err error
+	if !busy {
+		tracing.file, err = os.Create(path)
+	}
+	tracing.Unlock()
+	switch {
+	case busy:
+		return status.New(status.FailedPrecondition, "a trace is being recorded already; end it before another begins")
+	case err != nil:
+		return status.New(status.NotFound, "cannot write the trace: %w", err)
+	}
+	tracing.trace = record()
+	return nil
+}
+
+// StopTrace ends the trace and writes its file.
+//
+// Errors: FAILED_PRECONDITION where no trace is being recorded, DATA_LOSS where the
+// file cannot be written.
+func StopTrace() error {
+	tracing.Lock()
+	file, trace := tracing.file, tracing.trace
+	tracing.trace = nil
+	tracing.Unlock()
+	if trace == nil {
+		return status.New(status.FailedPrecondition, "no trace is being recorded")
+	}
+	err := observe.WritePerfetto(file, os.Getpid(), recorded(trace))
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	tracing.Lock()
+	tracing.file = nil
+	tracing.Unlock()
+	if err != nil {
+		return status.New(status.DataLoss, "the trace was not written completely: %w", err)
+	}
+	return nil
+}
+
+func init() {
+	profile.Register(func() []profile.Source {
+		if count() == 0 {
+			return nil
+		}
+		return []profile.Source{startProfile}
+	})
+}
+
+// startProfile is the source of this process's devices.
+func startProfile() (func() profile.Profile, error) {
+	r := record()
+	return func() (p profile.Profile) {
+		got := recorded(r)
+		p.Planes = observe.Planes(shown(), got.Spans)
+		if got.Dropped > 0 {
+			p.Warnings = []string{fmt.Sprintf("%d computations are not in this profile: it keeps %d, and waits %v for those that still run",
+				got.Dropped, observe.MaxSpans, profile.Patience)}
+		}
+		return p
+	}, nil
+}
+
+// shown is the devices of all sessions, each once.
+func shown() (devices []observe.Device) {
+	all := sessions.Load()
+	if all == nil {
+		return nil
+	}
+	for _, s := range *all {
+		if s == nil {
+			continue
+		}
+		for _, d := range s.under.Devices() {
+			device := observe.Device{Number: int32(d.ID), Platform: s.under.Platform()}
+			if !slices.Contains(devices, device) {
+				devices = append(devices, device)
+			}
+		}
+	}
+	return devices
+}

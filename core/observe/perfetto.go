@@ -1,0 +1,37 @@
+package observe
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// WritePerfetto writes a recording as JSON trace events, which https://ui.perfetto.dev
+// opens: a track a device, of process pid. Times count from the recording's begin:
+// readers keep them in doubles, which do not hold the ns of a date.
+//
+// Errors: those of w.
+func WritePerfetto(w io.Writer, pid int, r Recorded) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, `{"displayTimeUnit":"ns","traceEvents":[
+{"ph":"M","name":"process_name","pid":%d,"args":{"name":"Open Pathways"}}`, pid)
+	const µs = 1e3 // ns
+	for _, timeline := range timelines(r.Spans) {
+		device := timeline[0].Device
+		fmt.Fprintf(out, ",\n"+`{"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"device %d"}}`, pid, device, device)
+		for i := range timeline {
+			s := &timeline[i]
+			name, err := json.Marshal(s.Program)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(out, ",\n"+`{"ph":"X","name":%s,"cat":"gang","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,`+
+				`"args":{"gang":%d,"queued_us":%.3f,"launch_us":%.3f}}`,
+				name, pid, device, float64(s.begin-r.Began)/µs, float64(s.End-s.begin)/µs,
+				s.Gang, float64(s.begin-s.Submitted)/µs, float64(s.Launched-s.Submitted)/µs)
+		}
+	}
+	fmt.Fprintf(out, "\n"+`],"otherData":{"dropped":"%d"}}`+"\n", r.Dropped)
+	return out.Flush()
+}

@@ -1,0 +1,35 @@
+package observe
+
+import (
+	"cmp"
+	"slices"
+)
+
+// busy is a span with the time at which its device turned to it.
+type busy struct {
+	Span
+	begin int64
+}
+
+// timelines puts spans in the order of time, by device. A device works on one
+// computation after the other: one that was queued behind another began when that
+// one ended.
+func timelines(spans []Span) [][]busy {
+	all := make([]busy, len(spans))
+	for i, s := range spans {
+		all[i] = busy{s, s.Submitted}
+	}
+	slices.SortFunc(all, func(a, b busy) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.End, b.End), cmp.Compare(a.Gang, b.Gang))
+	})
+	var out [][]busy
+	for from := 0; from < len(all); {
+		to := from + 1
+		for ; to < len(all) && all[to].Device == all[from].Device; to++ {
+			all[to].begin = max(all[to].begin, all[to-1].End)
+		}
+		out = append(out, all[from:to:to])
+		from = to
+	}
+	return out
+}

@@ -1,0 +1,161 @@
+"""jax.profiler shows what devices work on: a plane a device, beside the host's."""
+
+import collections
+import contextlib
+import re
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from jax.profiler import ProfileData
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+pytestmark = [
+    pytest.mark.embedded("clusters have no planes yet"),
+    # What jaxlib's ProfileData says of itself; as an error it would end the process.
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
+]
+
+LINES = ["XLA Modules", "XLA Ops"]
+
+
+def planes(directory):
+    """Reads the only profile in a directory: its planes by name."""
+    (file,) = directory.glob("**/*.xplane.pb")
+    return {plane.name: plane for plane in ProfileData.from_file(str(file)).planes}
+
+
+def device_planes(profile):
+    """The planes of devices by device id."""
+    names = {name: re.fullmatch(r"/device:CUSTOM:cpu:(\d+)", name) for name in profile if name.startswith("/device:")}
+    assert all(names.values()), sorted(names)
+    return {int(match.group(1)): profile[name] for name, match in names.items()}
+
+
+def events(plane):
+    """What a device did, in the order of time, as (function, run, begin, duration), checked to be well-formed."""
+    lines = {line.name: list(line.events) for line in plane.lines}
+    assert sorted(lines) in ([], LINES)
+    out = []
+    for op, module in zip(*(lines.get(name, []) for name in reversed(LINES)), strict=True):
+        stats = dict(op.stats)
+        assert stats["hlo_op"] == stats["hlo_module"] == op.name
+        assert module.name == f"{op.name}({stats['program_id']})"
+        assert (op.start_ns, op.duration_ns) == (module.start_ns, module.duration_ns)
+        assert stats["queued_ns"] >= 0 and op.duration_ns >= 0
+        assert plane.name.endswith(f":{stats['device_ordinal']}")
+        out.append((op.name, stats["run_id"], op.start_ns, op.duration_ns))
+    for earlier, later in zip(out, out[1:], strict=False):
+        assert later[2] >= earlier[2] + earlier[3] - 1  # a double holds it to the ns or so
+    return out
+
+
+@contextlib.contextmanager
+def profiled(directory):
+    """Takes a profile; gives a function that returns the ns for which it was open."""
+    begin = time.perf_counter_ns()
+    end = 0
+    with jax.profiler.trace(directory):
+        yield lambda: end - begin
+    end = time.perf_counter_ns()
+
+
+def sharded(*shape):
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    return jax.device_put(np.ones(shape, np.float32), NamedSharding(mesh, PartitionSpec("x")))
+
+
+@jax.jit
+def everywhere(x):
+    return x / x.sum()
+
+
+@jax.jit
+def alone(x):
+    return x + 1
+
+
+def test_every_device_has_a_plane_with_what_ran_on_it(tmp_path, devices):
+    x = sharded(64, 4)
+    y = jax.device_put(jnp.ones(3), devices[5])
+    jax.block_until_ready((everywhere(x), alone(y)))
+    with profiled(tmp_path) as length:
+        for _ in range(5):
+            x = everywhere(x)
+        for _ in range(3):
+            y = alone(y)
+        jax.block_until_ready((x, y))
+    profile = planes(tmp_path)
+    assert "/host:CPU" in profile
+    by_device = device_planes(profile)
+    assert sorted(by_device) == [d.id for d in devices]
+    ran = {device: events(plane) for device, plane in by_device.items()}
+    for device, track in ran.items():
+        names = collections.Counter(name for name, *_ in track)
+        assert names == {"jit_everywhere": 5} | ({"jit_alone": 3} if device == devices[5].id else {})
+        # Times count from the begin of the profile.
+        assert all(0 <= begin and begin + duration <= length() for _, _, begin, duration in track)
+        # Each step reads the one before; a run has one number on all devices.
+        steps = [run for name, run, *_ in track if name == "jit_everywhere"]
+        assert steps == [run for name, run, *_ in ran[0] if name == "jit_everywhere"] and len(set(steps)) == 5
+
+
+def test_devices_that_do_nothing_have_planes_too(tmp_path, devices):
+    with jax.profiler.trace(tmp_path):
+        pass
+    by_device = device_planes(planes(tmp_path))
+    assert sorted(by_device) == [d.id for d in devices]
+    assert not any(events(plane) for plane in by_device.values())
+
+
+def test_devices_and_host_are_on_one_clock(tmp_path, devices):
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda i, v: jnp.tanh(v @ v), x))
+    x = jax.device_put(jnp.ones((128, 128)), devices[3])
+    slow(x).block_until_ready()
+    with profiled(tmp_path) as length:
+        with jax.profiler.TraceAnnotation("around"):
+            slow(x).block_until_ready()
+    profile = planes(tmp_path)
+    ((name, _, begin, duration),) = events(device_planes(profile)[devices[3].id])
+    (around,) = (e for line in profile["/host:CPU"].lines for e in line.events if e.name == "around")
+    assert name == "jit__lambda"
+    # It begins within the call. Its end is told to the host's thread and to the recorder, one after the other.
+    assert around.start_ns <= begin < around.start_ns + around.duration_ns
+    assert 0 < duration and begin + duration <= length()
+
+
+def test_profiles_one_after_the_other(tmp_path):
+    x = sharded(8, 8)
+    everywhere(x).block_until_ready()
+    for i in range(3):
+        with jax.profiler.trace(tmp_path / str(i)):
+            for _ in range(i):
+                everywhere(x).block_until_ready()
+    for i in range(3):
+        assert [len(events(p)) for p in device_planes(planes(tmp_path / str(i))).values()] == [i] * len(jax.devices())
+
+
+@pytest.mark.embedded("a trace shows what runs on this process's devices")
+def test_a_profile_and_a_trace_at_once(tmp_path):
+    x = sharded(8, 8)
+    everywhere(x).block_until_ready()
+    with pathways.trace(tmp_path / "trace.json") as timeline:
+        everywhere(x).block_until_ready()
+        with jax.profiler.trace(tmp_path):
+            everywhere(x).block_until_ready()
+        everywhere(x).block_until_ready()
+    assert len({span.gang for span in timeline.spans}) == 3
+    assert [len(events(p)) for p in device_planes(planes(tmp_path)).values()] == [1] * len(jax.devices())
+
+
+def test_work_still_running_at_the_end_is_in_the_profile(tmp_path):
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda i, v: jnp.tanh(v @ v), x))
+    x = jnp.ones((128, 128))
+    slow(x).block_until_ready()
+    with jax.profiler.trace(tmp_path):
+        y = slow(x)
+    y.block_until_ready()
+    assert [name for name, *_ in events(device_planes(planes(tmp_path))[0])] == ["jit__lambda"]
