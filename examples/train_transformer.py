@@ -381,7 +381,11 @@ def draw(sides, path):
     axes = figure.subplots()
     for (name, side), style in zip(sides.items(), [dict(lw=2.2), dict(lw=1.1, ls="--")], strict=False):
         axes.plot(range(1, len(side.losses) + 1), side.losses, label=name, **style)
-    axes.set(xlabel="step", ylabel="loss, nats a byte", title="A small transformer on the standard library's sources")
+    axes.set(
+        xlabel="step",
+        ylabel="loss, nats a byte (lower is better)",
+        title="A small transformer on the standard library's sources",
+    )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=130)

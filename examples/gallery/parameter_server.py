@@ -109,6 +109,7 @@ def asynchronous(params, rounds):
 # %%
 import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
+from matplotlib import ticker  # noqa: E402
 
 TRACED = 4
 out = pictures.folder()
@@ -149,7 +150,8 @@ for axes, way in zip(left, (synchronous, asynchronous), strict=True):
         jax.block_until_ready(way(params, TRACED))
     pictures.timeline(axes, bars(out / f"{way.__name__}.json", way), rows)
     axes.set(title=f"{way.__name__}, {TRACED} rounds")
-right[0].set(title="loss, by gradients added", yscale="log")
+right[0].set(title="loss (lower is better)", xlabel="gradients added", yscale="log")
+right[0].yaxis.set_minor_formatter(ticker.NullFormatter())
 right[1].plot(at, curve(at), color="black", linewidth=0.8, label="true")
 right[1].set(title="learned")
 for axes in right:

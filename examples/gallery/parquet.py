@@ -104,7 +104,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9, 3), layout="constrained")
 left.plot(losses, linewidth=0.8)
-left.set(title="loss, batch by batch", yscale="log")
+left.set(title="loss (lower is better)", xlabel="batch", yscale="log")
 for axes, values, title in ((middle, height(grid), "true"), (right, learned, "learned")):
     axes.imshow(np.reshape(values, (64, 64)), vmin=-1.2, vmax=1.2, cmap="terrain")
     axes.set(title=title, xticks=[], yticks=[])

@@ -97,7 +97,7 @@ print("moved between the slices, without a read on the host:", pathways.stats()[
 import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
 
-arrays = {"body: first weights": body_weights[0], "body: second weights": body_weights[1], "what it gives": hidden}
+arrays = {"body: first weights": body_weights[0], "body: second weights": body_weights[1], "what body returns": hidden}
 arrays = {**arrays, "head: first weights": head_weights[0], "head: second weights": head_weights[1]}
 figure = plt.figure(figsize=(9, 4.5), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(1.1, 1))
