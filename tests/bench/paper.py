@@ -149,6 +149,10 @@ def verdict(text, reached, why=""):
     return f"- {text}: **{'reached' if reached else 'missed'}**{'' if reached or not why else '. ' + why}"
 
 
+def on(workers):
+    return f"{workers} worker{'s' * (workers > 1)}"
+
+
 def microseconds(got):
     """The time of a computation."""
     return 1e6 / got["median"]
@@ -193,19 +197,18 @@ def parts5(at, workers):
     """Where the time of our computations goes, by the lines that leave a part of it out."""
     said = []
     for what, name in (
-        ("One of our computations takes {} µs Chained", CHAINED),
+        ("{} Chained", CHAINED),
         ("{} OpByOp", "Open Pathways, OpByOp"),
-        ("without its AllReduce {} Chained", "Open Pathways, add only, Chained"),
-        ("and inside one compiled function, where nothing is dispatched, {}", "Open Pathways, Fused"),
-        ("multi-controller JAX's, whose processes dispatch for themselves, takes {}", "JAX with gloo, OpByOp"),
-        ("and {} in one function", "JAX with gloo, Fused"),
+        ("{} Chained without the AllReduce", "Open Pathways, add only, Chained"),
+        ("{} Fused, where nothing is dispatched", "Open Pathways, Fused"),
+        ("multi-controller JAX, whose processes dispatch for themselves, {} OpByOp", "JAX with gloo, OpByOp"),
+        ("{} Fused", "JAX with gloo, Fused"),
     ):
         if got := at(name, workers):
             took = microseconds(got)
             said.append(what.format(f"{took:,.0f}" if took >= 10 else f"{took:.2g}"))
-    if workers == 1:
-        said.append("with one worker JAX has nobody to talk to, and its computations do not leave its process")
-    return ("; ".join(said) + ".").replace("; and", ", and") if said else ""
+    text = f"Microseconds a computation: {'; '.join(said)}."
+    return text + (" With one worker JAX has no other process to wait for." if workers == 1 else "")
 
 
 def page5(data):
@@ -214,11 +217,12 @@ def page5(data):
     rows = [[name, *(rate(of.get(n)) for n in sizes)] for name, of in rates.items()]
     text = ["## Figure 5: computations a second", ""]
     text += paragraph(
-        "An AllReduce of one number and an addition, each on the result of the one before. *OpByOp*: one call of the"
-        f" client each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one of one compiled"
-        " function of as many. *Add only* has no collective. *Each call by itself*: with PATHWAYS_BATCH=false, so that"
-        " calls that queue up do not leave together. TensorFlow's calls wait for their ends, and its AllReduce is a sum"
-        " at one of its servers. All others are submitted without waiting; medians."
+        "A computation is an AllReduce of one number and an addition, on the result of the one before. *OpByOp*: one"
+        f" call of the client for each. *Chained*: one call of a program of {computation.CHAIN} nodes. *Fused*: one"
+        f" call of a compiled function of {computation.CHAIN} computations. *Add only*: without the collective. *Each"
+        " call by itself*: with PATHWAYS_BATCH=false, so that queued calls do not share a message. TensorFlow waits for"
+        " each call, and instead of an AllReduce it sums at one of its servers. All others submit without waiting."
+        " Medians; higher is better."
     )
     text += [table(["workers", *sizes], rows), "", "![figure 5](figure5.png)", ""]
 
@@ -232,10 +236,10 @@ def page5(data):
         if (got := at(ours, workers)) and have:
             best = max(have, key=lambda other: have[other]["median"])
             times = got["median"] / have[best]["median"]
-            said = f"{what}, workers: {workers}: {times:.2f} × {best}, wanted {factor} ×"
-            text.append(verdict(said, times >= factor, "Where the time goes is told below."))
+            said = f"{what} on {on(workers)}: {times:.2f} × {best} (target {factor} ×)"
+            text.append(verdict(said, times >= factor, "See below for where the time goes."))
             if times < factor:
-                explained[workers] = f"- Where the time goes, workers: {workers}. {parts5(at, workers)}"
+                explained[workers] = f"- Where the time goes on {on(workers)}. {parts5(at, workers)}"
 
     last = sizes[-1]
     compare("Chained", CHAINED, 4, ["Ray compiled graph, OpByOp", "Ray compiled graph, Chained"], last)
@@ -252,8 +256,8 @@ def page5(data):
         rows = [[title, *(f"{of.get(str(n), 0):,.0f}" for n in counts)] for title, of in data["simulated"].items()]
         text.append("")
         text += paragraph(
-            "Our control plane alone, with simulated devices whose computations take no time: client, controller and"
-            " all workers in one process of this machine; four devices a worker from 16 on."
+            "The control plane alone: computations a second on simulated devices, where a computation takes no time."
+            " Client, controller and all workers share one process; from 16 devices on a worker has four."
         )
         text += [table(["devices", *counts], rows)]
     if shards := data.get("shards"):
@@ -266,12 +270,12 @@ def page5(data):
 
         text.append("")
         text += paragraph(
-            "What comes on top of that in a client: the time until a call of a tiny computation returns, in µs. The"
-            " door's is that of our PJRT door when openpathways.h calls it, and JAX's what a call of a jitted function"
-            f" takes longer. A shard more costs JAX {each(alone):.2f} µs and the door {each(door):.2f}; neither message"
-            " nor graph grows."
+            "A client adds to that: µs until a call of a tiny computation returns (lower is better). *PJRT* is our PJRT"
+            " plugin, called through openpathways.h; *JAX* is what a call of a jitted function takes on top of it. Each"
+            f" further shard costs {each(alone):.2f} µs in JAX and {each(door):.2f} µs in the plugin; messages and"
+            " graphs stay as they are."
         )
-        rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("the door", door))]
+        rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("PJRT", door))]
         text += [table(["devices", *together], rows)]
     return text
 
@@ -307,8 +311,8 @@ def figure6(quick):
 def page6(data):
     text = ["## Figure 6: the smallest computation without a loss", ""]
     text += paragraph(
-        "Each computation is an AllReduce behind a loop of some length. Throughput of ours by that of multi-controller"
-        " JAX with gloo, by the time that gloo's takes a computation:"
+        "A computation is a loop of some length and an AllReduce. Each cell is the time that a computation takes"
+        " multi-controller JAX with gloo, and our throughput as a multiple of its: above 1 we are faster."
     )
     rows = []
     for workers, points in data["real"].items():
@@ -320,20 +324,21 @@ def page6(data):
     targets = {"16": ("128 devices on 16 workers", 0.5, 2.3), "512": ("2,048 devices on 512 workers", 3, 35)}
     for workers, shares in data["simulated"].items():
         name, target, theirs = targets[workers]
-        text += [f"Simulated, {name}: the part of the time that devices compute, by the time of a computation.", ""]
+        said = "the share of time that devices compute, by the length of a computation (more is better)"
+        text += [f"Simulated, {name}: {said}.", ""]
         text += [table(list(shares), [[f"{share:.2f}" for share in shares.values()]]), ""]
         good = [milliseconds(cost) for cost, share in shares.items() if share >= 0.95]
         said = f"95 % from {min(good):g} ms" if good else "95 % at none of these"
         reached = bool(good) and min(good) <= target
         first, share = next(iter(shares.items()))
         why = (
-            f"With computations of {first} a gang takes {milliseconds(first) / share:.2f} ms: as long do the"
-            f" {os.cpu_count()} processors of this machine take to be the client, the controller and all {workers}"
-            " workers with their simulated devices."
+            f"With computations of {first} a gang takes {milliseconds(first) / share:.2f} ms, because"
+            f" {os.cpu_count()} processors do the work of the client, the controller and all {workers} workers with"
+            " their simulated devices."
         )
         if own := data.get("controller", {}).get(workers):
             why += f" The controller's own part of a gang is {own / 1e3:.2f} ms."
-        text += [verdict(f"{said}, wanted {target} ms (the paper: {theirs} ms)", reached, why), ""]
+        text += [verdict(f"{said} (target {target} ms; the paper {theirs} ms)", reached, why), ""]
     return text
 
 
@@ -367,10 +372,10 @@ def page7(data):
     points = data["points"]
     text = ["## Figure 7: parallel and sequential dispatch", ""]
     text += paragraph(
-        "One program of so many stages, each an addition on another worker, which is waited for before the next call."
-        " *Sequential* begins a stage when the one before has ended. *Moves* are the same program without additions."
+        "A program of several stages, each an addition on another worker; the client waits for each call. *Parallel*"
+        " dispatches all stages at once, *sequential* a stage when the one before has ended. *Moves alone* is the same"
+        " program without the additions. All in µs a stage; lower is better."
     )
-    text += ["All in µs a stage.", ""]
     heads = ["stages", "parallel", "sequential", "sequential / parallel", "moves alone", "parallel / moves"]
     rows = [
         [
@@ -388,18 +393,17 @@ def page7(data):
             times, moves = p["parallel"] / p["sequential"], p["moves"] / p["parallel"]
             took = {how: 1e6 / p[how] for how in ("parallel", "sequential", "moves")}  # µs a stage
             why = (
-                f"Of the {took['sequential']:,.0f} µs a stage that sequential dispatch takes, {took['moves']:,.0f} are"
-                f" the move, which no dispatch spares, {took['parallel'] - took['moves']:,.0f} more the addition, and"
-                f" {took['sequential'] - took['parallel']:,.0f} the way by the controller from the end of a node to the"
-                " next, twice a stage: the quicker that is, the less is there to win. With the moves alone it would be"
-                f" {p['moves'] / p['sequential']:.2f} ×."
+                f"Of the {took['sequential']:,.0f} µs a stage of sequential dispatch, {took['moves']:,.0f} are the"
+                f" move, which every dispatch needs, {took['parallel'] - took['moves']:,.0f} the addition, and"
+                f" {took['sequential'] - took['parallel']:,.0f} two messages through the controller, all that parallel"
+                f" dispatch can save. Against the moves alone it would be {p['moves'] / p['sequential']:.2f} ×."
             )
-            text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential, wanted 2 ×", times >= 2, why))
+            text.append(verdict(f"{p['stages']} stages: {times:.2f} × sequential (target 2 ×)", times >= 2, why))
             why = (
-                f"A stage is {took['parallel'] - took['moves']:,.0f} µs longer than its move: an addition more, on"
+                f"A stage takes {took['parallel'] - took['moves']:,.0f} µs more than its move, for an addition on"
                 f" workers that share {os.cpu_count()} processors."
             )
-            said = f"{p['stages']} stages: {moves:.2f} of the moves alone, wanted at most 2"
+            said = f"{p['stages']} stages: {moves:.2f} × the moves alone (target at most 2 ×)"
             text.append(verdict(said, moves <= 2, why))
     return text
 
@@ -423,7 +427,7 @@ def pipeline_page(data):
     text += paragraph(
         "Training steps of a small decoder, cut into as many stages as there are devices, beside the same model with"
         f" its matrices split over them; in this process. All devices share {os.cpu_count()} processors. The *bubble*"
-        " is the share of time without a computation of a stage, from a trace, beside (S-1)/(M+S-1)."
+        " is the share of time in which a stage computes nothing, as a trace shows, beside the formula (S-1)/(M+S-1)."
     )
     heads = ["devices", "pipeline, tokens/s", "SPMD, tokens/s", "ratio", "bubble", "(S-1)/(M+S-1)"]
     text += [
@@ -434,7 +438,7 @@ def pipeline_page(data):
                     r["devices"],
                     *(f"{r[f'{side} tokens/s']:,.0f}" for side in ("pipeline", "spmd")),
                     f"{r['ratio']:.2f} ({r['lowest']:.2f} - {r['highest']:.2f})",
-                    *(f"{r[share]:.0%}" for share in ("bubble", "ideal")),
+                    *(f"{max(r[share], 0):.0%}" for share in ("bubble", "ideal")),
                 ]
                 for r in rows
             ],
@@ -444,10 +448,9 @@ def pipeline_page(data):
     for r in rows:
         if r["devices"] > 1:
             text.append(
-                f"- {r['devices']} stages: a bubble of {r['bubble']:.0%}, beside {r['ideal']:.0%} by the formula, for"
-                " which all computations are equally long and nothing else takes time. With the mean lengths that they"
-                f" had, the schedule alone has {r['expected']:.0%}; what is above that is waiting for one of"
-                f" {os.cpu_count()} processors, and moving."
+                f"- {r['devices']} stages: a bubble of {r['bubble']:.0%}. The formula says {r['ideal']:.0%}, if all"
+                " computations take equally long and moves no time. With the measured lengths the schedule has"
+                f" {r['expected']:.0%}; the rest is moves, and waiting for one of {os.cpu_count()} processors."
             )
     text.append("")
     return text

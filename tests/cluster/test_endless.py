@@ -67,7 +67,10 @@ def test_endless_computation_is_shown_and_evicted():
         assert "called at" in command("status", "--dir", str(cluster.dir)).stdout
         client.kill()
         client.communicate()
-        until("status to say that its client has gone", lambda: (running(cluster, "worker-0") or {"gone": True}).get("gone"))
+        until(
+            "status to say that its client has gone",
+            lambda: (running(cluster, "worker-0") or {"gone": True}).get("gone"),
+        )
 
         def anew():
             worker = cluster.workers().get("worker-0")
