@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jax_plugins.pathways import chosen_platforms
+import jax_plugins.pathways as plugin
 
 from pathways import _native
 from pathways._errors import PathwaysError
@@ -72,7 +72,7 @@ def _take_platforms(jax: Any) -> str | None:
 
     Gives what the user chose instead, where that leaves Pathways out.
     """
-    platforms = chosen_platforms(jax) or [NAME]
+    platforms = plugin.chosen_platforms(jax) or [NAME]
     if NAME not in platforms:
         return f"JAX_PLATFORMS={jax.config.jax_platforms}"
     if (name := getattr(jax.config, "jax_platform_name", "")) and name != NAME:
@@ -86,6 +86,8 @@ def _take_platforms(jax: Any) -> str | None:
 def register() -> None:
     """Makes the backend known to JAX and its default; does nothing the second time.
 
+    Where JAX has found the plugin by itself, jax_platforms is the user's again once JAX has made its backends.
+
     Raises:
       PathwaysError: FAILED_PRECONDITION where JAX has made its backends already.
     """
@@ -98,6 +100,7 @@ def register() -> None:
         except PathwaysError as error:
             _problem = error
             return
+        before = jax.config.jax_platforms
         if chosen := _take_platforms(jax):
             if not _declined:
                 warnings.warn(
@@ -115,14 +118,37 @@ def register() -> None:
                 "`import pathways` before the first call that uses a device (jax.devices(), jnp.zeros(), …)",
             )
         try:
-            _register_plugin(xla_bridge)
+            _register_plugin(xla_bridge, _put_back(jax, before) if plugin.found_by_jax else lambda: None)
             _registered, _problem = True, None
         except PathwaysError as error:
             _problem = error
             xla_bridge.register_backend_factory(NAME, _raise_problem, priority=PRIORITY, fail_quietly=False)
 
 
-def _register_plugin(xla_bridge: Any) -> None:
+def _put_back(jax: Any, before: str | None) -> Callable[[], None]:
+    """Gives what puts jax_platforms back. JAX has read it when it makes this backend, the first of those it names.
+
+    Not where the devices are GPUs or TPUs: an unset jax_platforms has JAX look for those, and warn that it lacks them.
+    """
+    ours = jax.config.jax_platforms
+
+    def put_back() -> None:
+        if jax.config.jax_platforms == ours and not (_cluster() is None and _accelerated()):
+            jax.config.update("jax_platforms", before)
+
+    return put_back
+
+
+def _cluster() -> str | None:
+    return _settings.with_environment().address
+
+
+def _accelerated() -> bool:
+    driven = _native.info().get("plugin") or {}
+    return driven.get("kind") in ("cuda", "tpu")
+
+
+def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
     from pathways import _ffi, _partition, _reshard  # here, since they import JAX and packages that come with it
 
     library = _native.load()
@@ -132,7 +158,7 @@ def _register_plugin(xla_bridge: Any) -> None:
     # Once more, since JAX calls every plugin that it does not know by name experimental and warns of it.
     xla_bridge.register_backend_factory(
         NAME,
-        functools.partial(_make_client, xla_bridge._backend_factories[NAME].factory),
+        functools.partial(_make_client, xla_bridge._backend_factories[NAME].factory, made),
         priority=PRIORITY,
         fail_quietly=False,
         experimental=False,
@@ -160,10 +186,11 @@ def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None
         print(text, file=sys.stderr, flush=True)
 
 
-def _make_client(factory: Callable[[], Any]) -> Any:
+def _make_client(factory: Callable[[], Any], made: Callable[[], None]) -> Any:
     from pathways import _ffi
 
     client = factory()
+    made()  # not where it failed: JAX would fall back to another backend at its next use
     # The plugin was loaded now, and was given the FFI targets that were registered before.
     if refused := _ffi.refusals():
         _ffi.warn(refused)
@@ -231,8 +258,7 @@ def _client_options() -> dict[str, Any]:
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:
         return options | {"devices": asked.devices}
-    plugin = _native.info().get("plugin") or {}
-    if plugin.get("kind") in ("cuda", "tpu"):
+    if _accelerated():
         return options  # all there are
     return options | {"devices": stock_cpu_devices(_jax()[0])}
 
@@ -248,6 +274,7 @@ def init(address: str | None, devices: Any, memory_limit: Any, unknown: dict[str
             raise _problem
         asked.with_environment()
         if not running():
+            _take_platforms(_jax()[0])  # JAX reads it once more after a shutdown
             if asked != Settings():
                 _settings = asked
             _closed = False

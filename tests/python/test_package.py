@@ -221,6 +221,38 @@ def test_found_without_an_import_it_registers_only_when_asked(env, count, regist
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "env", [{"PATHWAYS_DEVICES": "3"}, {"JAX_PLATFORMS": "pathways"}, {"JAX_PLATFORMS": "pathways,cpu"}]
+)
+def test_found_without_an_import_it_leaves_jax_platforms_as_it_was(env):
+    done = script(
+        """
+        import jax, jax.extend.backend
+        before = jax.config.jax_platforms
+        print(len(jax.devices()) == 3, jax.config.jax_platforms == before)
+        jax.jit(lambda x: jax.pure_callback(lambda y: y + 1, x, x))(1.0).block_until_ready()
+        print(sorted(jax.extend.backend.backends()), jax.devices("cpu")[0].client is not jax.devices()[0].client)
+        """,
+        env={"PATHWAYS_DEVICES": "3", **env},
+    )
+    assert done.stdout.splitlines() == ["True True", "['cpu', 'pathways'] True"]
+    assert done.stderr == ""
+
+
+def test_found_without_an_import_it_never_gives_way_to_another_backend():
+    code = """
+        import jax
+        for _ in range(3):
+            try:
+                print(jax.devices())
+            except RuntimeError as error:
+                print(error)
+        """
+    done = script(code, env={"PATHWAYS_ADDRESS": "unix:/nowhere/controller.sock"})
+    assert len(done.stdout.splitlines()) == 3
+    assert all("/nowhere/controller.sock" in line for line in done.stdout.splitlines())
+
+
 def test_one_thread_of_the_runtime_alone_may_sleep_longer():
     # Its monitor, see capi/lib/monitor.c; never a thread of the program, nor one that it starts.
     code = """

@@ -2,12 +2,16 @@
 
 JAX imports this module and calls initialize() in every program of an environment where the package is installed. So
 it does nothing, and imports nothing, unless the environment asks for Pathways: PATHWAYS_ADDRESS or PATHWAYS_DEVICES is
-set, or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins. A program that imports pathways
-has registered it already.
+set, or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins, and jax_platforms is as it was
+when JAX has made its devices. A program that imports pathways has registered it already.
 """
 
 import os
+import sys
 from typing import Any
+
+# JAX has found the plugin by itself: no import of pathways has asked for it.
+found_by_jax = False
 
 
 def chosen_platforms(jax: Any) -> list[str]:
@@ -26,6 +30,8 @@ def initialize() -> None:
     platforms = chosen_platforms(jax)
     asked = any(os.environ.get(name, "").strip() for name in ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES"))
     if "pathways" in platforms or (asked and not platforms):
+        global found_by_jax
+        found_by_jax = "pathways" not in sys.modules
         from pathways import _backend
 
         _backend.register()
