@@ -132,8 +132,7 @@ variables of scripts:
                          what a cluster on other machines asks for; see pathways options
 Those of the commands are listed by pathways options.
 
-exit codes: 0 well, 1 something is wrong and the output says what, 2 the command line was not understood,
-130 told to stop before it was done`,
+exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`,
 		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
