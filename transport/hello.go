@@ -6,9 +6,11 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -42,12 +44,25 @@ type Incoming struct {
 }
 
 // greeted is told by Greet and Welcome that the other side has been let in.
-type greeted interface{ Greeted() }
+type greeted interface{ Greeted(maxFrame int) }
 
-func letIn(c Conn) {
+func letIn(c Conn, maxFrame int) {
 	if g, ok := c.(greeted); ok {
-		g.Greeted()
+		g.Greeted(maxFrame)
 	}
+}
+
+// ShortFrame bounds the messages of those who send no long ones: peers, whose blocks are short or go by other ways,
+// and those who ask how the cluster is.
+const ShortFrame = 64 << 10
+
+// maxFrame bounds the messages that a process of a role sends to the one that has let it in.
+func maxFrame(role wire.Role) int {
+	switch role {
+	case wire.Role_ROLE_PEER, wire.Role_ROLE_ADMIN:
+		return ShortFrame
+	}
+	return math.MaxInt
 }
 
 // Greet says hello on a new connection and waits for the answer. Fields of hello
@@ -93,7 +108,7 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 		return nil, status.New(status.FailedPrecondition, "%s, %s, chose protocol %d, this side, %s, speaks %d to %d; install the same version of openpathways on both",
 			c.Peer(), cmp.Or(welcome.Software, "of unknown version"), welcome.Protocol, cmp.Or(hello.Software, "of unknown version"), wire.ProtocolMin, wire.ProtocolMax)
 	}
-	letIn(c)
+	letIn(c, math.MaxInt)
 	return welcome, nil
 }
 
@@ -129,6 +144,33 @@ func (in *Incoming) check(cred Credentials) (err error) {
 		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"), cmp.Or(in.software, "this one"))
 	}
 	return skew(h.Versions, cred.Versions)
+}
+
+// Begins checks the beginning of an encoded Hello, which the token is part of where it is shown: it has the fourth of
+// the fields, and encoders write them in order. Who asks for none is content with any.
+func (c Credentials) Begins(hello []byte) error {
+	if c.Token == "" {
+		return nil
+	}
+	const tokenField = 4
+	for len(hello) > 0 {
+		field, kind, n := protowire.ConsumeTag(hello)
+		if n < 0 || field > tokenField {
+			break
+		}
+		hello = hello[n:]
+		if field == tokenField && kind == protowire.BytesType {
+			if token, n := protowire.ConsumeBytes(hello); n > 0 && subtle.ConstantTimeCompare(token, []byte(c.Token)) == 1 {
+				return nil
+			}
+			return c.wrongToken("another")
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, hello); n < 0 {
+			break
+		}
+		hello = hello[n:]
+	}
+	return c.wrongToken("")
 }
 
 // wrongToken says what to do without the cluster's token.
@@ -167,7 +209,7 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 	if err := in.Send(wire.KindWelcome, payload); err != nil {
 		return err
 	}
-	letIn(in.Conn)
+	letIn(in.Conn, maxFrame(in.Hello.Role))
 	return nil
 }
 

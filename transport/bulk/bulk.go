@@ -155,6 +155,7 @@ func New(config Config) (*Exchange, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
+	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
 	x.arena = x.pool.Arena("blocks", false, nil)

@@ -63,10 +63,15 @@ type watch struct {
 // New makes a Conn of a socket, which it owns from now on. Trusted is true where
 // the other side need not be let in by Greet or Incoming first.
 func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
+	return newConn(socket, peer, config, trusted, nil)
+}
+
+// newConn is New of a socket of which something was read, which is received first.
+func newConn(socket net.Conn, peer string, config Config, trusted bool, begin []byte) *Conn {
 	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), shut: sync.OnceFunc(func() { socket.Close() })}
 	c.work.L, c.room.L = &c.mu, &c.mu
 	raw := rawOf(socket)
-	c.reader.init(c, raw, trusted)
+	c.reader.init(c, raw, trusted, begin)
 	c.direct.init(raw)
 	now := time.Now()
 	c.watch = watch{looked: now, sent: now, moved: now, got: now, done: now}
@@ -80,8 +85,8 @@ func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 // Peer is the address of the other side.
 func (c *Conn) Peer() string { return c.peer }
 
-// Greeted lifts the bound of frames to that of a peer which has been let in.
-func (c *Conn) Greeted() { c.reader.max.Store(int64(c.config.MaxFrame)) }
+// Greeted sets the bound of frames to that of a peer which has been let in.
+func (c *Conn) Greeted(atMost int) { c.reader.max.Store(int64(min(c.config.MaxFrame, atMost))) }
 
 // Send implements transport.Conn.
 func (c *Conn) Send(kind wire.Kind, payload []byte) error {

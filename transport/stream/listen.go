@@ -3,7 +3,10 @@ package stream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -12,10 +15,6 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
-
-// maxGreeting bounds the connections that have not said hello yet; more wait in
-// the system's queue.
-const maxGreeting = 256
 
 // Options is how a process connects and is connected to.
 type Options struct {
@@ -62,14 +61,15 @@ type Listener struct {
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	room    chan struct{} // one a connection that greets
 	let     chan *transport.Incoming
 	running sync.WaitGroup
-	refused func(peer string, err error)
+	new     newcomers
+	long    unfinished
+	tales   tales
 }
 
 // Listen makes a listener. Refused, where it is not nil, is told of connections
-// that were not let in, from any goroutine.
+// that were not let in, from any goroutine; of a flood, of some and how many more.
 //
 // Errors: FAILED_PRECONDITION where the address is open to other machines and
 // nothing says who may connect.
@@ -92,7 +92,7 @@ func Listen(address string, o Options, refused func(peer string, err error)) (*L
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{net: l, address: address, options: o, tls: with, room: make(chan struct{}, maxGreeting), let: make(chan *transport.Incoming), refused: refused}
+	s := &Listener{net: l, address: address, options: o, tls: with, let: make(chan *transport.Incoming), tales: tales{tell: refused}}
 	if network == "tcp" && strings.HasSuffix(at, ":0") {
 		host, _, _ := net.SplitHostPort(at)
 		_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -121,6 +121,7 @@ func (s *Listener) Accept() (*transport.Incoming, error) {
 func (s *Listener) Close() error {
 	s.cancel()
 	err := s.net.Close()
+	s.new.close()
 	s.running.Wait()
 	return err
 }
@@ -128,36 +129,38 @@ func (s *Listener) Close() error {
 func (s *Listener) run() {
 	defer s.running.Done()
 	for {
-		select {
-		case s.room <- struct{}{}:
-		case <-s.ctx.Done():
-			return
-		}
 		socket, err := s.net.Accept()
 		if err != nil {
 			if s.ctx.Err() != nil {
 				return
 			}
-			<-s.room
 			s.pause(err)
 			continue
 		}
+		n := &newcomer{socket: socket, source: sourceOf(socket), peer: socket.RemoteAddr().Network() + ":" + socket.RemoteAddr().String()}
+		if socket.RemoteAddr().Network() == "unix" {
+			n.peer = "a process at " + s.address
+		}
+		if out := s.new.add(n); out != nil {
+			out.socket.Close()
+		}
+		if s.ctx.Err() != nil { // Close may not have seen it
+			socket.Close()
+		}
 		s.running.Add(1)
-		go s.greet(socket)
+		go s.greet(n)
 	}
 }
 
-func (s *Listener) greet(socket net.Conn) {
+func (s *Listener) greet(n *newcomer) {
 	defer s.running.Done()
-	peer := socket.RemoteAddr().Network() + ":" + socket.RemoteAddr().String()
-	if socket.RemoteAddr().Network() == "unix" {
-		peer = "a process at " + s.address
+	in, err := s.hello(n)
+	if s.new.remove(n) && err != nil {
+		err = status.New(status.ResourceExhausted, "it had said no hello when its place was needed: at most %d connections, %d of one source, wait at a time", maxNewcomers, maxOfSource)
 	}
-	in, err := s.hello(socket, peer)
-	<-s.room
 	if err != nil {
-		if s.refused != nil {
-			s.refused(peer, err)
+		if s.ctx.Err() == nil {
+			s.tales.add(n.peer, err)
 		}
 		return
 	}
@@ -168,33 +171,119 @@ func (s *Listener) greet(socket net.Conn) {
 	}
 }
 
-func (s *Listener) hello(socket net.Conn, peer string) (*transport.Incoming, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, transport.HelloTime)
-	defer cancel()
-	if s.tls != nil {
-		secured := tls.Server(socket, s.tls)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			socket.Close()
-			return nil, status.New(status.Unauthenticated, "%s and this side do not trust each other: %w", peer, err)
-		}
-		socket = secured
-	}
+// hello lets a newcomer say hello, and checks it. What is costly is made afterwards: until then a connection is a
+// socket, a goroutine, and the bytes that it sent. On an error the socket is closed.
+func (s *Listener) hello(n *newcomer) (*transport.Incoming, error) {
+	_ = n.socket.SetDeadline(time.Now().Add(transport.HelloTime)) // it fails where reading will
 	cred := s.options.Credentials
-	if network := socket.RemoteAddr().Network(); network != "unix" && !Local("tcp:"+socket.RemoteAddr().String()) {
+	if strings.HasPrefix(n.peer, "tcp:") && !Local(n.peer) {
 		cred.TokenPath = "" // of no use on another machine
 	}
-	return transport.Await(ctx, New(socket, peer, s.options.Config, false), cred)
+	socket, greeting, err := s.listen(n, cred)
+	if err != nil {
+		part(n.socket)
+		return nil, err
+	}
+	_ = n.socket.SetDeadline(time.Time{})
+	ctx, cancel := context.WithTimeout(s.ctx, transport.HelloTime)
+	defer cancel()
+	c := newConn(socket, n.peer, s.options.Config, false, greeting)
+	c.reader.long = &s.long
+	return transport.Await(ctx, c, cred)
+}
+
+// listen reads a newcomer's greeting, by TLS where that is asked for. Who can be told why it is not let in is told.
+func (s *Listener) listen(n *newcomer, cred transport.Credentials) (socket net.Conn, greeting []byte, err error) {
+	head := make([]byte, header)
+	if _, err := io.ReadFull(n.socket, head); err != nil {
+		return nil, nil, s.silent(n, err)
+	}
+	s.new.spoke(n)
+	socket = n.socket
+	switch {
+	case speaksTLS(head) && s.tls == nil:
+		err = status.New(status.Unauthenticated, "%s speaks TLS, and nothing else speaks it at this address: connect without TLS options, or give the listening process certificates", n.peer)
+		refuse(socket, cred.Software, err)
+		return nil, nil, err
+	case !speaksTLS(head) && s.tls != nil:
+		err = status.New(status.Unauthenticated, "%s asks for TLS, and the connection came without: give the authority by --tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY) or the token", s.address)
+		refuse(socket, cred.Software, err)
+		return nil, nil, err
+	case s.tls != nil:
+		secured := tls.Server(&resumed{n.socket, head}, s.tls)
+		if err := secured.Handshake(); err != nil {
+			return nil, nil, status.New(status.Unauthenticated, "%s and this side do not trust each other: %w", n.peer, err)
+		}
+		socket, head = secured, make([]byte, header)
+		if _, err := io.ReadFull(socket, head); err != nil {
+			return nil, nil, s.silent(n, err)
+		}
+	}
+	if greeting, err = readGreeting(socket, head, cred); err != nil {
+		if status.CodeOf(err) == status.Unknown {
+			return nil, nil, s.silent(n, err)
+		}
+		err = status.Wrap(err, "%s is not let in", n.peer)
+		refuse(socket, cred.Software, err)
+		return nil, nil, err
+	}
+	return socket, greeting, nil
+}
+
+// silent is the error of a newcomer that ended, or was too slow, before its hello.
+func (s *Listener) silent(n *newcomer, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return status.New(status.DeadlineExceeded, "%s did not say hello in time", n.peer)
+	}
+	return status.New(status.Unavailable, "%s closed the connection before its hello", n.peer)
 }
 
 // pause is for errors such as too many open files, which pass.
 func (s *Listener) pause(err error) {
-	if s.refused != nil {
-		s.refused(s.address, status.New(status.Unavailable, "%s cannot accept connections: %w", s.address, err))
-	}
+	s.tales.add(s.address, status.New(status.Unavailable, "%s cannot accept connections: %w", s.address, err))
 	wait := time.NewTimer(50 * time.Millisecond)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
 	case <-s.ctx.Done():
+	}
+}
+
+// How often refusals are told: a flood of connections fills no log.
+const (
+	taleTime = 10 * time.Second
+	maxTales = 20 // in that time
+)
+
+// tales are what a listener tells of connections that were not let in.
+type tales struct {
+	tell func(peer string, err error) // or nil
+
+	mu    sync.Mutex
+	since time.Time
+	told  int // since then
+	kept  int // of those that were not told
+}
+
+func (t *tales) add(peer string, err error) {
+	if t.tell == nil {
+		return
+	}
+	t.mu.Lock()
+	kept := 0
+	if now := time.Now(); now.Sub(t.since) >= taleTime {
+		kept, t.since, t.told, t.kept = t.kept, now, 0, 0
+	}
+	t.told++
+	if t.told > maxTales {
+		t.kept++
+	}
+	tell := t.told <= maxTales
+	t.mu.Unlock()
+	if tell && kept > 0 {
+		err = status.Wrap(err, "%d more were not let in before; this one", kept)
+	}
+	if tell {
+		t.tell(peer, err)
 	}
 }

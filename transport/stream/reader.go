@@ -1,9 +1,11 @@
 package stream
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +38,7 @@ type reader struct {
 	buf  []byte
 	r, w int    // what is read and not received: buf[r:w]
 	big  []byte // for payloads that buf cannot hold
+	long *unfinished
 
 	reads   atomic.Uint64 // for the timer
 	frames  atomic.Uint64
@@ -48,9 +51,10 @@ type reader struct {
 	oob    []byte
 }
 
-func (r *reader) init(c *Conn, raw syscall.RawConn, trusted bool) {
+func (r *reader) init(c *Conn, raw syscall.RawConn, trusted bool, begin []byte) {
 	r.conn = c
-	r.buf = make([]byte, readSize)
+	r.buf = make([]byte, max(readSize, len(begin)))
+	r.w = copy(r.buf, begin)
 	r.from = c.net.Read
 	if raw != nil {
 		r.raw, r.from = raw, r.readRaw
@@ -120,9 +124,6 @@ func (r *reader) next() (wire.Kind, []byte, error) {
 
 // payload reads the n bytes behind the header that buf begins with.
 func (r *reader) payload(n int) ([]byte, error) {
-	if cap(r.big) > keepSize {
-		r.big = nil
-	}
 	if header+n <= len(r.buf) {
 		if err := r.fill(header + n); err != nil {
 			return nil, err
@@ -131,20 +132,18 @@ func (r *reader) payload(n int) ([]byte, error) {
 		r.r += header + n
 		return p, nil
 	}
-	// It grows with what comes, so that a peer cannot claim memory by a number.
-	have := r.w - r.r - header
-	p := append(r.big[:0], r.buf[r.r+header:r.w]...)
-	r.r, r.w = 0, 0
 	r.inside.Store(true)
 	defer r.inside.Store(false)
-	for have < n {
-		step := min(n-have, max(have, pieceSize))
-		if cap(p) < have+step {
-			grown := make([]byte, have, have+step)
-			copy(grown, p)
-			p = grown
-		}
-		p = p[:have+step]
+	begin := r.buf[r.r+header : r.w]
+	r.r, r.w = 0, 0
+	if n > longFrame {
+		return r.longPayload(n, begin)
+	}
+	// It grows with what comes, so that a peer cannot claim memory by a number.
+	p := append(r.big[:0], begin...)
+	for len(p) < n {
+		have, step := len(p), min(n-len(p), max(len(p), readSize))
+		p = slices.Grow(p, step)[:have+step]
 		for have < len(p) {
 			got, err := r.read(p[have:])
 			have += got
@@ -155,6 +154,26 @@ func (r *reader) payload(n int) ([]byte, error) {
 	}
 	r.big = p
 	return p, nil
+}
+
+// longPayload is payload where begin has been read of n bytes, which are many.
+func (r *reader) longPayload(n int, begin []byte) ([]byte, error) {
+	f, err := r.long.begin(r.conn, n)
+	if err != nil {
+		return nil, err
+	}
+	defer r.long.end(f)
+	have := copy(f.memory, begin)
+	r.long.grew(f, have)
+	for have < n {
+		got, err := r.read(f.memory[have:min(n, have+pieceSize)])
+		have += got
+		r.long.grew(f, got)
+		if err != nil && have < n {
+			return nil, r.conn.lost(cut(err))
+		}
+	}
+	return bytes.Clone(f.memory), nil
 }
 
 // fill reads until n bytes are at hand.

@@ -9,7 +9,10 @@
 // # Guarantees
 //
 // Order is kept. What a peer sends cannot make this side hold more than a frame
-// and a read buffer. A frame longer than allowed, of kind 0, cut short, or not
+// and a read buffer, and the connections of a listener hold no more than
+// maxUnfinished of frames that have yet to end. Memory grows with what comes, not
+// with what is announced. Who has yet to say hello holds a few KiB, and shuts
+// nobody out. A frame longer than allowed, of kind 0, cut short, or not
 // ended in time, a peer that does not read, and one that is silent for too long
 // each fail this connection and no other. One timer a connection watches all of
 // these; no call sets a deadline.
@@ -26,11 +29,10 @@ import (
 
 // Bounds of frames.
 const (
-	header       = wire.Header
-	greetingSize = 64 << 10 // bytes of a payload before the dialler has been let in
-	readSize     = 64 << 10
-	keepSize     = 2 << 20 // buffers that grew past it are not kept
-	pieceSize    = 1 << 20 // of a write, by which progress is counted
+	header    = wire.Header
+	readSize  = 64 << 10
+	keepSize  = 2 << 20 // the writer's buffers that grew past it are not kept
+	pieceSize = 1 << 20 // of a write, by which progress is counted
 )
 
 // Config bounds a connection. Zero fields take the defaults.

@@ -1,0 +1,459 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// soon is how long a newcomer may wait for its welcome while others flood the listener.
+const soon = time.Second
+
+// idle keeps n connections open that say nothing.
+func idle(t *testing.T, l *Listener, n int) {
+	t.Helper()
+	network, at, err := split(l.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		socket, err := net.Dial(network, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { socket.Close() })
+	}
+}
+
+// getIn checks that newcomers get in at once, one after the other.
+func getIn(t *testing.T, l *Listener, o Options) {
+	t.Helper()
+	for range 3 {
+		begin := time.Now()
+		a, b := transporttest.Greeted(t, l, o)
+		if took := time.Since(begin); took > soon {
+			t.Errorf("let in after %v, at most %v are allowed", took, soon)
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
+// files lets a test open so many files, or leaves it out.
+func files(t *testing.T, n uint64) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < n {
+		t.Skipf("needs %d open files, %d are allowed", n, limit.Cur)
+	}
+}
+
+// Connections that say nothing shut nobody out, neither those that stay nor those that keep coming.
+func TestIdleConnections(t *testing.T) {
+	const many = 5000
+	for name, place := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			files(t, many+4*maxNewcomers)
+			address, o := place(t)
+			l := listen(t, address, o)
+			idle(t, l, many)
+			getIn(t, l, o)
+
+			stop := make(chan struct{})
+			var floods sync.WaitGroup
+			network, at, _ := split(l.Address())
+			floods.Go(func() {
+				var open []net.Conn
+				defer func() {
+					for _, socket := range open {
+						socket.Close()
+					}
+				}()
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if socket, err := net.Dial(network, at); err == nil {
+						if open = append(open, socket); len(open) > 2*maxOfSource {
+							open[0].Close()
+							open = open[1:]
+						}
+					}
+					time.Sleep(50 * time.Microsecond) // some 10,000 a second
+				}
+			})
+			getIn(t, l, o)
+			close(stop)
+			floods.Wait()
+			l.new.mu.Lock()
+			have := len(l.new.all)
+			l.new.mu.Unlock()
+			if have > maxOfSource {
+				t.Errorf("%d connections of one source wait for their hello, at most %d are allowed", have, maxOfSource)
+			}
+		})
+	}
+}
+
+// The oldest of an address that said nothing goes first, and no address takes the places of others.
+func TestNewcomersMakeRoom(t *testing.T) {
+	var all newcomers
+	come := func(source string) *newcomer { return &newcomer{source: source} }
+	first := come("a")
+	all.add(first)
+	all.spoke(first)
+	var second *newcomer
+	for i := range maxOfSource - 1 {
+		n := come("a")
+		if i == 0 {
+			second = n
+		}
+		if out := all.add(n); out != nil {
+			t.Fatalf("the newcomer %d went where there was room", i)
+		}
+	}
+	if out := all.add(come("a")); out != second || !all.remove(second) {
+		t.Error("not the oldest that said nothing went")
+	}
+	other := come("b")
+	if out := all.add(other); out != nil {
+		t.Error("an address went for another's bound")
+	}
+	for i := range maxNewcomers - 2 {
+		if out := all.add(come(fmt.Sprint("c", i))); out == other || out == first {
+			t.Fatal("an address with one connection lost it to many")
+		}
+	}
+	if n := len(all.all); n != maxNewcomers {
+		t.Errorf("%d wait, want %d", n, maxNewcomers)
+	}
+	if all.remove(other) || all.remove(first) {
+		t.Error("one that stayed had to go")
+	}
+}
+
+func TestSources(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"10.0.0.1", "10.0.0.1", true},
+		{"10.0.0.1", "10.0.0.2", false},
+		{"::ffff:10.0.0.1", "10.0.0.1", true},
+		{"2001:db8::1", "2001:db8::2:3", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+	} {
+		source := func(ip string) string { return sourceOf(from{addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}) }
+		if (source(c.a) == source(c.b)) != c.same {
+			t.Errorf("%s is %s, %s is %s", c.a, source(c.a), c.b, source(c.b))
+		}
+	}
+}
+
+// from is a socket of which nothing is known but where it comes from.
+type from struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (f from) RemoteAddr() net.Addr { return f.addr }
+
+// Who shows no token sends a few KiB at most, and is told why no more are read.
+func TestLongGreetings(t *testing.T) {
+	o := Options{Credentials: cred()}
+	l := listen(t, "tcp:127.0.0.1:0", o)
+	dial := func() net.Conn {
+		socket, err := net.Dial("tcp", strings.TrimPrefix(l.Address(), "tcp:"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { socket.Close() })
+		return socket
+	}
+	for _, c := range []struct {
+		name  string
+		hello *wire.Hello
+		code  status.Code
+	}{
+		{"no token", &wire.Hello{ProtocolMax: 1}, status.Unauthenticated},
+		{"another token", &wire.Hello{Token: "guess"}, status.Unauthenticated},
+		{"token", &wire.Hello{Token: "secret"}, status.Unavailable}, // it waits for the rest
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.hello.Name = strings.Repeat("n", 2*firstSize)
+			payload, err := proto.Marshal(c.hello)
+			if err != nil {
+				t.Fatal(err)
+			}
+			socket := dial()
+			if _, err := socket.Write(wire.AppendFrame(nil, wire.KindHello, payload)[:firstSize+100]); err != nil {
+				t.Fatal(err)
+			}
+			if c.code == status.Unavailable {
+				_ = socket.(*net.TCPConn).CloseWrite()
+			}
+			if err := refusal(t, socket); status.CodeOf(err) != c.code {
+				t.Errorf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
+			}
+		})
+	}
+	// A worker's hello may be long where it shows the token.
+	a, b := make(chan *transport.Incoming, 1), make(chan error, 1)
+	go func() {
+		in, err := l.Accept()
+		if err == nil {
+			err = in.Welcome(&wire.Welcome{})
+		}
+		a <- in
+		b <- err
+	}()
+	long := strings.Repeat("n", greetingSize-1000)
+	conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if in := <-a; in == nil || in.Hello.Name != long || <-b != nil {
+		t.Error("a long hello with the token came otherwise")
+	} else {
+		in.Close()
+	}
+	if _, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long + long}, o); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("a hello that is too long: %v (%v)", err, status.CodeOf(err))
+	}
+}
+
+// refusal is what a listener says before it closes, UNAVAILABLE where that is nothing.
+func refusal(t *testing.T, socket net.Conn) error {
+	t.Helper()
+	_ = socket.SetReadDeadline(time.Now().Add(20 * time.Second))
+	all, err := io.ReadAll(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 {
+		return status.New(status.Unavailable, "it closed the connection")
+	}
+	kind, payload, _, err := wire.NextFrame(all)
+	if err != nil || kind != wire.KindWelcome {
+		t.Fatalf("a message of kind %d, %v", kind, err)
+	}
+	var w wire.Welcome
+	if err := proto.Unmarshal(payload, &w); err != nil {
+		t.Fatal(err)
+	}
+	return w.Status.Err()
+}
+
+// resident is how much memory this process has, in bytes.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// Messages that never end take as much memory as has come of them, at most maxUnfinished together, and none when
+// their connections end. Those that do end are received meanwhile.
+func TestMessagesThatNeverEnd(t *testing.T) {
+	const (
+		peers = 16
+		size  = 40 << 20
+		slack = 64 << 20 // of the test, and of what the system rounds to
+	)
+	o := Options{Credentials: cred()}
+	l := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"), o)
+	debug.FreeOSMemory()
+	before := resident(t)
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	heapBefore := heap.HeapInuse
+
+	piece := make([]byte, 1<<20)
+	type pair struct{ mine, theirs transport.Conn }
+	var pairs []pair
+	var receiving sync.WaitGroup
+	errs := make(chan error, peers)
+	var sockets []net.Conn
+	for range peers {
+		a, b := transporttest.Greeted(t, l, o)
+		pairs = append(pairs, pair{a, b})
+		socket, _, err := a.(*Conn).Detach(0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sockets = append(sockets, socket)
+		receiving.Go(func() {
+			_, _, err := b.Recv()
+			errs <- err
+		})
+		if _, err := socket.Write(append(binary.LittleEndian.AppendUint32(nil, size), 20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if grown := resident(t) - before; grown > slack {
+		t.Errorf("%d MiB are held for what was announced", grown>>20)
+	}
+	// They come side by side: none ends.
+	var most int64
+	for sent := 0; sent+len(piece) < size; sent += len(piece) {
+		for _, socket := range sockets {
+			_, _ = socket.Write(piece) // it fails for those that were ended
+		}
+		most = max(most, resident(t)-before)
+	}
+	if most > maxUnfinished+slack {
+		t.Errorf("%d MiB are held, at most %d are allowed", most>>20, (maxUnfinished+slack)>>20)
+	}
+	// One that is all there gets through.
+	a, b := transporttest.Greeted(t, l, o)
+	payload := bytes.Repeat([]byte{7}, 2<<20)
+	go a.Send(20, payload)
+	if _, got, err := b.Recv(); err != nil || !bytes.Equal(got, payload) {
+		t.Errorf("a message of %d bytes came as %d, %v", len(payload), len(got), err)
+	}
+	a.Close()
+	b.Close()
+
+	for _, socket := range sockets {
+		socket.Close()
+	}
+	receiving.Wait()
+	close(errs)
+	ended := 0
+	for err := range errs {
+		switch status.CodeOf(err) {
+		case status.ResourceExhausted:
+			ended++
+		case status.Unavailable:
+		default:
+			t.Errorf("a message that never ended: %v", err)
+		}
+	}
+	if want := peers - maxUnfinished/size; ended < want-1 || ended > want+1 {
+		t.Errorf("%d connections were ended to make room, want about %d", ended, want)
+	}
+	for _, p := range pairs {
+		p.mine.Close()
+		p.theirs.Close()
+	}
+	if l.long.sum != 0 || len(l.long.all) != 0 {
+		t.Errorf("%d bytes of %d messages are still counted", l.long.sum, len(l.long.all))
+	}
+	runtime.ReadMemStats(&heap)
+	if grown := int64(heap.HeapInuse) - int64(heapBefore); grown > slack {
+		t.Errorf("Go's heap has grown by %d MiB", grown>>20)
+	}
+	if grown := resident(t) - before; grown > slack {
+		t.Errorf("%d MiB are not given back", grown>>20)
+	}
+}
+
+// A role that sends short messages has a short bound.
+func TestBoundsOfRoles(t *testing.T) {
+	o := Options{Credentials: cred()}
+	for role, code := range map[wire.Role]status.Code{wire.Role_ROLE_CLIENT: status.OK, wire.Role_ROLE_WORKER: status.OK, wire.Role_ROLE_ADMIN: status.InvalidArgument, wire.Role_ROLE_PEER: status.InvalidArgument} {
+		l := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"), o)
+		got := make(chan error, 1)
+		go func() {
+			in, err := l.Accept()
+			if err == nil {
+				defer in.Close()
+				if err = in.Welcome(&wire.Welcome{}); err == nil {
+					_, _, err = in.Recv()
+				}
+			}
+			got <- err
+		}()
+		c, _, err := Dial(context.Background(), l.Address(), &wire.Hello{Role: role}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(20, make([]byte, transport.ShortFrame+1)); err != nil {
+			t.Error(err)
+		}
+		if err := <-got; status.CodeOf(err) != code {
+			t.Errorf("%v: %v (%v), expected %v", role, err, status.CodeOf(err), code)
+		}
+		c.Close()
+	}
+}
+
+// A flood of refusals is told in part, with how many more there were.
+func TestFloodsAreToldOnce(t *testing.T) {
+	var told []error
+	all := tales{tell: func(_ string, err error) { told = append(told, err) }}
+	for range 5 * maxTales {
+		all.add("somebody", io.EOF)
+	}
+	if len(told) != maxTales {
+		t.Errorf("%d were told, want %d", len(told), maxTales)
+	}
+	all.since = all.since.Add(-taleTime)
+	all.add("somebody", io.EOF)
+	if last := told[len(told)-1].Error(); len(told) != maxTales+1 || !strings.Contains(last, fmt.Sprint(4*maxTales)) {
+		t.Errorf("%d were told, the last: %s", len(told), last)
+	}
+}
+
+// FuzzGreeting feeds a listener's first reads bytes: what it returns is the frame of a Hello, and nothing else that
+// was sent.
+func FuzzGreeting(f *testing.F) {
+	payload, err := proto.Marshal(&wire.Hello{Token: "secret", Name: strings.Repeat("n", firstSize)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wire.AppendFrame(nil, wire.KindHello, payload))
+	f.Add(append(wire.AppendFrame(nil, wire.KindHello, nil), 1, 2))
+	f.Add([]byte{255, 255, 0, 0, 1, 8, 1})
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) < header {
+			return
+		}
+		speaksTLS(in)
+		from := bytes.NewReader(in[header:])
+		got, err := readGreeting(from, in[:header], cred())
+		if err != nil {
+			return
+		}
+		if n := len(in) - from.Len(); !bytes.Equal(got, in[:n]) {
+			t.Errorf("%d bytes were read, and %d returned", n, len(got))
+		}
+		kind, _, rest, err := wire.NextFrame(got)
+		if err != nil || kind != wire.KindHello || len(rest) > 0 || len(got) > header+greetingSize {
+			t.Errorf("a greeting of kind %d with %d bytes, %v", kind, len(got), err)
+		}
+		if len(got) >= header+firstSize && cred().Begins(got[header:]) != nil {
+			t.Error("a long greeting without the token was read")
+		}
+	})
+}
