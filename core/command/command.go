@@ -157,7 +157,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 	for name, short := range p.Elsewhere {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
 	}
-	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version()} {
+	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version()} {
 		if takes := cmd.Args; takes != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				if err := takes(cmd, args); err != nil {

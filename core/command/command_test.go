@@ -201,7 +201,7 @@ func TestUpAndDown(t *testing.T) {
 	defer os.RemoveAll(dir)
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
-	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s")
+	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart")
 	if code != ExitWell || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
 		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
 	}

@@ -52,6 +52,10 @@ func (p *program) stop(c place, wait time.Duration) error {
 	for _, q := range all {
 		q.signal(syscall.SIGCONT) // one that is frozen hears nothing
 	}
+	retire(all)
+	if all, err = c.running(); err != nil { // with what it has started
+		return err
+	}
 	if token, err := cluster.ReadToken(c.path(cluster.TokenFile)); err == nil && len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), min(wait, afterStop))
 		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, true)
@@ -60,16 +64,7 @@ func (p *program) stop(c place, wait time.Duration) error {
 			all = gone(all, min(wait, afterStop))
 		}
 	}
-	for _, way := range []struct {
-		signal syscall.Signal
-		wait   time.Duration
-	}{{syscall.SIGTERM, afterTerm}, {syscall.SIGKILL, afterKill}} {
-		for _, q := range all {
-			q.signal(way.signal)
-		}
-		all = gone(all, way.wait)
-	}
-	if len(all) > 0 {
+	if all = end(all); len(all) > 0 {
 		var names []string
 		for _, q := range all {
 			names = append(names, fmt.Sprintf("%s (%d)", q.Name, q.PID))

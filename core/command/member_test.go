@@ -112,7 +112,7 @@ func children(parent int) (all []process) {
 		if fields[1] == strconv.Itoa(parent) {
 			pid, _ := strconv.Atoi(text[:strings.IndexByte(text, ' ')])
 			if at := started(pid); at != "" {
-				all = append(all, process{"child", pid, at})
+				all = append(all, process{Name: "child", PID: pid, Start: at})
 			}
 		}
 	}

@@ -52,6 +52,7 @@ var options = []option{
 	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
 	{"lease", 10 * time.Second, "how long a session outlives its connection"},
 	{"evict-after", time.Minute, "how long a computation may go on after its session has gone; then its worker starts anew, and arrays on it are lost; 0: for as long as it takes"},
+	{"no-restart", false, "leave workers that die dead; otherwise a process that pathways up leaves behind starts them again"},
 	{"dispatch", "parallel", "`order` of gangs: parallel, they are sent before those they read from have ended; sequential, after"},
 	{"batch", true, "calls that queue up leave together; false: each by itself, which is slower"},
 	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},

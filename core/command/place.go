@@ -60,35 +60,57 @@ type process struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Start string `json:"start"`
+
+	Args      []string `json:"args,omitempty"`      // by which it is started again
+	Restarts  int      `json:"restarts,omitempty"`  // how often it was
+	Restarted int64    `json:"restarted,omitempty"` // when it last was, in Unix milliseconds
+	Failed    string   `json:"failed,omitempty"`    // why it is not started again any more
 }
 
-// running reads the list of processes of a cluster that are alive.
-func (c place) running() ([]process, error) {
-	b, err := os.ReadFile(c.path("processes.json"))
+// same reports whether both are one process.
+func (p process) same(q process) bool { return p.PID == q.PID && p.Start == q.Start }
+
+// listed reads the list of processes of a cluster, nil where there is none.
+func (c place) listed() (all []process, err error) {
+	b, err := os.ReadFile(c.path(listFile))
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
-	var all, alive []process
 	if err == nil {
 		err = json.Unmarshal(b, &all)
 	}
 	if err != nil {
-		return nil, status.New(status.DataLoss, "%s cannot be read: %v; stop the processes by hand and remove %s", c.path("processes.json"), err, c.dir)
+		return nil, status.New(status.DataLoss, "%s cannot be read: %v; stop the processes by hand and remove %s", c.path(listFile), err, c.dir)
 	}
+	return all, nil
+}
+
+// running returns those of a cluster's processes that are alive.
+func (c place) running() (alive []process, err error) {
+	all, err := c.listed()
 	for _, p := range all {
 		if p.alive() {
 			alive = append(alive, p)
 		}
 	}
-	return alive, nil
+	return alive, err
 }
 
+// listFile is the list of a cluster's processes in its directory.
+const listFile = "processes.json"
+
+// keep writes the list of a cluster's processes. Who reads it meanwhile sees the list
+// before or the one after.
 func (c place) keep(all []process) error {
 	b, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(c.path("processes.json"), b, 0o600)
+	next := c.path(listFile + ".next")
+	if err := os.WriteFile(next, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, c.path(listFile))
 }
 
 // remove takes the directory away.

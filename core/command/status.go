@@ -30,6 +30,9 @@ func (p *program) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if c, err := p.placeOf(s); err == nil && address == c.address() {
+				report.Supervisor = c.report()
+			}
 			if s.flag("json") {
 				b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(report)
 				if err != nil {
@@ -98,6 +101,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	if len(r.Islands) == 0 {
 		fmt.Fprintln(w, "no workers yet")
 	}
+	showSupervisor(w, r.Supervisor)
 	fmt.Fprintln(w)
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")

@@ -28,8 +28,12 @@ func (p *program) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [-- COMMAND [ARGUMENT…]]",
 		Short: "start a cluster on this machine",
-		Long: `Starts a controller and some workers on this machine, waits until they are ready, and returns. With a command behind
---, runs the command in the cluster (PATHWAYS_ADDRESS is set) and takes the cluster down when it ends.`,
+		Long: `Starts a controller and some workers on this machine, waits until they are ready, and returns. A process that it
+leaves behind starts workers that die again, unless --no-restart is given; ` + "`pathways status`" + ` shows it, and ` + "`pathways down`" + `
+ends it with the others.
+
+With a command behind --, runs the command in the cluster (PATHWAYS_ADDRESS is set) and takes the cluster down when it
+ends.`,
 		Example: `  pathways up --workers 4 --devices 2
   pathways up --workers 2 -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +43,7 @@ func (p *program) up() *cobra.Command {
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
 	}
-	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "evict-after", "dispatch", "wait")
+	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "evict-after", "no-restart", "dispatch", "wait")
 	return cmd
 }
 
@@ -68,6 +72,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		return err
 	}
 	report, err := p.start(ctx, s, c, workers)
+	if err == nil && !s.flag("no-restart") {
+		err = p.leave(s, c)
+	}
 	if err != nil {
 		return errors.Join(err, p.stop(c, s.time("wait")))
 	}
@@ -112,7 +119,7 @@ func run(ctx context.Context, command []string, c place) error {
 func (p *program) start(ctx context.Context, s settings, c place, workers int) (*wire.Report, error) {
 	var all []process
 	launch := func(name string, args ...string) error {
-		q, err := p.launch(c, name, append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")))
+		q, err := p.launch(c, name, append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")), true)
 		if err != nil {
 			return err
 		}
@@ -120,7 +127,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		return c.keep(all)
 	}
 	common := []string{"--heartbeat", s.time("heartbeat").String(), "--silence", s.time("silence").String()}
-	err := launch("controller", append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
+	err := launch(controllerName, append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
 		"--lease", s.time("lease").String(), "--cache", s.text("cache"), "--dispatch", s.text("dispatch")}, common...)...)
 	if err != nil {
 		return nil, err
@@ -174,9 +181,14 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 	}
 }
 
-// launch starts a process like this one that outlives it.
-func (p *program) launch(c place, name string, args []string) (process, error) {
-	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+// launch starts a process like this one that outlives it. Its log is a new one where
+// this is its first start.
+func (p *program) launch(c place, name string, args []string, first bool) (process, error) {
+	how := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if first {
+		how |= os.O_TRUNC
+	}
+	log, err := os.OpenFile(c.path(name+".log"), how, 0o600)
 	if err != nil {
 		return process{}, status.New(status.PermissionDenied, "cannot write the log of %s: %w", name, err)
 	}
@@ -187,7 +199,7 @@ func (p *program) launch(c place, name string, args []string) (process, error) {
 	if err := cmd.Start(); err != nil {
 		return process{}, status.New(status.Unavailable, "cannot start %s: %w", name, err)
 	}
-	q := process{name, cmd.Process.Pid, started(cmd.Process.Pid)}
+	q := process{Name: name, PID: cmd.Process.Pid, Start: started(cmd.Process.Pid), Args: args}
 	go func() { _ = cmd.Wait() }() // as long as this process lives, so that an end is seen
 	return q, nil
 }

@@ -42,15 +42,18 @@ def until(what: str, yes) -> None:
 
 
 class Cluster:
-    """A controller and workers on this machine; a context manager, which leaves nothing behind or fails."""
+    """A controller and workers on this machine; a context manager, which leaves nothing behind or fails.
 
-    def __init__(self, workers: int, devices: int, *arguments: str):
+    A worker that dies is not started again, unless restart is set.
+    """
+
+    def __init__(self, workers: int, devices: int, *arguments: str, restart: bool = False):
         # Names of unix sockets are short, so pytest's directories will not do.
         self.dir = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
         try:
             command(
                 *("up", "--dir", str(self.dir), "--workers", str(workers), "--devices", str(devices)),
-                *("--heartbeat", "200ms", *arguments),
+                *("--heartbeat", "200ms", *([] if restart else ["--no-restart"]), *arguments),
                 env={"PATHWAYS_DEVICES": ""},
             )
         except BaseException:

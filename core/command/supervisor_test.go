@@ -1,0 +1,157 @@
+package command
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// supervised is a cluster of processes that heals.
+type supervised struct {
+	t   *testing.T
+	dir string
+}
+
+func newSupervised(t *testing.T, args ...string) *supervised {
+	t.Helper()
+	t.Setenv(asCommand, "1") // for what up starts
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &supervised{t, dir}
+	t.Cleanup(func() {
+		all := s.list() // before down removes it
+		s.run("down")
+		s.end(all)
+		os.RemoveAll(dir)
+	})
+	if code, _, errs := s.run("up", append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitWell {
+		t.Fatalf("up: exit code %d\n%s", code, errs)
+	}
+	return s
+}
+
+func (s *supervised) run(command string, args ...string) (code int, out, err string) {
+	s.t.Helper()
+	return call(s.t, nil, append([]string{command, "--dir", s.dir}, args...)...)
+}
+
+func (s *supervised) list() map[string]process {
+	s.t.Helper()
+	listed, err := at(s.dir).listed()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all := map[string]process{}
+	for _, q := range listed {
+		all[q.Name] = q
+	}
+	return all
+}
+
+// end waits until processes have ended.
+func (s *supervised) end(all map[string]process) {
+	s.t.Helper()
+	for _, q := range all {
+		waitFor(s.t, q.Name+" to end", func() bool { return !q.alive() })
+	}
+}
+
+// says waits until status says all of this.
+func (s *supervised) says(parts ...string) {
+	s.t.Helper()
+	waitFor(s.t, "status to say "+strings.Join(parts, ", "), func() bool {
+		_, out, _ := s.run("status")
+		for _, part := range parts {
+			if !strings.Contains(out, part) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A worker that dies under up is started again; down ends the supervisor first, and
+// then all others.
+func TestWorkerIsStartedAgain(t *testing.T) {
+	s := newSupervised(t)
+	before := s.list()
+	if len(before) != 4 || !before[supervisorName].alive() {
+		t.Fatalf("up started %v", before)
+	}
+	s.says("starts workers that die again", "(sim)  worker-0", "(sim)  worker-1")
+	before["worker-1"].signal(syscall.SIGKILL)
+	waitFor(t, "another process", func() bool {
+		q := s.list()["worker-1"]
+		return q.alive() && !q.same(before["worker-1"])
+	})
+	s.says("(sim)  worker-1", "1 times, the last time")
+	now := s.list()
+	for _, name := range []string{controllerName, "worker-0", supervisorName} {
+		if !now[name].same(before[name]) {
+			t.Errorf("%s was %v and is %v", name, before[name], now[name])
+		}
+	}
+	// Nobody but the supervisor needs it, and down does without.
+	now[supervisorName].signal(syscall.SIGKILL)
+	s.says("no supervisor", "(sim)  worker-0")
+	if code, _, errs := s.run("down"); code != ExitWell {
+		t.Errorf("down: exit code %d\n%s", code, errs)
+	}
+	s.end(now)
+}
+
+// A supervisor ends with its controller, and so do the workers, for good.
+func TestSupervisorEndsWithItsController(t *testing.T) {
+	s := newSupervised(t)
+	all := s.list()
+	all[controllerName].signal(syscall.SIGKILL)
+	s.end(all)
+	s.end(s.list()) // it has started no other
+}
+
+// Where the list of a cluster's processes is gone nobody could end them but their
+// supervisor, which does.
+func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
+	s := newSupervised(t, "--log", "info")
+	all := s.list()
+	waitFor(t, "the supervisor to know the others", func() bool {
+		return strings.Contains(tail(at(s.dir).path(supervisorName+".log"), 9), "the supervisor watches")
+	})
+	if err := os.RemoveAll(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	s.end(all)
+}
+
+func TestNoRestart(t *testing.T) {
+	s := newSupervised(t, "--no-restart")
+	if all := s.list(); len(all) != 3 {
+		t.Errorf("up started %v", all)
+	}
+	s.says("no supervisor")
+}
+
+// Status names the processes that were started again, and those that are not any more.
+func TestShowSupervisor(t *testing.T) {
+	p := new(program)
+	var out strings.Builder
+	p.out = &out
+	if err := p.show(&wire.Report{Supervisor: &wire.Report_Supervisor{Pid: 7, Processes: []*wire.Report_Supervised{
+		{Name: controllerName, Pid: 8}, {Name: "worker-0", Pid: 9, Restarts: 2, RestartedMs: 61_000}, {Name: "worker-1", Restarts: 10, Failed: "it ended at once"},
+	}}}, "unix:x"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"process 7 starts workers that die again", "worker-0  9    2 times, the last time 1m1s ago\n", "worker-1  -    not any more: it ended at once\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), controllerName) {
+		t.Errorf("a process that was never started again is in\n%s", out.String())
+	}
+}
