@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -89,13 +90,19 @@ const freeAfter = 500 * time.Microsecond
 
 // Connect begins a session.
 //
-// Errors: those of the dialer, and the controller's refusal.
+// Errors: those of the dialer, and the controller's refusal, RESOURCE_EXHAUSTED
+// where it has fewer devices than Hello asks for.
 func Connect(ctx context.Context, c Config) (Cluster, error) {
 	hello := proto.CloneOf(c.Hello)
 	hello.Role = wire.Role_ROLE_CLIENT
 	conn, welcome, err := c.Dialer.Dial(ctx, c.Address, hello)
 	if err != nil {
 		return nil, err
+	}
+	if asked := int(hello.Devices); asked > 0 && len(welcome.Devices) != asked {
+		conn.Close()
+		return nil, status.New(status.FailedPrecondition, "%d devices were asked for, and the controller, %s, gave %d: its version gives a session all devices; upgrade it, or ask for no number",
+			asked, cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
 	exchange, err := c.Exchange(welcome)
 	if err != nil {

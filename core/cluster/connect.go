@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"os"
+	"os/user"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type ClientConfig struct {
 	Address   string // of the controller
 	Secret    Secret
 	Name      string // of the client, for people
+	Devices   int    // exactly so many; 0: all that are there
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Versions  map[string]string
@@ -52,8 +54,10 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 	peers := o
 	peers.Token = "" // they ask for the proof
 	host := Host()
+	machine, _ := os.Hostname() // for people: "" is as good
 	return client.Connect(ctx, client.Config{
-		Dialer: calls, Address: c.Address, Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone}, Notify: notify,
+		Dialer: calls, Address: c.Address, Notify: notify,
+		Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,
@@ -61,6 +65,14 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 			})
 		},
 	})
+}
+
+// userName is who runs this process, for people.
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid()) // one that the machine has no name for, as in some containers
 }
 
 // SecretOf finds what a client shows a controller: PATHWAYS_TOKEN, or the file PATHWAYS_TOKEN_FILE, or the token that a

@@ -168,10 +168,15 @@ func Threads(d device.Driver) int {
 	return max(runtime.NumCPU(), len(d.Devices()))
 }
 
-// Connect begins a session.
+// Connect begins a session with all devices.
 func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) (client.Cluster, error) {
+	return l.ConnectTo(ctx, name, 0, notify)
+}
+
+// ConnectTo begins a session with exactly so many devices; 0 is all.
+func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
 	return client.Connect(ctx, client.Config{
-		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name}, Notify: notify,
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process)

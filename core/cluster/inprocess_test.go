@@ -149,6 +149,64 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
+// A session that asks for a number of devices has exactly that many, also some in
+// the middle of a worker's, and computes on them. Those of other such sessions come
+// last.
+func TestSessionsOfSomeDevices(t *testing.T) {
+	l, drivers := open(t, 2, 4)
+	some := func(devices int) *session {
+		return begin(t, func(n client.Notify) (client.Cluster, error) {
+			return l.ConnectTo(t.Context(), fmt.Sprint(devices), devices, n)
+		})
+	}
+	first, second := some(1), some(1)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for len(l.Report().Sessions) > 1 { // the controller has yet to hear of it
+		time.Sleep(time.Millisecond)
+	}
+	others := []*session{second, some(3), some(4), some(8)}
+	for _, c := range []struct {
+		session *session
+		want    string // worker and local device
+	}{{others[0], "1.1"}, {others[1], "1.0 1.2 1.3"}, {others[2], "2.0 2.1 2.2 2.3"}, {others[3], "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3"}} {
+		var got []string
+		for _, d := range c.session.Devices() {
+			got = append(got, fmt.Sprintf("%d.%d", d.Worker, d.Local))
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("a session has devices %s, want %s", got, c.want)
+		}
+		devices := clustertest.UpTo(len(got))
+		x := c.session.vector(devices, ramp)
+		token, y := c.session.Start(c.session.program(sumAll, devices...), x)
+		if err := c.session.Wait(token); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]float32, 4)
+		for _, d := range devices {
+			for i, v := range ramp(d) {
+				want[i] += v
+			}
+		}
+		for _, d := range devices {
+			if got, err := c.session.read(y, d); err != nil || !slices.Equal(got, want) {
+				t.Errorf("device %d of %d: %v, %v, want %v", d, len(devices), got, err, want)
+			}
+		}
+		c.session.Free([]uint64{x, y})
+	}
+	_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
+	if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "9 devices were asked for, and the cluster has 8 in 2 workers") {
+		t.Errorf("a session of more devices than there are: %v", err)
+	}
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+	clustertest.Free(t, drivers)
+}
+
 // Sessions that submit collectives in opposite order finish.
 func TestOppositeOrder(t *testing.T) {
 	l, drivers := open(t, 2, 2)

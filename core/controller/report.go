@@ -54,7 +54,7 @@ func (st *State) Report() *wire.Report {
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		s := st.sessions[id]
-		rs := &wire.Report_SessionReport{Session: id, Name: s.name, Objects: uint64(len(s.objects)), Programs: uint64(len(s.programs)),
+		rs := &wire.Report_SessionReport{Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)), Programs: uint64(len(s.programs)),
 			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {

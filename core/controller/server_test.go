@@ -335,8 +335,8 @@ func TestSockets(t *testing.T) {
 		t.Errorf("got kind %d, %v, %v", kind, m, err)
 	}
 	// A client with no devices to have, and one that sends rubbish.
-	if _, err := client.Connect(context.Background(), client.Config{Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a client of an empty cluster gets %v, want UNAVAILABLE", err)
+	if _, err := client.Connect(context.Background(), client.Config{Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("a client of an empty cluster gets %v, want RESOURCE_EXHAUSTED", err)
 	}
 	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 type session struct {
 	id       uint32
 	name     string
+	user     string // who began it, and on which machine, for people
+	host     string
 	process  *wire.Process
 	conn     uint64 // 0 while it has none
 	lost     error  // why it has none
@@ -100,11 +102,17 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	}
 	view := st.layout.View()
 	if view.Len() == 0 {
-		return status.New(status.Unavailable, "the cluster has no devices yet; start workers first")
+		return status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
+	}
+	if h.Devices > 0 {
+		var err error
+		if view, err = st.layout.ViewOf(int(h.Devices)); err != nil {
+			return err
+		}
 	}
 	st.session++
 	st.process++
-	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), conn: number, view: view, begun: st.now,
+	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number, view: view, begun: st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	by := map[uint64]*worker{}
@@ -116,8 +124,13 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster, Proof: wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
 	s.spans = spans(view.Spans())
+	var seen set
 	for _, span := range s.spans {
 		w := by[span.Worker]
+		if seen.has(w.slot) {
+			continue
+		}
+		seen.add(w.slot)
 		w.views++
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
@@ -157,6 +170,7 @@ func (st *State) drop(s *session, why error) {
 	st.log("session ended: "+s.name, why)
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
+	st.layout.Retire(s.view)
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}

@@ -5,7 +5,8 @@
 // as one list of virtual devices 0, 1, 2 …: islands in the order in which they
 // came, in an island the workers by name (worker-2 before worker-10), in a worker
 // its devices in their local order. The list is a View: fixed when the session begins,
-// whoever comes or goes later.
+// whoever comes or goes later. A session that asks for a number of devices sees
+// that many.
 //
 // A slice is devices of a session's list that it was granted together. Grants
 // go by what all sessions have been granted, never to a worker that has gone, and
@@ -60,6 +61,7 @@ type Worker struct {
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
 	granted []int // slices that have them, by local device
+	viewed  []int // sessions that asked for so many devices and see them, by local device
 }
 
 // kind is a device's.
@@ -137,7 +139,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	o.Versions = maps.Clone(o.Versions)
 	o.Kinds = slices.Clone(o.Kinds)
-	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices)}
+	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices), viewed: make([]int, o.Devices)}
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
 			is.taken = append(is.taken, false)
@@ -210,15 +212,14 @@ func (is *Island) Workers() []*Worker { return is.members }
 // View is a session's numbers for devices.
 type View struct {
 	devices []Device
-	first   map[uint64]int // the virtual device of each worker's first
+	some    bool // it is of a number of devices that was asked for, see ViewOf
 }
 
 // View numbers the devices that are there now.
 func (m *Map) View() *View {
-	v := &View{first: map[uint64]int{}}
+	v := &View{}
 	for _, is := range m.islands {
 		for _, w := range is.members {
-			v.first[w.Offer.Worker] = len(v.devices)
 			for local, n := range w.numbers {
 				v.devices = append(v.devices, Device{Worker: w.Offer.Worker, Local: local, Island: is, Number: n})
 			}
@@ -227,21 +228,55 @@ func (m *Map) View() *View {
 	return v
 }
 
+// ViewOf numbers so many of the devices that are there, chosen as those of a slice
+// are: of one island if one has enough; there, those that the fewest slices and
+// views of this kind have; of these, as many as can be of one worker. Retire ends
+// the view.
+//
+// Errors: INVALID_ARGUMENT for fewer than one, RESOURCE_EXHAUSTED where there are
+// too few.
+func (m *Map) ViewOf(devices int) (*View, error) {
+	all := m.View()
+	switch {
+	case devices < 1:
+		return nil, status.New(status.InvalidArgument, "%d devices were asked for; expected at least 1", devices)
+	case devices > all.Len():
+		return nil, status.New(status.ResourceExhausted, "%d devices were asked for, and the cluster has %d in %d workers; start more workers, or ask for fewer devices", devices, all.Len(), len(m.workers))
+	}
+	chosen, err := m.choose(all, Want{Devices: devices}, nil)
+	if err != nil {
+		return nil, err
+	}
+	v := &View{some: true}
+	for _, d := range chosen {
+		v.devices = append(v.devices, all.devices[d])
+	}
+	m.see(v, +1)
+	return v, nil
+}
+
+// Retire ends a view: its devices are chosen for others again. It is called once
+// for a view.
+func (m *Map) Retire(v *View) {
+	if v.some {
+		m.see(v, -1)
+	}
+}
+
+// see adds to how many views have a view's devices.
+func (m *Map) see(v *View, by int) {
+	for _, d := range v.devices {
+		if w := m.workers[d.Worker]; w != nil {
+			w.viewed[d.Local] += by
+		}
+	}
+}
+
 // Len is the number of virtual devices.
 func (v *View) Len() int { return len(v.devices) }
 
 // Device tells what is behind a virtual device, which is in [0, Len).
 func (v *View) Device(virtual int) Device { return v.devices[virtual] }
-
-// Virtual gives the number of a worker's device, or false where the session began
-// before the worker came.
-func (v *View) Virtual(worker uint64, local int) (int, bool) {
-	first, ok := v.first[worker]
-	if n := first + local; ok && local >= 0 && n < len(v.devices) && v.devices[n].Worker == worker {
-		return n, true
-	}
-	return 0, false
-}
 
 // Span is devices of one worker in a row.
 type Span struct {
@@ -250,7 +285,7 @@ type Span struct {
 	Count  int
 }
 
-// Spans gives the virtual devices run-length coded: one span a worker.
+// Spans gives the virtual devices run-length coded.
 func (v *View) Spans() []Span { return Spans(v.devices) }
 
 // Spans gives devices run-length coded, in their order.

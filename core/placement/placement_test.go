@@ -60,6 +60,45 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A view of a number of devices has the first that are there: a worker that fits,
+// an island that has enough, and what no other such view has.
+func TestViewOf(t *testing.T) {
+	var m Map
+	for _, o := range []Offer{offer(1, "b", 2), offer(2, "b", 2), offer(3, "a", 4)} {
+		join(t, &m, o)
+	}
+	view := func(devices int, want string) *View {
+		t.Helper()
+		v, err := m.ViewOf(devices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := list(v); got != want {
+			t.Errorf("a view of %d devices is %q, want %q", devices, got, want)
+		}
+		return v
+	}
+	for i, want := range []string{"1.0/0", "1.0/0 1.1/0", "3.0/1 3.1/1 3.2/1", "3.0/1 3.1/1 3.2/1 3.3/1", "1.0/0 1.1/0 2.0/0 2.1/0 3.0/1"} {
+		m.Retire(view(i+1, want))
+	}
+	m.Retire(view(8, list(m.View())))
+	one := view(1, "1.0/0")
+	two := view(2, "2.0/0 2.1/0")
+	m.Retire(view(3, "3.0/1 3.1/1 3.2/1"))
+	m.Retire(one)
+	view(2, "1.0/0 1.1/0")
+	m.Leave(2)
+	m.Retire(two) // of a worker that has gone
+	for devices, want := range map[int]string{0: "at least 1", -1: "at least 1", 7: "7 devices were asked for, and the cluster has 6 in 2 workers"} {
+		if _, err := m.ViewOf(devices); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
+		}
+	}
+	if _, err := new(Map).ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("a view of an empty map: %v", err)
+	}
+}
+
 func TestSkewIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -107,12 +146,13 @@ func TestSkewIsRefused(t *testing.T) {
 }
 
 // Whatever comes and goes, numbers of devices that are there differ, and a view
-// and its inverse agree.
+// stays as it is.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Map
 		last := uint64(0)
 		views := map[*View]string{}
+		var open []*View
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			if last > 0 && rapid.Bool().Draw(t, "leave") {
 				m.Leave(rapid.Uint64Range(1, last).Draw(t, "worker"))
@@ -123,6 +163,19 @@ func TestProperties(t *testing.T) {
 				}
 			}
 			v := m.View()
+			if all := v.Len(); all > 0 && rapid.Bool().Draw(t, "some") {
+				n := rapid.IntRange(1, all).Draw(t, "number")
+				some, err := m.ViewOf(n)
+				if err != nil || some.Len() != n {
+					t.Fatalf("a view of %d of %d devices: %v", n, all, err)
+				}
+				v = some
+				if rapid.Bool().Draw(t, "retired") {
+					m.Retire(v)
+				} else {
+					open = append(open, v)
+				}
+			}
 			seen := map[string]bool{}
 			for d := range v.Len() {
 				dev := v.Device(d)
@@ -130,9 +183,6 @@ func TestProperties(t *testing.T) {
 					t.Fatalf("two devices have number %s", key)
 				} else {
 					seen[key] = true
-				}
-				if got, ok := v.Virtual(dev.Worker, dev.Local); !ok || got != d {
-					t.Fatalf("device %d is %d the other way", d, got)
 				}
 			}
 			n := 0
@@ -152,6 +202,16 @@ func TestProperties(t *testing.T) {
 		for v, want := range views {
 			if got := list(v); got != want {
 				t.Fatalf("a view changed from %q to %q", want, got)
+			}
+		}
+		for _, v := range open {
+			m.Retire(v)
+		}
+		for id, w := range m.workers {
+			for local, n := range w.viewed {
+				if n != 0 {
+					t.Fatalf("device %d.%d is of %d views, and all are retired", id, local, n)
+				}
 			}
 		}
 	})

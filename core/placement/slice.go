@@ -50,8 +50,8 @@ type Slice struct {
 func (s *Slice) Behind() []Device { return s.behind }
 
 // Grant chooses devices for a session that sees view: of one island, if any has
-// enough; there, those that the fewest slices of all sessions have; of these, as
-// many as can be of one worker.
+// enough; there, those that the fewest slices of all sessions, and sessions that
+// asked for so many devices, have; of these, as many as can be of one worker.
 //
 // Errors: INVALID_ARGUMENT for what no cluster could give and for an island or
 // kind that is not there; RESOURCE_EXHAUSTED where there are too few such devices,
@@ -292,7 +292,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 			continue
 		}
 		// What a slice has already is a little better than the like of it.
-		cost := 2 * worker.granted[d.Local]
+		cost := 2 * (worker.granted[d.Local] + worker.viewed[d.Local])
 		if !had[i] {
 			cost++
 		}

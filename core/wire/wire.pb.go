@@ -209,7 +209,10 @@ type Hello struct {
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
 	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
 	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
-	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"` // of ROLE_CLIENT: operations that come together are passed on one by one
+	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`     // of ROLE_CLIENT: operations that come together are passed on one by one
+	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"` // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
+	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`        // of ROLE_CLIENT, for people: who runs it
+	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`  // of ROLE_CLIENT, for people: the name of its machine
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +343,27 @@ func (x *Hello) GetAlone() bool {
 		return x.Alone
 	}
 	return false
+}
+
+func (x *Hello) GetDevices() uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Hello) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Hello) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
 }
 
 type Welcome struct {
@@ -4647,6 +4671,8 @@ type Report_SessionReport struct {
 	AgeMs         int64                  `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
 	Bytes         []int64                `protobuf:"varint,7,rep,packed,name=bytes,proto3" json:"bytes,omitempty"` // by virtual device
 	Slices        []*Report_Slice        `protobuf:"bytes,20,rep,name=slices,proto3" json:"slices,omitempty"`
+	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"` // as the client says; empty where it does not
+	Host          string                 `protobuf:"bytes,22,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4735,6 +4761,20 @@ func (x *Report_SessionReport) GetSlices() []*Report_Slice {
 		return x.Slices
 	}
 	return nil
+}
+
+func (x *Report_SessionReport) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Report_SessionReport) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
 }
 
 type Report_Slice struct {
@@ -4923,7 +4963,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\x95\x04\n" +
+	"wire.proto\x12\rpathways.wire\"\xdd\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -4939,7 +4979,10 @@ const file_wire_proto_rawDesc = "" +
 	"\x05proof\x18\v \x01(\fR\x05proof\x12\x12\n" +
 	"\x04host\x18\f \x01(\tR\x04host\x122\n" +
 	"\x06member\x18\r \x01(\v2\x1a.pathways.wire.MemberOfferR\x06member\x12\x14\n" +
-	"\x05alone\x18\x0e \x01(\bR\x05alone\x1a;\n" +
+	"\x05alone\x18\x0e \x01(\bR\x05alone\x12\x18\n" +
+	"\adevices\x18\x14 \x01(\rR\adevices\x12\x12\n" +
+	"\x04user\x18\x15 \x01(\tR\x04user\x12\x18\n" +
+	"\amachine\x18\x16 \x01(\tR\amachine\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +
@@ -5292,7 +5335,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aGoodbye\x12-\n" +
 	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x85\t\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xad\t\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -5311,7 +5354,7 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
 	"\x04last\x18\x03 \x01(\v2\x18.pathways.wire.HeartbeatR\x04last\x12\x1b\n" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
-	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xf2\x01\n" +
+	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\x9a\x02\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5320,7 +5363,9 @@ const file_wire_proto_rawDesc = "" +
 	"\tunder_way\x18\x05 \x01(\x04R\bunderWay\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\x03R\x05ageMs\x12\x14\n" +
 	"\x05bytes\x18\a \x03(\x03R\x05bytes\x123\n" +
-	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x1aL\n" +
+	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x12\x12\n" +
+	"\x04user\x18\x15 \x01(\tR\x04user\x12\x12\n" +
+	"\x04host\x18\x16 \x01(\tR\x04host\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a^\n" +
