@@ -28,7 +28,7 @@ static void option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type ty
 
 // connect makes the door's client.
 static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways_session_options* o) {
-  PJRT_NamedValue values[2];
+  PJRT_NamedValue values[3];
   PW_ARGS(PJRT_Client_Create_Args, create);
   create.create_options = values;
   s->cluster = *address != 0;
@@ -40,14 +40,14 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
     v->value_size = strlen(address);
   } else {
     s->api = pw_embedded_api();
-    if (o->devices) {
-      option(&values[create.num_options], "devices", PJRT_NamedValue_kInt64);
-      values[create.num_options++].int64_value = o->devices;
-    }
-    if (o->memory_limit) {
-      option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
-      values[create.num_options++].int64_value = o->memory_limit;
-    }
+  }
+  if (o->devices) {
+    option(&values[create.num_options], "devices", PJRT_NamedValue_kInt64);
+    values[create.num_options++].int64_value = o->devices;
+  }
+  if (o->memory_limit) {
+    option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
+    values[create.num_options++].int64_value = o->memory_limit;
   }
   PJRT_Error* err = s->api->PJRT_Client_Create(&create);
   s->client = create.client;
@@ -107,10 +107,10 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
   if (o.devices < 0 || o.memory_limit < 0)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: devices is %d and memory_limit %lld: expected no negative number",
                    (int)o.devices, (long long)o.memory_limit);
-  if (*address && (o.devices || o.memory_limit))
+  if (*address && o.memory_limit)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                   "session_open: devices and memory_limit are for this process's own devices; those of the cluster at %s "
-                   "are what its workers were started with", address);
+                   "session_open: memory_limit is for this process's own devices; those of the cluster at %s have the "
+                   "limit that its workers were started with", address);
   pc_session* s = calloc(1, sizeof *s);
   pthread_mutex_init(&s->mu, NULL);
   PJRT_Error* err = connect_to(s, address, &o);

@@ -86,8 +86,8 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
 		}
 	}
-	remote.Use(C.GoString(address), func(ctx context.Context, address string, notify client.Notify) (client.Cluster, error) {
-		return remote.Connect(ctx, address, same, notify)
+	remote.Use(C.GoString(address), func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
+		return remote.Connect(ctx, address, devices, same, notify)
 	})
 	return nil
 }

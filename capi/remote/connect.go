@@ -29,11 +29,12 @@ import (
 //	sim:WxD, sim:D       the same with simulated devices
 //	tcp:… and unix:…     a controller
 //
-// Versions is what must agree with a controller's.
+// The session has exactly so many devices; 0 is all. Versions is what must agree
+// with a controller's.
 //
-// Errors: INVALID_ARGUMENT for another address, and why the cluster cannot be
-// reached.
-func Connect(ctx context.Context, address string, versions map[string]string, notify client.Notify) (client.Cluster, error) {
+// Errors: INVALID_ARGUMENT for another address, RESOURCE_EXHAUSTED where there are
+// too few devices, and why the cluster cannot be reached.
+func Connect(ctx context.Context, address string, devices int, versions map[string]string, notify client.Notify) (client.Cluster, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch scheme {
 	case "local":
@@ -56,7 +57,7 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 			}
 			all = append(all, d)
 		}
-		return within(ctx, notify, all, func() {})
+		return within(ctx, devices, notify, all, func() {})
 	case "sim":
 		workers, each, err := grid(rest)
 		if err != nil {
@@ -70,7 +71,7 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 		if err != nil {
 			return nil, err
 		}
-		return within(ctx, notify, all, leave)
+		return within(ctx, devices, notify, all, leave)
 	case "tcp", "unix":
 		secret, err := cluster.SecretOf(os.LookupEnv)
 		if err != nil {
@@ -82,7 +83,7 @@ func Connect(ctx context.Context, address string, versions map[string]string, no
 		}
 		host, _ := os.Hostname()
 		return cluster.Connect(ctx, cluster.ClientConfig{
-			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()),
+			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()), Devices: devices,
 			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version, Alone: alone,
 		}, notify)
 	}
@@ -133,7 +134,7 @@ func closeAll(all []device.Driver) {
 
 // within makes a cluster in this process for one session, with these drivers;
 // closed is called when they are.
-func within(ctx context.Context, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
+func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
 	local, err := cluster.InProcess{Drivers: all}.Start(ctx)
 	end := func() {
 		if local != nil {
@@ -146,7 +147,7 @@ func within(ctx context.Context, notify client.Notify, all []device.Driver, clos
 		end()
 		return nil, err
 	}
-	c, err := local.Connect(ctx, "door", notify)
+	c, err := local.ConnectTo(ctx, "door", devices, notify)
 	if err != nil {
 		end()
 		return nil, err

@@ -15,9 +15,18 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// checkOptions refuses create options that mean nothing on a cluster, and gives
-// the address that they name, if one does.
-func checkOptions(values *C.PJRT_NamedValue, n C.size_t) (address string, err error) {
+// maxAsked bounds the devices of a session.
+const maxAsked = 1 << 20
+
+// asked is what create options ask for.
+type asked struct {
+	address string // "" where they name none
+	devices int    // 0 is all
+}
+
+// readOptions reads create options, and refuses those that mean nothing on a
+// cluster.
+func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 	for i := range int(n) {
 		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(values), uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
 		name := goString(v.name, v.name_size)
@@ -30,20 +39,25 @@ func checkOptions(values *C.PJRT_NamedValue, n C.size_t) (address string, err er
 		switch name {
 		case "address":
 			if text := C.string(v); text != nil {
-				address = C.GoStringN(text, C.int(v.value_size))
+				out.address = C.GoStringN(text, C.int(v.value_size))
 			}
 		case "node_id", "partition_index":
 		case "num_nodes":
 			// jax.distributed adds these for every backend. A script that says it is the
 			// only process runs as it is.
 			if number > 1 {
-				return "", status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
+				return asked{}, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
 			}
-		case "devices", "memory_limit", "cpu_device_count":
-			return "", status.New(status.InvalidArgument, "option %s is for the devices of this machine; leave it out, and give --devices and --memory-limit to the cluster's workers where they are started", name)
+		case "devices":
+			if number < 1 || number > maxAsked {
+				return asked{}, status.New(status.InvalidArgument, "option %s is %d; expected a number of devices from 1 to %d", name, number, maxAsked)
+			}
+			out.devices = int(number)
+		case "memory_limit", "cpu_device_count":
+			return asked{}, status.New(status.InvalidArgument, "option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit and --devices", name)
 		default:
-			return "", status.New(status.InvalidArgument, "there is no option %s for the client of a cluster, which takes none: what devices there are, its workers say", name)
+			return asked{}, status.New(status.InvalidArgument, "there is no option %s for the client of a cluster; its options are address and devices", name)
 		}
 	}
-	return address, nil
+	return out, nil
 }

@@ -45,9 +45,9 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Dial makes a session on the cluster that an address names. Ended operations
-// are told to notify.
-type Dial func(ctx context.Context, address string, notify client.Notify) (client.Cluster, error)
+// Dial makes a session on the cluster that an address names, with exactly so many
+// devices; 0 is all. Ended operations are told to notify.
+type Dial func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error)
 
 var (
 	mu       sync.Mutex // guards the making and ending of sessions, and what follows
@@ -150,16 +150,16 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	mu.Lock()
 	where, how := address, dial
 	mu.Unlock()
-	named, err := checkOptions(values, n)
+	asked, err := readOptions(values, n)
 	if err != nil {
 		return fail(err, message)
 	}
-	if named != "" {
-		where = named
+	if asked.address != "" {
+		where = asked.address
 	}
-	if how == nil && named != "" {
-		how = func(ctx context.Context, address string, notify client.Notify) (client.Cluster, error) {
-			return Connect(ctx, address, nil, notify)
+	if how == nil && asked.address != "" {
+		how = func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
+			return Connect(ctx, address, devices, nil, notify)
 		}
 	}
 	if how == nil {
@@ -167,7 +167,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	}
 	s := &session{puts: map[uint64]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	cluster, err := how(s.ctx, where, s.notify)
+	cluster, err := how(s.ctx, where, asked.devices, s.notify)
 	if err != nil {
 		s.cancel()
 		s.ends.close()

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func door(t testing.TB, o sim.Options) (*pjrt.Client, *single) {
 	t.Helper()
 	var inner *single
-	remote.Use("test", func(_ context.Context, _ string, notify client.Notify) (client.Cluster, error) {
+	remote.Use("test", func(_ context.Context, _ string, _ int, notify client.Notify) (client.Cluster, error) {
 		d, err := sim.Open(o)
 		if err != nil {
 			return nil, err

@@ -12,7 +12,8 @@ first use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_de
 ``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says
 more; of accelerators, all there are.
 
-Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_DEVICES, number of devices · PATHWAYS_PLUGIN, path of a PJRT plugin ·
+Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_WAIT, seconds to wait for it · PATHWAYS_DEVICES, number of devices of
+this machine; of a cluster, ``init(devices=n)`` says it · PATHWAYS_PLUGIN, path of a PJRT plugin ·
 PATHWAYS_PLUGIN_DIRS, where else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so ·
 PATHWAYS_BATCH, false to have every call leave by itself for a cluster, also where many queue up.
 
@@ -60,25 +61,37 @@ __all__ = [
 
 
 def init(
-    address: str | None = None, *, devices: int | None = None, memory_limit: int | None = None, **unknown: Any
+    address: str | None = None,
+    *,
+    devices: int | None = None,
+    memory_limit: int | None = None,
+    wait: float | None = None,
+    **unknown: Any,
 ) -> None:
-    """Says what this process wants, before the first use of JAX. It makes no device itself.
+    """Says what this process wants, before the first use of JAX. It makes no device itself, unless it is to wait.
 
     Calling it again with the same settings does nothing.
 
     Args:
       address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4",
         two workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
-      devices: how many devices, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show.
-      memory_limit: bytes of each device that arrays may take, more is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT
-        or no limit but the device's own.
+      devices: how many devices. Of this machine, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show. Of a
+        cluster, exactly so many: of one island and of whole workers where that can be, and those that the fewest other
+        users asked for; None, all that are there.
+      memory_limit: bytes of each device of this machine that arrays may take, more is RESOURCE_EXHAUSTED; None,
+        PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
+      wait: seconds to wait for a cluster's controller to answer and to have the devices (at least one). With it,
+        init() returns when they are there. None: PATHWAYS_WAIT for both; without it the first use of JAX waits 30
+        seconds for the devices, and fails at once where no controller answers. A terminal shows what is waited for.
+        It has no effect on the devices of this machine.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown option, a number out of range, or devices or memory_limit with the
-        address of a cluster, whose workers say what they have; FAILED_PRECONDITION where JAX already runs with other
-        settings, NOT_FOUND where the library is missing.
+      PathwaysError: INVALID_ARGUMENT for an unknown option, an address that is none, a number out of range, or
+        memory_limit with the address of a cluster, whose workers say what they have; FAILED_PRECONDITION where JAX
+        already runs with other settings; NOT_FOUND where the library is missing. With wait, RESOURCE_EXHAUSTED where
+        the cluster has too few devices at its end, and UNAVAILABLE where no controller answered.
     """
-    _backend.init(address, devices, memory_limit, unknown)
+    _backend.init(address, devices, memory_limit, wait, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:

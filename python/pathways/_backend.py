@@ -15,6 +15,7 @@ import os
 import site
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ import jax_plugins.pathways as plugin
 
 from pathways import _native
 from pathways._errors import PathwaysError
-from pathways._settings import Settings, stock_cpu_devices
+from pathways._settings import WAIT, Settings, stock_cpu_devices
 
 NAME = "pathways"
 AGREE = ("jax", "jaxlib")  # packages whose versions are the same in all processes of a cluster
@@ -33,6 +34,10 @@ OLDEST_JAX = (0, 10)
 # says nothing, which _take_platforms sees to.
 PRIORITY = 400
 EXIT_TIMEOUT_MS = 10_000
+# Seconds between two looks at whether a cluster has the devices: twice as many each time.
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+# What a controller answers that has too few devices yet, and what it is not to be there.
+TOO_FEW, ABSENT = ("RESOURCE_EXHAUSTED",), ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 _lock = threading.RLock()
 # All written under _lock, and never under a lock of JAX's.
@@ -175,10 +180,13 @@ def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
 
 
 def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None:
-    """One line on a compile that takes long: to the logger `pathways`, at INFO, where somebody listens to it; otherwise
-    to a terminal."""
+    """Tells of a compile that takes long."""
     state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s", "given up after {:.0f} s")[how]
-    text = f"compiling {program} on {worker}: {state.format(seconds)}"
+    _tell(f"compiling {program} on {worker}: {state.format(seconds)}")
+
+
+def _tell(text: str) -> None:
+    """Writes a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal."""
     logger = logging.getLogger("pathways")
     if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
         logger.info(text)
@@ -189,12 +197,45 @@ def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None
 def _make_client(factory: Callable[[], Any], made: Callable[[], None]) -> Any:
     from pathways import _ffi
 
-    client = factory()
+    client = _when_there(factory, _settings.with_environment())
     made()  # not where it failed: JAX would fall back to another backend at its next use
     # The plugin was loaded now, and was given the FFI targets that were registered before.
     if refused := _ffi.refusals():
         _ffi.warn(refused)
     return client
+
+
+def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
+    """Makes a client, once the cluster has the devices that were asked for.
+
+    A controller that does not answer is waited for only where the user said how long; otherwise a wrong address would
+    show itself late.
+
+    Raises:
+      PathwaysError: what is missing, after the wait.
+    """
+    if not asked.remote:
+        return make()
+    wait = WAIT if asked.wait is None else asked.wait
+    missing = TOO_FEW if asked.wait is None else TOO_FEW + ABSENT
+    begun, pause, told = time.monotonic(), FIRST_PAUSE, ""
+    while True:
+        try:
+            return make()
+        except RuntimeError as error:  # JAX's, with a text of the library
+            failure = error if isinstance(error, PathwaysError) else PathwaysError.parse(str(error))
+            if failure.code not in missing:
+                raise
+        left = begun + wait - time.monotonic()
+        if left <= 0:
+            raise PathwaysError(
+                failure.code, f"{failure.message} (waited {wait:g} s; init(wait=seconds) or PATHWAYS_WAIT changes that)"
+            )
+        if failure.message != told:
+            told = failure.message
+            _tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait")
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, LAST_PAUSE)
 
 
 def _raise_problem() -> None:
@@ -254,7 +295,7 @@ def _client_options() -> dict[str, Any]:
             # the user says nothing.
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
                 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        return {}
+        return {} if asked.devices is None else {"devices": asked.devices}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:
         return options | {"devices": asked.devices}
@@ -263,9 +304,16 @@ def _client_options() -> dict[str, Any]:
     return options | {"devices": stock_cpu_devices(_jax()[0])}
 
 
-def init(address: str | None, devices: Any, memory_limit: Any, unknown: dict[str, Any]) -> None:
+def init(address: Any, count: Any, memory_limit: Any, wait: Any, unknown: dict[str, Any]) -> None:
+    asked = Settings.of_arguments(address, count, memory_limit, wait, unknown)
+    _settle(asked)
+    if asked.wait is not None and not _declined and asked.with_environment().remote:
+        devices()
+
+
+def _settle(asked: Settings) -> None:
+    """Keeps what was asked for, or checks that what runs is that."""
     global _settings, _closed
-    asked = Settings.of_arguments(address, devices, memory_limit, unknown)
     with _lock:
         register()
         if _declined:

@@ -10,8 +10,12 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
-MAX_DEVICES = 4096
-OPTIONS = ("address", "devices", "memory_limit")
+MAX_DEVICES = 4096  # of this machine
+MAX_CLUSTER_DEVICES = 1 << 20
+OPTIONS = ("address", "devices", "memory_limit", "wait")
+WAIT = 30.0  # seconds, where nothing is said
+# What capi/remote connects to. It checks the rest of an address.
+SCHEMES = ("tcp:", "unix:", "local:", "sim:")
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,12 @@ class Settings:
     address: str | None = None
     devices: int | None = None
     memory_limit: int | None = None  # bytes a device
+    wait: float | None = None  # seconds
 
     @classmethod
-    def of_arguments(cls, address: Any, devices: Any, memory_limit: Any, unknown: dict[str, Any]) -> Settings:
+    def of_arguments(
+        cls, address: Any, devices: Any, memory_limit: Any, wait: Any, unknown: dict[str, Any]
+    ) -> Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
         if unknown:
             names = ", ".join(repr(name) for name in sorted(unknown))
@@ -31,36 +38,64 @@ class Settings:
                 "INVALID_ARGUMENT",
                 f"pathways.init() has no option {names}; its options are {', '.join(OPTIONS)}",
             )
-        if address is not None and (not isinstance(address, str) or not address.strip()):
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
-                f"address is {address!r}; expected a text that names a controller, or None for devices of this machine",
-            )
         return cls(
-            address,
+            None if address is None else _address(address, "address"),
             None if devices is None else _count(devices, "devices"),
             None if memory_limit is None else _bytes(memory_limit, "memory_limit"),
+            None if wait is None else _seconds(wait, "wait"),
         )
 
     def with_environment(self) -> Settings:
-        """Fills what was not said from PATHWAYS_ADDRESS, _DEVICES and _MEMORY_LIMIT. Raises PathwaysError."""
-        address, devices, memory_limit = self.address, self.devices, self.memory_limit
-        if address is None:
-            address = os.environ.get("PATHWAYS_ADDRESS", "").strip() or None
-        if devices is None and (text := os.environ.get("PATHWAYS_DEVICES", "").strip()):
-            devices = _count(_number(text), "PATHWAYS_DEVICES")
-        if memory_limit is None and (text := os.environ.get("PATHWAYS_MEMORY_LIMIT", "").strip()):
-            memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
+        """Fills what was not said from the PATHWAYS_* variables, and raises PathwaysError for what does not fit.
+
+        PATHWAYS_DEVICES and PATHWAYS_MEMORY_LIMIT are of this machine, and have no effect with a cluster: workers
+        read them, too, and the shell that starts workers may run the script.
+        """
+        address, devices, memory_limit, wait = self.address, self.devices, self.memory_limit, self.wait
+        if address is None and (text := _variable("PATHWAYS_ADDRESS")):
+            address = _address(text, "PATHWAYS_ADDRESS")
+        if wait is None and (text := _variable("PATHWAYS_WAIT")):
+            wait = _seconds(text, "PATHWAYS_WAIT")
         if address is not None:
-            # What PATHWAYS_DEVICES and _MEMORY_LIMIT say is of this machine; a cluster's workers say what theirs have.
-            devices, memory_limit = self.devices, self.memory_limit
-            if devices is not None or memory_limit is not None:
+            if memory_limit is not None:
                 raise PathwaysError(
                     "INVALID_ARGUMENT",
-                    f"devices and memory_limit are for the devices of this machine, and the address {address!r} names "
-                    "a cluster; leave them out, and give --devices and --memory-limit to its workers",
+                    f"memory_limit is for the devices of this machine, and the address {address!r} names a cluster; "
+                    "leave it out, and start the cluster's workers with --memory-limit",
                 )
-        return Settings(address, devices, memory_limit)
+            return Settings(address, devices, None, wait)
+        if devices is None and (text := _variable("PATHWAYS_DEVICES")):
+            devices = _count(_number(text), "PATHWAYS_DEVICES")
+        if devices is not None and devices > MAX_DEVICES:
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"{devices} devices were asked for; this machine shows {MAX_DEVICES} at most"
+            )
+        if memory_limit is None and (text := _variable("PATHWAYS_MEMORY_LIMIT")):
+            memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
+        return Settings(None, devices, memory_limit, wait)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the devices are those of other processes, which may come later."""
+        return self.address is not None and self.address.startswith(("tcp:", "unix:"))
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _address(value: Any, name: str) -> str:
+    """Checks that an address is of a known kind."""
+    text = value.strip() if isinstance(value, str) else ""
+    scheme = next((scheme for scheme in SCHEMES if text.startswith(scheme)), None)
+    if scheme is None or text == scheme:
+        raise PathwaysError(
+            "INVALID_ARGUMENT",
+            f"{name} is {value!r}, which is no address of a cluster; expected tcp:HOST:PORT or unix:/PATH of a "
+            "controller (`pathways address` prints that of a cluster of this machine), or local:WxD for W workers "
+            "with D devices each in this process",
+        )
+    return text
 
 
 def _number(text: str) -> int | str:
@@ -84,11 +119,31 @@ def _bytes(value: Any, name: str) -> int:
 
 def _count(value: Any, name: str) -> int:
     count = _whole(value)
-    if not 1 <= count <= MAX_DEVICES:
+    if not 1 <= count <= MAX_CLUSTER_DEVICES:
         raise PathwaysError(
-            "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"
+            "INVALID_ARGUMENT",
+            f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}, or, of a cluster, to "
+            f"{MAX_CLUSTER_DEVICES}",
         )
     return count
+
+
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "": 1.0}
+
+
+def _seconds(value: Any, name: str) -> float:
+    """Reads seconds: a number, or a text as the command line takes it, such as "1m30s"; a number alone is seconds."""
+    if isinstance(value, str) and re.fullmatch(r"(?:[0-9.]+(?:h|ms|m|s))+|[0-9.]+", value):
+        parts = re.findall(r"([0-9.]+)(h|ms|m|s|)", value)
+    else:
+        parts = [(value, "")] if isinstance(value, int | float) and not isinstance(value, bool) else []
+    try:
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+    except ValueError:  # two dots
+        parts = []
+    if not parts or not 0 <= seconds < 1 << 32:
+        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected seconds, such as 60, and 0 for none")
+    return seconds
 
 
 def stock_cpu_devices(jax: Any) -> int:

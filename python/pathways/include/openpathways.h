@@ -102,7 +102,7 @@ typedef struct {
   // cluster in this process with W workers of D devices each. "" is this process's own devices, and
   // NULL is what PATHWAYS_ADDRESS says, or this process's own.
   const char* address;
-  int32_t devices;       // of this process's own, where the plugin lets one choose; 0: as many as it likes
+  int32_t devices;       // exactly so many, of this process's own where the plugin lets one choose; 0: all there are
   int64_t memory_limit;  // bytes a device, of this process's own; 0: none
 } pathways_session_options;
 
