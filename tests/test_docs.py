@@ -21,13 +21,17 @@ def scripts(page):
     return found
 
 
-@pytest.mark.embedded("the pages make devices of their own")
+def run_page(page, address=""):
+    """Runs the scripts of a page, on this machine's devices or a cluster's, and checks what they say they print."""
+    assert scripts(page)
+    for script in scripts(page):
+        done = fresh.run(script, door=None, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""})
+        for said in re.findall(r"print\(.*# (\[.*)$", script, re.M):  # what stands behind it is what it prints
+            assert said in done.stdout.splitlines(), f"the page says {said}, and it printed:\n{done.stdout}"
+
+
+@pytest.mark.embedded("tests/cluster/test_scripts.py runs the pages on a cluster")
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pictures go
-    assert scripts(page)
-    for script in scripts(page):
-        # Devices are the pages' own business.
-        done = fresh.run(script, door=None, env={"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": ""})
-        for said in re.findall(r"print\(.*# (\[.*)$", script, re.M):  # what stands behind it is what it prints
-            assert said in done.stdout.splitlines(), f"the page says {said}, and it printed:\n{done.stdout}"
+    run_page(page)

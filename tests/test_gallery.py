@@ -16,7 +16,7 @@ SMALL = {"GALLERY_STEPS": "3", "GALLERY_WIDTH": "16"}
 
 
 def started(script, *arguments, **said):
-    # Devices are the scripts' own business.
+    """Starts a script, which says itself how many devices it wants: of this machine, or of the cluster that is said."""
     env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", **said}
     return subprocess.Popen(
         [sys.executable, script, *arguments],
@@ -29,17 +29,22 @@ def started(script, *arguments, **said):
     )
 
 
-@pytest.mark.embedded("the scripts make devices of their own")
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_script(name, tmp_path):
+def run_script(name, out, **said):
+    """Runs a script of the gallery, in small, and checks that it leaves its picture."""
     if name == "parquet":
         pytest.importorskip("pyarrow")
-    done = fresh.finish(started(GALLERY / f"{name}.py", GALLERY_OUT=str(tmp_path / "out"), **SMALL))
+    done = fresh.finish(started(GALLERY / f"{name}.py", GALLERY_OUT=str(out), **SMALL, **said))
     assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     written = re.findall(r"\S+\.(?:png|svg)", done.stdout)
-    assert str(tmp_path / "out" / f"{name}.png") in written
+    assert str(out / f"{name}.png") in written
     for path in map(Path, written):
         assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<svg")
+
+
+@pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name, tmp_path):
+    run_script(name, tmp_path / "out")
 
 
 def test_the_readme_shows_each_script():
@@ -50,18 +55,26 @@ def test_the_readme_shows_each_script():
         assert (GALLERY / f"{name}.py").read_text(encoding="utf-8").startswith("# %% [markdown]\n# # ")
 
 
-@pytest.mark.embedded("the scripts make devices of their own")
-def test_demo(tmp_path):
+def run_demo(out, **said):
     small = ("--steps", "96", "--layers", "1", "--width", "32", "--context", "32")
-    done = fresh.finish(started(EXAMPLES / "train_transformer.py", *small, "--out", str(tmp_path)))
+    done = fresh.finish(started(EXAMPLES / "train_transformer.py", *small, "--out", str(out), **said))
     assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     for part in ("Pathways: loss", "stock JAX: loss", "tokens/s", "of stock JAX's speed", "The model writes:"):
         assert part in done.stdout, done.stdout
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "trace.json").read_text())["traceEvents"]
 
 
-@pytest.mark.embedded("the scripts make devices of their own")
-def test_quickstart():
-    done = fresh.finish(started(EXAMPLES / "quickstart.py"))
+@pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
+def test_demo(tmp_path):
+    run_demo(tmp_path)
+
+
+def run_quickstart(**said):
+    done = fresh.finish(started(EXAMPLES / "quickstart.py", **said))
     assert done.returncode == 0 and done.stdout.endswith("[28.]\n"), f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
+def test_quickstart():
+    run_quickstart()

@@ -21,7 +21,10 @@ def folder():
 
 
 def gangs(trace):
-    """What a trace says ran: (device, name, begin, seconds) in the order of submission; time begins at 0."""
+    """What a trace says ran: (device, name, begin, seconds) in the order of submission; time begins at 0.
+
+    The list is empty on a cluster: a trace records the devices of this process.
+    """
     events = [event for event in json.loads(pathlib.Path(trace).read_text())["traceEvents"] if event["ph"] == "X"]
     events.sort(key=lambda event: event["args"]["gang"])
     start = min((event["ts"] for event in events), default=0)
@@ -36,10 +39,13 @@ def timeline(axes, bars, rows):
 
     Args:
       axes: of matplotlib.
-      bars: (device, begin, seconds, colour), or with a name to write on it at the end.
+      bars: (device, begin, seconds, colour), or with a name to write on it at the end. Without any, the picture
+        says why.
       rows: device → what its row is called.
     """
     order = {device: -i for i, device in enumerate(rows)}
+    if not bars:
+        axes.text(0.5, 0.5, "not recorded on a cluster", ha="center", va="center", transform=axes.transAxes)
     for device, begin, seconds, colour, *name in bars:
         axes.broken_barh(
             [(begin * 1e3, seconds * 1e3)],

@@ -95,31 +95,36 @@ with pathways.trace(out / "pipeline.json"):
     jax.block_until_ready(pipe.params)
 
 numbers = [next(iter(sharding.device_set)).id for sharding in pipe.shardings]
-ended, bars = {}, []
-ran = {
-    stage: [g for g in pictures.gangs(out / "pipeline.json") if g[1].startswith(f"stage{stage}_")] for stage in range(4)
-}
+gangs = pictures.gangs(out / "pipeline.json")
+ran = {stage: [g for g in gangs if g[1].startswith(f"stage{stage}_")] for stage in range(4)}
+ended, planned, measured = {}, [], []
 shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
 for slot, stage, microbatch, kind in pipe.schedule:
+    shade = shades[kind](0.75 - 0.1 * stage)
+    planned.append((stage, slot / 1e3, 0.94 / 1e3, shade))
+    if not gangs:
+        continue
     device, name, begin, seconds = ran[stage].pop(0)
     assert name == f"stage{stage}_{kind}" and device == numbers[stage]
     before = stage - 1 if kind == "forward" else stage + 1
     begun = min(max(begin, ended.get((kind, before, microbatch), 0)), begin + seconds)
     ended[kind, stage, microbatch] = begin + seconds
-    bars.append((slot, stage, microbatch, begun, begin + seconds - begun, shades[kind](0.75 - 0.1 * stage)))
-whole = max(ended.values())
-idle = 1 - sum(bar[4] for bar in bars) / (4 * whole)
-print(f"idle: {pipe.schedule.bubble:.0%} of the time as planned, {idle:.0%} as measured")
+    measured.append((stage, begun, begin + seconds - begun, shade))
+idle = f"{pipe.schedule.bubble:.0%} as planned"
+if measured:
+    share = 1 - sum(seconds for _, _, seconds, _ in measured) / (4 * max(ended.values()))
+    idle += f", {share:.0%} as measured"
+print(f"idle of the time: {idle}")
 
 figure = plt.figure(figsize=(9, 5.5), layout="constrained")
 (plan, real), (target, learned) = figure.subplots(2, 2, width_ratios=(3, 1)).T
 rows = {stage: f"stage {stage}" for stage in range(4)}
-pictures.timeline(plan, [(stage, slot / 1e3, 0.94 / 1e3, shade) for slot, stage, _, _, _, shade in bars], rows)
-for slot, stage, microbatch, *_ in bars:
+pictures.timeline(plan, planned, rows)
+for slot, stage, microbatch, _ in pipe.schedule:
     plan.text(slot + 0.47, -stage, microbatch, ha="center", va="center", color="white", fontsize=8)
 plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots")
-pictures.timeline(real, [(stage, begun, seconds, shade) for _, stage, _, begun, seconds, shade in bars], rows)
-real.set(title=f"measured: {idle:.0%} idle; forward is blue, backward green")
+pictures.timeline(real, measured, rows)
+real.set(title=f"measured{f': {share:.0%} idle' if measured else ''}; forward is blue, backward green")
 for axes, image, title in ((target, colours, "to learn"), (learned, pipe.forward(points), "learned")):
     axes.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
     axes.set(title=title, xticks=[], yticks=[])

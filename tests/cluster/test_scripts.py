@@ -1,0 +1,31 @@
+"""Every script of the README, the pages and the examples runs on a cluster as it runs on the devices of one machine."""
+
+import pytest
+import test_docs
+import test_gallery
+from processes import Cluster
+
+
+@pytest.fixture(scope="module")
+def address():
+    with Cluster(workers=2, devices=4) as cluster:
+        yield cluster.address
+
+
+@pytest.mark.parametrize("page", test_docs.PAGES)
+def test_page(page, address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where pictures go
+    test_docs.run_page(page, address)
+
+
+@pytest.mark.parametrize("name", test_gallery.SCRIPTS)
+def test_gallery_script(name, address, tmp_path):
+    test_gallery.run_script(name, tmp_path / "out", PATHWAYS_ADDRESS=address)
+
+
+def test_demo(address, tmp_path):
+    test_gallery.run_demo(tmp_path, PATHWAYS_ADDRESS=address)
+
+
+def test_quickstart(address):
+    test_gallery.run_quickstart(PATHWAYS_ADDRESS=address)
