@@ -75,9 +75,9 @@ def init(
     Args:
       address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4",
         two workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
-      devices: how many devices. Of this machine, 1 to 4096; None, PATHWAYS_DEVICES or what JAX itself would show. Of a
-        cluster, exactly so many: of one island and of whole workers where that can be, and those that the fewest other
-        users asked for; None, all that are there.
+      devices: how many devices, 1 to 4096. Of this machine, None is PATHWAYS_DEVICES or what JAX itself would show. Of
+        a cluster, there are exactly so many: of one island and of whole workers where that can be, and those that the
+        fewest other users asked for; None is all that are there.
       memory_limit: bytes of each device of this machine that arrays may take, more is RESOURCE_EXHAUSTED; None,
         PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
       wait: seconds to wait for a cluster's controller to answer and to have the devices (at least one). With it,
@@ -156,8 +156,8 @@ def program(
     Raises:
       PathwaysError: from a call, FAILED_PRECONDITION where the function reads an array while it is captured,
         UNIMPLEMENTED for ordered effects inside.
-      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable; and for a
-        generator or an asynchronous function.
+      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable; and for
+        what is no function, a generator or an asynchronous function.
     """
     from pathways import _program
 

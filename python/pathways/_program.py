@@ -132,6 +132,10 @@ class Program:
         donate_argnums: int | Iterable[int] | None,
         donate_argnames: str | Iterable[str] | None,
     ):
+        if not callable(function):
+            raise TypeError(
+                f"pathways.program takes a function of arrays, got {function!r}; use it as @pathways.program"
+            )
         functools.update_wrapper(self, function)
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)

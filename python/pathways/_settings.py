@@ -10,8 +10,7 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
-MAX_DEVICES = 4096  # of this machine
-MAX_CLUSTER_DEVICES = 1 << 20
+MAX_DEVICES = 4096
 OPTIONS = ("address", "devices", "memory_limit", "wait")
 WAIT = 30.0  # seconds, where nothing is said
 # What capi/remote connects to. It checks the rest of an address.
@@ -66,10 +65,6 @@ class Settings:
             return Settings(address, devices, None, wait)
         if devices is None and (text := _variable("PATHWAYS_DEVICES")):
             devices = _count(_number(text), "PATHWAYS_DEVICES")
-        if devices is not None and devices > MAX_DEVICES:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"{devices} devices were asked for; this machine shows {MAX_DEVICES} at most"
-            )
         if memory_limit is None and (text := _variable("PATHWAYS_MEMORY_LIMIT")):
             memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
         return Settings(None, devices, memory_limit, wait)
@@ -119,11 +114,9 @@ def _bytes(value: Any, name: str) -> int:
 
 def _count(value: Any, name: str) -> int:
     count = _whole(value)
-    if not 1 <= count <= MAX_CLUSTER_DEVICES:
+    if not 1 <= count <= MAX_DEVICES:
         raise PathwaysError(
-            "INVALID_ARGUMENT",
-            f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}, or, of a cluster, to "
-            f"{MAX_CLUSTER_DEVICES}",
+            "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"
         )
     return count
 

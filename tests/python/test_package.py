@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pathways
 import pytest
+from pathways import _settings
 
 # Each door of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
@@ -63,28 +64,39 @@ def test_an_unknown_option_is_named_with_those_there_are():
         pathways.init(device=8, hosts=2)
     assert caught.value.code == "INVALID_ARGUMENT"
     assert caught.value.message == (
-        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit"
+        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit, wait"
     )
 
 
 def test_an_address_is_never_ignored():
     with pytest.raises(pathways.PathwaysError, match="comes too late: JAX already runs") as caught:
-        pathways.init("host:1234")
+        pathways.init("tcp:host:1234")
     assert caught.value.code == "FAILED_PRECONDITION"
     done = script(
         "import pathways\n" + error_of("pathways.devices()"),
         env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
     )
-    assert done.stdout.startswith("INVALID_ARGUMENT | ") and '"host:1" is no address of a cluster' in done.stdout
+    assert done.stdout.startswith("INVALID_ARGUMENT | PATHWAYS_ADDRESS is 'host:1', which is no address of a cluster")
 
 
-@pytest.mark.parametrize("option", ["devices", "memory_limit"])
-def test_what_a_cluster_decides_is_not_ignored(option):
-    done = script("import pathways\n" + error_of(f"pathways.init('unix:/none', {option}=4)"))
-    assert done.stdout.startswith("INVALID_ARGUMENT | ") and "--devices and --memory-limit" in done.stdout
+def test_what_a_cluster_decides_is_not_ignored():
+    done = script("import pathways\n" + error_of("pathways.init('unix:/none', memory_limit=4)"))
+    assert done.stdout.startswith("INVALID_ARGUMENT | ") and "--memory-limit" in done.stdout
 
 
-@pytest.mark.parametrize("given", ["", "  ", 80, b"host:1"])
+@pytest.mark.parametrize("given", ["soon", "", "1.2.3", "5 minutes", -1, True, [1], 1e12, float("nan")])
+def test_a_wrong_wait_is_refused(given):
+    with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: wait is ") as caught:
+        pathways.init(wait=given)
+    assert f"{given!r}; expected seconds" in caught.value.message
+
+
+def test_a_wait_is_read_as_the_command_line_reads_it():
+    read = {"0": 0, "90": 90, "1m30s": 90, "1.5h": 5400, "250ms": 0.25, 2: 2, 0.5: 0.5}
+    assert {text: _settings._seconds(text, "wait") for text in read} == read
+
+
+@pytest.mark.parametrize("given", ["", "  ", 80, b"host:1", "foo", "tcp:", "/run/controller.sock", "grpc:host:1"])
 def test_a_wrong_address_is_refused(given):
     with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: address is ") as caught:
         pathways.init(given)

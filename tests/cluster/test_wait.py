@@ -1,0 +1,121 @@
+"""init(devices=n, wait=seconds) waits for a cluster, says so, hears Ctrl-C, and says at the end what is missing."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import fresh
+import pytest
+from processes import COMMAND, Cluster, command
+
+# The logger shows what a terminal would.
+LOUD = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(message)s')\nimport jax\n"
+
+
+def line(process, *words):
+    """Reads what a script writes to standard error up to a line with these words."""
+    for said in process.stderr:
+        if all(word in said for word in words):
+            return said
+    raise AssertionError(f"the script ended without a line with {words}")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(workers=1, devices=2) as cluster:
+        yield cluster
+
+
+def test_a_script_waits_for_controller_and_devices():
+    directory = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
+    place = ("--dir", str(directory))
+    env = {"PATHWAYS_ADDRESS": f"unix:{directory}/default/controller.sock", "PATHWAYS_DEVICES": ""}
+    script = fresh.start(LOUD + "pathways.init(devices=4, wait=300)\nprint(jax.numpy.arange(4).sum())", env=env)
+    worker = None
+    try:
+        line(script, "waiting up to 300 s", "cannot be reached")
+        command("up", *place, "--workers", "1", "--devices", "2", env={"PATHWAYS_DEVICES": ""})
+        line(script, "4 devices were asked for, and the cluster has 2 in 1 workers")
+        worker = subprocess.Popen(
+            [*COMMAND, "worker", *place, "--devices", "2", "--name", "late"],
+            env=fresh.environment(env={"PATHWAYS_DEVICES": ""}),
+            stderr=subprocess.DEVNULL,
+        )
+        done = fresh.finish(script)
+        assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
+    finally:
+        fresh.end([script])
+        command("down", *place, check=False)
+        if worker is not None:
+            worker.wait(fresh.HANG_SECONDS)  # it ends with its controller
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_ctrl_c_ends_the_wait(cluster):
+    script = cluster.start(
+        LOUD
+        + """
+for again in (lambda: pathways.init(devices=3, wait=300), lambda: (pathways.init(devices=3), jax.devices())):
+    try:
+        again()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+pathways.init(devices=2)
+print(jax.devices())
+"""
+    )
+    try:
+        for seconds in (300, 30):
+            said = line(script, f"waiting up to {seconds} s", "3 devices were asked for", "Ctrl-C ends the wait")
+            assert said.count("\n") == 1
+            script.send_signal(signal.SIGINT)
+        done = fresh.finish(script)
+        assert done.stdout == "interrupted\ninterrupted\n[cpu:0, cpu:1]\n", f"{done.stdout}\n{done.stderr}"
+    finally:
+        fresh.end([script])
+
+
+def test_what_is_missing_is_said(cluster):
+    done = cluster.run("""
+import jax
+
+def refused(act):
+    try:
+        act()
+    except (pathways.PathwaysError, RuntimeError) as error:
+        print(type(error).__name__, error, flush=True)
+
+refused(lambda: pathways.init(devices=3, wait=0))
+pathways.init(devices=3)
+refused(jax.devices)  # JAX says it in words of its own
+refused(pathways.devices)
+pathways.init("unix:/nowhere", wait=None)
+refused(pathways.devices)
+refused(lambda: pathways.init("unix:/nowhere", wait=0.05))
+""", PATHWAYS_WAIT="100ms")  # fmt: skip
+    few = "3 devices were asked for, and the cluster has 2 in 1 workers; start more workers, or ask for fewer devices"
+    init, jaxs, ours, away, waited = done.stdout.splitlines()
+    assert init.startswith("PathwaysError RESOURCE_EXHAUSTED: ") and f"{few} (waited 0 s" in init
+    assert jaxs.startswith("RuntimeError ") and f"{few} (waited 0.1 s; init(wait=seconds) or PATHWAYS_WAIT" in jaxs
+    assert ours.startswith("PathwaysError RESOURCE_EXHAUSTED: ") and few in ours
+    assert away.startswith("PathwaysError UNAVAILABLE: ") and "(waited 0.1 s" in away
+    assert waited.startswith("PathwaysError UNAVAILABLE: ") and "(waited 0.05 s" in waited
+
+
+def test_a_number_of_devices(cluster):
+    done = cluster.run("""
+import jax, numpy as np
+
+def total():
+    x = jax.device_put(np.arange(4.0, dtype="float32"), jax.devices()[-1])
+    return len(jax.devices()), float(jax.jit(lambda x: x.sum())(x))
+
+pathways.init(devices=1)
+print(total())
+pathways.shutdown()
+pathways.init(devices=2)
+print(total())
+""")
+    assert done.stdout == "(1, 6.0)\n(2, 6.0)\n"
