@@ -166,7 +166,7 @@ func (r *reader) longPayload(n int, begin []byte) ([]byte, error) {
 	have := copy(f.memory, begin)
 	r.long.grew(f, have)
 	for have < n {
-		got, err := r.read(f.memory[have:min(n, have+pieceSize)])
+		got, err := r.read(f.memory[have:min(n, have+longFrame)])
 		have += got
 		r.long.grew(f, got)
 		if err != nil && have < n {

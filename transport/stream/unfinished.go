@@ -1,34 +1,51 @@
 package stream
 
 import (
+	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
 )
 
-// longFrame is the payload from which on a frame is kept outside of Go's heap until all of it has come.
-const longFrame = 256 << 10
+const (
+	// longFrame is the payload from which on a frame is kept outside of Go's heap until all of it has come.
+	longFrame = 256 << 10
+	// maxUnfinished is how much the connections of a listener hold of long frames before most of them wait.
+	maxUnfinished = 256 << 20
+	// slowTime is how often frames are looked at while others wait, and slowBytes what must have come of each.
+	slowTime  = time.Second
+	slowBytes = 1 << 20
+)
 
-// maxUnfinished bounds what the connections of a listener have of long frames that have yet to end.
-const maxUnfinished = 256 << 20
-
-// An arrival is the memory of a long payload on its way. It is mapped, not allocated: it takes memory as bytes come, not
-// as many as were announced, and is given back to the system at once where the frame never ends.
+// An arrival is the memory of a long payload on its way. It is mapped, not allocated: it takes memory as bytes come,
+// not as many as were announced, and is given back to the system at once where the frame never ends.
 type arrival struct {
 	conn   *Conn
 	memory []byte
-	came   int64 // guarded by unfinished.mu
+
+	// Guarded by unfinished.mu.
+	came  int64
+	seen  int64 // came, when it was looked at last
+	waits bool  // for room, and not for its peer
+	fresh bool  // it began, or ceased to wait, after that
 }
 
-// unfinished are the long frames on their way over the connections of a listener. Where they are too much together,
-// the connection ends whose frame began first: one that a peer goes on with ends long before. A nil one does not count.
+// unfinished are the long frames on their way over the connections of a listener. Where they hold too much together,
+// the one that began first goes on and the others are not read, so that all end one after the other and the sum stays
+// below maxUnfinished, a frame, and a read of each. Meanwhile a connection whose peer is slow ends: others wait for it. A nil one does
+// not count.
 type unfinished struct {
-	mu  sync.Mutex
-	all []*arrival // as they began
-	sum int64      // of came
+	mu   sync.Mutex
+	room sync.Cond
+	all  []*arrival    // as they began
+	sum  int64         // of came
+	most int64         // that do not wait; maxUnfinished, where it is 0
+	slow time.Duration // slowTime, where it is 0
+	look *time.Timer   // runs while some wait
 }
 
 // begin makes the memory of a frame. The caller calls end.
@@ -39,42 +56,74 @@ func (u *unfinished) begin(c *Conn, size int) (*arrival, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for a message of %d bytes from %s: %w", size, c.peer, err)
 	}
-	f := &arrival{conn: c, memory: memory}
+	f := &arrival{conn: c, memory: memory, fresh: true}
 	if u != nil {
 		u.mu.Lock()
+		u.room.L = &u.mu
 		u.all = append(u.all, f)
 		u.mu.Unlock()
 	}
 	return f, nil
 }
 
-// grew counts bytes that have come.
+// grew counts bytes that have come, and waits for room for more.
 func (u *unfinished) grew(f *arrival, bytes int) {
 	if u == nil {
 		return
 	}
-	var ended []*arrival
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	f.came += int64(bytes)
 	u.sum += int64(bytes)
-	for sum := u.sum; sum > maxUnfinished; {
-		oldest := u.all[len(ended)]
-		ended = append(ended, oldest)
-		sum -= oldest.came
+	if !u.full(f) {
+		return
 	}
+	inside := &f.conn.reader.inside // the time that a frame may take begins anew
+	inside.Store(false)
+	for f.waits = true; u.full(f); u.room.Wait() {
+		if u.look == nil {
+			for _, other := range u.all {
+				other.seen, other.fresh = other.came, false
+			}
+			u.look = time.AfterFunc(cmp.Or(u.slow, slowTime), u.endSlow)
+		}
+	}
+	f.waits, f.fresh = false, true
+	inside.Store(true)
+}
+
+// full reports whether a frame has to wait. Called with mu.
+func (u *unfinished) full(f *arrival) bool {
+	return u.sum > cmp.Or(u.most, maxUnfinished) && u.all[0] != f
+}
+
+// endSlow ends the connections that others wait for in vain.
+func (u *unfinished) endSlow() {
+	u.mu.Lock()
+	u.look = nil
+	var slow []*Conn
+	for _, f := range u.all {
+		if !f.waits && !f.fresh && f.came-f.seen < slowBytes {
+			slow = append(slow, f.conn)
+		}
+		f.fresh = false
+	}
+	u.room.Broadcast() // one that still waits has the next look made
 	u.mu.Unlock()
-	for _, f := range ended { // its reader meets the error, and calls end
-		f.conn.fail(status.New(status.ResourceExhausted, "%s sent a long message too slowly: it was the oldest of those that together held more than %d bytes", f.conn.peer, maxUnfinished))
+	for _, c := range slow { // their readers meet the error, and call end
+		c.fail(status.New(status.ResourceExhausted, "%s sent less than %d bytes of a long message in %v, while others waited: more than %d bytes are on their way", c.peer, slowBytes, slowTime, maxUnfinished))
 	}
 }
 
 // end gives a frame's memory back.
 func (u *unfinished) end(f *arrival) {
-	if u != nil {
-		u.mu.Lock()
-		u.sum -= f.came
-		u.all = slices.DeleteFunc(u.all, func(other *arrival) bool { return other == f })
-		u.mu.Unlock()
-	}
 	_ = unix.Munmap(f.memory) // it was mapped
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sum -= f.came
+	u.all = slices.DeleteFunc(u.all, func(other *arrival) bool { return other == f })
+	u.room.Broadcast()
 }
