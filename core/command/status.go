@@ -134,6 +134,9 @@ func showRunning(w io.Writer, r *wire.Report) {
 				if c.User != "" {
 					of += " of " + c.User
 				}
+				if c.Host != "" && !strings.HasPrefix(c.Client, c.Host+":") {
+					of += " on " + c.Host
+				}
 				if c.Gone {
 					of += ", which has gone"
 				}

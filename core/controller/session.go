@@ -113,7 +113,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.session++
 	st.process++
 	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number, view: view, begun: st.now,
-		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host},
+		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	by := map[uint64]*worker{}
 	for _, w := range st.workers {

@@ -631,6 +631,8 @@ type Process struct {
 	Slot          uint32                 `protobuf:"varint,6,opt,name=slot,proto3" json:"slot,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"` // of workers whose devices are joined: Epoch.number; 0 is none
 	Node          uint32                 `protobuf:"varint,8,opt,name=node,proto3" json:"node,omitempty"`
+	User          string                 `protobuf:"bytes,9,opt,name=user,proto3" json:"user,omitempty"`        // of clients, for people: who runs it, as it says
+	Machine       string                 `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // of clients, for people: the name of its machine
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -719,6 +721,20 @@ func (x *Process) GetNode() uint32 {
 		return x.Node
 	}
 	return 0
+}
+
+func (x *Process) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Process) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
 }
 
 type Platform struct {
@@ -1218,12 +1234,13 @@ type Running struct {
 	Gang          uint64                 `protobuf:"varint,2,opt,name=gang,proto3" json:"gang,omitempty"`
 	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"` // name of the session's client
-	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`     // who started it; empty where that is not known
+	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`     // who runs the client, as it says; empty where it does not
 	Program       string                 `protobuf:"bytes,6,opt,name=program,proto3" json:"program,omitempty"`
 	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                       // of the user's code that called it; may be empty
 	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // since the worker first found it under way, at a heartbeat
 	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                      // its session has ended, or its client is not connected
 	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                 // computations that began after it, on the device with most of them
+	Host          string                 `protobuf:"bytes,11,opt,name=host,proto3" json:"host,omitempty"`                      // name of the client's machine
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1326,6 +1343,13 @@ func (x *Running) GetBehind() uint32 {
 		return x.Behind
 	}
 	return 0
+}
+
+func (x *Running) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
 }
 
 // What a member asks for: to be one of so many.
@@ -5007,7 +5031,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04slot\x18\x03 \x01(\rR\x04slot\"6\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xbb\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xe9\x01\n" +
 	"\aProcess\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -5016,7 +5040,10 @@ const file_wire_proto_rawDesc = "" +
 	"\x05board\x18\x05 \x01(\x04R\x05board\x12\x12\n" +
 	"\x04slot\x18\x06 \x01(\rR\x04slot\x12\x14\n" +
 	"\x05epoch\x18\a \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04node\x18\b \x01(\rR\x04node\"\xd2\x02\n" +
+	"\x04node\x18\b \x01(\rR\x04node\x12\x12\n" +
+	"\x04user\x18\t \x01(\tR\x04user\x12\x18\n" +
+	"\amachine\x18\n" +
+	" \x01(\tR\amachine\"\xd2\x02\n" +
 	"\bPlatform\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12>\n" +
@@ -5064,7 +5091,7 @@ const file_wire_proto_rawDesc = "" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05waits\x18\x04 \x03(\tR\x05waits\x120\n" +
-	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"\xf2\x01\n" +
+	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"\x86\x02\n" +
 	"\aRunning\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -5076,7 +5103,8 @@ const file_wire_proto_rawDesc = "" +
 	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x12\n" +
 	"\x04gone\x18\t \x01(\bR\x04gone\x12\x16\n" +
 	"\x06behind\x18\n" +
-	" \x01(\rR\x06behind\";\n" +
+	" \x01(\rR\x06behind\x12\x12\n" +
+	"\x04host\x18\v \x01(\tR\x04host\";\n" +
 	"\vMemberOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\rR\x05nodes\"t\n" +

@@ -28,13 +28,22 @@ func overdue(all []Running, after time.Duration) *Running {
 	return nil
 }
 
+// owner names a client, and who runs it.
+func owner(c *wire.Process) string {
+	name := c.GetName()
+	if c.GetUser() != "" {
+		name += " of " + c.GetUser()
+	}
+	return name
+}
+
 // evict tells the controller that this process starts anew and its arrays are lost, and
 // then has it do so.
 func (w *Worker) evict(r *Running) {
 	where := devices(r.Devices)
 	why := status.New(status.DataLoss, "worker %s started anew, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
 		"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and pathways.init(), and make the arrays again",
-		w.config.Name, r, r.Client, where, r.Since.Round(time.Second), w.config.EvictAfter)
+		w.config.Name, r, owner(r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
 	w.log.Error("this worker starts anew", "worker", w.config.Name, "reason", why)
 	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
 		_ = w.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know

@@ -85,7 +85,7 @@ type Running struct {
 	Devices []int
 	Gang    uint64
 	Session uint32
-	Client  string // its name
+	Client  *wire.Process // of the session; may be nil
 	Program string
 	Line    string        // of the user's code; may be empty
 	Since   time.Duration // since a look first found it there
@@ -141,7 +141,7 @@ func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
 	for _, id := range slices.Sorted(maps.Keys(by)) {
 		r := by[id]
 		c := w.clients[r.Session]
-		r.Client = c.name
+		r.Client = c.process
 		if !c.gone.IsZero() {
 			r.Gone = max(now.Sub(c.gone), 1)
 		}
@@ -158,8 +158,8 @@ func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
 
 // client is whose a session is, or was.
 type client struct {
-	name string
-	gone time.Time // when the session ended; zero while it lives
+	process *wire.Process
+	gone    time.Time // when the session ended; zero while it lives
 }
 
 // hasWork reports whether something of a session is under way. mu is held.
@@ -179,7 +179,7 @@ const mostRunning = 64
 func tell(all []Running) (out []*wire.Running) {
 	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Since, a.Since) })
 	for _, r := range all[:min(len(all), mostRunning)] {
-		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client, Program: r.Program, Line: r.Line,
+		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client.GetName(), User: r.Client.GetUser(), Host: r.Client.GetMachine(), Program: r.Program, Line: r.Line,
 			SinceMs: r.Since.Milliseconds(), Gone: r.Gone > 0, Behind: uint32(r.Behind)}
 		for _, d := range r.Devices {
 			m.Devices = append(m.Devices, uint32(d))

@@ -16,7 +16,7 @@ import (
 func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
-		s.tell(wire.KindSession, &wire.Session{Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook"},
+		s.tell(wire.KindSession, &wire.Session{Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
 			Devices: []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}})
 		says := func(w int, want *wire.Running) {
 			t.Helper()
@@ -30,7 +30,7 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 		}
 		begun := time.Now()
 		one := spin(1)
-		want := &wire.Running{Devices: []uint32{0}, Gang: one, Session: 1, Client: "notebook", Program: "slow", Line: "train.py:3"}
+		want := &wire.Running{Devices: []uint32{0}, Gang: one, Session: 1, Client: "notebook", User: "ada", Host: "node1", Program: "slow", Line: "train.py:3"}
 		says(0, want)
 		two := spin(2)
 		want.Behind, want.SinceMs = 1, 7000

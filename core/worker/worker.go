@@ -435,7 +435,7 @@ func (w *Worker) session(m *wire.Session) {
 	}
 	w.sessions[m.Session] = s
 	w.mu.Lock()
-	w.clients[m.Session] = client{name: m.Client.GetName()}
+	w.clients[m.Session] = client{process: m.Client}
 	w.mu.Unlock()
 	if m.Client != nil {
 		w.mu.Lock()
