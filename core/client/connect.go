@@ -59,6 +59,8 @@ type remote struct {
 	compiles map[uint64]*compiling
 	compile  uint64 // number given last
 	asking   asking
+	round    *round // of a profile's, under way; or nil
+	profile  uint64 // number given last
 	lost     error
 
 	freeing sync.Mutex
@@ -252,10 +254,16 @@ func (r *remote) read() {
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.hostCall(m)
 				}
+			case wire.KindProfiled:
+				m := new(wire.Profiled)
+				if err = wire.Decode(kind, payload, m); err == nil {
+					r.profiled(m, time.Now())
+				}
 			case wire.KindPeers:
 				m := new(wire.Peers)
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
+					r.unprofiled(m.Gone, m.Why.Err())
 				}
 			case wire.KindGoodbye:
 				m := new(wire.Goodbye)
@@ -406,6 +414,9 @@ func (r *remote) lose(err error) {
 		for _, q := range list {
 			close(q.answer)
 		}
+	}
+	if r.round != nil {
+		r.round.end()
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()

@@ -38,6 +38,7 @@ type Cluster interface {
 	// Transfer makes an object out of boxes of other objects' shards.
 	Transfer(t *wire.Transfer, token uint64) error
 	Slices
+	Profiler
 	// Fetch brings a shard's dense bytes into dst, C or pinned memory that stays
 	// until done is called.
 	Fetch(object uint64, device uint32, dst []byte, done func(error)) error

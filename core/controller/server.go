@@ -223,6 +223,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Abort)
 	case wire.KindHostCall:
 		m = new(wire.HostCall)
+	case wire.KindProfile:
+		m = new(wire.Profile)
+	case wire.KindProfiled:
+		m = new(wire.Profiled)
 	case wire.KindSliceRequest:
 		m = new(wire.SliceRequest)
 	case wire.KindSliceRelease:

@@ -340,6 +340,9 @@ func (st *State) fromClient(s *session, ev *Event) error {
 			st.layout.Release(s.id, number)
 		}
 		return nil
+	case *wire.Profile:
+		st.profile(s, m)
+		return nil
 	case *wire.Graph:
 		st.define(s, m, ev.Payload)
 		return nil

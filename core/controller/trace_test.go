@@ -21,10 +21,11 @@ import (
 //
 //	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
 //	steps
-//	1 worker a devices=2 [island=x] [kind=k] | 2 client c | 3 admin
+//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] | 2 client c | 3 admin
 //	2 compile 1 text [on=0,1] | 1 compiled 1 [cancelled] [donated=0] [form=joined] [error=…]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
+//	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
 func TestTraces(t *testing.T) {
@@ -128,7 +129,10 @@ func (tr *tracer) parse(line string) (Event, error) {
 		for d := range number(args["devices"]) {
 			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"]})
 		}
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer}
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer, ProtocolMax: uint32(number(args["protocol"]))}
+		if args["protocol"] == "" {
+			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolMax
+		}
 	case "client":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
 	case "admin":
@@ -186,6 +190,10 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindFree, &wire.Free{Objects: numbers(words[2])}
 	case "forget":
 		ev.Wire, ev.Message = wire.KindForget, &wire.Forget{Programs: numbers(words[2])}
+	case "profile":
+		ev.Wire, ev.Message = wire.KindProfile, &wire.Profile{Id: number(words[2]), Stop: words[3] == "stop"}
+	case "profiled":
+		ev.Wire, ev.Message = wire.KindProfiled, &wire.Profiled{Id: number(words[2]), Session: 1, Worker: number(cmp.Or(args["of"], words[0])), Bytes: 5}
 	case "slice":
 		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{Slice: number(words[2]), Devices: uint32(number(args["devices"])),
 			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"]}
@@ -310,6 +318,14 @@ func (tr *tracer) print(a Action) {
 			for _, f := range m.Failed {
 				fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
 			}
+		case wire.KindProfile:
+			m := new(wire.Profile)
+			into(m)
+			fmt.Fprintf(w, "profile %d of session %d for %d, stop %v", m.Id, m.Session, m.Client, m.Stop)
+		case wire.KindProfiled:
+			m := new(wire.Profiled)
+			into(m)
+			fmt.Fprintf(w, "profiled %d by %d, %s, %d bytes", m.Id, m.Worker, said(m.Status), m.Bytes)
 		case wire.KindSliceAnswer:
 			m := new(wire.SliceAnswer)
 			into(m)

@@ -21,10 +21,12 @@ type worker struct {
 	offer   *wire.WorkerOffer
 	island  *island
 	name    string
-	gone    error // why it is not there any more
-	views   int   // sessions that have devices of it; the slot is free when they and it have gone
-	last    *wire.Heartbeat
-	heard   int64
+	// protocol is the newest that it speaks.
+	protocol uint32
+	gone     error // why it is not there any more
+	views    int   // sessions that have devices of it; the slot is free when they and it have gone
+	last     *wire.Heartbeat
+	heard    int64
 }
 
 const (
@@ -70,7 +72,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	}
 	board := st.board(host, o.Board)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
-		name: h.Name, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host,
+		name: h.Name, protocol: h.ProtocolMax, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host,
 			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
@@ -195,6 +197,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			delete(st.compiles, m.Op)
 			st.compiledBy(c, m)
 		}
+	case *wire.Profiled:
+		return st.profiled(w, m, ev.Payload)
 	case *wire.HostCall:
 		// Where the client is not there, its end is the run's.
 		if s := st.sessions[m.Session]; s != nil {

@@ -107,10 +107,10 @@ func TestPlanesOfDevices(t *testing.T) {
 	for _, p := range planes {
 		names = append(names, p.Name)
 	}
-	if want := []string{"/device:CUSTOM:cpu:0", "/device:CUSTOM:cpu:2", "/device:CUSTOM:cpu:4"}; !reflect.DeepEqual(want, names) {
+	if want := []string{"/device:CUSTOM:cpu:0 on w0", "/device:CUSTOM:cpu:2", "/device:CUSTOM:cpu:4"}; !reflect.DeepEqual(want, names) {
 		t.Fatalf("%q; expected %q", names, want)
 	}
-	if len(planes[1].Lines) != 0 || len(planes[2].Lines) != 2 || planes[0].Stats[0].Text != "w0" || len(planes[1].Stats) != 0 {
+	if len(planes[1].Lines) != 0 || len(planes[2].Lines) != 2 {
 		t.Error(planes)
 	}
 	modules, ops := planes[0].Lines[0], planes[0].Lines[1]

@@ -33,9 +33,6 @@ func Planes(devices []Device, spans []Span) []xplane.Plane {
 	}
 	for i, d := range devices {
 		planes[i] = xplane.Plane{ID: int64(i), Name: planeName(d), Lines: lines[d.Number]}
-		if d.Worker != "" {
-			planes[i].Stats = []xplane.Stat{{Name: "worker", Text: d.Worker}}
-		}
 	}
 	return planes
 }
@@ -43,7 +40,11 @@ func Planes(devices []Device, spans []Span) []xplane.Plane {
 // planeName is such that xprof takes the plane for a device's. Of platforms that it
 // does not know it looks for those called CUSTOM.
 func planeName(d Device) string {
-	return fmt.Sprintf("/device:CUSTOM:%s:%d", d.Platform, d.Number)
+	name := fmt.Sprintf("/device:CUSTOM:%s:%d", d.Platform, d.Number)
+	if d.Worker != "" {
+		name += " on " + d.Worker
+	}
+	return name
 }
 
 func deviceLines(timeline []busy) []xplane.Line {

@@ -23,11 +23,13 @@ import (
 //	1  2026-11-21  the first
 //	2  2026-11-22  links between processes can lend memory
 //	3  2026-11-22  a client's operations that queue up are one message
+//	4  2026-11-22  workers record what their devices do
 const (
-	ProtocolMin   = 1
-	ProtocolMax   = 3
-	ProtocolLend  = 2 // the first that lends
-	ProtocolBurst = 3 // the first with bursts
+	ProtocolMin     = 1
+	ProtocolMax     = 4
+	ProtocolLend    = 2 // the first that lends
+	ProtocolBurst   = 3 // the first with bursts
+	ProtocolProfile = 4 // the first with profiles
 )
 
 // Kind is what a frame holds.
@@ -66,6 +68,9 @@ const (
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41
+
+	KindProfile  Kind = 45
+	KindProfiled Kind = 46
 
 	KindEpoch      Kind = 50
 	KindKeyRequest Kind = 51
@@ -115,6 +120,10 @@ func (s *Status) Err() error {
 	}
 	return status.New(status.Code(s.Code), "%s", s.Message)
 }
+
+// ProfileKey is the ID under which workers push what they recorded for a profile: none
+// of an operation.
+func ProfileKey(id uint64) uint64 { return 1<<63 | id }
 
 // hostAlign is what every value of a block of a HostCall begins at a multiple of.
 const hostAlign = 64

@@ -4420,6 +4420,325 @@ func (x *Goodbye) GetStatus() *Status {
 	return nil
 }
 
+// Client to controller, and on to the workers of its devices: begin to record, or
+// stop and tell. Each worker answers with Profiled; the controller answers for those
+// that cannot.
+type Profile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // made by the client: 1, 2, 3 …
+	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"` // to a worker
+	Client        uint64                 `protobuf:"varint,4,opt,name=client,proto3" json:"client,omitempty"`   // to a worker: process number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Profile) Reset() {
+	*x = Profile{}
+	mi := &file_wire_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Profile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Profile) ProtoMessage() {}
+
+func (x *Profile) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Profile.ProtoReflect.Descriptor instead.
+func (*Profile) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *Profile) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Profile) GetStop() bool {
+	if x != nil {
+		return x.Stop
+	}
+	return false
+}
+
+func (x *Profile) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Profile) GetClient() uint64 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
+// Worker to controller, and on to the client. The answer to a stop has the size of a
+// Recorded, which is pushed to the client under key (session, 2^63 + id, worker).
+type Profiled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	Worker        uint64                 `protobuf:"varint,4,opt,name=worker,proto3" json:"worker,omitempty"` // process number
+	Status        *Status                `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	NowNs         int64                  `protobuf:"varint,6,opt,name=now_ns,json=nowNs,proto3" json:"now_ns,omitempty"` // the worker's clock when the message came, since the Unix epoch
+	Bytes         int64                  `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`              // of Recorded
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Profiled) Reset() {
+	*x = Profiled{}
+	mi := &file_wire_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Profiled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Profiled) ProtoMessage() {}
+
+func (x *Profiled) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
+func (*Profiled) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Profiled) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Profiled) GetStop() bool {
+	if x != nil {
+		return x.Stop
+	}
+	return false
+}
+
+func (x *Profiled) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Profiled) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Profiled) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Profiled) GetNowNs() int64 {
+	if x != nil {
+		return x.NowNs
+	}
+	return 0
+}
+
+func (x *Profiled) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type Recorded struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Programs      []string               `protobuf:"bytes,1,rep,name=programs,proto3" json:"programs,omitempty"` // names, which spans refer to by index
+	Spans         []*Executed            `protobuf:"bytes,2,rep,name=spans,proto3" json:"spans,omitempty"`
+	Dropped       uint64                 `protobuf:"varint,3,opt,name=dropped,proto3" json:"dropped,omitempty"` // spans that did not fit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recorded) Reset() {
+	*x = Recorded{}
+	mi := &file_wire_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recorded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recorded) ProtoMessage() {}
+
+func (x *Recorded) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
+func (*Recorded) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *Recorded) GetPrograms() []string {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Recorded) GetSpans() []*Executed {
+	if x != nil {
+		return x.Spans
+	}
+	return nil
+}
+
+func (x *Recorded) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+// One computation on one device. Times are ns since the Unix epoch, by the worker's
+// clock, but for differences.
+type Executed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Program       uint32                 `protobuf:"varint,1,opt,name=program,proto3" json:"program,omitempty"` // index of its name
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`   // of the program, in the session
+	Gang          uint64                 `protobuf:"varint,3,opt,name=gang,proto3" json:"gang,omitempty"`
+	Local         uint32                 `protobuf:"varint,4,opt,name=local,proto3" json:"local,omitempty"` // device
+	Submitted     uint64                 `protobuf:"fixed64,5,opt,name=submitted,proto3" json:"submitted,omitempty"`
+	Launched      uint64                 `protobuf:"varint,6,opt,name=launched,proto3" json:"launched,omitempty"` // after submitted
+	End           uint64                 `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`           // after submitted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Executed) Reset() {
+	*x = Executed{}
+	mi := &file_wire_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Executed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Executed) ProtoMessage() {}
+
+func (x *Executed) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Executed.ProtoReflect.Descriptor instead.
+func (*Executed) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *Executed) GetProgram() uint32 {
+	if x != nil {
+		return x.Program
+	}
+	return 0
+}
+
+func (x *Executed) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Executed) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Executed) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Executed) GetSubmitted() uint64 {
+	if x != nil {
+		return x.Submitted
+	}
+	return 0
+}
+
+func (x *Executed) GetLaunched() uint64 {
+	if x != nil {
+		return x.Launched
+	}
+	return 0
+}
+
+func (x *Executed) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 type Ask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"` // also stop the cluster
@@ -4429,7 +4748,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4760,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4773,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Ask) GetStop() bool {
@@ -4479,7 +4798,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4491,7 +4810,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4504,7 +4823,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Report) GetCluster() string {
@@ -4560,7 +4879,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4572,7 +4891,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4585,7 +4904,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 0}
+	return file_wire_proto_rawDescGZIP(), []int{60, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -4622,7 +4941,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4634,7 +4953,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4647,7 +4966,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 1}
+	return file_wire_proto_rawDescGZIP(), []int{60, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -4703,7 +5022,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4715,7 +5034,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4728,7 +5047,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 2}
+	return file_wire_proto_rawDescGZIP(), []int{60, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -4811,7 +5130,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4823,7 +5142,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4836,7 +5155,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 3}
+	return file_wire_proto_rawDescGZIP(), []int{60, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -4864,7 +5183,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4876,7 +5195,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4889,7 +5208,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 4}
+	return file_wire_proto_rawDescGZIP(), []int{60, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -4919,7 +5238,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4931,7 +5250,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4944,7 +5263,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56, 5}
+	return file_wire_proto_rawDescGZIP(), []int{60, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -5361,7 +5680,32 @@ const file_wire_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"8\n" +
 	"\aGoodbye\x12-\n" +
-	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\x19\n" +
+	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"_\n" +
+	"\aProfile\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\x18\n" +
+	"\asession\x18\x03 \x01(\rR\asession\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\x04R\x06client\"\xbc\x01\n" +
+	"\bProfiled\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\x18\n" +
+	"\asession\x18\x03 \x01(\rR\asession\x12\x16\n" +
+	"\x06worker\x18\x04 \x01(\x04R\x06worker\x12-\n" +
+	"\x06status\x18\x05 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x15\n" +
+	"\x06now_ns\x18\x06 \x01(\x03R\x05nowNs\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x03R\x05bytes\"o\n" +
+	"\bRecorded\x12\x1a\n" +
+	"\bprograms\x18\x01 \x03(\tR\bprograms\x12-\n" +
+	"\x05spans\x18\x02 \x03(\v2\x17.pathways.wire.ExecutedR\x05spans\x12\x18\n" +
+	"\adropped\x18\x03 \x01(\x04R\adropped\"\xb2\x01\n" +
+	"\bExecuted\x12\x18\n" +
+	"\aprogram\x18\x01 \x01(\rR\aprogram\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04gang\x18\x03 \x01(\x04R\x04gang\x12\x14\n" +
+	"\x05local\x18\x04 \x01(\rR\x05local\x12\x1c\n" +
+	"\tsubmitted\x18\x05 \x01(\x06R\tsubmitted\x12\x1a\n" +
+	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
+	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xad\t\n" +
 	"\x06Report\x12\x18\n" +
@@ -5430,7 +5774,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -5490,30 +5834,34 @@ var file_wire_proto_goTypes = []any{
 	(*Span)(nil),                 // 55: pathways.wire.Span
 	(*Drop)(nil),                 // 56: pathways.wire.Drop
 	(*Goodbye)(nil),              // 57: pathways.wire.Goodbye
-	(*Ask)(nil),                  // 58: pathways.wire.Ask
-	(*Report)(nil),               // 59: pathways.wire.Report
-	nil,                          // 60: pathways.wire.Hello.VersionsEntry
-	nil,                          // 61: pathways.wire.Platform.StringsEntry
-	nil,                          // 62: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 63: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 64: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 65: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 66: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 67: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 68: pathways.wire.Report.Supervised
+	(*Profile)(nil),              // 58: pathways.wire.Profile
+	(*Profiled)(nil),             // 59: pathways.wire.Profiled
+	(*Recorded)(nil),             // 60: pathways.wire.Recorded
+	(*Executed)(nil),             // 61: pathways.wire.Executed
+	(*Ask)(nil),                  // 62: pathways.wire.Ask
+	(*Report)(nil),               // 63: pathways.wire.Report
+	nil,                          // 64: pathways.wire.Hello.VersionsEntry
+	nil,                          // 65: pathways.wire.Platform.StringsEntry
+	nil,                          // 66: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 67: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 68: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 69: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 70: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 71: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 72: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	60, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	64, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	15, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	61, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	62, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	65, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	66, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
@@ -5560,21 +5908,23 @@ var file_wire_proto_depIdxs = []int32{
 	55, // 54: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	6,  // 55: pathways.wire.Drop.status:type_name -> pathways.wire.Status
 	6,  // 56: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	63, // 57: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	65, // 58: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	67, // 59: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	64, // 60: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 61: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 62: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 63: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	66, // 64: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	55, // 65: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	68, // 66: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	67, // [67:67] is the sub-list for method output_type
-	67, // [67:67] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	6,  // 57: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	61, // 58: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	67, // 59: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	69, // 60: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	71, // 61: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	68, // 62: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 63: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 64: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 65: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	70, // 66: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	55, // 67: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	72, // 68: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	69, // [69:69] is the sub-list for method output_type
+	69, // [69:69] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -5588,7 +5938,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   66,
+			NumMessages:   70,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -74,7 +74,11 @@ func (q *queue) aside(p part, row []device.Buffer, only int) {
 	h := &promised{inputs: append([]input(nil), q.inputs...), slot: q.flights.take(p.g)}
 	q.promise(p, h)
 	go func() {
+		clock := q.w.clock()
 		results, err := r.program.exe.Execute(device.Run{LaunchID: launch(p.g.id), Inputs: [][]device.Buffer{row}, NotDonated: r.kept, Only: only})
+		if err == nil {
+			q.w.record(p.g, q, clock, results.Done[0])
+		}
 		q.soon(func() {
 			if err != nil {
 				q.fulfil(p, h, nil, nil, err, 0)

@@ -190,7 +190,7 @@ func (q *queue) run(p part) bool {
 		q.away()
 		q.w.report.warn()
 	}
-	begun := time.Now()
+	begun, clock := time.Now(), q.w.clock()
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	r.program.took(time.Since(begun))
 	clear(buffers)
@@ -208,6 +208,7 @@ func (q *queue) run(p part) bool {
 			q.donate(t, in.object)
 		}
 	}
+	q.w.record(g, q, clock, results.Done[0])
 	q.letGo()
 	q.started(p, slot, nil, results.Outputs[0], results.Done[0], 0, read)
 	g.abandon()
@@ -466,6 +467,7 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	if r.program.calls {
 		g.depart()
 	}
+	clock := g.w.clock()
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: r.meet.rows, NotDonated: r.kept, Only: -1})
 	if err != nil {
 		if cell != nil {
@@ -473,6 +475,9 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 		}
 		g.spread(nil, err, 0)
 		return false
+	}
+	for i, q := range g.queues {
+		g.w.record(g, q, clock, results.Done[i])
 	}
 	if turn == 0 {
 		g.spread(results, nil, 0)

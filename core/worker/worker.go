@@ -47,6 +47,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -130,14 +131,15 @@ const threadWindow = 16
 
 // Worker runs a part of a cluster's gangs.
 type Worker struct {
-	config Config
-	conn   transport.Conn
-	driver device.Driver
-	log    *slog.Logger
-	self   uint64
-	queues []*queue
-	island *executor.Island // nil where devices are queues
-	report report
+	config   Config
+	conn     transport.Conn
+	driver   device.Driver
+	log      *slog.Logger
+	self     uint64
+	queues   []*queue
+	island   *executor.Island // nil where devices are queues
+	report   report
+	recorder observe.Recorder
 
 	ctx    context.Context // ends with the connection
 	cancel context.CancelCauseFunc
@@ -145,12 +147,13 @@ type Worker struct {
 	slots  chan struct{}  // of compiles and loads
 
 	// Of the goroutine that reads the connection.
-	programs map[programKey]*program
-	sessions map[uint32]*session
-	graphs   map[programKey]*graph
-	dispatch dispatch
-	played   played
-	posts    posts
+	programs   map[programKey]*program
+	sessions   map[uint32]*session
+	graphs     map[programKey]*graph
+	recordings map[recordingKey]*observe.Recording
+	dispatch   dispatch
+	played     played
+	posts      posts
 
 	mu      sync.Mutex // guards the rest
 	gangs   map[uint64]*gang
@@ -183,7 +186,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{}, calls: map[uint64]calling{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{}, calls: map[uint64]calling{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -363,6 +366,8 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 				w.unwanted(op)
 			}
 		})
+	case wire.KindProfile:
+		return decoded(kind, payload, new(wire.Profile), w.profile)
 	case wire.KindPeers:
 		return decoded(kind, payload, new(wire.Peers), w.peers)
 	case wire.KindDrop:
@@ -485,6 +490,8 @@ func (w *Worker) drop(m *wire.Drop) {
 		q.post(note{call: func() { q.leave(m.Session) }})
 	}
 	delete(w.sessions, m.Session)
+	w.recorder.Drop(m.Session)
+	maps.DeleteFunc(w.recordings, func(key recordingKey, _ *observe.Recording) bool { return key.session == m.Session })
 	maps.DeleteFunc(w.graphs, func(key programKey, _ *graph) bool { return key.session == m.Session })
 	for key := range w.programs {
 		if key.session == m.Session {

@@ -1,0 +1,45 @@
+package controller
+
+import (
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// profile passes a client's request on to the workers of its devices. It answers in
+// the place of those that are gone or know nothing of profiles, so that each worker of
+// the session's is answered for once: one that is lost meanwhile is in Peers.
+func (st *State) profile(s *session, m *wire.Profile) {
+	var here, all set
+	for _, slot := range s.slots {
+		if all.has(slot) {
+			continue
+		}
+		all.add(slot)
+		w := st.workers[slot]
+		var err error
+		switch {
+		case w.gone != nil:
+			err = w.gone
+		case w.protocol < wire.ProtocolProfile:
+			err = status.New(status.Unimplemented, "worker %s is older than profiles; install the same version of openpathways on all machines", w.name)
+		default:
+			here.add(slot)
+			continue
+		}
+		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number, Status: wire.Of(err)})
+	}
+	st.tell(s, here)
+	st.send(st.connsOf(here), wire.KindProfile, &wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})
+}
+
+// profiled passes a worker's answer on to the client. Where that is not there, it has
+// no use for it.
+func (st *State) profiled(w *worker, m *wire.Profiled, payload []byte) error {
+	if m.Worker != w.process.Number {
+		return status.New(status.InvalidArgument, "worker %s answers for process %d", w.name, m.Worker)
+	}
+	if s := st.sessions[m.Session]; s != nil {
+		st.deliver(s.to(), wire.KindProfiled, payload)
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package worker
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+)
+
+// This file records what devices do for the sessions that ask for it: each run of a
+// session's, from its launch to the end that the driver tells. Where nobody records, a
+// launch costs one load more.
+
+// maxSpans bounds what a session's recording keeps: some 20 MB.
+const maxSpans = 1 << 18
+
+// recordingKey is a profile of a session.
+type recordingKey struct {
+	session uint32
+	id      uint64
+}
+
+// maxRecordings bounds a session's profiles under way.
+const maxRecordings = 4
+
+// clock is the time for record, or 0 where nobody records.
+func (w *Worker) clock() int64 {
+	if !w.recorder.On() {
+		return 0
+	}
+	return time.Now().UnixNano()
+}
+
+// record keeps what a device does from begun, which is of clock, until done. It may be
+// called from any goroutine, once the driver has the run.
+func (w *Worker) record(g *gang, q *queue, begun int64, done device.Event) {
+	if begun == 0 {
+		return
+	}
+	r := g.work.(*run)
+	running := w.recorder.Begin(g.session, observe.Span{Program: r.program.name, ProgramID: r.name, Gang: g.id,
+		Device: int32(q.local), Submitted: begun, Launched: time.Now().UnixNano()})
+	if running != nil {
+		done.Then(func(error) { running.End(time.Now().UnixNano()) })
+	}
+}
+
+// profile begins or ends a recording.
+func (w *Worker) profile(m *wire.Profile) {
+	now := time.Now().UnixNano()
+	answer := &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: m.Session, Worker: w.self, NowNs: now}
+	key := recordingKey{m.Session, m.Id}
+	rec, others := w.recordings[key], 0
+	for k := range w.recordings {
+		if k.session == m.Session {
+			others++
+		}
+	}
+	switch {
+	case !m.Stop && rec == nil && others < maxRecordings:
+		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
+	case !m.Stop:
+		answer.Status = wire.Of(status.New(status.ResourceExhausted, "profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session, w.config.Name))
+	case rec == nil:
+		answer.Status = wire.Of(status.New(status.NotFound, "profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
+	default:
+		delete(w.recordings, key)
+		// The client has waited for its operations: what has not ended by now is no span.
+		w.beside.Go(func() { w.tellRecorded(answer, m.Client, rec.Stop(0)) })
+		return
+	}
+	w.answer(answer)
+}
+
+// tellRecorded pushes what was recorded to the client, and answers.
+func (w *Worker) tellRecorded(answer *wire.Profiled, client uint64, r observe.Recorded) {
+	block, err := proto.Marshal(pack(r))
+	if err != nil {
+		answer.Status = wire.Of(status.New(status.Internal, "what was recorded does not encode: %w", err))
+		w.answer(answer)
+		return
+	}
+	answer.Bytes = int64(len(block))
+	if len(block) > 0 {
+		key := transport.Key{Space: transport.Transfers(answer.Session), ID: wire.ProfileKey(answer.Id), Part: w.self}
+		w.config.Exchange.PushBytes(client, key, block, func(error) {}) // the client learns why
+	}
+	w.answer(answer)
+}
+
+func (w *Worker) answer(m *wire.Profiled) {
+	if payload, err := proto.Marshal(m); err == nil {
+		_ = w.conn.Send(wire.KindProfiled, payload) // the reader learns why
+	}
+}
+
+// pack makes the message of what was recorded.
+func pack(r observe.Recorded) *wire.Recorded {
+	m := &wire.Recorded{Dropped: r.Dropped, Spans: make([]*wire.Executed, len(r.Spans))}
+	names := map[string]uint32{}
+	all := make([]wire.Executed, len(r.Spans))
+	for i, s := range r.Spans {
+		name, ok := names[s.Program]
+		if !ok {
+			name = uint32(len(m.Programs))
+			names[s.Program] = name
+			m.Programs = append(m.Programs, s.Program)
+		}
+		e := &all[i]
+		e.Program, e.Number, e.Gang, e.Local = name, s.ProgramID, s.Gang, uint32(s.Device)
+		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)), uint64(s.End-s.Submitted)
+		m.Spans[i] = e
+	}
+	return m
+}
