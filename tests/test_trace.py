@@ -56,7 +56,6 @@ def sharded(*shape):
     return jax.device_put(np.ones(shape, np.float32), NamedSharding(mesh, PartitionSpec("x")))
 
 
-@pytest.mark.embedded("a trace shows what runs on this process's devices")
 def test_gangs_are_on_every_device_of_theirs(tmp_path, devices):
     @jax.jit
     def everywhere(x):
@@ -91,7 +90,7 @@ def test_gangs_are_on_every_device_of_theirs(tmp_path, devices):
     assert all(ids == sorted(ids) == steps[0] for ids in steps)
 
 
-@pytest.mark.embedded("a trace shows what runs on this process's devices")
+@pytest.mark.embedded("a cluster's client does not count which computations wait")
 def test_gangs_of_many_threads_that_have_to_wait(tmp_path, devices):
     step = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(0) + x.sum())
     xs = [sharded(64, 64) for _ in range(4)]
@@ -120,7 +119,6 @@ def test_an_empty_trace(tmp_path):
     assert read(tmp_path / "trace.json") == {}
 
 
-@pytest.mark.embedded("a trace shows what runs on this process's devices")
 def test_work_still_running_at_the_end_is_in_the_trace(tmp_path):
     @jax.jit
     def slow(x):
@@ -136,7 +134,6 @@ def test_work_still_running_at_the_end_is_in_the_trace(tmp_path):
     assert track[0]["dur"] > 0
 
 
-@pytest.mark.embedded("a trace shows what runs on this process's devices")
 def test_the_timeline_of_a_trace_is_data_and_a_picture(tmp_path, devices):
     @jax.jit
     def everywhere(x):

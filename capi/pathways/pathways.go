@@ -21,6 +21,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/capi/pjrt"
+	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
@@ -142,11 +143,11 @@ func pwGoTraceStart(path *C.char) *C.char {
 	if path == nil {
 		return refusal(status.New(status.InvalidArgument, "a trace needs the path of a file to be written to"))
 	}
-	return refusal(pjrt.StartTrace(C.GoString(path)))
+	return refusal(profile.StartTrace(C.GoString(path)))
 }
 
 //export pwGoTraceStop
-func pwGoTraceStop() *C.char { return refusal(pjrt.StopTrace()) }
+func pwGoTraceStop() *C.char { return refusal(profile.StopTrace()) }
 
 // refusal writes an error as the C API returns it: NULL for none.
 func refusal(err error) *C.char {

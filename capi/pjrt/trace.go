@@ -9,15 +9,12 @@ static inline void pw_set_tracing(bool on) { atomic_store(&pw_tracing, on); }
 import "C"
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/core/observe"
-	"github.com/openpathways/pathways/core/status"
 )
 
 // What this process's devices work on is recorded for pathways.trace and for
@@ -33,9 +30,7 @@ var tracing struct {
 	sync.Mutex // guards the rest, and pw_tracing
 	recordings int
 	launches   map[uint64]*launched
-	last       uint64   // number of a launch
-	file       *os.File // of the trace under way
-	trace      *observe.Recording
+	last       uint64 // number of a launch
 }
 
 // launched is a run that devices have yet to get through with.
@@ -93,53 +88,6 @@ func pwGoTraceEnd(launch C.uint64_t, device C.size_t, at C.int64_t) {
 	l.devices[device].End(int64(at))
 }
 
-// StartTrace begins to record into a file, for Perfetto.
-//
-// Errors: FAILED_PRECONDITION where a trace is being recorded, NOT_FOUND and others
-// where the file cannot be written.
-func StartTrace(path string) error {
-	tracing.Lock()
-	busy := tracing.file != nil
-	var err error
-	if !busy {
-		tracing.file, err = os.Create(path)
-	}
-	tracing.Unlock()
-	switch {
-	case busy:
-		return status.New(status.FailedPrecondition, "a trace is being recorded already; end it before another begins")
-	case err != nil:
-		return status.New(status.NotFound, "cannot write the trace: %w", err)
-	}
-	tracing.trace = record()
-	return nil
-}
-
-// StopTrace ends the trace and writes its file.
-//
-// Errors: FAILED_PRECONDITION where no trace is being recorded, DATA_LOSS where the
-// file cannot be written.
-func StopTrace() error {
-	tracing.Lock()
-	file, trace := tracing.file, tracing.trace
-	tracing.trace = nil
-	tracing.Unlock()
-	if trace == nil {
-		return status.New(status.FailedPrecondition, "no trace is being recorded")
-	}
-	err := observe.WritePerfetto(file, os.Getpid(), recorded(trace))
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	tracing.Lock()
-	tracing.file = nil
-	tracing.Unlock()
-	if err != nil {
-		return status.New(status.DataLoss, "the trace was not written completely: %w", err)
-	}
-	return nil
-}
-
 func init() {
 	profile.Register(func() []profile.Source {
 		if count() == 0 {
@@ -152,14 +100,9 @@ func init() {
 // startProfile is the source of this process's devices.
 func startProfile() (func() profile.Profile, error) {
 	r := record()
-	return func() (p profile.Profile) {
+	return func() profile.Profile {
 		got := recorded(r)
-		p.Planes = observe.Planes(shown(), got.Spans)
-		if got.Dropped > 0 {
-			p.Warnings = []string{fmt.Sprintf("%d computations are not in this profile: it keeps %d, and waits %v for those that still run",
-				got.Dropped, observe.MaxSpans, profile.Patience)}
-		}
-		return p
+		return profile.Profile{Devices: shown(), Spans: got.Spans, Dropped: got.Dropped}
 	}, nil
 }
 

@@ -1,7 +1,7 @@
-// Package profile is the profiler that PJRT clients find in the tables of this
-// library, see profile.h. It asks those who know what devices do, the embedded
-// devices and the sessions on clusters, for their planes and makes one profile of
-// them.
+// Package profile tells what devices do: as the profiler that PJRT clients find in
+// the tables of this library, see profile.h, and as pathways.trace. It asks those who
+// know, the embedded devices and the sessions on clusters, and writes what they have
+// recorded in the form that is asked for.
 //
 // Sources may be called from any thread, with or without Python's GIL, and wait no
 // longer than Patience for what still runs. Only packages of capi import it.
@@ -19,34 +19,31 @@ import (
 
 	_ "github.com/openpathways/pathways/capi/edge" // forks
 	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xplane"
 )
 
 // Patience is how long the end of a profile waits for computations that were
-// submitted before it.
+// submitted before it, and for workers.
 const Patience = 5 * time.Second
 
-// Source begins to record some devices and returns the function that ends it.
+// Source begins to record some devices, and returns the function that ends it.
 type Source func() (stop func() Profile, err error)
 
 // Profile is what a source has recorded.
 type Profile struct {
-	Planes   []xplane.Plane
-	Warnings []string // what is not in it, for people
-}
-
-// recording is a profile under way.
-type recording struct {
-	stops  []func() Profile
-	errors []string
+	Devices  []observe.Device
+	Spans    []observe.Span
+	Dropped  uint64   // computations that are not in it
+	Warnings []string // what else is not, for people
 }
 
 var (
-	mu         sync.Mutex // guards the rest
-	sources    []func() []Source
-	recordings = map[uint64]*recording{}
-	last       uint64
+	mu      sync.Mutex // guards the rest
+	sources []func() []Source
+	clients = map[uint64]*recording{} // profiles of PJRT clients
+	last    uint64
 )
 
 // Register adds devices to every profile: list returns the sources at its begin.
@@ -56,31 +53,76 @@ func Register(list func() []Source) {
 	sources = append(sources, list)
 }
 
+// recording is all sources, under way.
+type recording struct {
+	began    int64 // ns since the Unix epoch
+	stops    []func() Profile
+	warnings []string // why sources are not there
+}
+
+// start starts all sources.
+func start() *recording {
+	mu.Lock()
+	lists := sources
+	mu.Unlock()
+	r := &recording{began: time.Now().UnixNano()}
+	for _, list := range lists {
+		for _, source := range list() {
+			if stop, err := source(); err != nil {
+				r.warnings = append(r.warnings, err.Error())
+			} else {
+				r.stops = append(r.stops, stop)
+			}
+		}
+	}
+	return r
+}
+
+// stop stops them, all at once, and returns their profiles.
+func (r *recording) stop() []Profile {
+	profiles := make([]Profile, len(r.stops))
+	var stopping sync.WaitGroup
+	for i, stop := range r.stops {
+		stopping.Go(func() { profiles[i] = stop() })
+	}
+	stopping.Wait()
+	return append(profiles, Profile{Warnings: r.warnings})
+}
+
+// space writes profiles as a serialized XSpace.
+func space(profiles []Profile) []byte {
+	var planes []xplane.Plane
+	var warnings []string
+	for _, p := range profiles {
+		planes = append(planes, observe.Planes(p.Devices, p.Spans)...)
+		warnings = append(warnings, p.Warnings...)
+		if p.Dropped > 0 {
+			warnings = append(warnings, dropped(p.Dropped))
+		}
+	}
+	return xplane.Append(nil, planes, warnings)
+}
+
 //export pwGoProfileStart
 func pwGoProfileStart(number *C.uint64_t, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	mu.Lock()
 	// A client that has loaded the table twice makes two profilers for one profile;
 	// the first has it all.
-	if len(recordings) > 0 {
-		mu.Unlock()
-		return 0
-	}
+	taken := len(clients) > 0
 	last++
-	id, r := last, new(recording)
-	recordings[id] = r
-	var list []Source
-	for _, f := range sources {
-		list = append(list, f()...)
+	id := last
+	if !taken {
+		clients[id] = nil
 	}
 	mu.Unlock()
-	for _, start := range list {
-		if stop, err := start(); err != nil {
-			r.errors = append(r.errors, err.Error())
-		} else {
-			r.stops = append(r.stops, stop)
-		}
+	if taken {
+		return 0
 	}
+	r := start()
+	mu.Lock()
+	defer mu.Unlock()
+	clients[id] = r
 	*number = C.uint64_t(id)
 	return 0
 }
@@ -89,26 +131,14 @@ func pwGoProfileStart(number *C.uint64_t, message **C.char) (code C.int) {
 func pwGoProfileStop(number C.uint64_t, bytes **C.uint8_t, size *C.size_t, message **C.char) (code C.int) {
 	defer guard(&code, message)
 	mu.Lock()
-	r := recordings[uint64(number)]
-	delete(recordings, uint64(number))
+	r := clients[uint64(number)]
+	delete(clients, uint64(number))
 	mu.Unlock()
 	if r == nil {
 		return 0
 	}
-	profiles := make([]Profile, len(r.stops))
-	var stopping sync.WaitGroup
-	for i, stop := range r.stops {
-		stopping.Go(func() { profiles[i] = stop() })
-	}
-	stopping.Wait()
-	warnings := r.errors
-	var planes []xplane.Plane
-	for _, p := range profiles {
-		planes, warnings = append(planes, p.Planes...), append(warnings, p.Warnings...)
-	}
-	space := xplane.Append(nil, planes, warnings)
-	if len(space) > 0 {
-		*bytes, *size = (*C.uint8_t)(C.CBytes(space)), C.size_t(len(space))
+	if b := space(r.stop()); len(b) > 0 {
+		*bytes, *size = (*C.uint8_t)(C.CBytes(b)), C.size_t(len(b))
 	}
 	return 0
 }

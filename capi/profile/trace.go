@@ -1,0 +1,69 @@
+package profile
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// tracing is the trace of pathways.trace that is under way, if there is one.
+var tracing struct {
+	mu   sync.Mutex // guards the rest
+	file *os.File   // not nil from before it begins until it is written
+	r    *recording // not nil while it records
+}
+
+// StartTrace begins to record into a file, for Perfetto.
+//
+// Errors: FAILED_PRECONDITION where a trace is being recorded, NOT_FOUND where the file
+// cannot be created.
+func StartTrace(path string) error {
+	tracing.mu.Lock()
+	defer tracing.mu.Unlock()
+	if tracing.file != nil {
+		return status.New(status.FailedPrecondition, "a trace is being recorded already; end it before another begins")
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return status.New(status.NotFound, "cannot write the trace: %w", err)
+	}
+	tracing.file, tracing.r = file, start()
+	return nil
+}
+
+// StopTrace ends the trace and writes its file.
+//
+// Errors: FAILED_PRECONDITION where no trace is being recorded, DATA_LOSS where the
+// file cannot be written.
+func StopTrace() error {
+	tracing.mu.Lock()
+	file, r := tracing.file, tracing.r
+	tracing.r = nil
+	tracing.mu.Unlock()
+	if r == nil {
+		return status.New(status.FailedPrecondition, "no trace is being recorded")
+	}
+	all := observe.Recorded{Began: r.began}
+	for _, p := range r.stop() {
+		all.Spans, all.Dropped = append(all.Spans, p.Spans...), all.Dropped+p.Dropped
+	}
+	err := observe.WritePerfetto(file, os.Getpid(), all)
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	tracing.mu.Lock()
+	tracing.file = nil
+	tracing.mu.Unlock()
+	if err != nil {
+		return status.New(status.DataLoss, "the trace was not written completely: %w", err)
+	}
+	return nil
+}
+
+// dropped says that computations are not in a profile.
+func dropped(n uint64) string {
+	return fmt.Sprintf("%d computations are not in this profile: a recording keeps as many as fit, and waits %v for those that still run", n, Patience)
+}
