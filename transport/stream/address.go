@@ -93,7 +93,7 @@ func connect(ctx context.Context, address string, with *tls.Config) (net.Conn, e
 		if ctx.Err() != nil {
 			return nil, unreached(ctx, address, err)
 		}
-		return nil, status.New(status.Unauthenticated, "%s and this side do not trust each other: %w", address, err)
+		return nil, distrust(address, err, with)
 	}
 	return secured, nil
 }

@@ -46,6 +46,9 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 	// A Welcome grows with the cluster, and whoever dials knows whom.
 	c := New(socket, address, o.Config, true)
 	w, err := transport.Greet(ctx, c, hello, o.Credentials)
+	if refusedByPeer(err) { // which it does once this side's handshake has ended
+		err = distrust(address, err, o.TLS)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -212,7 +215,7 @@ func (s *Listener) listen(n *newcomer, cred transport.Credentials) (socket net.C
 	case s.tls != nil:
 		secured := tls.Server(&resumed{n.socket, head}, s.tls)
 		if err := secured.Handshake(); err != nil {
-			return nil, nil, status.New(status.Unauthenticated, "%s and this side do not trust each other: %w", n.peer, err)
+			return nil, nil, distrust(n.peer, err, s.tls)
 		}
 		socket, head = secured, make([]byte, header)
 		if _, err := io.ReadFull(socket, head); err != nil {

@@ -36,8 +36,8 @@ type arrival struct {
 
 // unfinished are the long frames on their way over the connections of a listener. Where they hold too much together,
 // the one that began first goes on and the others are not read, so that all end one after the other and the sum stays
-// below maxUnfinished, a frame, and a read of each. Meanwhile a connection whose peer is slow ends: others wait for it. A nil one does
-// not count.
+// below maxUnfinished, a frame, and a read of each. Meanwhile a connection whose peer is slow ends: others wait for it.
+// A nil one does not count.
 type unfinished struct {
 	mu   sync.Mutex
 	room sync.Cond
