@@ -162,6 +162,13 @@ type Viewer interface {
 	View() []byte
 }
 
+// Ordered is a Buffer that knows how its elements lie.
+type Ordered interface {
+	// Order returns the dimensions as they lie in the device's memory, the minor one
+	// first: 2, 1, 0 for a row-major array of rank 3.
+	Order() ([]int64, error)
+}
+
 // Executable is a compiled, loaded computation.
 type Executable interface {
 	Name() string

@@ -184,6 +184,11 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
   if (none) return none;
   if (d->client != b->device->client)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the array belongs to another client than the device it is to go to; copy it through the host");
+  if (b->minor_to_major)  // JAX takes the copy to lie as the array does
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                    "an array that does not lie row by row in memory moves to no other device of a cluster as it is; bring it "
+                    "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
+                    "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
   pr_future* made = pr_future_new(2);
   pw_shape* shape = b->shape;
   atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);

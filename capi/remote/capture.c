@@ -20,10 +20,7 @@ static pr_buffer* handle(pr_object* object, PJRT_Device* device, pr_memory* memo
   b->object = object;
   atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&device->bytes, pw_shape_bytes(shape), memory_order_relaxed);
-  if (minor_to_major) {
-    b->minor_to_major = malloc((shape->num_dims + 1) * sizeof(int64_t));
-    memcpy(b->minor_to_major, minor_to_major, shape->num_dims * sizeof(int64_t));
-  }
+  b->minor_to_major = pr_order_copy(minor_to_major, shape->num_dims);
   return b;
 }
 
@@ -65,7 +62,7 @@ static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pr_held* h = (pr_held*)held;
   for (size_t i = 0; i < h->n; i++) {
     if (!pr_object_hold(h->shards[i].object)) return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
-    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, NULL);
+    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, h->minor_to_major);
     b->kept = !donate;
     out[i] = pr_buffer_handle(b);
   }
@@ -74,7 +71,7 @@ static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
 
 static pw_held* close(PJRT_Buffer* const* buffers, size_t n) {
   pr_buffer* first = pr_buffer_of(buffers[0]);
-  pr_held* h = pr_held_new(first->device->client, n, true, first->shape);
+  pr_held* h = pr_held_new(first->device->client, n, true, first->shape, first->minor_to_major);
   for (size_t i = 0; i < n; i++) {
     pr_buffer* b = pr_buffer_of(buffers[i]);
     h->shards[i].device = b->device;
@@ -110,7 +107,7 @@ static void output(PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row, size
   out->device = only ? only : x->devices[row];
   out->memory = only ? &pr_memory_kind(only, a->memory, a->memory_size)->base.base : &x->memories[row * x->num_outputs + o]->base.base;
   out->shape = a->shape;
-  out->minor_to_major = a->descending ? NULL : a->minor_to_major;
+  out->minor_to_major = pr_array_order(a);
 }
 
 static void hold(PJRT_LoadedExecutable* e) { atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed); }

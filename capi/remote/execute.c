@@ -55,15 +55,19 @@ static void results(PJRT_Executable* x, PJRT_Device* only, PJRT_Buffer** const* 
       b->memory = only ? pr_memory_kind(only, a->memory, a->memory_size) : x->memories[d * m + o];
       b->shape = a->shape;
       b->object = object;
-      if (!a->descending) {
-        b->minor_to_major = malloc(a->shape->num_dims * sizeof(int64_t));
-        memcpy(b->minor_to_major, a->minor_to_major, a->shape->num_dims * sizeof(int64_t));
-      }
+      b->minor_to_major = pr_order_copy(pr_array_order(a), a->shape->num_dims);
       atomic_fetch_add_explicit(&b->device->bytes, a->bytes, memory_order_relaxed);
       lists[d][o] = pr_buffer_handle(b);
     }
   }
   if (slots != some) free(slots);
+}
+
+// lies reports whether a shard's elements lie as a program takes them.
+static bool lies(const pr_buffer* b, const pr_array* param) {
+  const int64_t* want = pr_array_order(param);
+  if (want == NULL || b->minor_to_major == NULL) return want == b->minor_to_major;
+  return memcmp(want, b->minor_to_major, b->shape->num_dims * sizeof *want) == 0;
 }
 
 // forget takes back what a call has given that gives an error instead.
@@ -125,6 +129,13 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       }
       if (!x->any_params && !pw_fits(b->shape, x->params[i].shape)) {
         err = pw_misfit(d, i, x->name, b->shape, x->params[i].shape);
+        goto out;
+      }
+      if (!x->any_params && !(lies(b, &x->params[i]) && (b->minor_to_major == NULL || here(x, only, d, b)))) {
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                       "argument %zu of %s on device row %zu lies otherwise in memory than the program was compiled for; "
+                       "bring it to the program's layout with jax.device_put(x, format)",
+                       i, x->name, d);
         goto out;
       }
       if (b->device->client != x->client) {

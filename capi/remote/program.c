@@ -260,6 +260,12 @@ PJRT_Error* pr_PJRT_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompile
   args->alias_size_in_bytes = cost[2];
   args->temp_size_in_bytes = cost[3];
   args->generated_code_size_in_bytes = cost[4];
+  // Workers do not tell of programs that have arrays in the host's memory.
+  if (PW_COVERS(args, host_generated_code_size_in_bytes)) args->host_generated_code_size_in_bytes = 0;
+  if (PW_COVERS(args, host_argument_size_in_bytes)) args->host_argument_size_in_bytes = 0;
+  if (PW_COVERS(args, host_output_size_in_bytes)) args->host_output_size_in_bytes = 0;
+  if (PW_COVERS(args, host_alias_size_in_bytes)) args->host_alias_size_in_bytes = 0;
+  if (PW_COVERS(args, host_temp_size_in_bytes)) args->host_temp_size_in_bytes = 0;
   if (PW_COVERS(args, peak_memory_in_bytes)) args->peak_memory_in_bytes = cost[0] + cost[1] - cost[2] + cost[3];
   return NULL;
 }

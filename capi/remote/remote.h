@@ -189,6 +189,16 @@ typedef struct {
   bool descending;  // minor_to_major is that of dense row-major bytes
 } pr_array;
 
+// pr_order_copy returns a malloc'd copy of the order of n dimensions; NULL of NULL, which
+// is the descending order.
+static inline int64_t* pr_order_copy(const int64_t* minor_to_major, size_t n) {
+  if (minor_to_major == NULL) return NULL;
+  int64_t* copy = malloc((n + 1) * sizeof *copy);
+  memcpy(copy, minor_to_major, n * sizeof *copy);
+  return copy;
+}
+static inline const int64_t* pr_array_order(const pr_array* a) { return a->descending ? NULL : a->minor_to_major; }
+
 typedef struct {
   char* data;
   size_t size;

@@ -20,6 +20,7 @@ static void held_free(pw_held* base) {
     }
   }
   pw_shape_drop(h->shape);
+  free(h->minor_to_major);
   free(h);
 }
 
@@ -36,12 +37,14 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
 
 static const pw_held_door door = {held_free, held_reshard};
 
-pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape) {
+pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
+                     const int64_t* minor_to_major) {
   pr_held* h = calloc(1, sizeof *h + n * sizeof *h->shards);
   h->base = (pw_held){.base = {client, 1}, .door = &door};
   h->client = client;
   h->fresh = fresh;
   h->shape = shape;
+  h->minor_to_major = pr_order_copy(minor_to_major, shape->num_dims);
   atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
   return h;
 }
@@ -68,7 +71,7 @@ static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
         pr_object_release(b->object);
         break;
       }
-      if (h == NULL) all[i] = &(h = pr_held_new(b->device->client, n, false, b->shape))->base;
+      if (h == NULL) all[i] = &(h = pr_held_new(b->device->client, n, false, b->shape, b->minor_to_major))->base;
       h->shards[d].device = b->device;
       h->shards[d].memory = b->memory;
       h->shards[d].object = b->object;
@@ -145,7 +148,7 @@ PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args) {
 
 pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const uint32_t* devices, size_t n, pw_shape* shape,
                       const char* kind) {
-  pr_held* h = pr_held_new(c, n, true, shape);
+  pr_held* h = pr_held_new(c, n, true, shape, NULL);
   int64_t bytes = pw_shape_bytes(shape);
   pr_object* object = pr_object_new(c->session, number, made, (int32_t)n, (int64_t)n * bytes);
   pr_buffer** slots = malloc(n * sizeof *slots);

@@ -11,6 +11,7 @@ typedef struct pr_held {
   PJRT_Client* client;
   bool fresh;
   pw_shape* shape;  // of a shard; a reference
+  int64_t* minor_to_major;  // of a shard, its own copy; NULL: descending
   size_t n;
   struct {
     PJRT_Device* device;
@@ -20,7 +21,8 @@ typedef struct pr_held {
   } shards[];
 } pr_held;
 
-pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape);
+pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
+                     const int64_t* minor_to_major);
 static inline pr_object* pr_held_object(pr_held* h, size_t i) { return h->shards[i].object; }
 static inline uint32_t pr_held_device(pr_held* h, size_t i) { return (uint32_t)h->shards[i].device->description.id; }
 // pr_moved_new makes handles of an object's shards, on devices of the client. The

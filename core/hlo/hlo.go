@@ -2,7 +2,7 @@
 // plugin gives them of an executable.
 //
 // It says what plugins of the C API do not say themselves: the shapes of a
-// program's arguments (ReadSignature), and what a run of it costs (ReadCost). A
+// program's arguments and how arrays lie (ReadSignature), and what a run of it costs (ReadCost). A
 // module is read by hand, field by field; fields that are of no interest here are
 // passed over.
 //
@@ -60,6 +60,9 @@ func module(format string, code []byte) (m []byte, err error) {
 type Signature struct {
 	Params  []shape.Shape // of one shard
 	Donated []int         // parameters whose memory a result takes, in order
+	// Orders of the dimensions of parameters and results as they lie in memory, the
+	// minor one first; nil for row-major arrays and for what is no array.
+	ParamOrders, ResultOrders [][]int64
 }
 
 // ReadSignature reads the parameters of a program of format "hlo" or
@@ -75,7 +78,7 @@ func ReadSignature(format string, code []byte) (Signature, error) {
 		switch f.Number {
 		case moduleProgramShape:
 			known = true
-			err = s.readParameters(f.Bytes)
+			err = s.readProgram(f.Bytes)
 		case moduleAlias:
 			err = s.readAliases(f.Bytes)
 		}
@@ -91,10 +94,13 @@ func ReadSignature(format string, code []byte) (Signature, error) {
 	return s, nil
 }
 
-func (s *Signature) readParameters(b []byte) error {
+func (s *Signature) readProgram(b []byte) error {
 	for f, err := range protowalk.Fields(b) {
 		if err != nil {
 			return err
+		}
+		if f.Number == programResult {
+			s.readResults(f.Bytes)
 		}
 		if f.Number != programParameters {
 			continue
@@ -108,8 +114,24 @@ func (s *Signature) readParameters(b []byte) error {
 			return status.New(status.InvalidArgument, "parameter %d is not an array of a fixed shape", len(s.Params))
 		}
 		s.Params = append(s.Params, p.Shape)
+		s.ParamOrders = append(s.ParamOrders, p.order())
 	}
 	return nil
+}
+
+// readResults reads how results lie; nothing of results that cannot be read.
+func (s *Signature) readResults(b []byte) {
+	result, err := readShape(b)
+	if err != nil {
+		return
+	}
+	results := []Shape{result}
+	if result.Tuple != nil {
+		results = result.Tuple
+	}
+	for _, r := range results {
+		s.ResultOrders = append(s.ResultOrders, r.order())
+	}
 }
 
 func (s *Signature) readAliases(b []byte) error {

@@ -1,12 +1,42 @@
 package hlo
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
 )
+
+func TestReadSignatureTellsHowArraysLie(t *testing.T) {
+	array := func(order ...int64) []byte {
+		s := protowalk.AppendInts(protowalk.AppendInt(nil, shapeElementType, 4), shapeDimensions, 2, 3, 4)
+		return protowalk.AppendBytes(s, shapeLayout, protowalk.AppendInts(nil, layoutMinorToMajor, order...))
+	}
+	tuple := protowalk.AppendInt(nil, shapeElementType, typeTuple)
+	for _, part := range [][]byte{array(0, 1, 2), array(2, 1, 0), protowalk.AppendInt(nil, shapeElementType, typeToken)} {
+		tuple = protowalk.AppendBytes(tuple, shapeTuple, part)
+	}
+	unknown := protowalk.AppendInt(nil, shapeElementType, 99)
+	for name, c := range map[string]struct {
+		result []byte
+		want   [][]int64
+	}{
+		"a tuple":       {tuple, [][]int64{{0, 1, 2}, nil, nil}},
+		"an array":      {array(1, 0, 2), [][]int64{{1, 0, 2}}},
+		"not readable":  {unknown, nil},
+		"of other rank": {array(1, 0), [][]int64{nil}},
+	} {
+		program := protowalk.AppendBytes(nil, programParameters, array(0, 2, 1))
+		program = protowalk.AppendBytes(program, programParameters, array(2, 1, 0))
+		program = protowalk.AppendBytes(program, programResult, c.result)
+		s, err := ReadSignature("hlo", protowalk.AppendBytes(nil, moduleProgramShape, program))
+		if err != nil || !reflect.DeepEqual(s.ParamOrders, [][]int64{{0, 2, 1}, nil}) || !reflect.DeepEqual(s.ResultOrders, c.want) {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+}
 
 func TestReadSignature(t *testing.T) {
 	// A module of one parameter s32[3], and an alias.

@@ -18,6 +18,7 @@ const (
 	layoutElementBits  = 7
 
 	programParameters = 1
+	programResult     = 2
 )
 
 // Numbers of xla.PrimitiveType for what is no array.
@@ -100,6 +101,20 @@ func (s *Shape) readLayout(b []byte) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// order returns the dimensions as they lie in memory, the minor one first; nil where
+// they lie row by row.
+func (s Shape) order() []int64 {
+	if len(s.minorToMajor) != len(s.Dims) {
+		return nil
+	}
+	for i, d := range s.minorToMajor {
+		if d != int64(len(s.Dims)-1-i) {
+			return s.minorToMajor
 		}
 	}
 	return nil

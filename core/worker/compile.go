@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
@@ -154,10 +155,27 @@ func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 	}
 	if code, err := x.Optimized(); err == nil {
 		info.Optimized = code
+		orders(info)
 	}
 	c := x.Cost()
 	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes, TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
 	return info
+}
+
+// orders says how the arrays of an optimised program lie. One that cannot be read has
+// them row-major.
+func orders(info *wire.ProgramInfo) {
+	s, err := hlo.ReadSignature("hlo_with_config", info.Optimized)
+	if err != nil {
+		return
+	}
+	set := func(arrays []*wire.Array, orders [][]int64) {
+		for i := 0; i < len(arrays) && len(arrays) == len(orders); i++ {
+			arrays[i].MinorToMajor = orders[i]
+		}
+	}
+	set(info.Parameters, s.ParamOrders)
+	set(info.Outputs, s.ResultOrders)
 }
 
 func array(s shape.Shape, memory string) *wire.Array {

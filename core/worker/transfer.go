@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -235,9 +236,13 @@ func (q *queue) transfer(p part) bool {
 			boxes[s] = append(boxes[s], v)
 			continue // it stays read until the boxes are out of it
 		case v.local != nil:
-			q.copyTo(g, t, s, v)
-			q.sent(g, l, nil)
-			q.read(s)
+			if rowMajor(s.buf) {
+				q.copyTo(g, t, s, v)
+				q.sent(g, l, nil)
+				q.read(s)
+			} else {
+				q.copyRows(g, t, l, s, v)
+			}
 		default:
 			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
 			q.push(g, v.source, s, v.to.worker, key, q.begins, func(err error) { q.sent(g, l, err) })
@@ -298,6 +303,45 @@ func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
 		a.mu.Unlock()
 		v.queue.got(g, t, v.local)
 	})
+}
+
+// rowMajor reports whether a buffer's elements lie row by row, as far as its driver
+// knows.
+func rowMajor(b device.Buffer) bool {
+	ordered, ok := b.(device.Ordered)
+	if !ok {
+		return true
+	}
+	order, err := ordered.Order()
+	return err != nil || slices.IsSortedFunc(order, func(a, b int64) int { return cmp.Compare(b, a) })
+}
+
+// copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
+// has moved always does, whichever way it went, so that its client knows how it lies.
+func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *shard, v *move) {
+	block := pinned(t.shape.HostBytes())
+	end := func(err error) {
+		v.queue.soon(func() {
+			a := v.local.makes
+			if err == nil {
+				a.mu.Lock()
+				a.block = block
+				a.mu.Unlock()
+			} else {
+				block.Release()
+				a.fail(err)
+			}
+			v.queue.got(g, t, v.local)
+		})
+		q.sent(g, l, err)
+		q.read(s)
+	}
+	copied, err := s.buf.ToHost(block.Data)
+	if err != nil {
+		end(err)
+		return
+	}
+	copied.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
 // expect makes the shard that boxes will fill.

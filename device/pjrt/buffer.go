@@ -193,8 +193,7 @@ func (b *Buffer) Memory() string { return b.client.devices[b.local].Memories[b.m
 // Bytes is the buffer's size on the device.
 func (b *Buffer) Bytes() int64 { return b.bytes }
 
-// Order gives the dimensions as they lie on the device, the minor one first. For
-// a dense row-major array of rank 3 it is 2, 1, 0.
+// Order implements device.Ordered.
 func (b *Buffer) Order() ([]int64, error) {
 	if err := b.useContents(); err != nil {
 		return nil, err

@@ -118,7 +118,7 @@ def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
         try:
             compiled(*xs)
         except ValueError:  # one has a layout of its own
-            compiled(*(_default_layout(x) for x in xs))
+            compiled(*map(_reshard.in_rows, xs))
 
     return take
 
@@ -139,13 +139,6 @@ def _leave(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> 
 def _room(numbers: Any, at: int, n: int) -> Any:
     """The n numbers from one on."""
     return numbers if n == len(numbers) else (ctypes.c_uint64 * n).from_buffer(numbers, 8 * at)
-
-
-def _default_layout(x: jax.Array) -> jax.Array:
-    from jax.experimental.layout import Format, Layout
-
-    order = tuple(range(x.ndim))
-    return jax.device_put(x, Format(Layout(order), x.sharding))
 
 
 def is_inside(x: Any) -> bool:

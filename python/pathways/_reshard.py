@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from pathways import _native
@@ -130,6 +131,15 @@ def _connected(sharding: Sharding) -> bool:
     return next(iter(sharding.device_set)).platform != "cpu"
 
 
+def in_rows(x: jax.Array) -> jax.Array:
+    """The array with its elements row by row: copies from device to device are made of such alone on a cluster."""
+    rows = Layout(tuple(range(x.ndim)))
+    layout = x.format.layout
+    if layout is None or layout.major_to_minor == rows.major_to_minor:
+        return x
+    return jax.device_put(x, Format(rows, x.sharding))
+
+
 @functools.lru_cache(CACHED)
 def _route(
     shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
@@ -142,7 +152,7 @@ def _route(
     if list(before) == list(after) and _connected(target):
         return _at_once(jax.jit(lambda x: x, out_shardings=target))
     if len(before) == len(after) == 1:
-        return lambda x: jax.device_put(x, target)  # JAX copies it from device to device
+        return lambda x: jax.device_put(in_rows(x), target)  # JAX copies it from device to device
     if wide := _wide(dtype):
         widen = _at_once(jax.jit(lambda x: _cast(x, wide), out_shardings=source))
         narrow = _at_once(jax.jit(lambda x: _cast(x, dtype), out_shardings=target))
