@@ -101,8 +101,8 @@ func held(ctx context.Context, fd int) (context.Context, context.CancelFunc) {
 func (p *program) epochOver(next bool, why error) {
 	if !next {
 		time.AfterFunc(childGrace, func() {
-			fmt.Fprintf(p.err, "pathways: %s: %v\n", status.CodeOf(why), why)
-			os.Exit(ExitFailed)
+			ctx := context.Background()
+			os.Exit(p.exit(ctx, stopped(ctx, why)))
 		})
 		return
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -177,9 +179,9 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 }
 
 // stopped takes the end of what serves for a good one where it was told to stop,
-// also before it had begun.
+// also before it had begun, or its controller was.
 func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil && status.CodeOf(err) == status.Cancelled {
+	if ctx.Err() != nil && status.CodeOf(err) == status.Cancelled || errors.Is(err, wire.ErrStopped) {
 		return nil
 	}
 	return err

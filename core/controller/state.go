@@ -370,7 +370,7 @@ func (st *State) listen() {
 func (st *State) stop(why error) {
 	st.stopping = true
 	for _, number := range slices.Sorted(maps.Keys(st.conns)) {
-		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why)})
+		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why), Stops: true})
 		st.hangUp(number)
 	}
 }

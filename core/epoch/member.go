@@ -111,7 +111,7 @@ func goodbye(payload []byte) error {
 	if err := wire.Decode(wire.KindGoodbye, payload, m); err != nil {
 		return err
 	}
-	if err := m.Status.Err(); err != nil {
+	if err := wire.Leave(m); err != nil {
 		return err
 	}
 	return status.New(status.Unavailable, "the controller said goodbye")

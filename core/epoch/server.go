@@ -235,7 +235,7 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	for _, c := range s.links {
-		s.send(c, message{wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(status.New(status.Unavailable, "the controller stops"))}})
+		s.send(c, message{wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(status.New(status.Unavailable, "the controller stops")), Stops: true}})
 		s.end(c)
 	}
 	s.mu.Unlock()

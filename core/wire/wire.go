@@ -11,6 +11,7 @@ package wire
 //go:generate go run ./gen
 
 import (
+	"errors"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -119,6 +120,17 @@ func (s *Status) Err() error {
 		return nil
 	}
 	return status.New(status.Code(s.Code), "%s", s.Message)
+}
+
+// ErrStopped is the cause of a worker's end where its controller ends because it was told to.
+var ErrStopped = errors.New("the controller stops")
+
+// Leave is the error that a controller's Goodbye stands for, nil for none.
+func Leave(m *Goodbye) error {
+	if m.Stops {
+		return status.New(status.Unavailable, "%w", ErrStopped)
+	}
+	return m.Status.Err()
 }
 
 // ProfileKey is the ID under which workers push what they recorded for a profile: none

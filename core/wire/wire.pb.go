@@ -4379,6 +4379,7 @@ func (x *Drop) GetStatus() *Status {
 type Goodbye struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Status        *Status                `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Stops         bool                   `protobuf:"varint,2,opt,name=stops,proto3" json:"stops,omitempty"` // of a controller: it ends because it was told to
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4418,6 +4419,13 @@ func (x *Goodbye) GetStatus() *Status {
 		return x.Status
 	}
 	return nil
+}
+
+func (x *Goodbye) GetStops() bool {
+	if x != nil {
+		return x.Stops
+	}
+	return false
 }
 
 // Client to controller, and on to the workers of its devices: begin to record, or
@@ -5678,9 +5686,10 @@ const file_wire_proto_rawDesc = "" +
 	"\x05count\x18\x03 \x01(\rR\x05count\"O\n" +
 	"\x04Drop\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"8\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"N\n" +
 	"\aGoodbye\x12-\n" +
-	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\"_\n" +
+	"\x06status\x18\x01 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x14\n" +
+	"\x05stops\x18\x02 \x01(\bR\x05stops\"_\n" +
 	"\aProfile\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\x18\n" +

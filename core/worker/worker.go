@@ -317,7 +317,7 @@ func (w *Worker) read() error {
 			if err := wire.Decode(kind, payload, &m); err != nil {
 				return err
 			}
-			return m.Status.Err()
+			return wire.Leave(&m)
 		}
 		if err := w.take(kind, payload); err != nil {
 			return err

@@ -1,0 +1,41 @@
+package command
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/openpathways/pathways/core/cluster"
+)
+
+// A worker whose controller is told to stop ends well; one whose controller dies does not, and says so.
+func TestWorkerEndsAsItsController(t *testing.T) {
+	for _, c := range []struct {
+		signal syscall.Signal
+		code   int
+		says   string
+	}{
+		{syscall.SIGTERM, ExitWell, ""},
+		{syscall.SIGKILL, ExitFailed, "UNAVAILABLE"},
+	} {
+		t.Run(c.signal.String(), func(t *testing.T) {
+			dir, err := os.MkdirTemp("/tmp", "pw")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			controller := command(t, dir, "controller")
+			worker := command(t, dir, "worker", "--name", "w")
+			waitFor(t, "the worker", func() bool {
+				r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, false)
+				return err == nil && len(r.Islands) == 1
+			})
+			_ = controller.Process.Signal(c.signal)
+			controller.wait(t)
+			if code, said := worker.wait(t); code != c.code || !strings.Contains(said, c.says) {
+				t.Errorf("exit code %d, want %d, and %q in:\n%s", code, c.code, c.says, said)
+			}
+		})
+	}
+}
