@@ -209,6 +209,9 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 			continue
 		}
 		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%d times, the last time %v ago", q.Restarts, age(q.RestartedMs))
+		if q.Restarts == 1 {
+			times = fmt.Sprintf("once, %v ago", age(q.RestartedMs))
+		}
 		if q.Pid == 0 {
 			pid = "-"
 		}

@@ -89,7 +89,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 		q := s.list()["worker-1"]
 		return q.alive() && !q.same(before["worker-1"])
 	})
-	s.says("(sim)  worker-1", "1 times, the last time")
+	s.says("(sim)  worker-1", "once, ")
 	now := s.list()
 	for _, name := range []string{controllerName, "worker-0", supervisorName} {
 		if !now[name].same(before[name]) {
