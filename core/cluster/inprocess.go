@@ -35,6 +35,11 @@ type InProcess struct {
 	Lease      time.Duration
 	Sequential bool
 	Limits     controller.Limits
+	// Evict stands for a worker's process, by its index, that starts anew: its devices
+	// are to be lost. Ending is told when one begins to end, which its devices may keep
+	// from its end. See worker.Config, as of EvictAfter.
+	Evict, Ending func(index int, why error)
+	EvictAfter    time.Duration
 	// Network makes it one like that between machines, for simulation. Its parts
 	// are "controller", workers "w0", "w1" …, and clients by their names.
 	Network *inproc.Conditions
@@ -127,7 +132,13 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	config := worker.Config{
 		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
-		Threads:   Threads(d),
+		Threads:   Threads(d), EvictAfter: c.EvictAfter,
+	}
+	if c.Evict != nil {
+		config.Evict = func(why error) { c.Evict(index, why) }
+	}
+	if c.Ending != nil {
+		config.Ending = func(why error) { c.Ending(index, why) }
 	}
 	if _, ok := d.(device.Partitioner); ok {
 		m.engine = collective.New(m.exchange, 0, nil)

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/sim"
@@ -104,6 +105,10 @@ const (
 	silence  = time.Second      // until a link that is cut counts as lost
 	workTime = 3 * time.Second  // faults happen until then
 	patience = 60 * time.Second // of whoever waits for what must happen
+	// Longer than a computation waits for others that are lost.
+	evictAfter = 4 * silence
+	// In which a process ends that was told to stop or has lost its controller.
+	endGrace = 3 * time.Second
 )
 
 // trial is one simulation.
@@ -119,6 +124,10 @@ type trial struct {
 	// doomed are the workers and clients that some fault may take away: what has
 	// to do with them may fail.
 	doomed map[string]bool
+	// endless are those of the workers that start anew if a client comes as far as to
+	// have them compute without end.
+	endless map[string]bool
+	clients sync.WaitGroup // that have them do so
 	// flaky devices fail a computation or an allocation, at some time.
 	flaky map[int]bool
 
@@ -134,7 +143,7 @@ type fault struct {
 }
 
 func newTrial(t *testing.T, seed uint64) *trial {
-	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, flaky: map[int]bool{},
+	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{}, flaky: map[int]bool{},
 		delays: rand.New(rand.NewPCG(seed, 1))}
 }
 
@@ -180,20 +189,18 @@ func (x *trial) run(many int) {
 	}
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs, Sequential: r.IntN(8) == 0,
+		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "starts anew") },
+		Ending:  func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	x.plan(r, workers, clients, many > 0)
 	var exits sync.WaitGroup
-	for i, d := range x.drivers {
+	for i := range x.drivers {
 		exits.Go(func() {
 			<-x.local.Served(i) // the process ends, and its devices are not reached any more
-			for k := range x.each {
-				if err := d.Lose(k, fmt.Sprintf("the process of w%d has ended", i)); err != nil {
-					t.Error(err)
-				}
-			}
+			x.lose(i, "has ended")
 		})
 	}
 
@@ -212,6 +219,7 @@ func (x *trial) run(many int) {
 		}
 	})
 	running.Wait()
+	x.clients.Wait()
 	x.check(workers, clients)
 	x.local.Close()
 	exits.Wait()
@@ -265,11 +273,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 			x.doomed[name] = true
 			f.what = name + " crashes"
 			f.do = func() {
-				for k := range x.each {
-					if err := x.drivers[n].Lose(k, "the process of "+name+" crashed"); err != nil {
-						x.t.Error(err)
-					}
-				}
+				x.lose(n, "crashed")
 				x.local.Break(name)
 			}
 		case n < workers:
@@ -299,7 +303,46 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 		}
 		x.faults = append(x.faults, f)
 	}
+	if r.IntN(4) == 0 {
+		n, k := r.IntN(workers), r.IntN(x.each)
+		name := fmt.Sprint("w", n)
+		x.doomed[name], x.endless[name] = true, true
+		x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime / 2))), what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
+			do: func() { x.clients.Go(func() { x.spin(n, k) }) }})
+	}
 	slices.SortFunc(x.faults, func(a, b fault) int { return int(a.at - b.at) })
+}
+
+// lose takes a worker's devices away with its process.
+func (x *trial) lose(worker int, how string) {
+	for k := range x.each {
+		if err := x.drivers[worker].Lose(k, fmt.Sprintf("the process of w%d %s", worker, how)); err != nil {
+			x.t.Error(err)
+		}
+	}
+}
+
+// spin is a client that has a device compute without end, and goes. It may meet other
+// faults before.
+func (x *trial) spin(worker, local int) {
+	s, err := x.local.Connect(x.t.Context(), "spinner", func([]client.Ended) {})
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	for i, d := range s.Devices() {
+		if d.Worker != uint64(worker+1) || int(d.Local) != local {
+			continue
+		}
+		century := 100 * 365 * 24 * time.Hour
+		endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
+		r, err := s.Compile(x.t.Context(), client.CompileSpec{Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{i})})
+		if err == nil && s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1}) == nil {
+			time.Sleep(silence) // until it has begun
+		}
+		x.local.Break("spinner")
+		return
+	}
 }
 
 // check is after all clients have gone.
@@ -317,14 +360,14 @@ func (x *trial) check(workers, clients int) {
 		for _, is := range report.Islands {
 			for _, w := range is.Workers {
 				there[w.Process.Name] = true
-				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetWaits()) > 0 {
-					return fmt.Errorf("%s has %d gangs, %d objects and waits %q", w.Process.Name, w.Gangs, w.Last.GetObjects(), w.Last.GetWaits())
+				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetWaits()) > 0 || len(w.Last.GetRunning()) > 0 {
+					return fmt.Errorf("%s has %d gangs, %d objects, waits %q and runs %v", w.Process.Name, w.Gangs, w.Last.GetObjects(), w.Last.GetWaits(), w.Last.GetRunning())
 				}
 			}
 		}
 		for i := range workers {
 			name := fmt.Sprint("w", i)
-			if there[name] == x.doomed[name] {
+			if there[name] == x.doomed[name] && !(there[name] && x.endless[name]) {
 				return fmt.Errorf("%s is there: %v, lost: %v", name, there[name], x.doomed[name])
 			}
 		}
