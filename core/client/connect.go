@@ -219,9 +219,12 @@ func (r *remote) unsent(err error) error {
 	return r.broken(err)
 }
 
+// afterLoss is what a user can do who meets a session's loss.
+const afterLoss = "the session's arrays are lost; call pathways.shutdown(), and pathways.init(wait=60) to wait for the cluster and begin a new one"
+
 // broken makes what a connection says of its end into what a session says.
 func (r *remote) broken(err error) error {
-	return status.New(status.Unavailable, "the connection to the controller at %s is lost: %w", r.conn.Peer(), err)
+	return status.New(status.Unavailable, "the connection to the controller at %s is lost: %w; %s", r.conn.Peer(), err, afterLoss)
 }
 
 // read takes what the controller sends until the connection ends.
@@ -269,7 +272,7 @@ func (r *remote) read() {
 				m := new(wire.Goodbye)
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.tell(batch)
-					r.lose(status.New(status.Unavailable, "the controller ended the session: %s", m.Status.GetMessage()))
+					r.lose(status.New(status.Unavailable, "the controller ended the session: %s; %s", m.Status.GetMessage(), afterLoss))
 					r.conn.Close()
 					return
 				}

@@ -121,8 +121,11 @@ func (st *State) board(host, own string) *wire.Board {
 
 func quoted(s string) string { return `"` + s + `"` }
 
+// afterLoss is what a user can do who meets a worker's loss.
+const afterLoss = "arrays on its devices are lost, others are not; call pathways.shutdown() and pathways.init() to go on with the devices that are there then"
+
 func (st *State) workerLost(w *worker, err error) {
-	w.gone = status.New(status.Unavailable, "worker %s is gone: %w", w.name, err)
+	w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
 	if status.CodeOf(err) == status.DataLoss {
 		w.gone = err // it has said itself what is lost and what to do
 	}
