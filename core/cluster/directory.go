@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/openpathways/pathways/core/status"
@@ -93,7 +94,7 @@ func (d Directory) checkAbove(path string) error {
 			return system.Error(err, "cannot look at a directory above %s", d.Path)
 		}
 		link := info.Mode().Type() == fs.ModeSymlink
-		if owner, _ := ownerOf(info); owner != os.Geteuid() && owner != 0 {
+		if owner, _ := ownerOf(info); owner != os.Geteuid() && owner != 0 && !isUnmapped(owner) {
 			return status.New(status.PermissionDenied, "%s belongs to user %d, who could replace the cluster's directory %s; name another by --dir", path, owner, d.Path)
 		}
 		// In a sticky directory, such as /tmp, users replace nothing but their own.
@@ -123,6 +124,18 @@ func (d Directory) checkAbove(path string) error {
 func ownerOf(info fs.FileInfo) (user, group int) {
 	s := info.Sys().(*syscall.Stat_t)
 	return int(s.Uid), int(s.Gid)
+}
+
+// isUnmapped reports whether a user has no number in this process's user namespace, as root has none in many
+// containers. Its files say nothing about who it is.
+func isUnmapped(user int) bool {
+	const (
+		overflow = 65534        // the number that stands for all without one
+		all      = "4294967295" // the length of a map that leaves no user out
+	)
+	b, err := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(b))
+	return user == overflow && err == nil && len(fields) >= 3 && fields[2] != all
 }
 
 // openToOthers reports whether users other than the owner may write. A group with the number of its user is that

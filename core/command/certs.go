@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // lifetime of test certificates.
@@ -52,7 +53,7 @@ certificates of your own authority, one a machine.`,
 // makeCerts writes ca.pem, cert.pem and key.pem for the hosts.
 func makeCerts(dir string, hosts []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return status.New(status.PermissionDenied, "cannot make %s: %w", dir, err)
+		return system.Error(err, "cannot make the directory")
 	}
 	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
@@ -109,7 +110,7 @@ func makeCerts(dir string, hosts []string) error {
 	}{{"ca.pem", "CERTIFICATE", caDER, 0o644}, {"cert.pem", "CERTIFICATE", der, 0o644}, {"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
 		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
 		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
-			return status.New(status.PermissionDenied, "cannot write %s: %w", f.name, err)
+			return system.Error(err, "cannot write a certificate")
 		}
 	}
 	return nil

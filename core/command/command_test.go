@@ -25,8 +25,17 @@ import (
 const asCommand = "PATHWAYS_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
+	if size := os.Getenv(onSmallDisk); size != "" {
+		if err := mountSmallDisk(os.Getenv("HOME"), size); err != nil {
+			os.Exit(noSmallDisk)
+		}
+	}
 	if os.Getenv(asCommand) != "" {
-		os.Exit(Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, nil)))
+		variables := map[string]string{}
+		if os.Getenv(onSmallDisk) != "" {
+			variables["HOME"] = os.Getenv("HOME")
+		}
+		os.Exit(Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, variables)))
 	}
 	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process of a test ends a second later
 	goleak.VerifyTestMain(m)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // place is the directory of a cluster on this machine.
@@ -107,10 +108,10 @@ func (c place) keep(all []process) error {
 		return err
 	}
 	next := c.path(listFile + ".next")
-	if err := os.WriteFile(next, b, 0o600); err != nil {
-		return err
+	if err = os.WriteFile(next, b, 0o600); err == nil {
+		err = os.Rename(next, c.path(listFile))
 	}
-	return os.Rename(next, c.path(listFile))
+	return system.Error(err, "cannot write the list of the cluster's processes")
 }
 
 // remove takes the directory away.

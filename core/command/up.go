@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -190,7 +191,7 @@ func (p *program) launch(c place, name string, args []string, first bool) (proce
 	}
 	log, err := os.OpenFile(c.path(name+".log"), how, 0o600)
 	if err != nil {
-		return process{}, status.New(status.PermissionDenied, "cannot write the log of %s: %w", name, err)
+		return process{}, system.Error(err, "cannot write the log of %s", name)
 	}
 	defer log.Close()
 	cmd := exec.Command(p.Self[0], append(p.Self[1:len(p.Self):len(p.Self)], args...)...)

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // cache keeps compiled programs in a folder, a file each: the SHA-256 of what
@@ -17,10 +17,10 @@ type cache struct{ folder string }
 
 // openCache makes the folder where it is not there.
 //
-// Errors: FAILED_PRECONDITION.
+// Errors: those of package system.
 func openCache(folder string) (*cache, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, status.New(status.FailedPrecondition, "the cache of compiled programs cannot be made; name another folder: %w", err)
+		return nil, system.Error(err, "the cache of compiled programs cannot be made; name another folder")
 	}
 	return &cache{folder}, nil
 }

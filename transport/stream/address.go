@@ -128,8 +128,11 @@ func bind(network, at string) (net.Listener, error) {
 	l, err := config.Listen(context.Background(), network, at)
 	if err != nil {
 		code := status.Unavailable
-		if errors.Is(err, syscall.EADDRINUSE) {
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
 			code = status.AlreadyExists
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+			code = status.ResourceExhausted
 		}
 		return nil, status.New(code, "cannot listen at %s:%s: %w", network, at, err)
 	}
