@@ -264,22 +264,44 @@ func readMeshGroups(b []byte) ([][]int64, error) {
 			return nil, err
 		}
 	}
-	bad := func() ([][]int64, error) {
-		return nil, status.New(status.InvalidArgument, "groups over axes %v of a mesh of %v", axes, sizes)
+	parts, err := cutMesh(sizes, axes)
+	if err != nil {
+		return nil, err
 	}
-	const most = 64 // more axes than a mesh of maxRanks devices can have
-	if len(axes) > most || len(sizes) > most {
-		return bad()
+	together, size, err := parts.of(axes)
+	if err != nil {
+		return nil, err
 	}
-	// Cut each mesh axis where a reference begins or ends.
-	var dims []int64
-	var parts []axis
+	all, err := transposed(devices, parts.sizes(), append(parts.rest(), together...))
+	if err != nil {
+		return nil, err
+	}
+	return split(all, int64(len(all))/max(size, 1), size)
+}
+
+// meshParts are a mesh's axes, cut where one that is named begins or ends.
+type meshParts struct {
+	parts []axis
+	taken []bool // by of
+}
+
+const mostAxes = 64 // more than a mesh of maxRanks devices can have
+
+func badAxes(axes []axis, sizes []int64) error {
+	return status.New(status.InvalidArgument, "axes %v of a mesh of %v", axes, sizes)
+}
+
+func cutMesh(sizes []int64, axes []axis) (*meshParts, error) {
+	if len(axes) > mostAxes || len(sizes) > mostAxes {
+		return nil, badAxes(axes, sizes)
+	}
+	m := &meshParts{}
 	for i, size := range sizes {
 		cuts := []int64{1, size}
 		for _, a := range axes {
 			if a.index == int64(i) && a.size > 0 {
 				if a.pre < 1 || a.pre > maxRanks || a.size > maxRanks {
-					return bad()
+					return nil, badAxes(axes, sizes)
 				}
 				cuts = append(cuts, a.pre, a.pre*a.size)
 			}
@@ -288,44 +310,59 @@ func readMeshGroups(b []byte) ([][]int64, error) {
 		for j, cut := range cuts[1:] {
 			before := cuts[j]
 			if before < 1 || cut%before != 0 || cut > size {
-				return bad()
+				return nil, badAxes(axes, sizes)
 			}
 			if cut > before || size == 1 {
-				dims = append(dims, cut/before)
-				parts = append(parts, axis{int64(i), before, cut / before})
+				m.parts = append(m.parts, axis{int64(i), before, cut / before})
 			}
 		}
 	}
-	var together, apart []int64
-	grouped := make([]bool, len(parts))
-	size := int64(1)
 	for _, a := range axes {
 		if a.index < 0 || a.index >= int64(len(sizes)) {
-			return bad()
+			return nil, badAxes(axes, sizes)
 		}
-		for i, p := range parts {
+	}
+	m.taken = make([]bool, len(m.parts))
+	return m, nil
+}
+
+// of takes the parts that axes, among those that the mesh was cut for, are made of. It gives their numbers and the
+// product of their sizes. A part can be taken once.
+func (m *meshParts) of(axes []axis) (numbers []int64, size int64, err error) {
+	size = 1
+	for _, a := range axes {
+		for i, p := range m.parts {
 			whole := a.size == 0
 			if p.index != a.index || (!whole && (p.pre < a.pre || p.pre >= a.pre*a.size)) {
 				continue
 			}
-			if grouped[i] {
-				return bad()
+			if m.taken[i] {
+				return nil, 0, badAxes(axes, m.sizes())
 			}
-			grouped[i] = true
-			together = append(together, int64(i))
+			m.taken[i] = true
+			numbers = append(numbers, int64(i))
 			size *= p.size
 		}
 	}
-	for i := range parts {
-		if !grouped[i] {
-			apart = append(apart, int64(i))
+	return numbers, size, nil
+}
+
+// rest gives the numbers of the parts that are not taken.
+func (m *meshParts) rest() (numbers []int64) {
+	for i, taken := range m.taken {
+		if !taken {
+			numbers = append(numbers, int64(i))
 		}
 	}
-	all, err := transposed(devices, dims, append(apart, together...))
-	if err != nil {
-		return nil, err
+	return numbers
+}
+
+func (m *meshParts) sizes() []int64 {
+	out := make([]int64, len(m.parts))
+	for i, p := range m.parts {
+		out[i] = p.size
 	}
-	return split(all, int64(len(all))/max(size, 1), size)
+	return out
 }
 
 // readMesh gives the sizes of a mesh's axes, and its devices where they are not

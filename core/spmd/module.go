@@ -107,23 +107,9 @@ type instruction struct {
 // readModule reads a HloModuleProtoWithConfig or a HloModuleProto.
 func readModule(code []byte) (*module, error) {
 	m := &module{byID: map[int64]*computation{}}
-	var inner, config []byte
-	bare := false
-	for f, err := range protowalk.Fields(code) {
-		if err != nil {
-			return nil, err
-		}
-		switch f.Number {
-		case withConfigModule:
-			inner = f.Bytes
-		case withConfigConfig:
-			config = f.Bytes
-		case moduleComputations:
-			bare = true
-		}
-	}
-	if bare {
-		inner, config = code, nil
+	inner, config, err := unwrap(code)
+	if err != nil {
+		return nil, err
 	}
 	for f, err := range protowalk.Fields(config) {
 		if err != nil {
@@ -147,6 +133,25 @@ func readModule(code []byte) (*module, error) {
 			m.replicas, m.partitions, maxRanks)
 	}
 	return m, nil
+}
+
+// unwrap finds the HloModuleProto in a HloModuleProtoWithConfig, or a HloProto, and the configuration of the former. A
+// HloModuleProto is its own.
+func unwrap(code []byte) (inner, config []byte, err error) {
+	for f, err := range protowalk.Fields(code) {
+		if err != nil {
+			return nil, nil, err
+		}
+		switch f.Number {
+		case withConfigModule:
+			inner = f.Bytes
+		case withConfigConfig:
+			config = f.Bytes
+		case moduleComputations:
+			return code, nil, nil
+		}
+	}
+	return inner, config, nil
 }
 
 func (m *module) read(b []byte) error {
