@@ -9,6 +9,8 @@ package status
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Code classifies an error. The zero Code is OK and never stands in an Error.
@@ -65,6 +67,15 @@ func (e *Error) Unwrap() error { return e.cause }
 func New(code Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), cause: errors.Unwrap(err)}
+}
+
+// Parse reads an error as it is shown to a user, "CODE: message". Without such a code it is Unknown.
+func Parse(text string) error {
+	code, message, found := strings.Cut(text, ": ")
+	if i := slices.Index(names[1:], code); found && i >= 0 {
+		return &Error{Code: Code(i + 1), Message: message}
+	}
+	return &Error{Code: Unknown, Message: text}
 }
 
 // Wrap puts context in front of err's message and keeps its code. Wrap of nil
