@@ -32,12 +32,17 @@ const (
 	buildAutoSPMD      = 7
 	buildAssignment    = 9
 	buildBackendOnly   = 11
+	buildPropagateOut  = 12
+	buildPropagateIn   = 18
 	buildShardy        = 19
 
 	debugLatencies = 357 // a map
 	debugExtra     = 500 // a map
 
-	mapKey = 1
+	mapKey   = 1
+	mapValue = 2
+
+	overrideString = 1
 
 	assignmentReplicas     = 1
 	assignmentComputations = 2
@@ -275,6 +280,30 @@ func OneDevice(options []byte, arguments [][]byte, result []byte) ([]byte, error
 	}
 	outer = protowalk.AppendBytes(outer, compileBuildOptions, build)
 	return protowalk.AppendInt(outer, compilePortable, 1), nil
+}
+
+// unneeded are the passes before the partitioner that a program does not need where each instruction says its sharding.
+// One looks for shardings, and warns of its end. The others add instructions that have none, which only that one would
+// mend, and without it XLA ends the process.
+const unneeded = "sharding-propagation,conditional-canonicalizer,zero-sized-hlo-elimination"
+
+// Manual gives the options with which a program is compiled of which each instruction says its sharding. Arguments and
+// result, serialized xla.ShapeProtos, are those of the whole program, with the layouts that it has. All else stays.
+func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
+	if _, err := Parse(options); err != nil {
+		return nil, err
+	}
+	outer, build := take(options, compileArgumentLayouts)
+	build = without(build, buildResultLayout, buildSPMD, buildAutoSPMD, buildPropagateOut, buildPropagateIn, buildShardy)
+	build = protowalk.AppendInt(build, buildSPMD, 1)
+	build = protowalk.AppendBytes(build, buildResultLayout, result)
+	for _, shape := range arguments {
+		outer = protowalk.AppendBytes(outer, compileArgumentLayouts, shape)
+	}
+	skip := protowalk.AppendBytes(nil, mapKey, "xla_disable_hlo_passes")
+	skip = protowalk.AppendBytes(skip, mapValue, protowalk.AppendBytes(nil, overrideString, unneeded))
+	outer = protowalk.AppendBytes(outer, compileOverrides, skip)
+	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
 // take gives the build options and the fields beside them, but for drop. The options

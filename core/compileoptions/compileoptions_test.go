@@ -156,3 +156,47 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestManualOptions(t *testing.T) {
+	given := protowalk.AppendBytes(someOptions(), compileArgumentLayouts, "old")
+	build := protowalk.AppendInt(nil, buildShardy, 1)
+	build = protowalk.AppendInts(build, buildPropagateOut, 1)
+	build = protowalk.AppendInts(build, buildPropagateIn, 1)
+	given = protowalk.AppendBytes(given, compileBuildOptions, build)
+	manual, err := Manual(given, [][]byte{[]byte("first"), []byte("second")}, []byte("result"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Parse(manual)
+	if err != nil || !reflect.DeepEqual(o, Options{Replicas: 2, Partitions: 3}) {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	outer, inner := take(manual)
+	var arguments []string
+	for f := range protowalk.Fields(outer) {
+		if f.Number == compileArgumentLayouts {
+			arguments = append(arguments, string(f.Bytes))
+		}
+	}
+	if !slices.Equal(arguments, []string{"first", "second"}) || !slices.Contains(texts(outer), "outer") {
+		t.Errorf("arguments %q, all %q", arguments, texts(outer))
+	}
+	if !slices.Contains(texts(inner), "result") || !slices.Contains(texts(inner), "inner") {
+		t.Errorf("of the build %q", texts(inner))
+	}
+	spmd := false
+	for f := range protowalk.Fields(inner) {
+		switch f.Number {
+		case buildSPMD:
+			spmd = f.Value == 1
+		case buildShardy, buildPropagateOut, buildPropagateIn:
+			t.Errorf("field %d is still there", f.Number)
+		}
+	}
+	if !spmd || !strings.Contains(string(outer), "sharding-propagation") {
+		t.Error("the program would not be partitioned, or its shardings looked for")
+	}
+	if _, err := Manual([]byte{0xff}, nil, nil); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("no options: %v", err)
+	}
+}
