@@ -453,38 +453,7 @@ def test_nothing_enters_python_once_it_is_closed():
     assert "Python is exiting" in done.stdout
 
 
-def _whole(v):
-    jax.debug.callback(lambda w: None, v, partitioned=True)
-    return v
-
-
-def _printed(v):
-    jax.debug.print("{}", v, partitioned=True)
-    return v
-
-
-def _inspected(v):
-    jax.debug.inspect_array_sharding(v * 2, callback=lambda sharding: None)
-    return v
-
-
-PARTITIONED = r"partitioned=True .* cannot be had here.*Leave partitioned=True out.*jax\.shard_map"
-INSPECTED = r"inspect_array_sharding .* cannot be had here.*look at its \.sharding"
-
-
-@pytest.mark.parametrize(
-    ("function", "text"), [(_whole, PARTITIONED), (_printed, PARTITIONED), (_inspected, INSPECTED)]
-)
-def test_what_xlas_partitioner_would_ask_python_is_refused_with_what_to_do_instead(devices, function, text):
-    """It needs an extension of the plugin that PJRT plugins for the CPU do not have."""
-    mesh = Mesh(np.asarray(devices), ("x",))
-    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("x")))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=rf"(?s)UNIMPLEMENTED: .*{text}.*XLA says: .*\w"):
-        jax.jit(function)(x).block_until_ready()
-    np.testing.assert_array_equal(pure(np.asarray, shape(3), jnp.ones(3)), np.ones(3))
-
-
-def test_what_those_errors_say_to_do_instead_works(devices):
+def test_debug_callbacks_in_shard_map_and_of_whole_arrays(devices):
     mesh = Mesh(np.asarray(devices), ("x",))
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("x")))
     seen, lock = [], threading.Lock()

@@ -1,15 +1,11 @@
 """Eight devices as one: meshes, shardings, collectives, pmap and a sharded training step."""
 
-import warnings
-
-import fresh
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pathways  # noqa: F401
 import pytest
 from jax import lax
-from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -114,60 +110,6 @@ def test_collectives_over_groups(grid):
     rows, columns = jax.jit(f)(x)
     np.testing.assert_allclose(np.asarray(rows), host.sum(1, keepdims=True), rtol=1e-5)
     np.testing.assert_allclose(np.asarray(columns), host.sum(0, keepdims=True), rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("default:custom_partitioning")
-def test_custom_partitioning_gives_the_values_of_its_body(grid):
-    """The CPU plugins cannot call partition(), so XLA partitions the body, and says that it does."""
-    parts = []
-
-    @custom_partitioning
-    def total(x, y):
-        parts.append("body")
-        return jnp.sin(x) @ y
-
-    def partition(mesh, args, result):
-        parts.append("partition")
-        return mesh, lambda x, y: jnp.sin(x) @ y, result.sharding, tuple(arg.sharding for arg in args)
-
-    total.def_partition(
-        partition=partition,
-        infer_sharding_from_operands=lambda mesh, args, result: NamedSharding(mesh, P("data", "model")),
-        sharding_rule="i k, k j -> i j",
-    )
-    x, y = values(8, 6, seed=1), values(6, 8, seed=2)
-    rows, columns = NamedSharding(grid, P("data")), NamedSharding(grid, P(None, "model"))
-    with pytest.warns(UserWarning, match="XLA partitions the body of the function itself"):
-        got = jax.jit(total, in_shardings=(rows, columns))(x, y)
-    np.testing.assert_allclose(got, np.sin(x) @ y, rtol=1e-5)
-    split = jax.shard_map(total, mesh=grid, in_specs=(P("data"), P(None, "model")), out_specs=P("data", "model"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # here it is as in stock JAX
-        np.testing.assert_allclose(jax.jit(split)(x, y), np.sin(x) @ y, rtol=1e-5)
-        np.testing.assert_allclose(jax.jit(total)(x, y), np.sin(x) @ y, rtol=1e-5)  # on one device
-    assert set(parts) == {"body"}
-
-
-def test_custom_partitioning_on_jaxs_own_cpu_client_is_as_it_was():
-    done = fresh.run(
-        """
-        import jax, jax.numpy as jnp, numpy as np
-        from jax.experimental.custom_partitioning import custom_partitioning
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-        jax.config.update("jax_num_cpu_devices", 4)
-        double = custom_partitioning(lambda x: x * 2)
-        called = []
-        def partition(mesh, args, result):
-            called.append("partition")
-            return mesh, lambda x: x * 2, result.sharding, (args[0].sharding,)
-        double.def_partition(partition=partition, sharding_rule="i -> i",
-                             infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding)
-        rows = NamedSharding(Mesh(np.array(jax.devices("cpu")), ("x",)), P("x"))
-        got = jax.jit(double, in_shardings=rows)(jax.device_put(np.arange(8.0), rows))
-        print(len(got.sharding.device_set), np.asarray(got).tolist(), called)
-        """
-    )
-    assert done.stdout.strip() == f"4 {[2.0 * i for i in range(8)]} ['partition']"
 
 
 @pytest.mark.parametrize("picks", [[0, 1], [2, 5, 7], [7, 6, 5, 4, 3, 2, 1, 0]])

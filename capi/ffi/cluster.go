@@ -51,14 +51,6 @@ func Named(code []byte) []*wire.Handler {
 	return all
 }
 
-// Unpartitioned gives what there is to say of a program that was refused with this
-// text because XLA's partitioner would have asked Python; "" where that was not why.
-func Unpartitioned(text string) string {
-	said := C.pw_ffi_unpartitioned((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
-	defer C.free(unsafe.Pointer(said))
-	return C.GoString(said)
-}
-
 // common reports whether a library is on every worker.
 func common(library string) bool {
 	return library != "" && (library == C.GoString(C.pw_ffi_own_library()) || filepath.Base(filepath.Dir(library)) == "jaxlib" ||

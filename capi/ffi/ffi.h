@@ -40,10 +40,6 @@ uint32_t pw_ffi_functions(const void* functions);
 // is not 0.
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message);
 
-// What there is to say of a program that was refused with this text because XLA's
-// partitioner would have asked Python; NULL where that was not why.
-char* pw_ffi_unpartitioned(const char* text, size_t size);
-
 // --- for clients and workers of a cluster ---
 
 // A registration: of a target, or of a type. Its texts stay for the process's life.

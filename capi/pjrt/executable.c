@@ -4,6 +4,7 @@
 #include "_cgo_export.h"
 #include "door.h"
 #include "ffi.h"
+#include "partition.h"
 
 // mentions reports whether a program's text or bytecode has this attribute;
 // names of attributes stand in the clear in both.
@@ -238,7 +239,7 @@ static PJRT_Error* explained(PJRT_Error* err) {
   const char* message;
   size_t size;
   pw_error_read(err, &code, &message, &size);
-  char* unpartitioned = pw_ffi_unpartitioned(message, size);
+  char* unpartitioned = pw_partition_refused(message, size);
   if (unpartitioned == NULL && code != PJRT_Error_Code_UNKNOWN) return err;
   PJRT_Error* with = unpartitioned ? pw_error_take(PJRT_Error_Code_UNIMPLEMENTED, unpartitioned)
                                    : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%.*s", (int)size, message);
@@ -246,24 +247,57 @@ static PJRT_Error* explained(PJRT_Error* err) {
   return with;
 }
 
-PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
-  if (pw_forked) return pw_forked_error();
+// partitioned_here reports whether it is for this library to have a program partitioned that asks Python: JAX teaches a
+// plugin that has the extension itself.
+static bool partitioned_here(void) {
+  for (const PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next)
+    if (x->type == PJRT_Extension_Type_Custom_Partitioner) return false;
+  return true;
+}
+
+static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program, const char* options, size_t options_size) {
   PW_COPY(PJRT_Client_Compile_Args, a, args);
   a.client = args->client->under;
-  // Parsers of program text look for a zero byte behind it, and not every client
-  // puts one there.
-  PJRT_Program program = *args->program;
-  program.code = malloc(program.code_size + 1);
-  memcpy(program.code, args->program->code, program.code_size);
-  program.code[program.code_size] = 0;
-  a.program = &program;
+  a.program = program;
+  a.compile_options = options;
+  a.compile_options_size = options_size;
   int64_t begin = pp_clock();
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   pp_compiled(begin);
-  free(program.code);
   if (err) return explained(err);
-  return pw_loaded_new(args->client, a.executable, args->program->code, args->program->code_size,
-                       args->program->format, args->program->format_size, &args->executable);
+  return pw_loaded_new(args->client, a.executable, program->code, program->code_size, program->format, program->format_size,
+                       &args->executable);
+}
+
+PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Program program = *args->program;
+  if (pw_partition_asks(program.code, program.code_size) && partitioned_here()) {
+    pw_partitioned p = {0};
+    char* message = NULL;
+    PW_COUNT(go_entries, 1);
+    int code = pwGoPartition((char*)program.format, program.format_size, program.code, program.code_size,
+                             (char*)args->compile_options, args->compile_options_size, &p, &message);
+    if (code) return pw_error_take((PJRT_Error_Code)code, message);
+    if (p.code) {
+      program.format = PW_PARTITIONED_FORMAT;
+      program.format_size = strlen(PW_PARTITIONED_FORMAT);
+      program.code = p.code;
+      program.code_size = p.code_size;
+      PJRT_Error* err = compile(args, &program, p.options, p.options_size);
+      free(p.code);
+      free(p.options);
+      return err;
+    }
+  }
+  // Parsers of program text look for a zero byte behind it, and not every client
+  // puts one there.
+  program.code = malloc(program.code_size + 1);
+  memcpy(program.code, args->program->code, program.code_size);
+  program.code[program.code_size] = 0;
+  PJRT_Error* err = compile(args, &program, args->compile_options, args->compile_options_size);
+  free(program.code);
+  return err;
 }
 
 PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/ffi"
+	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
@@ -85,10 +86,17 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	if bytes.Contains(p.code, []byte(bufferCallback)) {
 		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address")
 	}
+	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other
+		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options})
+		if err != nil {
+			return nil, err
+		}
+		p.format, p.code, p.options = done.Format, done.Code, done.Options
+	}
 	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: ffi.Named(p.code)})
 	if err != nil {
 		text := err.Error()
-		if said := ffi.Unpartitioned(text); said != "" {
+		if said := partition.Refused(text); said != "" {
 			return nil, status.New(status.Unimplemented, "%s", said)
 		}
 		if strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {

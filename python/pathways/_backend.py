@@ -411,3 +411,4 @@ def _at_exit(process: int) -> None:
     finally:
         _native.set_locate(None)  # Python goes
         _native.set_compiling(None)
+        sys.modules["pathways._partition"].remove()

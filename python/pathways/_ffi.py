@@ -3,9 +3,7 @@
 JAX registers the handlers of a platform (LAPACK, users' `jax.ffi` targets) with one function, the first that asks for
 them. It is ours: each registration goes to jaxlib's own CPU client, as it would without Pathways, and to the plugin.
 
-What cannot be had, because PJRT has no way for it: targets of the old untyped kind (api_version=0), and, where the
-plugin has no extension for it, what XLA's partitioner would ask Python (inspect_array_sharding, debug callbacks with
-partitioned=True; of custom_partitioning see _partition.py).
+Not supported, because PJRT has no way for it: targets of the old untyped kind (api_version=0).
 """
 
 from __future__ import annotations

@@ -1,77 +1,103 @@
-"""`jax.experimental.custom_partitioning` where the PJRT plugin cannot be taught it.
+"""What XLA's partitioner asks of Python: answered by jaxlib's own CPU client, for the plugin that cannot ask.
 
-JAX gives XLA's partitioner functions to call by an extension of PJRT, which the CPU plugins and the devices of a
-cluster do not have. There a function under custom_partitioning runs as its body, which XLA partitions as it does all
-else: the same values, but not split as the function's own partition() would have it.
+The library hands over each program that asks (custom_partitioning, inspect_array_sharding, debug callbacks with
+partitioned=True, batch-partitionable FFI targets). It is compiled here for as many CPU devices of jaxlib's, which calls
+what JAX has registered, and XLA dumps it on both sides of the pass that partitions. What is compiled here never runs.
 """
 
 from __future__ import annotations
 
 import ctypes
-import warnings
+import threading
 from typing import Any
 
-from jax.extend.core import jaxpr_as_fun
-from jax.interpreters import mlir
-
 from pathways import _native
+from pathways._errors import PathwaysError
 
-PARTITIONER = 2  # PJRT_Extension_Type_Custom_Partitioner
+# As compile options, so that they hold for this program alone. What is not run need not be fast.
+_DUMP = {
+    "xla_dump_hlo_pass_re": "^spmd-partitioning$",
+    "xla_dump_hlo_module_re": ".*",
+    "xla_dump_hlo_as_proto": True,
+    "xla_dump_compress_protos": False,
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 
-
-class _Listed(ctypes.Structure):
-    """The head of a PJRT_Extension_Base, and, but for the kind, of a PJRT_Api."""
-
-
-_Listed._fields_ = [("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("next", ctypes.POINTER(_Listed))]
-
-
-class _Api(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("extensions", ctypes.POINTER(_Listed))]
-
-
-def _teachable() -> bool:
-    """Whether the plugin, as JAX sees it now, has the extension."""
-    api = ctypes.CFUNCTYPE(ctypes.POINTER(_Api))(("GetPjrtApi", _native.load()))()
-    at = api.contents.extensions
-    while at:
-        if at.contents.kind == PARTITIONER:
-            return True
-        at = at.contents.next
-    return False
+_lock = threading.Lock()
+_client: Any = None  # the largest so far, guarded by _lock: a client keeps a few threads a device
 
 
-def _split(context: Any) -> Any:
-    """The devices that XLA partitions a computation for, as far as they are known; none where the user does that."""
-    mesh = getattr(context, "mesh", None)
-    if mesh is None:
-        return getattr(context, "device_assignment", None) or ()
-    if set(context.manual_axes) == set(mesh.axis_names):
-        return ()
-    return getattr(mesh, "_flat_devices_tuple", ())
+def _devices(count: int) -> list[Any]:
+    """As many devices of a CPU client of jaxlib's: JAX's own where it has enough, else one that nobody else sees."""
+    global _client
+    from jax._src import xla_bridge
+    from jaxlib import xla_client
+
+    own = xla_bridge._backends.get("cpu") if xla_bridge.backends_are_initialized() else None
+    if own is not None and own.local_device_count() >= count:
+        return own.local_devices()[:count]
+    with _lock:
+        if _client is None or _client.local_device_count() < count:
+            _client = xla_client.make_cpu_client(num_devices=count)
+        return _client.local_devices()[:count]
+
+
+def _compile(code: bytes, options: bytes, directory: str) -> None:
+    import numpy as np
+    from jaxlib import xla_client
+
+    parsed = xla_client.CompileOptions.ParseFromString(options)
+    build = parsed.executable_build_options
+    devices = _devices(build.num_partitions)
+    ids = np.array([[device.id for device in devices]])
+    build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    given = [
+        (name, value) for name, value in parsed.env_option_overrides if name not in _DUMP and name != "xla_dump_to"
+    ]
+    parsed.env_option_overrides = [*given, *_DUMP.items(), ("xla_dump_to", directory)]
+    devices[0].client.compile_and_load(code, xla_client.DeviceList(tuple(devices)), parsed)
+
+
+_PARTITIONER = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_char_p,
+)
+
+
+@_PARTITIONER
+def _partitioner(call: int, code: int, code_size: int, options: int, options_size: int, directory: bytes) -> int:
+    try:
+        _compile(ctypes.string_at(code, code_size), ctypes.string_at(options, options_size), directory.decode())
+        return 1
+    except KeyboardInterrupt:
+        return -1
+    except BaseException as error:  # it must not leave a function that C calls
+        from jax.errors import JaxRuntimeError
+
+        text = str(error) if isinstance(error, JaxRuntimeError) else f"INTERNAL: {type(error).__name__}: {error}"
+        _native.load().pathways_partition_fail(call, text.encode("utf-8", "replace"))
+        return 0
 
 
 def install() -> None:
-    """Has JAX lower custom_partitioning to the function's body for our devices, where there is no other way.
-
-    In a version of JAX that keeps it elsewhere, such programs are refused when they are compiled, with a sentence.
-    """
+    """From now on the library has programs partitioned here."""
+    library = _native.load()
     try:
-        from jax._src.custom_partitioning import _custom_partitioning_lowering_rule as stock
-        from jax._src.custom_partitioning import custom_partitioning_p
-    except ImportError:
-        return
+        library.pathways_partition_fail.restype = None
+        library.pathways_partition_fail.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.pathways_set_partitioner.restype = None
+        library.pathways_set_partitioner.argtypes = [_PARTITIONER]
+    except AttributeError as error:
+        raise PathwaysError("FAILED_PRECONDITION", f"libpathways.so is another version's: {error}") from None
+    library.pathways_set_partitioner(_partitioner)
 
-    def lowered(ctx: Any, *values: Any, call: Any, **said: Any) -> Any:
-        devices = _split(ctx.module_context.axis_context)
-        ours = len(devices) > 1 and "Open Pathways" in devices[0].client.platform_version
-        if not ours or _teachable():
-            return stock(ctx, *values, call=call, **said)
-        warnings.warn(
-            "custom_partitioning: the PJRT plugin underneath has no extension by which XLA could call partition(), so "
-            "XLA partitions the body of the function itself; call it in jax.shard_map to say what each device does",
-            stacklevel=2,
-        )
-        return mlir.lower_fun(jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
 
-    mlir.register_lowering(custom_partitioning_p, lowered)
+def remove() -> None:
+    """From now on it does not; waits for a program that is being partitioned. For the end of Python."""
+    _native.load().pathways_set_partitioner(_PARTITIONER())

@@ -1,0 +1,89 @@
+#define _GNU_SOURCE
+#include "partition.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "python.h"
+
+// ---- which programs ask ----
+
+static const struct {
+  const char *target, *what, *instead;
+} required[] = {
+    {"InspectSharding", "jax.debug.inspect_array_sharding or visualize_array_sharding in a computation on several devices",
+     "Return the array and look at its .sharding, or call visualize_array_sharding on it, outside of jax.jit"},
+    {"xla_ffi_partitioned_python_", "jax.debug.callback or print with partitioned=True in a computation that XLA partitions",
+     "Leave partitioned=True out, which makes one call with the whole array, or call it in jax.shard_map, which makes "
+     "one call with each shard"},
+    {"CustomSPMDPartitioning", "jax.experimental.custom_partitioning in a computation that XLA partitions",
+     "Call the function in jax.shard_map, to say what each device does"},
+};
+enum { kRequired = sizeof required / sizeof *required };
+
+// An attribute that calls have whose first dimensions XLA may split (jax.ffi.register_ffi_target_as_batch_partitionable).
+static const char batched[] = "num_batch_dims";
+
+static bool has(const char* code, size_t size, const char* word) { return memmem(code, size, word, strlen(word)) != NULL; }
+
+bool pw_partition_optional(const char* code, size_t size) {
+  for (size_t i = 0; i < kRequired; i++)
+    if (has(code, size, required[i].target)) return false;
+  return true;
+}
+
+bool pw_partition_asks(const char* code, size_t size) {
+  return !pw_partition_optional(code, size) || has(code, size, batched);
+}
+
+char* pw_partition_refused(const char* text, size_t size) {
+  for (size_t i = 0; i < kRequired; i++) {
+    if (!has(text, size, required[i].target)) continue;
+    char* said = NULL;
+    int n = asprintf(&said, "%s needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU "
+                            "devices with one replica. %s. XLA says: %.*s",
+                     required[i].what, required[i].instead, (int)size, text);
+    return n < 0 ? NULL : said;
+  }
+  return NULL;
+}
+
+// ---- who partitions ----
+
+struct pw_partition_call {
+  char* error;
+};
+
+static _Atomic(pw_partitioner) partitioner;
+static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read while partitioner is called
+
+void pathways_set_partitioner(pw_partitioner to) {
+  atomic_store(&partitioner, to);
+  pthread_rwlock_wrlock(&calling);
+  pthread_rwlock_unlock(&calling);
+}
+
+void pathways_partition_fail(pw_partition_call* call, const char* text) {
+  free(call->error);
+  call->error = strdup(text);
+}
+
+int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
+                             const char* directory, char** error) {
+  pw_partition_call call = {NULL};
+  int how = PW_PARTITION_NOBODY;
+  pthread_rwlock_rdlock(&calling);
+  pw_partitioner partition = atomic_load(&partitioner);
+  if (partition) {
+    int done = partition(&call, code, code_size, options, options_size, directory);
+    how = done == 1 ? PW_PARTITION_DONE : done == 0 ? PW_PARTITION_FAILED : PW_PARTITION_INTERRUPTED;
+  }
+  void* exception = how == PW_PARTITION_INTERRUPTED ? pw_python_keyboard_interrupt() : NULL;
+  if (exception) pw_python_raise(exception);
+  pthread_rwlock_unlock(&calling);
+  *error = call.error;
+  return how;
+}

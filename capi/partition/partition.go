@@ -1,0 +1,160 @@
+// Package partition gives programs what XLA's partitioner asks of Python, where the PJRT plugin cannot ask: how a
+// function of jax.experimental.custom_partitioning is split, whom jax.debug.inspect_array_sharding tells, how calls of a
+// debug callback with partitioned=True and of batch-partitionable FFI targets are split.
+//
+// JAX brings such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
+// there, for as many devices, and XLA is made to dump it on both sides of the pass that partitions. What came out of that
+// pass is the program that the plugin compiles, as one that is manual from its first instruction to its last
+// (spmd.Manual). Nothing that the dumped program has depends on the build of XLA that partitioned it: fusions and the
+// lowering to a processor come later.
+//
+// # Guarantees
+//
+// A program that asks nothing costs a search of its bytes for a few names, and stays as it is. The user's functions run
+// once for each compile, on the compiling thread. What they raise is the error of the compile, with their text. Dumps go
+// to a directory of their own that only this user can read, and which is gone when the call returns.
+//
+// # Concurrency
+//
+// Any thread may call in, with or without Python's GIL. The call into Python takes the GIL, so the caller must hold no
+// lock that a thread with the GIL may wait for.
+//
+// Only the doors import it: capi/pjrt and capi/remote.
+package partition
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#include <stdlib.h>
+#include "partition.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	_ "github.com/openpathways/pathways/capi/edge" // what partition.c calls
+	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Program is what a client compiles.
+type Program struct {
+	Format        string
+	Code, Options []byte
+}
+
+// Apply partitions a program that asks Python; any other stays as it is.
+func Apply(p Program) (Program, error) {
+	code, size := (*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code))
+	if p.Format != "mlir" || !bool(C.pw_partition_asks(code, size)) {
+		return p, nil
+	}
+	o, err := compileoptions.Parse(p.Options)
+	if err != nil || o.Replicas != 1 || o.Partitions == 1 {
+		return p, nil // nothing is partitioned, or the compiler says what is wrong
+	}
+	out, err := apply(p)
+	if err != nil && bool(C.pw_partition_optional(code, size)) {
+		return p, nil // right without, too
+	}
+	return out, err
+}
+
+func apply(p Program) (Program, error) {
+	directory, err := os.MkdirTemp("", "pathways-partition-")
+	if err != nil {
+		return p, status.New(status.Unavailable, "no directory for a program that is partitioned: %w; set TMPDIR to one that can be written", err)
+	}
+	defer os.RemoveAll(directory)
+	if done, err := call(p, directory); err != nil || !done {
+		return p, err
+	}
+	before, err := dump(directory, "before")
+	if err != nil {
+		return p, err
+	}
+	after, err := dump(directory, "after")
+	if err != nil {
+		return p, err
+	}
+	whole, err := spmd.Manual(before, after)
+	if err != nil {
+		return p, err
+	}
+	options, err := compileoptions.Manual(p.Options, whole.Parameters, whole.Result)
+	if err != nil {
+		return p, err
+	}
+	return Program{Format: C.PW_PARTITIONED_FORMAT, Code: whole.Module, Options: options}, nil
+}
+
+// call has Python partition the program. It is false where there is no Python.
+func call(p Program, directory string) (bool, error) {
+	where := C.CString(directory)
+	defer C.free(unsafe.Pointer(where))
+	var text *C.char
+	how := C.pw_partition_call_python((*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code)),
+		(*C.char)(unsafe.Pointer(unsafe.SliceData(p.Options))), C.size_t(len(p.Options)), where, &text)
+	defer C.free(unsafe.Pointer(text))
+	switch how {
+	case C.PW_PARTITION_DONE:
+		return true, nil
+	case C.PW_PARTITION_NOBODY:
+		return false, nil
+	case C.PW_PARTITION_INTERRUPTED:
+		return false, status.New(status.Cancelled, "the compile was interrupted while the program was partitioned")
+	}
+	return false, status.Parse(C.GoString(text))
+}
+
+// dump reads what XLA wrote on one side of the pass.
+func dump(directory, side string) ([]byte, error) {
+	pattern := fmt.Sprintf("*.%s_spmd-partitioning.*.pb", side)
+	if side == "before" {
+		pattern = "*.before_spmd-partitioning.hlo.pb"
+	}
+	found, err := filepath.Glob(filepath.Join(directory, pattern))
+	if err != nil || len(found) != 1 {
+		return nil, status.New(status.Internal, "jaxlib left %d dumps of the program %s it was partitioned, want one: this version of jaxlib is not known here", len(found), side)
+	}
+	return os.ReadFile(found[0])
+}
+
+//export pwGoPartition
+func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t, options *C.char, optionsSize C.size_t,
+	out *C.pw_partitioned, message **C.char) (failed C.int) {
+	defer func() {
+		if r := recover(); r != nil {
+			failed, *message = C.int(status.Internal), C.CString(fmt.Sprintf("partitioning a program: %v", r))
+		}
+	}()
+	given := Program{
+		Format:  C.GoStringN(format, C.int(formatSize)),
+		Code:    unsafe.Slice((*byte)(unsafe.Pointer(code)), codeSize),
+		Options: unsafe.Slice((*byte)(unsafe.Pointer(options)), optionsSize),
+	}
+	p, err := Apply(given)
+	if err != nil {
+		*message = C.CString(err.Error())
+		return C.int(status.CodeOf(err))
+	}
+	if p.Format != given.Format {
+		*out = C.pw_partitioned{
+			code: (*C.char)(C.CBytes(p.Code)), code_size: C.size_t(len(p.Code)),
+			options: (*C.char)(C.CBytes(p.Options)), options_size: C.size_t(len(p.Options)),
+		}
+	}
+	return 0
+}
+
+// Refused gives what there is to say of a program that a plugin refused with this text because its partitioner would
+// have had to ask Python; "" where that was not why.
+func Refused(text string) string {
+	said := C.pw_partition_refused((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+	defer C.free(unsafe.Pointer(said))
+	return C.GoString(said)
+}

@@ -1,0 +1,58 @@
+// What XLA's partitioner asks of Python, and how programs get their answers: the C contract of package partition.
+#ifndef PATHWAYS_CAPI_PARTITION_H_
+#define PATHWAYS_CAPI_PARTITION_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// --- for the doors ---
+
+// Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python. It reads the
+// program once for each such call that there is, and is false of all other programs.
+bool pw_partition_asks(const char* code, size_t size);
+
+// A program whose partitioning is done: malloc'd, NULL where the program can stay as it is.
+typedef struct {
+  char *code, *options;
+  size_t code_size, options_size;
+} pw_partitioned;
+
+#define PW_PARTITIONED_FORMAT "hlo"
+
+// Partitions a program for which pw_partition_asks is true. It may call Python, so the caller holds no lock. It returns an
+// absl code; where that is not 0, *message is the text, malloc'd.
+int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
+                  pw_partitioned* out, char** message);
+
+// What to say of a program that a plugin refused with this text because its partitioner would have had to ask Python;
+// malloc'd, NULL where that was not why.
+char* pw_partition_refused(const char* text, size_t size);
+
+// --- for the Python package ---
+
+// Compiles a program on jaxlib's own CPU client, for as many devices as its compile options say, and has XLA dump the
+// modules before and after its pass spmd-partitioning into a directory that is its own. Returns 1 where that is done,
+// 0 after pathways_partition_fail, and -1 where the user interrupted it. It takes the GIL itself, and is called on the
+// thread that compiles.
+typedef struct pw_partition_call pw_partition_call;
+typedef int (*pw_partitioner)(pw_partition_call* call, const char* code, size_t code_size, const char* options,
+                              size_t options_size, const char* directory);
+
+// Says who partitions; NULL, nobody. When it returns, the one before is not called any more.
+void pathways_set_partitioner(pw_partitioner partitioner) __attribute__((visibility("default")));
+
+// Gives a call its error, "CODE: text" (copied).
+void pathways_partition_fail(pw_partition_call* call, const char* text) __attribute__((visibility("default")));
+
+// --- within the package ---
+
+// Reports whether a program stays right without Python's answers: XLA then gathers what it could have split.
+bool pw_partition_optional(const char* code, size_t size);
+
+enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NOBODY, PW_PARTITION_INTERRUPTED };
+
+// Calls who partitions. *error is malloc'd where that failed.
+int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
+                             const char* directory, char** error);
+
+#endif  // PATHWAYS_CAPI_PARTITION_H_

@@ -1,0 +1,49 @@
+package partition_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/capi/partition"
+	_ "github.com/openpathways/pathways/capi/remote" // the doors, whose C this calls
+	"github.com/openpathways/pathways/core/compileoptions"
+)
+
+// In a process without Python the plugin answers, as it does to a program that asks nothing.
+func TestProgramsWithoutPythonStay(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	two := compileoptions.New(1, 2, nil, false)
+	for _, p := range []partition.Program{
+		{"mlir", []byte("a program with CustomSPMDPartitioning"), two},
+		{"mlir", []byte("a program with num_batch_dims"), two},
+		{"mlir", []byte("a program with InspectSharding"), compileoptions.New(1, 1, nil, false)},
+		{"hlo", []byte("a program with InspectSharding"), two},
+		{"mlir", []byte("InspectSharding"), []byte{0xff}},
+		{"mlir", nil, nil},
+	} {
+		got, err := partition.Apply(p)
+		if err != nil || got.Format != p.Format || string(got.Code) != string(p.Code) || string(got.Options) != string(p.Options) {
+			t.Errorf("%s %q: got %q, %v", p.Format, p.Code, got, err)
+		}
+	}
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+func TestRefusedSaysWhatToDoInstead(t *testing.T) {
+	for target, instead := range map[string]string{
+		"InspectSharding":                         ".sharding",
+		"xla_ffi_partitioned_python_cpu_callback": "Leave partitioned=True out",
+		"CustomSPMDPartitioning":                  "jax.shard_map",
+	} {
+		said := partition.Refused("NOT_FOUND: no call " + target)
+		if !strings.Contains(said, instead) || !strings.Contains(said, "Python process") || !strings.HasSuffix(said, target) {
+			t.Errorf("%s: %q", target, said)
+		}
+	}
+	if said := partition.Refused("INTERNAL: something else"); said != "" {
+		t.Errorf("of something else: %q", said)
+	}
+}
