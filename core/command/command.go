@@ -133,6 +133,7 @@ variables of scripts:
 Those of the commands are listed by pathways options.
 
 exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`,
+		Version:      p.Version,
 		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,6 +152,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 			return nil
 		},
 	}
+	root.SetVersionTemplate("{{.Version}}\n") // as the command prints it
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage{fmt.Errorf("%w\n`%s --help` says what it takes", err, cmd.CommandPath())}
 	})

@@ -173,6 +173,57 @@ func TestHelpNamesEverything(t *testing.T) {
 	}
 }
 
+// The logs of the newest ten runs are kept, and nothing else of them.
+func TestKeepLogs(t *testing.T) {
+	base := t.TempDir()
+	c := place{dir: filepath.Join(base, "mine"), cluster: "mine"}
+	other := filepath.Join(base, logsDir, "other", "run")
+	if err := os.MkdirAll(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	var all []string
+	for i := range keptRuns + 3 {
+		if err := os.MkdirAll(c.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"controller.log", "worker-0.log", "token", "controller.sock"} {
+			if err := os.WriteFile(c.path(name), []byte(name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		logs, err := c.keepLogs(begun.Add(time.Duration(i) * time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, logs)
+		left, err := os.ReadDir(c.dir)
+		if err != nil || len(left) != 2 {
+			t.Fatalf("%v, %v are left, want what is no log", left, err)
+		}
+	}
+	for i, logs := range all {
+		b, err := os.ReadFile(filepath.Join(logs, "worker-0.log"))
+		if kept := i >= 3; kept != (err == nil && string(b) == "worker-0.log") {
+			t.Errorf("run %d of %d: %q, %v, kept: %v", i, len(all), b, err, kept)
+		}
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("another cluster's logs: %v", err)
+	}
+	if logs, err := (place{dir: filepath.Join(base, "none"), cluster: "none"}).keepLogs(begun); logs != "" || err != nil {
+		t.Errorf("without logs: %q, %v", logs, err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		if code, out, errs := call(t, nil, arg); code != ExitWell || out != "1.2.3\n" {
+			t.Errorf("%s: exit code %d, %q, %s", arg, code, out, errs)
+		}
+	}
+}
+
 func TestCerts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
 	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitWell {
@@ -246,6 +297,8 @@ func TestUpAndDown(t *testing.T) {
 		}
 		return names
 	}
+	_, out, _ = run("status", "--json")
+	fitsSchema(t, out)
 	if got := workers(); len(got) != 3 {
 		t.Errorf("status has workers %v", got)
 	}
@@ -259,15 +312,20 @@ func TestUpAndDown(t *testing.T) {
 		all[i+1].signal(signal)
 		waitFor(t, "a worker's loss to be seen", func() bool { return len(workers()) == 2-i })
 	}
-	if code, _, errs := run("down"); code != ExitWell {
-		t.Errorf("down: exit code %d\n%s", code, errs)
+	code, out, errs = run("down")
+	logs := filepath.Join(dir, logsDir, "default")
+	if code != ExitWell || !strings.Contains(out, "The logs are in "+logs) {
+		t.Errorf("down: exit code %d\n%s\n%s", code, out, errs)
+	}
+	if kept, err := filepath.Glob(filepath.Join(logs, "*", "*.log")); err != nil || len(kept) < 4 {
+		t.Errorf("down keeps the logs %v, want those of 4 processes: %v", kept, err)
 	}
 	for _, p := range all {
 		if p.alive() {
 			t.Errorf("%s is still there", p.Name)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "*", "*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(dir, "[^.]*", "*")); err != nil || len(left) > 0 {
 		t.Errorf("down leaves %v %v", left, err)
 	}
 	if code, _, errs := run("down"); code != ExitFailed || !strings.Contains(errs, "NOT_FOUND") {

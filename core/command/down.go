@@ -28,7 +28,11 @@ func (p *program) down() *cobra.Command {
 			if _, err := os.Stat(c.dir); os.IsNotExist(err) {
 				return status.New(status.NotFound, "there is no cluster %q here (%s)", c.cluster, c.dir)
 			}
-			return p.stop(c, s.time("wait"))
+			logs, err := p.stop(c, s.time("wait"))
+			if logs != "" {
+				fmt.Fprintf(p.out, "The logs are in %s\n", logs)
+			}
+			return err
 		},
 	}
 	take(cmd, "cluster", "dir", "wait")
@@ -43,18 +47,18 @@ const (
 )
 
 // stop ends all processes of a cluster, the friendlier ways first, and removes its
-// directory.
-func (p *program) stop(c place, wait time.Duration) error {
+// directory. It returns where the logs are kept, "" where there are none.
+func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 	all, err := c.running()
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, q := range all {
 		q.signal(syscall.SIGCONT) // one that is frozen hears nothing
 	}
 	retire(all)
 	if all, err = c.running(); err != nil { // with what it has started
-		return err
+		return "", err
 	}
 	if token, err := cluster.ReadToken(c.path(cluster.TokenFile)); err == nil && len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), min(wait, afterStop))
@@ -69,7 +73,7 @@ func (p *program) stop(c place, wait time.Duration) error {
 		for _, q := range all {
 			names = append(names, fmt.Sprintf("%s (%d)", q.Name, q.PID))
 		}
-		return status.New(status.DeadlineExceeded, "these processes do not end: %s", strings.Join(names, ", "))
+		return "", status.New(status.DeadlineExceeded, "these processes do not end: %s", strings.Join(names, ", "))
 	}
 	return c.remove()
 }

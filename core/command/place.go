@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
@@ -114,8 +115,51 @@ func (c place) keep(all []process) error {
 	return system.Error(err, "cannot write the list of the cluster's processes")
 }
 
-// remove takes the directory away.
-func (c place) remove() error { return os.RemoveAll(c.dir) }
+// remove takes the directory away, and keeps the logs elsewhere. It returns where; "" where there are none.
+func (c place) remove() (logs string, err error) {
+	if logs, err = c.keepLogs(time.Now()); err != nil {
+		return "", err
+	}
+	return logs, os.RemoveAll(c.dir)
+}
+
+const (
+	// logsDir is beside the clusters' directories; no cluster's name begins with a dot.
+	logsDir = ".logs"
+	// keptRuns is how many runs of a cluster have their logs kept.
+	keptRuns = 10
+)
+
+// keepLogs moves the logs of a run that ended now to a directory of their own, and removes those of the oldest runs.
+func (c place) keepLogs(now time.Time) (string, error) {
+	files, err := os.ReadDir(c.dir)
+	if err != nil && !os.IsNotExist(err) {
+		return "", system.Error(err, "cannot read %s", c.dir)
+	}
+	all := filepath.Join(filepath.Dir(c.dir), logsDir, c.cluster)
+	run := filepath.Join(all, now.UTC().Format("20060102T150405.000000Z"))
+	kept := ""
+	for _, f := range files {
+		if filepath.Ext(f.Name()) != ".log" {
+			continue
+		}
+		if err := os.MkdirAll(run, 0o700); err != nil {
+			return "", system.Error(err, "cannot keep the logs in %s", run)
+		}
+		if err := os.Rename(c.path(f.Name()), filepath.Join(run, f.Name())); err != nil {
+			return "", system.Error(err, "cannot keep the logs in %s", run)
+		}
+		kept = run
+	}
+	runs, err := os.ReadDir(all) // by name, which is by time
+	for i := 0; err == nil && i < len(runs)-keptRuns; i++ {
+		err = os.RemoveAll(filepath.Join(all, runs[i].Name()))
+	}
+	if os.IsNotExist(err) {
+		err = nil
+	}
+	return kept, err
+}
 
 // started gives the time at which a process was started, in the kernel's ticks;
 // "" where there is no such process or it has ended.

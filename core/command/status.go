@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/wire"
@@ -34,7 +34,7 @@ func (p *program) status() *cobra.Command {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {
-				b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(report)
+				b, err := json.MarshalIndent(plain(report.ProtoReflect()), "", "  ")
 				if err != nil {
 					return err
 				}
@@ -106,10 +106,10 @@ func (p *program) show(r *wire.Report, address string) error {
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
 	} else {
-		fmt.Fprintln(w, "SESSION\tCLIENT\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
+		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"), cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
 	showSlices(w, r)
 	showRunning(w, r)

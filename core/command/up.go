@@ -77,7 +77,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		err = p.leave(s, c)
 	}
 	if err != nil {
-		return errors.Join(err, p.stop(c, s.time("wait")))
+		return p.failed(err, s, c)
 	}
 	if len(command) == 0 {
 		devices := 0
@@ -90,7 +90,20 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		return nil
 	}
 	err = run(ctx, command, c)
-	return errors.Join(err, p.stop(c, s.time("wait")))
+	if err != nil {
+		return p.failed(err, s, c)
+	}
+	_, err = p.stop(c, s.time("wait"))
+	return err
+}
+
+// failed takes a cluster down because of an error, and says where its logs are.
+func (p *program) failed(why error, s settings, c place) error {
+	logs, err := p.stop(c, s.time("wait"))
+	if logs != "" {
+		fmt.Fprintf(p.err, "pathways: the logs of the cluster are in %s\n", logs)
+	}
+	return errors.Join(why, err)
 }
 
 // run runs a user's command with the address of the cluster.

@@ -1,0 +1,166 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bufbuild/protocompile"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+var rewrite = flag.Bool("rewrite-schema", false, "write docs/status.schema.json anew")
+
+const schemaFile = "../../docs/status.schema.json"
+
+// The schema of the docs is that of the protocol's Report, with its comments.
+func TestStatusSchema(t *testing.T) {
+	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}}, SourceInfoMode: protocompile.SourceInfoStandard}
+	files, err := compiler.Compile(t.Context(), "wire.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := schemaOf(files[0].Messages().ByName("Report"), files[0].SourceLocations())
+	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	schema["title"] = "what `pathways status --json` prints"
+	want, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, '\n')
+	if *rewrite {
+		if err := os.WriteFile(schemaFile, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s does not describe the report (%v); write it anew with go test ./core/command -run TestStatusSchema -rewrite-schema", schemaFile, err)
+	}
+}
+
+func schemaOf(m protoreflect.MessageDescriptor, comments protoreflect.SourceLocations) map[string]any {
+	properties, required := map[string]any{}, []string{}
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		var of map[string]any
+		switch f.Kind() {
+		case protoreflect.MessageKind:
+			of = schemaOf(f.Message(), comments)
+		case protoreflect.StringKind:
+			of = map[string]any{"type": "string"}
+		case protoreflect.BoolKind:
+			of = map[string]any{"type": "boolean"}
+		default:
+			of = map[string]any{"type": "integer"}
+		}
+		if f.IsList() {
+			of = map[string]any{"type": "array", "items": of}
+		}
+		at := comments.ByDescriptor(f)
+		if text := strings.Join(strings.Fields(at.LeadingComments+" "+at.TrailingComments), " "); text != "" {
+			of["description"] = text
+		}
+		properties[string(f.Name())] = of
+		required = append(required, string(f.Name()))
+	}
+	slices.Sort(required)
+	return map[string]any{"type": "object", "properties": properties, "required": required, "additionalProperties": false}
+}
+
+// fits says where a value is not as a schema describes it.
+func fits(where string, value any, schema map[string]any) (wrong []string) {
+	say := func(format string, args ...any) { wrong = append(wrong, where+" "+fmt.Sprintf(format, args...)) }
+	kind := schema["type"].(string)
+	switch v := value.(type) {
+	case map[string]any:
+		if kind != "object" {
+			say("is an object, want %s", kind)
+			break
+		}
+		properties := schema["properties"].(map[string]any)
+		for _, name := range schema["required"].([]any) {
+			if _, ok := v[name.(string)]; !ok {
+				say("lacks %q", name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			of, ok := properties[name].(map[string]any)
+			if !ok {
+				say("has %q, which the schema does not know", name)
+				continue
+			}
+			wrong = append(wrong, fits(where+"."+name, v[name], of)...)
+		}
+	case []any:
+		if kind != "array" {
+			say("is an array, want %s", kind)
+			break
+		}
+		for i, one := range v {
+			wrong = append(wrong, fits(fmt.Sprintf("%s[%d]", where, i), one, schema["items"].(map[string]any))...)
+		}
+	case json.Number:
+		if _, err := v.Int64(); kind != "integer" || err != nil {
+			say("is %v, want %s", v, kind)
+		}
+	case string:
+		if kind != "string" {
+			say("is %q, want %s", v, kind)
+		}
+	case bool:
+		if kind != "boolean" {
+			say("is %v, want %s", v, kind)
+		}
+	default:
+		say("is %v, want %s", v, kind)
+	}
+	return wrong
+}
+
+// fitsSchema holds what status printed against the schema of the docs.
+func fitsSchema(t *testing.T, out string) {
+	t.Helper()
+	text, err := os.ReadFile(schemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	decoder := json.NewDecoder(strings.NewReader(out))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	for _, wrong := range fits("status", value, schema) {
+		t.Error(wrong)
+	}
+}
+
+// Each key is there, whether there is anything or nothing, and numbers are numbers.
+func TestStatusJSON(t *testing.T) {
+	for _, r := range []*wire.Report{{}, {
+		Cluster: "c", Gangs: 1 << 52, Supervisor: &wire.Report_Supervisor{Pid: 3},
+		Islands:  []*wire.Report_Island{{Workers: []*wire.Report_Worker{{Last: &wire.Heartbeat{MemoryInUse: []int64{-1, 1 << 40}}}, {}}}},
+		Sessions: []*wire.Report_SessionReport{{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
+	}} {
+		b, err := json.MarshalIndent(plain(r.ProtoReflect()), "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fitsSchema(t, string(b))
+		if r.Gangs > 0 && !strings.Contains(string(b), `"gangs": 4503599627370496`) {
+			t.Errorf("a large number is not written as it is:\n%s", b)
+		}
+	}
+}
