@@ -8,6 +8,9 @@
 #ifndef PATHWAYS_CAPI_REMOTE_H_
 #define PATHWAYS_CAPI_REMOTE_H_
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "edge.h"
 #include "held.h"
 #include "program.h"
