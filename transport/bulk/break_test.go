@@ -1,0 +1,369 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// snap breaks the connections to a peer, or a stream of each, as seen from one end.
+func (x *Exchange) snap(peer uint64, streams bool) {
+	p, err := x.find(peer, false)
+	if err != nil {
+		return
+	}
+	var conns []*stream.Conn
+	p.mu.Lock()
+	for l := range p.links {
+		switch c := l.carrier; {
+		case c == nil:
+		case !streams:
+			conns = append(conns, c.conn)
+		case len(c.strands) > 0:
+			c.strands[rand.N(len(c.strands))].Close()
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.Drop()
+	}
+}
+
+// Connections break all the time, at either end: every block arrives, once, and
+// whoever sent it hears so.
+func TestBlocksOutliveConnections(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp", "tls"} {
+		t.Run(kind, func(t *testing.T) {
+			w := worldTold(t, kind, 2, none, slog.DiscardHandler)
+			for _, x := range w.Exchanges {
+				defer x.Close()
+			}
+			const blocks = 300
+			sizes := []int{0, 10, 3000, eagerSize, 40_000, 300_000, 2 << 20}
+			var under sync.WaitGroup
+			came := make(chan struct{}, 4*blocks)
+			room := make(chan struct{}, 2*40) // blocks under way
+			for from := range uint64(2) {
+				to := 1 - from
+				sender, receiver := w.Exchanges[from], w.Exchanges[to]
+				under.Go(func() {
+					for id := range uint64(blocks) {
+						for range 2 {
+							room <- struct{}{}
+						}
+						size := sizes[id%uint64(len(sizes))]
+						data := make([]byte, size)
+						fill(data, id+from)
+						under.Add(1)
+						var into []byte
+						if id%3 == 0 {
+							into = make([]byte, size)
+						}
+						expect := func() {
+							receiver.Expect(from+1, key(id, from), int64(size), into, func(b transport.Block, err error) {
+								defer under.Done()
+								came <- struct{}{}
+								if err != nil {
+									t.Errorf("block %d of %d bytes: %v", id, size, err)
+								} else {
+									if !bytes.Equal(b.Data, data) {
+										t.Errorf("other bytes came as block %d of %d bytes", id, size)
+									}
+									b.Release()
+								}
+								<-room
+							})
+						}
+						if id%2 == 0 {
+							expect()
+						}
+						done := func(err error) {
+							defer under.Done()
+							if err != nil {
+								t.Errorf("block %d of %d bytes was not taken: %v", id, size, err)
+							}
+							<-room
+						}
+						switch {
+						case size <= eagerSize && id%4 == 1:
+							sender.PushBytes(to+1, key(id, from), data, nil)
+							<-room
+						case id%5 < 2:
+							under.Add(1)
+							sender.Push(to+1, key(id, from), int64(size), func(dst []byte, written func(error)) {
+								go func() {
+									copy(dst, data)
+									written(nil)
+								}()
+							}, done)
+						default:
+							under.Add(1)
+							sender.PushBytes(to+1, key(id, from), data, done)
+						}
+						if id%2 == 1 {
+							expect()
+						}
+					}
+				})
+			}
+			ended := make(chan struct{})
+			go func() {
+				under.Wait()
+				close(ended)
+			}()
+			breaks := 0
+			for {
+				for range rand.N(20) { // what is under way meanwhile is what matters
+					select {
+					case <-ended:
+						if breaks < 15 {
+							t.Errorf("only %d breaks", breaks)
+						}
+						return
+					case <-came:
+					}
+				}
+				breaks++
+				w.Exchanges[rand.N(2)].(*Exchange).snap(uint64(1+rand.N(2)), rand.N(4) == 0)
+			}
+		})
+	}
+}
+
+// forwarded are an exchange, number 1, and one, number 2, that it reaches by a
+// forwarder.
+func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *transporttest.Forwarder) {
+	t.Helper()
+	o := options()
+	make := func(number uint64, name string) (*Exchange, string) {
+		l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o, Listeners: []transport.Listener{l}, DialTime: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		return x, l.Address()
+	}
+	one, _ = make(1, "one")
+	two, at := make(2, "two")
+	f = transporttest.Forward(t, strings.TrimPrefix(at, "tcp:"))
+	one.Peers([]*wire.Process{{Number: 2, Name: "two", Addresses: []string{f.Address}}}, nil, nil)
+	two.Peers([]*wire.Process{{Number: 1, Name: "one"}}, nil, nil) // it waits to be dialled
+	return one, two, f
+}
+
+// passes sends a block.
+func exchanged(from, to *Exchange, id uint64, size int) error {
+	data := make([]byte, size)
+	fill(data, id)
+	sent, arrived := make(chan error, 1), make(chan error, 1)
+	to.Expect(from.Self(), key(id, from.Self()), int64(size), nil, func(b transport.Block, err error) {
+		if err == nil {
+			if !bytes.Equal(b.Data, data) {
+				err = fmt.Errorf("other bytes came")
+			}
+			b.Release()
+		}
+		arrived <- err
+	})
+	from.PushBytes(to.Self(), key(id, from.Self()), data, func(err error) { sent <- err })
+	err := <-sent
+	if other := <-arrived; err == nil {
+		err = other
+	}
+	return err
+}
+
+// A pair is cut apart for longer than what is under way waits: that fails at both
+// ends, with an error that names both, and so does what comes meanwhile. When the
+// network has healed, all goes on, also what was pushed quietly and is expected late.
+func TestPairApartHeals(t *testing.T) {
+	for _, before := range []bool{true, false} { // there is a link
+		t.Run(fmt.Sprint(before), func(t *testing.T) {
+			one, two, f := forwarded(t, 200*time.Millisecond)
+			ids := uint64(0)
+			if before {
+				for _, size := range []int{10, 200_000} {
+					ids++
+					if err := exchanged(one, two, ids, size); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			f.Cut()
+			check := func(err error) {
+				t.Helper()
+				if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 1 (one)") || !strings.Contains(err.Error(), "process 2 (two)") {
+					t.Errorf("%v (%v), expected UNAVAILABLE that names both", err, status.CodeOf(err))
+				}
+			}
+			for range 3 {
+				for _, size := range []int{10, 200_000} {
+					ids++
+					ends := make(chan error, 2)
+					if before { // otherwise it has not heard that there is to be a link
+						two.Expect(1, key(ids, 1), int64(size), nil, func(_ transport.Block, err error) { ends <- err })
+					} else {
+						ends <- status.New(status.Unavailable, "process 1 (one), process 2 (two)")
+					}
+					one.PushBytes(2, key(ids, 1), make([]byte, size), func(err error) { ends <- err })
+					check(<-ends)
+					check(<-ends)
+				}
+			}
+			one.PushBytes(2, key(1000, 1), make([]byte, 10), nil) // nobody hears what becomes of it, but who expects it
+			for name, x := range map[string]*Exchange{"two": one, "one": two} {
+				if !before && x == two {
+					continue
+				}
+				apart := x.Apart()
+				if len(apart) != 1 || apart[0].Peer != 3-x.Self() || apart[0].Why == nil || time.Since(apart[0].Since) > time.Minute {
+					t.Errorf("who is cut off from %s says %v", name, apart)
+				}
+			}
+			f.Heal()
+			for end := time.Now().Add(20 * time.Second); len(one.Apart())+len(two.Apart()) > 0; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("the network has healed, and still %v %v", one.Apart(), two.Apart())
+				}
+			}
+			for _, size := range []int{10, 200_000} {
+				ids++
+				if err := exchanged(one, two, ids, size); err != nil {
+					t.Error(err)
+				}
+				if err := exchanged(two, one, ids, size); err != nil {
+					t.Error(err)
+				}
+			}
+			late := make(chan error, 1)
+			two.Expect(1, key(1000, 1), 10, nil, func(_ transport.Block, err error) { late <- err })
+			check(<-late)
+		})
+	}
+}
+
+// The connection breaks after the peer has taken the link and before this side hears
+// so: the peer's end of it is used all the same.
+func TestLinkWhoseAnswerIsLost(t *testing.T) {
+	one, two, f := forwarded(t, 20*time.Second)
+	f.Limit(1) // nothing whole comes back
+	arrived := make(chan error, 1)
+	two.Expect(1, key(1, 1), 10, nil, func(b transport.Block, err error) {
+		if err == nil {
+			b.Release()
+		}
+		arrived <- err
+	})
+	one.PushBytes(2, key(1, 1), make([]byte, 10), nil)
+	for f.Made() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	for limit := int64(8); limit < 200; limit += 16 { // until somewhere inside the answer
+		f.Limit(limit)
+		for made := f.Made(); f.Made() < made+2 && len(arrived) == 0; {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	sent := make(chan error, 1)
+	two.PushBytes(1, key(2, 2), make([]byte, 10), func(err error) { sent <- err })
+	f.Limit(0)
+	f.Break()
+	if err := <-arrived; err != nil {
+		t.Error(err)
+	}
+	one.Expect(2, key(2, 2), 10, nil, func(b transport.Block, err error) {
+		if err == nil {
+			b.Release()
+		}
+	})
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	two.mu.Lock()
+	links := len(two.links)
+	two.mu.Unlock()
+	if links != 1 {
+		t.Errorf("%d links are kept", links)
+	}
+}
+
+// Connections for a link that come out of turn, or claim what cannot be, do no harm
+// to others.
+func TestResumeOutOfTurn(t *testing.T) {
+	x, neighbour, address := neighbours(t, "tcp")
+	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
+	h := intrude(t, address, 3)
+	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
+	for offers := 0; offers == 0; offers, _ = x.table.Len() { // until it has come
+		time.Sleep(time.Millisecond)
+	}
+	again := func(token [tokenSize]byte, attempt, received uint64) (wire.Kind, []byte) {
+		t.Helper()
+		hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Host: "here", Cluster: "test"}
+		conn, _, err := stream.Dial(context.Background(), address, hello, options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := conn.Send(kindResume, resumeFrame(token, attempt, received)); err != nil {
+			t.Fatal(err)
+		}
+		kind, payload, err := conn.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kind, bytes.Clone(payload)
+	}
+	refusal := func(kind wire.Kind, payload []byte) status.Code {
+		t.Helper()
+		r := reader{b: payload}
+		if kind != kindGoodbye {
+			t.Fatalf("a message of kind %d, expected a refusal", kind)
+		}
+		return status.CodeOf(r.status())
+	}
+	if kind, payload := again(h.token, 2, 0); kind != kindResume || binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 1 {
+		t.Fatalf("the second attempt: %d %v", kind, payload)
+	}
+	if code := refusal(again(h.token, 1, 0)); code != status.Aborted {
+		t.Errorf("the first attempt, late: %v", code)
+	}
+	if code := refusal(again([tokenSize]byte{9}, 1, 0)); code != status.FailedPrecondition {
+		t.Errorf("a link that is not there: %v", code)
+	}
+	got := make(chan error, 1)
+	x.Expect(3, key(1, 0), 5, nil, func(b transport.Block, err error) {
+		if err == nil {
+			b.Release()
+		}
+		got <- err
+	})
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if code := refusal(again(h.token, 3, 77)); code != status.InvalidArgument {
+		t.Errorf("more than was sent: %v", code)
+	}
+	x.Expect(3, key(2, 0), 5, nil, func(b transport.Block, err error) { got <- err })
+	if err := <-got; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3 (three)") {
+		t.Errorf("a process that claims what cannot be: %v", err)
+	}
+	well(t, x, neighbour)
+}

@@ -1,0 +1,334 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// A link outlives its connections. When one breaks, messages wait, see package
+// resume, and the side that dialled dials again. Both sides first wait until nothing
+// of the old connection is read any more, so that the count of received messages is
+// final and no old bytes are written; then each tells the other its count, and sends
+// what the other has not got. An attempt has a number, and one that comes behind a
+// later one is refused.
+//
+// Bytes that were on streams may be lost with them. The receiver asks for each of
+// its unfinished blocks again, from the start, behind the messages that are sent
+// again. The sender keeps the bytes until the receiver has them all.
+//
+// Where a link has no connection for Config.DialTime, what is under way fails on
+// both sides, and so does what comes later, at once, until it has one again.
+
+// Attempts to connect again wait so long, twice as long each time, and up to half of
+// that more or less, so that many links that broke together do not come back so.
+const (
+	redialMin = 10 * time.Millisecond
+	redialMax = time.Second
+)
+
+// jitter draws a time around d.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// carrier is a connection that a link goes over, with its strands.
+type carrier struct {
+	conn *stream.Conn
+	done chan struct{} // closed when nothing is read from it any more
+
+	// The peer's mu guards these.
+	strands []net.Conn // that long blocks go over, where the link is not shared
+	dialing bool       // strands are, or were, made by this side
+	over    bool
+	running sync.WaitGroup // goroutines of strands
+}
+
+func newCarrier(conn *stream.Conn) *carrier {
+	return &carrier{conn: conn, done: make(chan struct{})}
+}
+
+// run reads from one connection after the other until the link has ended.
+func (l *link) run() {
+	for c := l.last; c != nil; c = l.another(c) {
+		err := l.receive(c.conn)
+		if l.lasts(err) {
+			l.breaks(c, err)
+		} else {
+			l.lost(err)
+			c.conn.Close()
+		}
+		c.conn.Drop()
+		c.conn.DropFiles()
+		c.running.Wait()
+		close(c.done)
+	}
+	if l.arena != nil {
+		l.arena.Wait()
+	}
+	l.x.forget(l)
+}
+
+// lasts reports whether the link outlives an error of its connection.
+func (l *link) lasts(err error) bool {
+	if _, bye := err.(errGoodbye); bye || !l.resumes {
+		return false
+	}
+	code := status.CodeOf(err)
+	return code == status.Unavailable || code == status.Cancelled || code == status.DeadlineExceeded
+}
+
+// passes reports whether an attempt that failed so may do better later.
+func passes(err error) bool {
+	switch status.CodeOf(err) {
+	case status.Unavailable, status.DeadlineExceeded, status.Aborted, status.ResourceExhausted:
+		return true
+	}
+	return false
+}
+
+// breaks is told that a connection has broken, by whoever sees it first.
+func (l *link) breaks(c *carrier, err error) {
+	p := l.peer
+	p.mu.Lock()
+	if p.lost != nil || l.carrier != c {
+		p.mu.Unlock()
+		return
+	}
+	l.carrier = nil
+	l.since, l.broken = time.Now(), err
+	l.detach(c)
+	for _, t := range l.outgoing {
+		t.stale = t.granted && !t.taken && !l.shared
+	}
+	l.sending = nil
+	l.patience = time.AfterFunc(l.x.config.DialTime, func() { p.giveUp(l, c) })
+	name := p.title()
+	p.mu.Unlock()
+	l.x.log.Info("a link broke and is made again", "peer", name, "why", err)
+	c.conn.Drop()
+}
+
+// detach ends the strands of a connection. The peer's mu is held.
+func (l *link) detach(c *carrier) {
+	c.over = true
+	for _, s := range c.strands {
+		s.Close()
+	}
+	l.more.Broadcast()
+}
+
+// another waits for the next connection; nil says that the link has ended.
+func (l *link) another(last *carrier) *carrier {
+	if !l.accepted {
+		return l.redial(last)
+	}
+	select {
+	case c := <-l.next:
+		return c
+	case <-l.over:
+		return nil
+	}
+}
+
+// redial connects again.
+func (l *link) redial(last *carrier) *carrier {
+	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+		c, err := l.again()
+		if c != nil {
+			return c
+		}
+		if !passes(err) && l.x.ctx.Err() == nil {
+			l.lost(status.Wrap(err, "it does not take a link up again"))
+		}
+		timer := time.NewTimer(jitter(wait))
+		select {
+		case <-timer.C:
+		case <-l.over:
+			timer.Stop()
+			return nil
+		}
+		l.peer.mu.Lock()
+		if err != nil && l.peer.lost == nil {
+			l.broken = err // the latest reason
+		}
+		l.peer.mu.Unlock()
+	}
+}
+
+// again makes one attempt to connect again.
+func (l *link) again() (*carrier, error) {
+	x, p := l.x, l.peer
+	p.mu.Lock()
+	if p.lost != nil {
+		p.mu.Unlock()
+		return nil, p.lost
+	}
+	l.attempt++
+	attempt, received := l.attempt, l.received.Count()
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(x.ctx, x.config.DialTime)
+	defer cancel()
+	conn, _, err := stream.Dial(ctx, l.address, x.hello(), x.config.Options)
+	if err != nil {
+		return nil, err
+	}
+	conn.TakeFiles()
+	c, err := l.taken(conn, attempt, received)
+	if err != nil {
+		conn.Drop()
+		conn.DropFiles()
+	}
+	return c, err
+}
+
+// taken asks the peer to take a connection for this link.
+func (l *link) taken(conn *stream.Conn, attempt, received uint64) (*carrier, error) {
+	if err := conn.Post(kindResume, resumeFrame(l.token, attempt, received)); err != nil {
+		return nil, err
+	}
+	kind, payload, err := l.x.first(conn)
+	switch {
+	case err != nil:
+		return nil, err
+	case kind == kindGoodbye:
+		r := reader{b: payload}
+		if why := r.status(); !r.bad && why != nil {
+			return nil, why
+		}
+		return nil, status.New(status.Unavailable, "%s ends", conn.Peer())
+	case kind != kindResume || len(payload) != resumeSize || !bytes.Equal(payload[:tokenSize], l.token[:]) || binary.LittleEndian.Uint64(payload[tokenSize:]) != attempt:
+		return nil, wrong("a message of kind %d with %d bytes where it was to take a link up again", kind, len(payload))
+	}
+	return l.carry(conn, attempt, binary.LittleEndian.Uint64(payload[tokenSize+8:]), func() error { return nil })
+}
+
+// retake puts a connection to use that the peer dialled for this link. Answer is
+// called before anything else is sent. On an error the connection stays the caller's.
+func (l *link) retake(conn *stream.Conn, attempt, received uint64, answer func() error) error {
+	p := l.peer
+	p.mu.Lock()
+	switch {
+	case p.lost != nil:
+		defer p.mu.Unlock()
+		return p.lost
+	case attempt <= l.attempt:
+		defer p.mu.Unlock()
+		return status.New(status.Aborted, "attempt %d came behind attempt %d", attempt, l.attempt)
+	}
+	l.attempt = attempt
+	last := l.carrier
+	done := l.last.done
+	p.mu.Unlock()
+	if last != nil {
+		l.breaks(last, status.New(status.Unavailable, "the peer has connected again"))
+	}
+	select {
+	case <-done:
+	case <-l.over:
+		return p.reason()
+	}
+	c, err := l.carry(conn, attempt, received, answer)
+	if err == nil {
+		l.next <- c // there is room: each carrier is made when the one before is done
+	}
+	return err
+}
+
+// carry has the link go on over a connection, of whose attempt both sides know. The
+// peer has received so many messages.
+func (l *link) carry(conn *stream.Conn, attempt, received uint64, answer func() error) (*carrier, error) {
+	p := l.peer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.lost != nil:
+		return nil, p.lost
+	case attempt != l.attempt:
+		return nil, status.New(status.Aborted, "attempt %d came behind attempt %d", attempt, l.attempt)
+	}
+	if err := l.sent.Ack(received); err != nil {
+		return nil, err
+	}
+	if err := answer(); err != nil {
+		return nil, err
+	}
+	c := newCarrier(conn)
+	err := l.sent.Again(func(kind wire.Kind, payload []byte, file *os.File) error {
+		if file != nil {
+			return conn.PostFile(kind, payload, file)
+		}
+		return conn.Post(kind, payload)
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.carrier, l.last, l.broken = c, c, nil
+	l.patience.Stop()
+	for _, t := range l.incoming {
+		t.again()
+	}
+	if len(l.incoming)+len(l.outgoing) > 0 {
+		l.reach()
+	}
+	p.back()
+	l.x.log.Info("a link has a new connection", "peer", p.title(), "after", time.Since(l.since).Round(time.Millisecond))
+	return c, nil
+}
+
+// again asks for the bytes of a block whose streams broke. The peer's mu is held.
+func (t *incoming) again() {
+	if t.link.shared || !t.granted || t.lent != nil || t.err != nil || t.got == t.size {
+		return
+	}
+	t.begun, t.got = 0, 0
+	t.asked++
+	t.link.post(kindAgain, numbers(nil, t.n))
+}
+
+// onAgain is told that the peer lacks bytes of a block. What was said of the block's
+// end before the answer does not hold any more.
+func (l *link) onAgain(n uint64) error {
+	t := l.outgoing[n]
+	if t == nil || l.shared || !t.granted || t.taken {
+		return wrong("that it lacks block %d, which was not sent", n)
+	}
+	stale := t.stale // otherwise the block was begun on this connection
+	t.stale = false
+	if stale && (t.err == nil || !t.failed) {
+		t.final = false
+	}
+	said := uint64(0)
+	if t.final {
+		said = 1
+	}
+	l.post(kindAfresh, numbers(nil, n, said))
+	switch {
+	case !stale:
+	case t.err != nil:
+		t.settle()
+	case t.bytes != nil:
+		t.given, t.writing = 0, true
+		t.spread()
+	}
+	return nil
+}
+
+// onAfresh is the answer to again.
+func (l *link) onAfresh(n, said uint64) error {
+	t := l.incoming[n]
+	if t == nil || t.asked == 0 || said > 1 {
+		return wrong("that it begins block %d again, which was not asked", n)
+	}
+	t.asked--
+	t.final = said == 1
+	t.settle()
+	return nil
+}

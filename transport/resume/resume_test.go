@@ -1,0 +1,143 @@
+package resume
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Whatever is lost with a connection, the receiver gets each frame once and in
+// order, and the sender keeps little more than what was not acknowledged.
+func TestFramesArriveOnceInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s Sent
+		var r Received
+		var line [][]byte // what is on its way
+		var sent, got int
+		ack, acks := uint64(0), false // on its way back
+		deliver := func(n int) {
+			for ; n > 0 && len(line) > 0; n-- {
+				if want := fmt.Sprint(got); !bytes.HasPrefix(line[0], []byte(want+".")) {
+					t.Fatalf("got %.20q, want frame %d", line[0], got)
+				}
+				got++
+				if r.Add(len(line[0]), false) {
+					ack, acks = r.Count(), true
+				}
+				line = line[1:]
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"send": func(t *rapid.T) {
+				for range rapid.IntRange(1, 300).Draw(t, "frames") {
+					payload := append(fmt.Appendf(nil, "%d.", sent), make([]byte, rapid.SampledFrom([]int{0, 10, 5000}).Draw(t, "bytes"))...)
+					s.Add(wire.KindBulk, payload)
+					line = append(line, bytes.Clone(payload))
+					sent++
+				}
+			},
+			"deliver": func(t *rapid.T) { deliver(rapid.IntRange(1, 400).Draw(t, "frames")) },
+			"acknowledge": func(t *rapid.T) {
+				if acks {
+					if err := s.Ack(ack); err != nil {
+						t.Fatal(err)
+					}
+					acks = false
+				}
+			},
+			"break": func(t *rapid.T) {
+				line, acks = nil, false
+				if err := s.Ack(r.Count()); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Again(func(kind wire.Kind, payload []byte, f *os.File) error {
+					if kind != wire.KindBulk || f != nil {
+						t.Fatalf("a frame of kind %d with file %v", kind, f)
+					}
+					line = append(line, bytes.Clone(payload))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				if sent != got+len(line) {
+					t.Fatalf("%d frames were sent, %d came and %d are on their way", sent, got, len(line))
+				}
+			},
+		})
+		deliver(sent)
+		if err := s.Ack(r.Count()); err != nil || s.Bytes() != 0 {
+			t.Fatalf("%d bytes are kept of what was received, %v", s.Bytes(), err)
+		}
+	})
+}
+
+func TestAckOfWhatWasNotSent(t *testing.T) {
+	var s Sent
+	s.Add(wire.KindBulk, nil)
+	s.Add(wire.KindBulk, nil)
+	for _, bad := range []uint64{3, 1 << 63} {
+		if err := s.Ack(bad); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("an acknowledgement of %d frames: %v", bad, err)
+		}
+	}
+	if err := s.Ack(2); err != nil {
+		t.Error(err)
+	}
+	if err := s.Ack(1); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("an acknowledgement that goes back: %v", err)
+	}
+}
+
+// A file is sent again with its frame, also where its owner has closed it, and is
+// closed when the peer has it.
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("bytes"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Sent
+	s.Add(wire.KindBulk, []byte("a"))
+	if err := s.AddFile(wire.KindBulk, []byte("b"), f); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	var kept *os.File
+	frames := ""
+	if err := s.Again(func(_ wire.Kind, payload []byte, f *os.File) error {
+		frames += string(payload)
+		if f != nil {
+			kept = f
+			frames += "+"
+		}
+		return nil
+	}); err != nil || frames != "ab+" {
+		t.Fatalf("%q, %v", frames, err)
+	}
+	got := make([]byte, 5)
+	if _, err := kept.ReadAt(got, 0); err != nil || string(got) != "bytes" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := s.Ack(2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept.Stat(); err == nil {
+		t.Error("the file is open after the peer has it")
+	}
+	var r Received
+	if r.Add(1, false) || !r.Add(1, true) {
+		t.Error("a frame with a file is acknowledged at once, a short one is not")
+	}
+}

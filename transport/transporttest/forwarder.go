@@ -1,0 +1,140 @@
+package transporttest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Forwarder stands between those who dial it and the listener it forwards to, and
+// breaks what goes through it.
+type Forwarder struct {
+	Address string // "tcp:host:port"
+
+	to     string
+	listen net.Listener
+
+	mu    sync.Mutex
+	cut   bool
+	limit int64 // bytes of answers on the next connections, which then break; 0 is none
+	pairs map[*pair]struct{}
+	made  int
+}
+
+// pair is the two connections that are one through the forwarder.
+type pair struct{ dialler, listener net.Conn }
+
+// Forward makes a forwarder to a listener on "host:port".
+func Forward(t testing.TB, to string) *Forwarder {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Forwarder{Address: "tcp:" + l.Addr().String(), to: to, listen: l, pairs: map[*pair]struct{}{}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { f.forward(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		f.Break()
+		running.Wait()
+	})
+	return f
+}
+
+func (f *Forwarder) forward(dialler net.Conn) {
+	defer dialler.Close()
+	listener, err := net.Dial("tcp", f.to)
+	if err != nil {
+		return
+	}
+	defer listener.Close()
+	p := &pair{dialler, listener}
+	f.mu.Lock()
+	cut, limit := f.cut, f.limit
+	f.made++
+	if !cut {
+		f.pairs[p] = struct{}{}
+	}
+	f.mu.Unlock()
+	if cut {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(listener, dialler) // its end is all there is to know
+		listener.(*net.TCPConn).CloseWrite()
+	})
+	both.Go(func() {
+		var from io.Reader = listener
+		if limit > 0 {
+			from = io.LimitReader(listener, limit)
+		}
+		_, _ = io.Copy(dialler, from)
+		if limit > 0 {
+			p.close()
+		}
+		dialler.(*net.TCPConn).CloseWrite()
+	})
+	both.Wait()
+	f.mu.Lock()
+	delete(f.pairs, p)
+	f.mu.Unlock()
+}
+
+func (p *pair) close() {
+	p.dialler.Close()
+	p.listener.Close()
+}
+
+// Break breaks the connections that there are.
+func (f *Forwarder) Break() {
+	f.each((*pair).close)
+}
+
+func (f *Forwarder) each(do func(*pair)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p := range f.pairs {
+		do(p)
+	}
+}
+
+// Cut breaks the connections that there are and those to come, until Heal.
+func (f *Forwarder) Cut() {
+	f.mu.Lock()
+	f.cut = true
+	f.mu.Unlock()
+	f.Break()
+}
+
+// Heal undoes Cut.
+func (f *Forwarder) Heal() {
+	f.mu.Lock()
+	f.cut = false
+	f.mu.Unlock()
+}
+
+// Limit breaks each connection that is made from now on behind so many bytes of
+// answers; 0 is never.
+func (f *Forwarder) Limit(bytes int64) {
+	f.mu.Lock()
+	f.limit = bytes
+	f.mu.Unlock()
+}
+
+// Made is how many connections came.
+func (f *Forwarder) Made() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.made
+}
