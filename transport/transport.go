@@ -21,6 +21,7 @@ package transport
 
 import (
 	"context"
+	"time"
 
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -107,8 +108,8 @@ type Exchange interface {
 	// the bytes are to go, has their size, and the Block then has no memory of
 	// its own. A block of another size than expected is INVALID_ARGUMENT.
 	// arrived is called once: with the block, with the sender's error, or with
-	// UNAVAILABLE when the peer it is expected from has gone. It may be called
-	// before Expect returns.
+	// UNAVAILABLE when the peer it is expected from has gone or cannot be reached. It
+	// may be called before Expect returns.
 	Expect(peer uint64, key Key, size int64, into []byte, arrived func(Block, error))
 	// Lends says whether size bytes of a peer would be written by itself into memory
 	// of this process, and whether there is enough of it for them to stay for long.
@@ -118,7 +119,8 @@ type Exchange interface {
 	// what arrived for them.
 	Fail(space, id uint64, err error)
 	// Peers says where processes are, and which have gone. Links are made when
-	// first needed.
+	// first needed, and again where they break. What is under way waits for that for
+	// a bounded time, or fails with UNAVAILABLE that names both processes.
 	Peers(come []*wire.Process, gone []uint64, why error)
 	// Self is the process number of this side.
 	Self() uint64
@@ -138,6 +140,14 @@ type Lender interface {
 	// when Peers has said that the peer is gone or Close ends the exchange: until
 	// then the bytes stay as they are. They are in a block of this process's pool.
 	Lend(peer uint64, key Key, data []byte, done func(error))
+}
+
+// Apart is a peer that an Exchange has no connection to, though it wants one and has
+// not heard that the peer is gone.
+type Apart struct {
+	Peer  uint64
+	Since time.Time
+	Why   error
 }
 
 // Dialer makes connections to addresses such as "unix:/run/x" and

@@ -25,12 +25,14 @@ import (
 //	2  2026-11-22  links between processes can lend memory
 //	3  2026-11-22  a client's operations that queue up are one message
 //	4  2026-11-22  workers record what their devices do
+//	5  2026-11-22  links between processes outlive their connections
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 4
+	ProtocolMax     = 5
 	ProtocolLend    = 2 // the first that lends
 	ProtocolBurst   = 3 // the first with bursts
 	ProtocolProfile = 4 // the first with profiles
+	ProtocolResume  = 5 // the first whose links are resumed
 )
 
 // Kind is what a frame holds.

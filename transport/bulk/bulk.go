@@ -24,10 +24,17 @@
 //
 // # Liveness
 //
-// A process whose link breaks, which sends what no process of Open Pathways sends,
-// says goodbye, or which Peers says has gone, is lost: everything from it and to it
+// A link whose connection breaks is given another, see carrier.go: nothing is lost and
+// nothing arrives twice. Where that takes longer than DialTime, what is under way with
+// the peer fails with UNAVAILABLE that names both processes, and what comes later
+// fails at once, until there is a connection again; Apart lists such peers. Peers of
+// protocols before 5 cannot be connected to again, and are lost with their connection.
+//
+// A process that sends what no process of Open Pathways sends, that says goodbye or
+// refuses a link, or which Peers says has gone, is lost: everything from it and to it
 // fails with UNAVAILABLE that names it, now and later, since process numbers are not
-// used again; of many that are lost, the oldest are forgotten. Memory that a lost peer may still write to is not used again either.
+// used again; of many that are lost, the oldest are forgotten. Memory that a lost peer
+// may still write to is not used again either.
 //
 // Nothing here waits for a peer while it reads from one; what is queued for a peer
 // is bounded by the credit and the number of offers, and a peer that exceeds
@@ -41,6 +48,7 @@
 package bulk
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -85,7 +93,7 @@ type Config struct {
 	Pool      *shm.Pool     // memory of blocks; one of its own
 	Streams   int           // TCP connections of a link for long blocks; 4
 	Chunk     int           // bytes of a piece on a stream; 512 KiB
-	DialTime  time.Duration // how long a peer is tried to be reached; 10 s
+	DialTime  time.Duration // how long what is under way waits for a peer to be reached; 10 s
 	// Here has Expect make the callback itself where the block has come, and others
 	// that are due: for who holds no lock then that a callback may want. It saves a
 	// goroutine.
@@ -272,8 +280,22 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 			err = status.New(status.Unavailable, "%s has gone", p.name())
 		}
 		p.lose(err)
+		p.mu.Lock()
+		p.gone = true
+		p.mu.Unlock()
 		x.giveBack(func(t *outgoing) bool { return t.to == number })
 	}
+}
+
+// Apart lists the peers that there is no connection to, by number.
+func (x *Exchange) Apart() (apart []transport.Apart) {
+	for _, p := range x.all() {
+		if a, ok := p.apart(); ok {
+			apart = append(apart, a)
+		}
+	}
+	slices.SortFunc(apart, func(a, b transport.Apart) int { return cmp.Compare(a.Peer, b.Peer) })
+	return apart
 }
 
 func (x *Exchange) all() []*peer {

@@ -380,7 +380,7 @@ func TestSilent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}})
+			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -524,8 +524,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A process that cannot be reached and comes by itself is not lost, also where it
-// comes while it is being given up.
+// A process that cannot be reached and comes by itself is dialled no more.
 func TestComesByItself(t *testing.T) {
 	x, address := seeker(t, time.Hour, "two")
 	sent := make(chan error, 2)
@@ -546,7 +545,6 @@ func TestComesByItself(t *testing.T) {
 	for dialing() { // it is tried no more
 		time.Sleep(time.Millisecond)
 	}
-	two.reached(status.New(status.Unavailable, "it cannot be reached"))
 	x.PushBytes(2, key(2, 0), []byte("y"), func(err error) { sent <- err })
 	for range 2 {
 		r := reader{b: h.until(kindEager)}

@@ -27,6 +27,7 @@ type incoming struct {
 	begun    int64 // bytes that strands have begun to write
 	got      int64 // bytes that they have written
 	copied   bool  // the bytes are where they are expected
+	asked    int   // how often its bytes were asked for again without an answer yet
 	final    bool  // the peer has said its last
 	taken    bool  // this side has
 	err      error
@@ -180,7 +181,7 @@ func (t *incoming) have(b *shm.Block) {
 		t.grant(0, 0) // no bytes
 	default:
 		if !l.announced[s.Number] {
-			if err := l.conn.PostFile(kindSegment, segmentFrame(s.Number, s.Size), s.File); err != nil {
+			if err := l.postFile(kindSegment, segmentFrame(s.Number, s.Size), s.File); err != nil {
 				t.fail(err)
 				return
 			}
@@ -203,7 +204,7 @@ func (l *link) onFinal(n uint64, why error) (then func(), err error) {
 		t.settle()
 		return nil, nil
 	}
-	if t == nil || t.final || why == nil && !t.granted {
+	if t == nil || t.final && t.asked == 0 || why == nil && !t.granted {
 		return nil, wrong("the end of block %d, which had not begun", n)
 	}
 	t.final = true
@@ -290,7 +291,7 @@ func (t *incoming) fail(err error) {
 // forgets it when both sides have said their last.
 func (t *incoming) settle() {
 	l := t.link
-	if t.final && t.granted && !l.shared && t.got == t.size {
+	if t.final && t.asked == 0 && t.granted && !l.shared && t.got == t.size {
 		t.copied = true
 	}
 	if t.writing > 0 || t.err == nil && !t.copied {
@@ -316,7 +317,7 @@ func (t *incoming) settle() {
 		}
 		l.x.calls.Do(func() { e.Arrived(got, err) })
 	}
-	if t.final {
+	if t.final && t.asked == 0 {
 		if t.block != nil { // nobody writes there any more
 			t.block.Release()
 			t.block = nil

@@ -60,9 +60,9 @@ func (t *outgoing) show() {
 	case l.shown[s] == 0 && len(l.shown) >= maxShared: // more, and the peer would hang up
 		t.err = status.New(status.ResourceExhausted, "%s reads from %d pieces of memory of this process already; release some, or allocate from fewer allocators", l.peer.title(), maxShared)
 	case l.shown[s] == 0:
-		if t.err = l.conn.PostFile(kindShow, segmentFrame(l.last+1, s.Size), s.File); t.err == nil {
-			l.last++
-			l.shown[s] = l.last
+		if t.err = l.postFile(kindShow, segmentFrame(l.numbered+1, s.Size), s.File); t.err == nil {
+			l.numbered++
+			l.shown[s] = l.numbered
 			s.Then(func() { l.hide(s) })
 		}
 	}

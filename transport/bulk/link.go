@@ -2,26 +2,40 @@ package bulk
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/resume"
 	"github.com/openpathways/pathways/transport/shm"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// link is a connection to a peer. The peer's mu guards all that changes.
+// link joins this process and a peer: a connection at a time, see carrier. The
+// peer's mu guards all that changes.
 type link struct {
 	x        *Exchange
 	peer     *peer
-	conn     *stream.Conn
 	shared   bool            // long blocks go through shared memory
 	accepted bool            // the peer dialled
 	address  string          // that was dialled here
-	token    [tokenSize]byte // streams name it
+	token    [tokenSize]byte // connections after the first, and streams, name it
 	arena    *shm.Arena      // what the peer writes into, where it is shared
+
+	// Its connections.
+	resumes  bool          // it outlives them
+	carrier  *carrier      // nil while it has none
+	last     *carrier      // the latest, which may have broken
+	next     chan *carrier // for run, of a link that the peer dialled
+	over     chan struct{} // closed when the link has ended
+	attempt  uint64        // of the dialling side to connect again
+	sent     resume.Sent
+	received resume.Received // of run; read by others when last is done
+	since    time.Time       // when it lost its carrier
+	broken   error           // and why; nil while it has one
+	patience *time.Timer
 
 	// What this side pushes.
 	number   uint64 // the last
@@ -31,12 +45,10 @@ type link struct {
 	segments map[uint32]*shm.Mapping // the peer's memory here
 	lends    bool                    // the peer knows what lending is
 	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
-	last     uint32                  // number given to one
+	numbered uint32                  // number given to one last
 	frame    []byte                  // for eager blocks
-	strands  []net.Conn              // that long blocks go over, where it is not shared
 	sending  []*outgoing             // with bytes for the strands, in turns
-	more     sync.Cond               // there are; or the link has ended
-	dialing  bool                    // strands are, or were, made by this side
+	more     sync.Cond               // there are; or the carrier is over
 
 	// What the peer pushes.
 	incoming  map[uint64]*incoming
@@ -49,9 +61,12 @@ type link struct {
 }
 
 func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
-	l := &link{x: p.x, peer: p, conn: conn, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend, credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
+	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend, resumes: protocol >= wire.ProtocolResume,
+		next: make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
 		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{}, shown: map[*shm.Segment]uint32{},
 		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}, views: map[uint32]*shm.Mapping{}}
+	l.carrier = newCarrier(conn)
+	l.last = l.carrier
 	l.more.L = &p.mu
 	if l.shared {
 		l.arena = l.x.pool.Arena(fmt.Sprintf("blocks from process %d", p.number), true, l.dropped)
@@ -59,31 +74,45 @@ func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
 	return l
 }
 
-// run reads from the peer until the link breaks, with which the peer is lost.
-func (l *link) run() {
-	var err error
-	for err == nil {
-		var kind wire.Kind
-		var payload []byte
-		if kind, payload, err = l.conn.Recv(); err == nil {
+// receive reads from the peer until the connection breaks.
+func (l *link) receive(conn *stream.Conn) error {
+	for {
+		kind, payload, err := conn.Recv()
+		switch {
+		case err != nil:
+			return err
+		case kind == kindAck && l.resumes:
+			err = l.onAck(payload)
+		default:
 			// Who waits for a short block is told by this goroutine.
 			short := (kind == kindEager || kind == kindQuiet) && l.x.calls.Take()
-			err = l.handle(kind, payload)
+			err = l.handle(conn, kind, payload)
 			if short {
 				l.x.calls.Run()
 			}
+			if err == nil && l.resumes && l.received.Add(len(payload), kind == kindSegment || kind == kindShow) {
+				_ = conn.Post(kindAck, numbers(nil, l.received.Count())) // the next one tells more
+			}
 		}
-		if unread := l.conn.Pending(); err == nil && unread > maxUnread {
-			err = status.New(status.ResourceExhausted, "it has not read %d bytes of answers", unread)
+		if err != nil {
+			return err
+		}
+		if unread := conn.Pending(); unread > maxUnread {
+			return status.New(status.ResourceExhausted, "it has not read %d bytes of answers", unread)
 		}
 	}
-	l.lost(err)
-	l.conn.Close()
-	l.conn.DropFiles()
-	if l.arena != nil {
-		l.arena.Wait()
+}
+
+// onAck is told how many messages the peer has.
+func (l *link) onAck(payload []byte) error {
+	r := reader{b: payload}
+	count := r.u64()
+	if !r.end() {
+		return wrong("an acknowledgement with %d bytes", len(payload))
 	}
-	l.x.forget(l)
+	l.peer.mu.Lock()
+	defer l.peer.mu.Unlock()
+	return l.sent.Ack(count)
 }
 
 // errGoodbye is the end of a link whose peer has said that it ends.
@@ -140,16 +169,21 @@ func (l *link) lose(err error) {
 	}
 	clear(l.views)
 	l.failed = nil
-	for _, s := range l.strands {
-		s.Close()
+	if c := l.carrier; c != nil {
+		l.carrier = nil
+		l.detach(c)
+		go c.conn.Close() // it may wait for what was sent; run waits for it too
 	}
-	l.more.Broadcast()
-	go l.conn.Close() // it may wait for what was sent; run waits for it too
+	if l.patience != nil {
+		l.patience.Stop()
+	}
+	l.sent.Close()
+	close(l.over)
 }
 
 // handle does what a message of the peer says. An error is a message that no
 // process of Open Pathways sends.
-func (l *link) handle(kind wire.Kind, payload []byte) error {
+func (l *link) handle(conn *stream.Conn, kind wire.Kind, payload []byte) error {
 	r := reader{b: payload}
 	var then func() // without the lock
 	var err error
@@ -181,7 +215,7 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 	case kind == kindSegment:
 		number, size := r.u32(), r.size()
 		if r.end() {
-			err = mapSegment(l.segments, number, size, l.conn.File(), shm.Map)
+			err = mapSegment(l.segments, number, size, conn.File(), shm.Map)
 		}
 	case kind == kindUnmap || kind == kindHide:
 		segments := l.segments
@@ -194,7 +228,7 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 	case kind == kindShow:
 		number, size := r.u32(), r.size()
 		if r.end() {
-			err = mapSegment(l.views, number, size, l.conn.File(), shm.MapToRead)
+			err = mapSegment(l.views, number, size, conn.File(), shm.MapToRead)
 		}
 	case kind == kindLend:
 		n, key, size, segment, offset := r.u64(), r.key(), r.size(), r.u32(), r.size()
@@ -205,6 +239,14 @@ func (l *link) handle(kind wire.Kind, payload []byte) error {
 		n, segment, offset := r.u64(), r.u32(), r.size()
 		if r.end() {
 			then, err = l.onGrant(n, segment, offset)
+		}
+	case kind == kindAgain && l.resumes:
+		if n := r.u64(); r.end() {
+			err = l.onAgain(n)
+		}
+	case kind == kindAfresh && l.resumes:
+		if n, said := r.u64(), r.u64(); r.end() {
+			err = l.onAfresh(n, said)
 		}
 	case kind == kindTaken:
 		n := r.u64()
@@ -281,5 +323,29 @@ func (l *link) dropped(s *shm.Segment) {
 	})
 }
 
-// post sends a message. Where the link has broken, run hears of it.
-func (l *link) post(kind wire.Kind, payload []byte) { _ = l.conn.Post(kind, payload) }
+// post sends a message. While the link has no connection, it waits for the next.
+func (l *link) post(kind wire.Kind, payload []byte) {
+	if l.resumes {
+		l.sent.Add(kind, payload)
+	}
+	if l.carrier != nil {
+		_ = l.carrier.conn.Post(kind, payload) // run hears why
+	}
+}
+
+// postFile is post of a message and a file.
+func (l *link) postFile(kind wire.Kind, payload []byte, file *os.File) error {
+	if l.resumes {
+		if err := l.sent.AddFile(kind, payload, file); err != nil {
+			return err
+		}
+	}
+	if l.carrier == nil {
+		return nil
+	}
+	err := l.carrier.conn.PostFile(kind, payload, file)
+	if l.resumes {
+		return nil // it is sent again
+	}
+	return err
+}

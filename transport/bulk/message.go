@@ -32,6 +32,11 @@ const (
 	kindShow // number, size; a file comes with it: memory that blocks are lent from
 	kindHide // number
 	kindLend // n, key, size, segment's number, offset
+	// From either, since protocol 5. Neither kindResume nor kindAck is counted.
+	kindResume // dialler: this connection is for the link with that token; the token, the number of the attempt, messages received; and back
+	kindAck    // messages received so far, see transport/resume
+	kindAgain  // from who receives; n: its bytes were lost with the streams, send them again
+	kindAfresh // from who pushes; n, and 1 where its end was announced since: the answer to kindAgain
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.
@@ -39,6 +44,7 @@ const chunkHeader = 8 + 8 + 4
 
 const (
 	tokenSize  = 16
+	resumeSize = tokenSize + 8 + 8
 	keySize    = 24
 	maxMessage = 16 << 10 // bytes of a status's text: a traceback
 )
@@ -134,6 +140,10 @@ func grantFrame(b []byte, n uint64, segment uint32, offset int64) []byte {
 func lendFrame(n uint64, key transport.Key, size int64, segment uint32, offset int64) []byte {
 	b := binary.LittleEndian.AppendUint32(offerFrame(nil, n, key, size), segment)
 	return numbers(b, uint64(offset))
+}
+
+func resumeFrame(token [tokenSize]byte, attempt, received uint64) []byte {
+	return numbers(token[:], attempt, received)
 }
 
 func segmentFrame(number uint32, size int64) []byte {

@@ -27,6 +27,8 @@ type outgoing struct {
 	granted bool
 	lent    bool // the peer can read data where it is
 	writing bool // fill, a copy or a strand has the bytes; nothing is told till then
+	stale   bool // its streams broke: it goes on when the peer asks for it again
+	failed  bool // the peer was told that it failed
 	final   bool // this side has said its last
 	taken   bool // the peer has
 	err     error
@@ -59,9 +61,9 @@ func eagerUse(size int64) int64 { return size + eagerCost }
 // submit announces a block. True asks the caller to have it filled when the lock
 // is free.
 func (l *link) submit(t *outgoing) (fill bool) {
-	if len(l.outgoing) >= maxOffers {
+	if len(l.outgoing) >= maxOffers || l.sent.Bytes() > maxUnread/2 {
 		if t.err == nil {
-			t.err = status.New(status.ResourceExhausted, "%d blocks are under way to %s; push fewer at a time", maxOffers, l.peer.title())
+			t.err = status.New(status.ResourceExhausted, "%d blocks are under way to %s; push fewer at a time", len(l.outgoing), l.peer.title())
 			t.tell()
 		}
 		return false
@@ -182,6 +184,9 @@ func (t *outgoing) end() {
 	t.link.post(kindWritten, numbers(nil, t.n))
 }
 
+// mayAsk reports whether the peer can ask for the bytes of a block again.
+func (l *link) mayAsk() bool { return l.resumes && !l.shared }
+
 func (t *outgoing) fail(err error) {
 	if t.err == nil {
 		t.err = err
@@ -210,10 +215,10 @@ func (t *outgoing) settle() {
 		if !t.offered {
 			t.offer()
 		}
-		t.final = true
+		t.final, t.failed = true, true
 		t.link.post(kindFailed, withStatus(numbers(nil, t.n), t.err))
 	}
-	if t.final && t.block != nil {
+	if t.block != nil && t.final && !(t.granted && t.link.mayAsk() && !t.taken && t.err == nil) {
 		t.block.Release()
 		t.block, t.bytes = nil, nil
 	}

@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -31,7 +32,11 @@ type peer struct {
 	waiting []*outgoing // for a link
 	wanted  bool        // a link is wanted
 	dialing bool
-	lost    error
+	since   time.Time // dialling, or lost: since when
+	tried   error     // dialling: the latest reason why it failed
+	away    error     // it cannot be reached for now: what is under way with it fails
+	lost    error     // it is no more
+	gone    bool      // as Peers says
 }
 
 // name is what people call it.
@@ -64,7 +69,7 @@ func (p *peer) shares() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.lost != nil:
+	case p.lost != nil || p.away != nil:
 		return false
 	case p.out != nil:
 		return p.out.shared
@@ -85,7 +90,7 @@ func (p *peer) want() {
 func (p *peer) submit(t *outgoing) {
 	p.mu.Lock()
 	t.peer = p
-	if t.err = p.lost; t.err == nil {
+	if t.err = cmp.Or(p.lost, p.away); t.err == nil {
 		t.err = p.x.table.Refused(p.number, t.key) // the receiver hears of it
 	}
 	if t.err != nil {
@@ -97,8 +102,10 @@ func (p *peer) submit(t *outgoing) {
 	case p.out != nil:
 		fill = p.out.submit(t)
 	case len(p.waiting) >= maxOffers:
-		t.err = status.New(status.ResourceExhausted, "%d blocks wait for a link to %s; push fewer at a time", len(p.waiting), p.title())
-		t.tell()
+		if t.err == nil {
+			t.err = status.New(status.ResourceExhausted, "%d blocks wait for a link to %s; push fewer at a time", len(p.waiting), p.title())
+			t.tell()
+		}
 	default:
 		t.keep()
 		p.waiting = append(p.waiting, t)
@@ -114,6 +121,11 @@ func (p *peer) submit(t *outgoing) {
 func (p *peer) failAll(of func(transport.Key) bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.fail(of, err)
+}
+
+// fail is failAll where mu is held.
+func (p *peer) fail(of func(transport.Key) bool, err error) {
 	for _, t := range p.waiting {
 		if of(t.key) && t.err == nil {
 			t.err = err // the receiver hears of it when there is a link
@@ -134,84 +146,162 @@ func (p *peer) failAll(of func(transport.Key) bool, err error) {
 	}
 }
 
+// giveUp ends what is under way with a peer, one of whose links has had no connection
+// for long since this one.
+func (p *peer) giveUp(l *link, since *carrier) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost == nil && l.carrier == nil && l.last == since {
+		p.leave(l.broken)
+	}
+}
+
+// leave has all fail that is under way with a peer, and what comes until back. Mu is
+// held.
+func (p *peer) leave(why error) {
+	if p.away != nil {
+		return
+	}
+	p.away = status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", p.x.title(), p.title(), why)
+	p.x.log.Warn("a peer cannot be reached", "peer", p.title(), "why", why)
+	p.x.end(p.x.table.Forsake(p.number, p.away), p.away)
+	p.fail(func(transport.Key) bool { return true }, p.away)
+}
+
+// back ends leave when all links have connections. Mu is held.
+func (p *peer) back() {
+	for l := range p.links {
+		if l.carrier == nil {
+			return
+		}
+	}
+	if p.away != nil {
+		p.away = nil
+		p.x.table.Regain(p.number)
+		p.x.log.Warn("a peer is reached again", "peer", p.title())
+	}
+}
+
+// apart reports whether there is no connection to the peer that there should be.
+func (p *peer) apart() (a transport.Apart, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a.Peer = p.number
+	switch {
+	case p.gone || p.x.ctx.Err() != nil:
+		return a, false
+	case p.lost != nil:
+		a.Since, a.Why = p.since, p.lost
+	case p.tried != nil:
+		a.Since, a.Why = p.since, p.tried
+	}
+	for l := range p.links {
+		if l.broken != nil && (a.Why == nil || l.since.Before(a.Since)) {
+			a.Since, a.Why = l.since, l.broken
+		}
+	}
+	return a, a.Why != nil
+}
+
+// reason is why the peer is lost, or nil.
+func (p *peer) reason() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
+}
+
 // dial makes a link if there is none and the process can be reached. Mu is held.
 func (p *peer) dial() {
 	if p.dialing || p.out != nil || p.lost != nil || p.process == nil || len(p.process.Addresses) == 0 || p.x.ctx.Err() != nil {
 		return
 	}
-	p.dialing = true
+	p.dialing, p.since = true, time.Now()
 	process := p.process
 	p.x.running.Go(func() {
-		p.reached(p.reach(process))
+		err := p.reach(process)
+		p.mu.Lock()
+		p.dialing, p.tried = false, nil
+		p.mu.Unlock()
+		if err != nil {
+			p.lose(err)
+		}
 	})
 }
 
-// reached ends the dialling. A process that could not be reached is lost, unless it
-// has come by itself meanwhile.
-func (p *peer) reached(err error) {
-	p.mu.Lock()
-	p.dialing = false
-	lost := err != nil && p.out == nil && p.end(err)
-	p.mu.Unlock()
-	if lost {
-		p.x.depart(p.number, err)
-	}
-}
-
+// linked reports whether there is nothing to dial for.
 func (p *peer) linked() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out != nil || p.lost != nil
 }
 
-// reach tries the addresses of a process for a while.
+// reach tries the addresses of a process until one answers, the process has come by
+// itself, or it is no more. An error is a refusal that will not change.
 func (p *peer) reach(process *wire.Process) error {
+	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+		err := p.try(process)
+		if err == nil || p.linked() {
+			return nil
+		}
+		if !passes(err) && p.x.ctx.Err() == nil {
+			return status.Wrap(err, "%s refused a link to %s", p.name(), p.x.title())
+		}
+		p.mu.Lock()
+		p.tried = err
+		if p.out == nil && time.Since(p.since) >= p.x.config.DialTime {
+			p.leave(err)
+		}
+		p.mu.Unlock()
+		timer := time.NewTimer(jitter(wait))
+		select {
+		case <-timer.C:
+		case <-p.x.ctx.Done():
+			timer.Stop()
+			return nil // Close ends what waits
+		}
+	}
+}
+
+// try tries each address of a process once.
+func (p *peer) try(process *wire.Process) error {
 	ctx, cancel := context.WithTimeout(p.x.ctx, p.x.config.DialTime)
 	defer cancel()
 	var failed error
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		for _, address := range process.Addresses {
-			if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
-				continue
-			}
-			conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
-			if err != nil {
-				if failed == nil || ctx.Err() == nil {
-					failed = err
-				}
-				continue
-			}
-			l := newLink(p, conn, welcome.Protocol)
-			l.address = address
-			rand.Read(l.token[:])
-			conn.TakeFiles() // one may come right behind the answer
-			if err := p.x.announce(conn, kindLink, l.token); err != nil {
-				failed = err
-				continue
-			}
-			if err := p.joined(l); err != nil {
-				conn.Close()
-				return err
-			}
-			return nil
+	for _, address := range process.Addresses {
+		if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
+			continue
 		}
-		if p.linked() {
-			return nil // it came by itself
+		conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			continue
 		}
-		if failed == nil {
-			failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine", process.Addresses)
+		l := newLink(p, conn, welcome.Protocol)
+		l.address = address
+		rand.Read(l.token[:])
+		conn.TakeFiles() // one may come right behind the answer
+		if err := p.x.announce(conn, kindLink, l.token); err != nil {
+			failed = cmp.Or(failed, err)
+			continue
 		}
-		if c := status.CodeOf(failed); c != status.Unavailable && c != status.DeadlineExceeded {
-			return status.Wrap(failed, "%s refused a link", p.name())
+		if err := p.joined(l); err != nil {
+			conn.Close()
+			return err
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return status.New(status.Unavailable, "%s cannot be reached: %w", p.name(), failed)
-		}
+		return nil
 	}
+	if failed == nil {
+		failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine", process.Addresses)
+	}
+	return failed
+}
+
+// title is what people call this process.
+func (x *Exchange) title() string {
+	if name := x.config.Hello.GetName(); name != "" {
+		return fmt.Sprintf("process %d (%s)", x.config.Self, name)
+	}
+	return fmt.Sprintf("process %d", x.config.Self)
 }
 
 func (x *Exchange) hello() *wire.Hello {
@@ -231,7 +321,7 @@ func (p *peer) joined(l *link) error {
 	}
 	p.links[l] = struct{}{}
 	if l.accepted {
-		l.post(kindLink, l.token[:]) // before all else; streams may come from now on
+		_ = l.carrier.conn.Post(kindLink, l.token[:]) // before all else; streams may come from now on
 	}
 	var fill []*outgoing
 	if p.out == nil {
@@ -244,6 +334,7 @@ func (p *peer) joined(l *link) error {
 		p.waiting = nil
 	}
 	p.x.running.Go(l.run)
+	p.back()
 	p.mu.Unlock()
 	for _, t := range fill {
 		t.fillHere()
@@ -276,7 +367,7 @@ func (p *peer) end(err error) bool {
 	if p.lost != nil {
 		return false
 	}
-	p.lost = err
+	p.lost, p.since = err, time.Now()
 	_, expected := p.x.table.Lose(p.number, err)
 	p.x.end(expected, err)
 	for _, t := range p.waiting {
@@ -363,11 +454,17 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	switch {
 	case err != nil:
 		return err
+	case kind == kindResume && len(payload) == resumeSize:
+		return x.resume(p, conn, payload)
 	case len(payload) != tokenSize || kind != kindLink && kind != kindStream:
 		return status.New(status.InvalidArgument, "a link began with a message of kind %d and %d bytes", kind, len(payload))
 	case kind == kindLink:
+		if l := p.unknown(); l != nil {
+			return l.adopt(conn, [tokenSize]byte(payload))
+		}
 		l := newLink(p, conn, in.Protocol)
 		copy(l.token[:], payload)
+		l.accepted = true
 		x.mu.Lock()
 		taken := x.links[l.token] != nil
 		if !taken {
@@ -377,7 +474,6 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 		if taken {
 			return status.New(status.InvalidArgument, "a link was announced twice")
 		}
-		l.accepted = true
 		if err := p.joined(l); err != nil {
 			x.forget(l)
 			return err
@@ -390,11 +486,83 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	if l == nil || l.peer != p {
 		return status.New(status.InvalidArgument, "a stream came of a link that is not there")
 	}
-	if err := l.addStrand(conn, kindStream); err != nil {
+	p.mu.Lock()
+	c := l.carrier
+	p.mu.Unlock()
+	err = l.addStrand(c, conn, kindStream)
+	if err != nil && (!l.resumes || status.CodeOf(err) == status.InvalidArgument) {
 		l.lost(err)
-		return err
+	} else if err != nil && c != nil {
+		l.breaks(c, err)
+	}
+	return err
+}
+
+// resume has a link go on over a connection that its peer dialled.
+func (x *Exchange) resume(p *peer, conn *stream.Conn, payload []byte) error {
+	r := reader{b: payload[tokenSize:]}
+	attempt, received := r.u64(), r.u64()
+	x.mu.Lock()
+	l := x.links[[tokenSize]byte(payload)]
+	x.mu.Unlock()
+	var err error
+	if l == nil || l.peer != p || !l.accepted {
+		if err = p.reason(); err == nil {
+			err = status.New(status.NotFound, "%s knows no such link to %s", x.title(), p.name())
+		}
+		err = status.New(status.FailedPrecondition, "%s has ended the link: %w", x.title(), err)
+	} else {
+		err = l.retake(conn, attempt, received, func() error {
+			return conn.Post(kindResume, resumeFrame(l.token, attempt, l.received.Count()))
+		})
+		if status.CodeOf(err) == status.InvalidArgument {
+			l.lost(err)
+		}
+	}
+	if err != nil {
+		_ = conn.Post(kindGoodbye, withStatus(nil, err)) // it may have gone
+	}
+	return err
+}
+
+// unknown is a link that the peer dialled and does not know: its connection broke
+// before the peer had the answer, or else it would not dial another.
+func (p *peer) unknown() *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		if l.accepted && l.resumes && l.attempt == 0 {
+			return l
+		}
 	}
 	return nil
+}
+
+// adopt gives a link that the peer does not know a connection, and the token that the
+// peer knows.
+func (l *link) adopt(conn *stream.Conn, token [tokenSize]byte) error {
+	x := l.x
+	x.mu.Lock()
+	taken := x.links[token] != nil
+	if !taken {
+		x.links[token] = l
+	}
+	x.mu.Unlock()
+	if taken {
+		return status.New(status.InvalidArgument, "a link was announced twice")
+	}
+	drop := token
+	err := l.retake(conn, 1, 0, func() error {
+		if l.received.Count() > 0 {
+			return wrong("that it dials a link, and has used another")
+		}
+		drop, l.token, l.attempt = l.token, token, 0
+		return conn.Post(kindLink, token[:])
+	})
+	x.mu.Lock()
+	delete(x.links, drop)
+	x.mu.Unlock()
+	return err
 }
 
 // announce says what a connection that was dialled is for, and waits for the other

@@ -59,7 +59,7 @@ func listen(kind, dir string, number int) (*Exchange, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(), Listeners: []transport.Listener{l}})
+	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(), Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
 	return x, l.Address(), err
 }
 

@@ -18,12 +18,13 @@ import (
 // pieceTime bounds a piece on its way where the options name no bound.
 const pieceTime = 30 * time.Second
 
-// strandTime is how long a link may outlive a strand that broke.
+// strandTime is how long a connection may outlive a strand that broke.
 const strandTime = time.Second
 
 // A strand is a TCP connection of a link that long blocks go over, in pieces, in
 // both directions. The pieces of a block go over whichever strand is free. The side
 // that dialled the link makes the strands, when the first long block is spoken of.
+// They belong to a carrier, and end with it.
 //
 // A strand is silent where there is nothing to send: whether the peer lives shows
 // on the link. A piece that was begun ends within a bounded time.
@@ -31,21 +32,22 @@ const strandTime = time.Second
 // reach begins to make strands, where this is the side that does. The peer's mu is
 // held.
 func (l *link) reach() {
-	if l.shared || l.accepted || l.dialing || l.peer.lost != nil {
+	c := l.carrier
+	if l.shared || l.accepted || c == nil || c.dialing || l.peer.lost != nil {
 		return
 	}
-	l.dialing = true
+	c.dialing = true
 	l.x.running.Go(func() {
 		for range l.x.config.Streams {
-			if err := l.dial(); err != nil {
-				l.broke(err)
+			if err := l.dial(c); err != nil {
+				l.broke(c, err)
 				return
 			}
 		}
 	})
 }
 
-func (l *link) dial() error {
+func (l *link) dial(c *carrier) error {
 	ctx, cancel := context.WithTimeout(l.x.ctx, l.x.config.DialTime)
 	defer cancel()
 	o := l.x.config.Options
@@ -57,12 +59,12 @@ func (l *link) dial() error {
 	if err := l.x.announce(conn, kindStream, l.token); err != nil {
 		return err
 	}
-	return l.addStrand(conn, 0)
+	return l.addStrand(c, conn, 0)
 }
 
 // addStrand makes a strand of a connection, which it owns. The last message on it
-// tells a peer that dialled; 0 is none. An error breaks the link.
-func (l *link) addStrand(conn *stream.Conn, last wire.Kind) error {
+// tells a peer that dialled; 0 is none.
+func (l *link) addStrand(c *carrier, conn *stream.Conn, last wire.Kind) error {
 	if l.shared {
 		conn.Close()
 		return wrong("a stream for a link with shared memory")
@@ -74,31 +76,55 @@ func (l *link) addStrand(conn *stream.Conn, last wire.Kind) error {
 	}
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()
-	if l.peer.lost != nil || len(l.strands) >= maxStreams {
-		socket.Close()
-		return cmp.Or(l.peer.lost, wrong("more than %d streams", maxStreams))
+	switch {
+	case l.peer.lost != nil:
+		err = l.peer.lost
+	case c == nil || c.over:
+		err = status.New(status.Unavailable, "the connection of the stream has broken")
+	case len(c.strands) >= maxStreams:
+		err = wrong("more than %d streams", maxStreams)
 	}
-	l.strands = append(l.strands, socket)
+	if err != nil {
+		socket.Close()
+		return err
+	}
+	c.strands = append(c.strands, socket)
 	rest = bytes.Clone(rest)
+	c.running.Add(2)
 	l.x.running.Go(func() {
+		defer c.running.Done()
 		err := l.readStrand(socket, rest)
 		if status.CodeOf(err) == status.InvalidArgument {
 			l.lost(err)
 		} else {
-			l.broke(status.New(status.Unavailable, "a stream from it broke: %w", err))
+			l.broke(c, status.New(status.Unavailable, "a stream from it broke: %w", err))
 		}
 	})
 	l.x.running.Go(func() {
-		if err := l.writeStrand(socket); err != nil {
-			l.broke(status.New(status.Unavailable, "a stream to it broke: %w", err))
+		defer c.running.Done()
+		if err := l.writeStrand(c, socket); err != nil {
+			l.broke(c, status.New(status.Unavailable, "a stream to it broke: %w", err))
 		}
 	})
 	return nil
 }
 
-// broke is told that a strand has. Where the peer has gone, the link says soon how.
-func (l *link) broke(why error) {
-	time.AfterFunc(strandTime, func() { l.lost(why) })
+// broke is told that a strand has. Where the peer has gone, the connection says soon
+// how.
+func (l *link) broke(c *carrier, why error) {
+	l.peer.mu.Lock()
+	over := c.over
+	l.peer.mu.Unlock()
+	if over {
+		return
+	}
+	time.AfterFunc(strandTime, func() {
+		if l.resumes {
+			l.breaks(c, why)
+		} else {
+			l.lost(why)
+		}
+	})
 }
 
 // spread sends the bytes of a block over the strands. The peer's mu is held, and
@@ -110,19 +136,22 @@ func (t *outgoing) spread() {
 		t.settle()
 		return
 	}
+	if t.stale {
+		return
+	}
 	t.link.sending = append(t.link.sending, t)
 	t.link.more.Broadcast()
 }
 
-// piece takes the next piece to send. It waits until there is one, or the link has
-// ended.
-func (l *link) piece() (t *outgoing, offset, size int64) {
+// piece takes the next piece to send. It waits until there is one, or the carrier is
+// over.
+func (l *link) piece(c *carrier) (t *outgoing, offset, size int64) {
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()
-	for len(l.sending) == 0 && l.peer.lost == nil {
+	for len(l.sending) == 0 && !c.over {
 		l.more.Wait()
 	}
-	if len(l.sending) == 0 {
+	if c.over {
 		return nil, 0, 0
 	}
 	t = l.sending[0]
@@ -160,10 +189,10 @@ func (l *link) pieceTime(configured time.Duration) time.Time {
 	return time.Now().Add(cmp.Or(configured, pieceTime))
 }
 
-func (l *link) writeStrand(socket net.Conn) error {
+func (l *link) writeStrand(c *carrier, socket net.Conn) error {
 	header := make([]byte, chunkHeader)
 	for {
-		t, offset, size := l.piece()
+		t, offset, size := l.piece(c)
 		if t == nil {
 			return nil
 		}
@@ -175,7 +204,7 @@ func (l *link) writeStrand(socket net.Conn) error {
 		_, err := both.WriteTo(socket)
 		l.peer.mu.Lock()
 		t.pieces--
-		if err != nil {
+		if err != nil && !l.resumes { // otherwise the peer asks for the block again
 			t.fail(status.New(status.Unavailable, "%s is lost: %w", l.peer.title(), err))
 		}
 		t.sent()

@@ -39,12 +39,14 @@ type Table[O any] struct {
 	expected map[slot]*Expected
 	failed   Recent[group]
 	lost     Recent[uint64]
+	away     map[uint64]error // peers that cannot be reached for now
+	dropped  Recent[slot]     // that were expected of such, and are not any more
 	closed   error
 }
 
 // New makes an empty table.
 func New[O any]() *Table[O] {
-	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}}
+	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}, away: map[uint64]error{}}
 }
 
 // Offer looks for who expects a key. Where nobody does, and no error is given,
@@ -62,6 +64,9 @@ func (t *Table[O]) Offer(peer uint64, key transport.Key, offer O) (*Expected, er
 	if e := t.expected[s]; e != nil {
 		delete(t.expected, s)
 		return e, nil
+	}
+	if err := t.dropped.Why(s); err != nil {
+		return nil, err
 	}
 	if _, ok := t.offers[s]; ok {
 		return nil, status.New(status.AlreadyExists, "process %d offers a block twice under the key %v", peer, key)
@@ -81,6 +86,10 @@ func (t *Table[O]) Expect(e *Expected) (offer O, found bool, err error) {
 		return offer, true, nil
 	}
 	if err := t.refused(e.Peer, e.Key); err != nil {
+		return offer, false, err
+	}
+	if err := t.away[e.Peer]; err != nil {
+		t.dropped.Add(s, err)
 		return offer, false, err
 	}
 	if t.expected[s] != nil {
@@ -130,7 +139,32 @@ func (t *Table[O]) Lose(peer uint64, err error) ([]O, []*Expected) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lost.Add(peer, err)
+	delete(t.away, peer)
 	return t.take(func(s slot) bool { return s.peer == peer })
+}
+
+// Forsake takes out what is expected from a peer that cannot be reached, and refuses
+// what will be, until Regain. Offers stay: they have come.
+func (t *Table[O]) Forsake(peer uint64, err error) []*Expected {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.away[peer] = err
+	var expected []*Expected
+	for s, e := range t.expected {
+		if s.peer == peer {
+			expected = append(expected, e)
+			delete(t.expected, s)
+			t.dropped.Add(s, err)
+		}
+	}
+	return expected
+}
+
+// Regain ends Forsake. What was expected meanwhile stays refused: nobody takes it.
+func (t *Table[O]) Regain(peer uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.away, peer)
 }
 
 // Close takes out all. Nothing is kept any more.

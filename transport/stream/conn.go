@@ -280,6 +280,9 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// Drop is Close that writes nothing any more: for a connection that has broken.
+func (c *Conn) Drop() { c.fail(c.closedHere()) }
+
 // Detach ends the connection but not its socket, which it gives to the caller
 // with the bytes that were read and not received. Nothing may be in Recv. The last
 // message, unless its kind is 0, is what the connection sends behind all others: no
