@@ -160,7 +160,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	defer exchange.Close()
 	config := worker.Config{
 		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
-		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, MemoryLimit: c.MemoryLimit, HostBytes: exchange.HostBytes, Handler: c.Handler, Log: c.Log,
+		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, MemoryLimit: c.MemoryLimit, HostBytes: exchange.HostBytes, Apart: exchange.Apart, Handler: c.Handler, Log: c.Log,
 		EvictAfter: c.EvictAfter, Evict: c.Evict, Ending: c.Ending,
 	}
 	if partitions {

@@ -113,8 +113,22 @@ func (p *program) show(r *wire.Report, address string) error {
 	}
 	showSlices(w, r)
 	showRunning(w, r)
+	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
+}
+
+// showApart writes which processes cannot reach each other, if any.
+func showApart(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			for _, a := range k.Last.GetApart() {
+				fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)), age(a.SinceMs), a.Why)
+				head = ""
+			}
+		}
+	}
 }
 
 // showRunning writes what devices compute, if anything.

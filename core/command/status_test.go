@@ -73,3 +73,21 @@ func TestShowRunning(t *testing.T) {
 		t.Errorf("where nothing runs it shows %q", out.String())
 	}
 }
+
+// Processes that a worker cannot reach stand beside its name, with the reason.
+func TestShowApart(t *testing.T) {
+	var out strings.Builder
+	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+		{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Apart: []*wire.Apart{{Process: 2, Name: "w1", SinceMs: 12_300, Why: "no route"}, {Process: 9, SinceMs: 2000, Why: "silent"}}}},
+		{Process: &wire.Process{Name: "w1"}},
+	}}}}
+	showApart(&out, r)
+	want := "\nWORKER\tCANNOT REACH\tFOR\tWHY\nw0\tw1\t12.3s\tno route\nw0\tprocess 9\t2s\tsilent\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showApart(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where all reach each other it shows %q", out.String())
+	}
+}

@@ -331,6 +331,7 @@ func (st *State) lost(c *conn, err error) {
 		c.s.deadline = st.now + st.config.Lease
 		c.s.lost = err
 		st.log("the connection of "+c.s.name+" is lost; its session stays for its lease", err)
+		st.parted(c.s, err)
 		if st.config.Lease <= 0 {
 			st.drop(c.s, err)
 		}

@@ -179,6 +179,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 	w.heard = st.now
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
+		st.compareApart(w, m)
 		w.last = m
 	case *wire.Completed:
 		for _, n := range m.Ok {
@@ -211,4 +212,22 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send", w.name, ev.Wire)
 	}
 	return nil
+}
+
+// compareApart logs which processes a worker cannot reach since its last heartbeat,
+// and which it reaches again.
+func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
+	has := func(m *wire.Heartbeat, process uint64) bool {
+		return slices.ContainsFunc(m.GetApart(), func(a *wire.Apart) bool { return a.GetProcess() == process })
+	}
+	for _, a := range m.Apart {
+		if !has(w.last, a.GetProcess()) {
+			st.warn("worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"), status.New(status.Unavailable, "%s", a.GetWhy()))
+		}
+	}
+	for _, a := range w.last.GetApart() {
+		if !has(m, a.GetProcess()) {
+			st.log("worker "+w.name+" reaches "+describe(a.GetName(), "a client")+" again, or has no need to", nil)
+		}
+	}
 }

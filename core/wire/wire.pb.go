@@ -139,7 +139,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14, 0}
+	return file_wire_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type Loadable_Form int32
@@ -191,7 +191,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26, 0}
+	return file_wire_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type Hello struct {
@@ -1157,6 +1157,7 @@ type Heartbeat struct {
 	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`
 	Objects       uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
 	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
+	Apart         []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
 	Running       []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1220,11 +1221,87 @@ func (x *Heartbeat) GetWaits() []string {
 	return nil
 }
 
+func (x *Heartbeat) GetApart() []*Apart {
+	if x != nil {
+		return x.Apart
+	}
+	return nil
+}
+
 func (x *Heartbeat) GetRunning() []*Running {
 	if x != nil {
 		return x.Running
 	}
 	return nil
+}
+
+// A process that a worker has no connection to, though it wants one.
+type Apart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       uint64                 `protobuf:"varint,1,opt,name=process,proto3" json:"process,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Apart) Reset() {
+	*x = Apart{}
+	mi := &file_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Apart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Apart) ProtoMessage() {}
+
+func (x *Apart) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Apart.ProtoReflect.Descriptor instead.
+func (*Apart) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Apart) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *Apart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Apart) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *Apart) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 // The computation that has been under way longest on some devices of a worker.
@@ -1247,7 +1324,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1336,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1349,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -1363,7 +1440,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1452,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1465,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -1418,7 +1495,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1507,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1520,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -1488,7 +1565,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1577,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1590,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -1555,7 +1632,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1644,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1657,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -1623,7 +1700,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1712,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1725,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -1715,7 +1792,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1804,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1817,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Handler) GetTarget() string {
@@ -1789,7 +1866,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1878,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1891,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HandlerType) GetName() string {
@@ -1850,7 +1927,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1939,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1952,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -1909,7 +1986,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +1998,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2011,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -1964,7 +2041,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2053,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2066,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2040,7 +2117,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2129,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2142,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -2109,7 +2186,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2198,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2211,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -2226,7 +2303,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2315,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2328,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -2295,7 +2372,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2384,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2397,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -2376,7 +2453,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2465,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2478,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -2483,7 +2560,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2572,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2585,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -2572,7 +2649,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2661,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2674,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -2643,7 +2720,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2732,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2745,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -2717,7 +2794,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2806,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2819,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -2775,7 +2852,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2864,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +2877,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -2826,7 +2903,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +2915,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +2928,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -2921,7 +2998,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3010,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3023,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -2973,7 +3050,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3062,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3075,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -3028,7 +3105,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3117,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3130,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -3097,7 +3174,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3186,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3199,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -3172,7 +3249,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3184,7 +3261,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3197,7 +3274,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -3269,7 +3346,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3358,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3371,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -3329,7 +3406,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3418,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3431,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -3380,7 +3457,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3392,7 +3469,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3405,7 +3482,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -3464,7 +3541,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3553,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3566,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Node) GetRun() *Run {
@@ -3535,7 +3612,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3624,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3637,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -3617,7 +3694,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3706,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3719,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -3730,7 +3807,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3742,7 +3819,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3755,7 +3832,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -3813,7 +3890,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +3902,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +3915,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -3872,7 +3949,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +3961,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +3974,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -3934,7 +4011,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3946,7 +4023,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3959,7 +4036,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4022,7 +4099,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4034,7 +4111,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4047,7 +4124,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -4084,7 +4161,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4096,7 +4173,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4109,7 +4186,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -4141,7 +4218,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4153,7 +4230,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4166,7 +4243,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -4211,7 +4288,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4300,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4313,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -4272,7 +4349,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4361,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4374,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -4332,7 +4409,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +4421,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +4434,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -4386,7 +4463,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4398,7 +4475,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4411,7 +4488,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -4443,7 +4520,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4455,7 +4532,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4468,7 +4545,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -4516,7 +4593,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4528,7 +4605,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4541,7 +4618,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -4604,7 +4681,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +4693,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4706,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -4670,7 +4747,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4682,7 +4759,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4695,7 +4772,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -4756,7 +4833,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +4845,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +4858,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Ask) GetStop() bool {
@@ -4806,7 +4883,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4818,7 +4895,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4831,7 +4908,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Report) GetCluster() string {
@@ -4887,7 +4964,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +4976,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +4989,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 0}
+	return file_wire_proto_rawDescGZIP(), []int{61, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -4949,7 +5026,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4961,7 +5038,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4974,7 +5051,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 1}
+	return file_wire_proto_rawDescGZIP(), []int{61, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -5030,7 +5107,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5042,7 +5119,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5055,7 +5132,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 2}
+	return file_wire_proto_rawDescGZIP(), []int{61, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -5138,7 +5215,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +5227,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +5240,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 3}
+	return file_wire_proto_rawDescGZIP(), []int{61, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -5191,7 +5268,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +5280,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +5293,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 4}
+	return file_wire_proto_rawDescGZIP(), []int{61, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -5246,7 +5323,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5258,7 +5335,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5271,7 +5348,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60, 5}
+	return file_wire_proto_rawDescGZIP(), []int{61, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -5411,14 +5488,20 @@ const file_wire_proto_rawDesc = "" +
 	"\x05slice\x18\x04 \x01(\rR\x05slice\x12\x12\n" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bmemories\x18\x06 \x03(\tR\bmemories\x12%\n" +
-	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"\xb0\x01\n" +
+	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"\xdc\x01\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
-	"\x05waits\x18\x04 \x03(\tR\x05waits\x120\n" +
-	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"\x86\x02\n" +
+	"\x05waits\x18\x04 \x03(\tR\x05waits\x12*\n" +
+	"\x05apart\x18\x05 \x03(\v2\x14.pathways.wire.ApartR\x05apart\x120\n" +
+	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"b\n" +
+	"\x05Apart\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
+	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\x86\x02\n" +
 	"\aRunning\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -5783,7 +5866,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -5799,141 +5882,143 @@ var file_wire_proto_goTypes = []any{
 	(*LocalDevice)(nil),          // 11: pathways.wire.LocalDevice
 	(*Device)(nil),               // 12: pathways.wire.Device
 	(*Heartbeat)(nil),            // 13: pathways.wire.Heartbeat
-	(*Running)(nil),              // 14: pathways.wire.Running
-	(*MemberOffer)(nil),          // 15: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 16: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 17: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 18: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 19: pathways.wire.Compile
-	(*Handler)(nil),              // 20: pathways.wire.Handler
-	(*HandlerType)(nil),          // 21: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 22: pathways.wire.Symbol
-	(*Place)(nil),                // 23: pathways.wire.Place
-	(*Compiled)(nil),             // 24: pathways.wire.Compiled
-	(*Compiling)(nil),            // 25: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 26: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 27: pathways.wire.Array
-	(*Cost)(nil),                 // 28: pathways.wire.Cost
-	(*Loadable)(nil),             // 29: pathways.wire.Loadable
-	(*Load)(nil),                 // 30: pathways.wire.Load
-	(*Forget)(nil),               // 31: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 32: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 33: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 34: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 35: pathways.wire.Run
-	(*Mixed)(nil),                // 36: pathways.wire.Mixed
-	(*Piece)(nil),                // 37: pathways.wire.Piece
-	(*Put)(nil),                  // 38: pathways.wire.Put
-	(*Transfer)(nil),             // 39: pathways.wire.Transfer
-	(*Move)(nil),                 // 40: pathways.wire.Move
-	(*Fetch)(nil),                // 41: pathways.wire.Fetch
-	(*Free)(nil),                 // 42: pathways.wire.Free
-	(*Graph)(nil),                // 43: pathways.wire.Graph
-	(*Node)(nil),                 // 44: pathways.wire.Node
-	(*Play)(nil),                 // 45: pathways.wire.Play
-	(*Played)(nil),               // 46: pathways.wire.Played
-	(*Dispatch)(nil),             // 47: pathways.wire.Dispatch
-	(*Completed)(nil),            // 48: pathways.wire.Completed
-	(*Failure)(nil),              // 49: pathways.wire.Failure
-	(*HostCall)(nil),             // 50: pathways.wire.HostCall
-	(*HostValue)(nil),            // 51: pathways.wire.HostValue
-	(*Abort)(nil),                // 52: pathways.wire.Abort
-	(*Peers)(nil),                // 53: pathways.wire.Peers
-	(*Session)(nil),              // 54: pathways.wire.Session
-	(*Span)(nil),                 // 55: pathways.wire.Span
-	(*Drop)(nil),                 // 56: pathways.wire.Drop
-	(*Goodbye)(nil),              // 57: pathways.wire.Goodbye
-	(*Profile)(nil),              // 58: pathways.wire.Profile
-	(*Profiled)(nil),             // 59: pathways.wire.Profiled
-	(*Recorded)(nil),             // 60: pathways.wire.Recorded
-	(*Executed)(nil),             // 61: pathways.wire.Executed
-	(*Ask)(nil),                  // 62: pathways.wire.Ask
-	(*Report)(nil),               // 63: pathways.wire.Report
-	nil,                          // 64: pathways.wire.Hello.VersionsEntry
-	nil,                          // 65: pathways.wire.Platform.StringsEntry
-	nil,                          // 66: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 67: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 68: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 69: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 70: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 71: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 72: pathways.wire.Report.Supervised
+	(*Apart)(nil),                // 14: pathways.wire.Apart
+	(*Running)(nil),              // 15: pathways.wire.Running
+	(*MemberOffer)(nil),          // 16: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 17: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 18: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 19: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 20: pathways.wire.Compile
+	(*Handler)(nil),              // 21: pathways.wire.Handler
+	(*HandlerType)(nil),          // 22: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 23: pathways.wire.Symbol
+	(*Place)(nil),                // 24: pathways.wire.Place
+	(*Compiled)(nil),             // 25: pathways.wire.Compiled
+	(*Compiling)(nil),            // 26: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 27: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 28: pathways.wire.Array
+	(*Cost)(nil),                 // 29: pathways.wire.Cost
+	(*Loadable)(nil),             // 30: pathways.wire.Loadable
+	(*Load)(nil),                 // 31: pathways.wire.Load
+	(*Forget)(nil),               // 32: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 33: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 34: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 35: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 36: pathways.wire.Run
+	(*Mixed)(nil),                // 37: pathways.wire.Mixed
+	(*Piece)(nil),                // 38: pathways.wire.Piece
+	(*Put)(nil),                  // 39: pathways.wire.Put
+	(*Transfer)(nil),             // 40: pathways.wire.Transfer
+	(*Move)(nil),                 // 41: pathways.wire.Move
+	(*Fetch)(nil),                // 42: pathways.wire.Fetch
+	(*Free)(nil),                 // 43: pathways.wire.Free
+	(*Graph)(nil),                // 44: pathways.wire.Graph
+	(*Node)(nil),                 // 45: pathways.wire.Node
+	(*Play)(nil),                 // 46: pathways.wire.Play
+	(*Played)(nil),               // 47: pathways.wire.Played
+	(*Dispatch)(nil),             // 48: pathways.wire.Dispatch
+	(*Completed)(nil),            // 49: pathways.wire.Completed
+	(*Failure)(nil),              // 50: pathways.wire.Failure
+	(*HostCall)(nil),             // 51: pathways.wire.HostCall
+	(*HostValue)(nil),            // 52: pathways.wire.HostValue
+	(*Abort)(nil),                // 53: pathways.wire.Abort
+	(*Peers)(nil),                // 54: pathways.wire.Peers
+	(*Session)(nil),              // 55: pathways.wire.Session
+	(*Span)(nil),                 // 56: pathways.wire.Span
+	(*Drop)(nil),                 // 57: pathways.wire.Drop
+	(*Goodbye)(nil),              // 58: pathways.wire.Goodbye
+	(*Profile)(nil),              // 59: pathways.wire.Profile
+	(*Profiled)(nil),             // 60: pathways.wire.Profiled
+	(*Recorded)(nil),             // 61: pathways.wire.Recorded
+	(*Executed)(nil),             // 62: pathways.wire.Executed
+	(*Ask)(nil),                  // 63: pathways.wire.Ask
+	(*Report)(nil),               // 64: pathways.wire.Report
+	nil,                          // 65: pathways.wire.Hello.VersionsEntry
+	nil,                          // 66: pathways.wire.Platform.StringsEntry
+	nil,                          // 67: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 68: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 69: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 70: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 71: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 72: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 73: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	64, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	15, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	65, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	16, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	65, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	66, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	66, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	67, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	14, // 14: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	6,  // 15: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 16: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 17: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	23, // 18: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	20, // 19: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	22, // 20: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	21, // 21: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	22, // 22: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	22, // 23: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 24: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	26, // 25: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	29, // 26: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	27, // 27: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	27, // 28: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	28, // 29: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 30: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	20, // 31: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	29, // 32: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	23, // 33: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	27, // 34: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 35: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	36, // 36: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	37, // 37: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	27, // 38: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	27, // 39: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	40, // 40: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	27, // 41: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	44, // 42: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	35, // 43: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	39, // 44: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	49, // 45: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 46: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	51, // 47: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	51, // 48: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 49: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 50: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	12, // 51: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 52: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 53: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	55, // 54: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 55: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 56: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 57: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	61, // 58: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	67, // 59: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	69, // 60: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	71, // 61: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	68, // 62: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 63: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 64: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 65: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	70, // 66: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	55, // 67: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	72, // 68: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	14, // 14: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	15, // 15: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	6,  // 16: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 17: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 18: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	24, // 19: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	21, // 20: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	23, // 21: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	22, // 22: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	23, // 23: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	23, // 24: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 25: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	27, // 26: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	30, // 27: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	28, // 28: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	28, // 29: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	29, // 30: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 31: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	21, // 32: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	30, // 33: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	24, // 34: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	28, // 35: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 36: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	37, // 37: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	38, // 38: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	28, // 39: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	28, // 40: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	41, // 41: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	28, // 42: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	45, // 43: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	36, // 44: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	40, // 45: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	50, // 46: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 47: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	52, // 48: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	52, // 49: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 50: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 51: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	12, // 52: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 53: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 54: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	56, // 55: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 56: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 57: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 58: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	62, // 59: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	68, // 60: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	70, // 61: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	72, // 62: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	69, // 63: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 64: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	11, // 65: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	13, // 66: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	71, // 67: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	56, // 68: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	73, // 69: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -5947,7 +6032,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   70,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -110,6 +110,9 @@ type Config struct {
 	// HostBytes is the host memory that the exchange holds, for reports. nil: it is not
 	// known.
 	HostBytes func() int64
+	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is
+	// not known.
+	Apart func() []transport.Apart
 	// Handler makes a handler of custom calls, which a client has registered, one of
 	// this process. nil: it has them all, or does without.
 	Handler func(*wire.Handler) error
@@ -524,6 +527,7 @@ func (w *Worker) heartbeats() {
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())
 		}
+		m.Apart = w.apart()
 		running := w.running(seen, time.Now())
 		m.Running = tell(running)
 		payload, err := proto.Marshal(m)
@@ -538,6 +542,29 @@ func (w *Worker) heartbeats() {
 			return
 		}
 	}
+}
+
+// Processes that cannot be reached are told once they have been so for apartAfter: a
+// broken connection is mostly made again at once. No more are told than maxApart.
+const (
+	apartAfter = time.Second
+	maxApart   = 64
+)
+
+// apart lists the processes that the exchange cannot reach.
+func (w *Worker) apart() (apart []*wire.Apart) {
+	if w.config.Apart == nil {
+		return nil
+	}
+	all := w.config.Apart()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range all {
+		if since := time.Since(a.Since); since >= apartAfter && len(apart) < maxApart {
+			apart = append(apart, &wire.Apart{Process: a.Peer, Name: w.names[a.Peer], SinceMs: since.Milliseconds(), Why: a.Why.Error()})
+		}
+	}
+	return apart
 }
 
 // background is for reading the errors of events that have fired.
