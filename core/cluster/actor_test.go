@@ -70,12 +70,23 @@ func (a *actor) risk(devices ...int) bool {
 	if a.x.doomed[a.name] {
 		return true
 	}
-	for _, d := range devices {
-		if w := a.worker(d); a.x.doomed[w] || a.x.flaky[a.local(d)] {
+	for i, d := range devices {
+		w := a.worker(d)
+		if a.x.doomed[w] || a.x.flaky[a.local(d)] || a.x.areApart(w, a.name) {
 			return true
+		}
+		for _, other := range devices[:i] {
+			if a.x.areApart(w, a.worker(other)) {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// areApart reports whether two processes are cut apart for long at some time.
+func (x *trial) areApart(one, other string) bool {
+	return x.apart[[2]string{one, other}] || x.apart[[2]string{other, one}]
 }
 
 // worker is the name of the worker of a device.
@@ -130,6 +141,11 @@ func (a *actor) blame(what string, err error, risk bool) {
 	}
 	for name := range a.x.doomed {
 		if strings.Contains(text, name) {
+			return
+		}
+	}
+	for pair := range a.x.apart {
+		if strings.Contains(text, "cannot reach each other") && strings.Contains(text, "("+pair[0]+")") && strings.Contains(text, pair[1]) {
 			return
 		}
 	}
@@ -410,7 +426,7 @@ func (a *actor) moves(y *array, object uint64) (*array, *wire.Transfer) {
 			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d)})
 		} else { // the first k elements from the end of one shard, the others from another's beginning
 			k, other := 1+a.r.Int64N(3), y.devices[a.r.IntN(len(y.devices))]
-			z.risk = z.risk || a.risk(other)
+			z.risk = z.risk || a.risk(other, d)
 			last, first := y.values[from], y.values[other]
 			copy(v[:k], last[4-k:])
 			copy(v[k:], first[:4-k])

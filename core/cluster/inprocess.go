@@ -43,7 +43,10 @@ type InProcess struct {
 	// Network makes it one like that between machines, for simulation. Its parts
 	// are "controller", workers "w0", "w1" …, and clients by their names.
 	Network *inproc.Conditions
-	Log     *slog.Logger
+	// Patience is, with a Network, how long what is under way between two processes waits
+	// while they are apart.
+	Patience time.Duration
+	Log      *slog.Logger
 }
 
 // Local is a running InProcess.
@@ -65,7 +68,7 @@ type Local struct {
 type member struct {
 	worker   *worker.Worker
 	number   uint64
-	exchange transport.Exchange
+	exchange *inproc.Exchange
 	engine   *collective.Engine
 	served   chan struct{}
 	err      error // of Serve; written before served closes
@@ -89,6 +92,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool, parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
+		l.hub.Patience = c.Patience
 		l.hub.Delay = func(from, to uint64) time.Duration { return c.Network.Delay(l.name(from), l.name(to)) }
 	}
 	defer func() {
@@ -132,7 +136,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	config := worker.Config{
 		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
-		Threads:   Threads(d), EvictAfter: c.EvictAfter,
+		Threads:   Threads(d), EvictAfter: c.EvictAfter, Apart: m.exchange.Apart,
 	}
 	if c.Evict != nil {
 		config.Evict = func(why error) { c.Evict(index, why) }
@@ -229,6 +233,13 @@ func (l *Local) Heal(name string) {
 	l.network.Heal(name)
 	l.hub.Heal(l.process(name))
 }
+
+// Part cuts two workers, or a worker and a client, off from each other, until Meet, but
+// not from the controller.
+func (l *Local) Part(one, other string) { l.hub.Part(l.process(one), l.process(other)) }
+
+// Meet undoes Part.
+func (l *Local) Meet(one, other string) { l.hub.Meet(l.process(one), l.process(other)) }
 
 // Break breaks the connection between a worker or client and the controller.
 func (l *Local) Break(name string) { l.network.Break(name) }

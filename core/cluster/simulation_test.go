@@ -104,6 +104,7 @@ func simulate(t *testing.T, seed uint64, workers int) {
 const (
 	silence  = time.Second      // until a link that is cut counts as lost
 	workTime = 3 * time.Second  // faults happen until then
+	apartFor = time.Second      // until two processes that are apart give up what is under way
 	patience = 60 * time.Second // of whoever waits for what must happen
 	// Longer than a computation waits for others that are lost.
 	evictAfter = 4 * silence
@@ -128,6 +129,9 @@ type trial struct {
 	// have them compute without end.
 	endless map[string]bool
 	clients sync.WaitGroup // that have them do so
+	// apart are pairs of workers, or of a worker and a client, that some fault cuts apart
+	// for so long that what is between them may fail. All of them meet again.
+	apart map[[2]string]bool
 	// flaky devices fail a computation or an allocation, at some time.
 	flaky map[int]bool
 
@@ -143,7 +147,7 @@ type fault struct {
 }
 
 func newTrial(t *testing.T, seed uint64) *trial {
-	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{}, flaky: map[int]bool{},
+	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{}, apart: map[[2]string]bool{}, flaky: map[int]bool{},
 		delays: rand.New(rand.NewPCG(seed, 1))}
 }
 
@@ -190,8 +194,8 @@ func (x *trial) run(many int) {
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs, Sequential: r.IntN(8) == 0,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "starts anew") },
-		Ending:  func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
-		Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
+		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
+		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +224,7 @@ func (x *trial) run(many int) {
 	})
 	running.Wait()
 	x.clients.Wait()
+	x.probe()
 	x.check(workers, clients)
 	x.local.Close()
 	exits.Wait()
@@ -246,7 +251,25 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 		if n >= workers {
 			name = fmt.Sprint("c", n-workers)
 		}
-		switch kind := r.IntN(10); {
+		switch kind := r.IntN(13); {
+		case kind >= 10 && n < workers: // for a short time, in which all waits, or a long one
+			other := fmt.Sprint("w", r.IntN(workers))
+			if r.IntN(3) == 0 {
+				other = fmt.Sprint("c", r.IntN(clients))
+			}
+			d := time.Duration(r.Int64N(int64(3 * apartFor)))
+			if d > apartFor*9/10 {
+				x.apart[[2]string{name, other}] = true
+			}
+			f.what = fmt.Sprintf("%s and %s are apart for %v", name, other, d)
+			f.do = func() {
+				if other != name {
+					x.local.Part(name, other)
+					time.AfterFunc(d, func() { x.local.Meet(name, other) })
+				}
+			}
+		case kind >= 10:
+			continue
 		case kind < 3: // it comes back before anybody notices
 			d := time.Duration(r.Int64N(int64(silence) * 3 / 4))
 			f.what = fmt.Sprintf("%s is cut off for %v", name, d)
@@ -342,6 +365,20 @@ func (x *trial) spin(worker, local int) {
 		}
 		x.local.Break("spinner")
 		return
+	}
+}
+
+// probe has two workers that were apart, and have met again, exchange arrays.
+func (x *trial) probe() {
+	t := x.t
+	for pair := range x.apart {
+		if x.doomed[pair[0]] || x.doomed[pair[1]] || pair[0] == pair[1] || pair[1][0] == 'c' {
+			continue
+		}
+		time.Sleep(4 * apartFor) // they have met, whatever was drawn
+		if err := thereAndBack(t, x.local, pair[0], pair[1]); err != nil {
+			t.Errorf("%v have met again: %v", pair, err)
+		}
 	}
 }
 

@@ -22,16 +22,32 @@ type Hub struct {
 	// Delay is how long it takes the receiver to hear of a block, set before the
 	// first Push; nil is no time. For simulation.
 	Delay func(from, to uint64) time.Duration
+	// Patience is how long what is under way between two processes waits while they are
+	// apart, set before Part; it then fails.
+	Patience time.Duration
 
 	mu        sync.Mutex
 	exchanges map[uint64]*Exchange
 	away      map[uint64]bool // processes that are cut off
-	held      []*transfer     // because of that
+	apart     map[pair]*apart
+	held      []*transfer // because of either
+}
+
+// pair is two processes, the lower number first.
+type pair struct{ a, b uint64 }
+
+func pairOf(a, b uint64) pair { return pair{min(a, b), max(a, b)} }
+
+// apart is a pair whose processes do not reach each other.
+type apart struct {
+	since  time.Time
+	why    error
+	timers []*time.Timer // of their patience
 }
 
 // NewHub makes a hub whose blocks come from pool.
 func NewHub(pool *shm.Pool) *Hub {
-	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, away: map[uint64]bool{}}
+	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, away: map[uint64]bool{}, apart: map[pair]*apart{}}
 }
 
 // Exchange implements transport.Exchange. A block is written by its sender
@@ -129,6 +145,13 @@ func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(e
 }
 
 func (x *Exchange) push(peer uint64, t *transfer) {
+	if err := x.table.Away(peer); err != nil && x.hub.find(peer) != nil {
+		done := t.done
+		x.calls.Do(func() { done(err) })
+		t.to, t.err, t.ended, t.done = x.hub.find(peer), err, true, nil
+		t.arrive() // who expects it there hears of it, when they are not apart any more
+		return
+	}
 	if err := x.table.Refused(peer, t.key); err != nil {
 		done := t.done
 		x.calls.Do(func() { done(err) })
@@ -165,7 +188,7 @@ func (t *transfer) offered() {
 func (t *transfer) arrive() {
 	h := t.from.hub
 	h.mu.Lock()
-	if h.away[t.from.self] || h.away[t.to.self] {
+	if h.away[t.from.self] || h.away[t.to.self] || h.apart[pairOf(t.from.self, t.to.self)] != nil {
 		h.held = append(h.held, t)
 		h.mu.Unlock()
 		return
@@ -186,12 +209,79 @@ func (h *Hub) Cut(process uint64) {
 func (h *Hub) Heal(process uint64) {
 	h.mu.Lock()
 	delete(h.away, process)
+	h.release()
+}
+
+// release has those arrive that are held without cause. It ends the caller's hold of
+// mu.
+func (h *Hub) release() {
 	held := h.held
 	h.held = nil
 	h.mu.Unlock()
 	for _, t := range held {
 		t.arrive()
 	}
+}
+
+// Part cuts two processes apart, until Meet: neither hears of the other's blocks. After
+// Patience, and a little later at the second, they give up what is under way between
+// them. It is for hubs that have a Delay.
+func (h *Hub) Part(a, b uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := pairOf(a, b)
+	if h.apart[p] != nil {
+		return
+	}
+	cut := &apart{since: time.Now(), why: status.New(status.Unavailable, "the network between them is cut")}
+	h.apart[p] = cut
+	for i, ends := range [][2]uint64{{a, b}, {b, a}} {
+		cut.timers = append(cut.timers, time.AfterFunc(h.Patience+time.Duration(i)*h.Delay(a, b), func() { h.giveUp(p, cut, ends[0], ends[1]) }))
+	}
+}
+
+// giveUp fails what an end of a pair has under way with the other.
+func (h *Hub) giveUp(p pair, cut *apart, at, other uint64) {
+	h.mu.Lock()
+	x, there := h.exchanges[at], h.exchanges[other]
+	if h.apart[p] != cut || x == nil || there == nil {
+		h.mu.Unlock()
+		return
+	}
+	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", there.name(at), x.name(other), cut.why)
+	expected := x.table.Forsake(other, err) // with the lock: Meet comes before, or after
+	h.mu.Unlock()
+	x.failAll(nil, expected, err, func(t *transfer) bool { return t.from.self == other || t.to.self == other })
+}
+
+// Meet undoes Part.
+func (h *Hub) Meet(a, b uint64) {
+	h.mu.Lock()
+	cut := h.apart[pairOf(a, b)]
+	if cut == nil {
+		h.mu.Unlock()
+		return
+	}
+	delete(h.apart, pairOf(a, b))
+	for i, x := range []*Exchange{h.exchanges[a], h.exchanges[b]} {
+		cut.timers[i].Stop()
+		if x != nil {
+			x.table.Regain(a + b - x.self)
+		}
+	}
+	h.release()
+}
+
+// Apart lists the processes that this one does not reach.
+func (x *Exchange) Apart() (all []transport.Apart) {
+	x.hub.mu.Lock()
+	defer x.hub.mu.Unlock()
+	for p, cut := range x.hub.apart {
+		if other := p.a + p.b - x.self; p == pairOf(x.self, other) && x.hub.exchanges[other] != nil {
+			all = append(all, transport.Apart{Peer: other, Since: cut.since, Why: cut.why})
+		}
+	}
+	return all
 }
 
 // offer shows a transfer to its receiver.
@@ -439,6 +529,14 @@ func (x *Exchange) Close() error {
 		return nil
 	}
 	delete(h.exchanges, x.self)
+	for p, cut := range h.apart {
+		if p.a == x.self || p.b == x.self {
+			delete(h.apart, p)
+			for _, timer := range cut.timers {
+				timer.Stop()
+			}
+		}
+	}
 	var others []*Exchange
 	for _, o := range h.exchanges {
 		others = append(others, o)

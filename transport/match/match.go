@@ -160,6 +160,13 @@ func (t *Table[O]) Forsake(peer uint64, err error) []*Expected {
 	return expected
 }
 
+// Away is why a peer cannot be reached, or nil.
+func (t *Table[O]) Away(peer uint64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.away[peer]
+}
+
 // Regain ends Forsake. What was expected meanwhile stays refused: nobody takes it.
 func (t *Table[O]) Regain(peer uint64) {
 	t.mu.Lock()

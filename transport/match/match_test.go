@@ -72,3 +72,40 @@ func TestRemembers(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 }
+
+// What is expected from a peer that cannot be reached fails, now and until it is
+// reached again; what has come from it stays, and what comes for a forsaken
+// expectation is refused.
+func TestForsake(t *testing.T) {
+	table := New[string]()
+	away := status.New(status.Unavailable, "process 7 cannot be reached")
+	table.Offer(7, key(1), "there")
+	table.Expect(&Expected{Peer: 7, Key: key(2)})
+	table.Expect(&Expected{Peer: 8, Key: key(2)})
+	if e := table.Forsake(7, away); len(e) != 1 || e[0].Key != key(2) {
+		t.Errorf("%d expectations are forsaken", len(e))
+	}
+	if o, found, err := table.Expect(&Expected{Peer: 7, Key: key(1)}); o != "there" || !found || err != nil {
+		t.Errorf("what had come: %q, %v, %v", o, found, err)
+	}
+	if _, _, err := table.Expect(&Expected{Peer: 7, Key: key(3)}); err != away {
+		t.Errorf("what is expected meanwhile: %v", err)
+	}
+	if table.Away(7) != away || table.Away(8) != nil {
+		t.Errorf("away: %v, %v", table.Away(7), table.Away(8))
+	}
+	table.Regain(7)
+	for id := uint64(2); id <= 3; id++ {
+		if _, err := table.Offer(7, key(id), "late"); err != away {
+			t.Errorf("what comes of what was forsaken: %v", err)
+		}
+	}
+	if _, found, err := table.Expect(&Expected{Peer: 7, Key: key(4)}); found || err != nil {
+		t.Errorf("what is expected again: %v, %v", found, err)
+	}
+	table.Forsake(9, away)
+	table.Lose(9, away)
+	if table.Away(9) != nil {
+		t.Error("a peer that is lost is kept as away")
+	}
+}
