@@ -1,0 +1,223 @@
+"""Connections between workers, and between clients and workers, that break while their processes live."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import fresh
+import pytest
+from processes import HANG_SECONDS, Cluster, command, until
+from test_tcp import free_port, may_make_networks, serving, there, two_hosts
+
+# Each round has a collective between the workers and moves arrays between them, and says when it is through.
+ROUNDS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+x = np.arange(len(devices) * 1024 * 256, dtype=np.float32).reshape(len(devices), -1)  # a MiB a device
+step = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a * 2, "d"), mesh=mesh, in_specs=P("d"), out_specs=P()))
+turn = jax.jit(lambda a: a.T, out_shardings=NamedSharding(mesh, P("d")))
+expected = (x * 2)[0]
+for row in x[1:]:
+    expected = expected + row * 2
+for line in sys.stdin:
+    a = jax.device_put(x, NamedSharding(mesh, P("d")))
+    assert np.array_equal(np.asarray(step(a))[0], expected)
+    assert np.array_equal(np.asarray(turn(a)), x.T)
+    print(line.strip(), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))), flush=True)
+"""
+
+
+class Rounds:
+    """A client that runs a round when it is told to."""
+
+    def __init__(self, address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None):
+        self.process = subprocess.Popen(
+            [*inside, sys.executable, "-c", fresh.source(ROUNDS)],
+            env=fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **(env or {})}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.count = 0
+
+    def begin(self) -> None:
+        self.count += 1
+        print(self.count, file=self.process.stdin, flush=True)
+
+    def end(self) -> None:
+        line = self.process.stdout.readline().strip()
+        assert line == f"{self.count} 6.0", f"round {self.count} said {line!r}"
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(HANG_SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+def sockets(pid: int) -> dict[int, int]:
+    """The inodes of a process's sockets, with their numbers in the process."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
+                found[int(match[1])] = int(entry.name)
+    return found
+
+
+def shut(pid: int, number: int) -> None:
+    """Shuts a socket of another process down."""
+    process = os.pidfd_open(pid)
+    try:
+        own = ctypes.CDLL(None, use_errno=True).syscall(438, process, number, 0)  # pidfd_getfd
+    finally:
+        os.close(process)
+    if own < 0 and ctypes.get_errno() == errno.EBADF:
+        return  # the process has closed it meanwhile
+    if own < 0:
+        pytest.skip(f"this system lets no process reach another's sockets: {os.strerror(ctypes.get_errno())}")
+    with socket.socket(fileno=own) as s, suppress(OSError):  # it may have ended meanwhile
+        s.shutdown(socket.SHUT_RDWR)
+
+
+def break_tcp(one: int, other: int) -> int:
+    """Closes one side of each TCP connection between two processes."""
+
+    def connections(pid: int) -> dict[tuple[str, str], int]:
+        own, found = sockets(pid), {}
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "01" and int(fields[9]) in own:  # established
+                found[fields[1], fields[2]] = own[int(fields[9])]
+        return found
+
+    theirs = connections(other)
+    shared = [number for (local, remote), number in connections(one).items() if (remote, local) in theirs]
+    for number in shared:
+        shut(one, number)
+    return len(shared)
+
+
+def break_unix(pid: int) -> int:
+    """Closes the connections that came to a worker's own unix socket."""
+    own = sockets(pid)
+    came = []
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) == 8 and fields[5] == "03" and int(fields[6]) in own:  # connected, of a listener with a path
+            came.append(own[int(fields[6])])
+    for number in came:
+        shut(pid, number)
+    return len(came)
+
+
+def test_tcp_links_are_made_again(tmp_path):
+    """Connections between two workers are closed, between and under operations: those go on, and so do new clients."""
+    address = f"tcp:127.0.0.1:{free_port()}"
+    env = {"PATHWAYS_TOKEN": "open sesame"}
+    with serving("controller", "--listen", address, "--dir", str(tmp_path), env=env), ExitStack() as running:
+        workers = [
+            running.enter_context(
+                serving(
+                    *("worker", "--address", address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}"),
+                    *("--devices", "2", "--dir", str(tmp_path)),
+                    env=env,
+                )
+            )
+            for i in range(2)
+        ]
+        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+        with Rounds(address, env=env) as client:
+            client.begin()
+            client.end()
+            assert break_tcp(workers[0].pid, workers[1].pid), "the workers have no connection to each other"
+            for i in range(5):
+                client.begin()
+                break_tcp(workers[i % 2].pid, workers[1 - i % 2].pid)
+                break_tcp(workers[i % 2].pid, client.process.pid)
+                client.end()
+        with Rounds(address, env=env) as client:
+            client.begin()
+            client.end()
+
+
+def test_unix_links_are_made_again():
+    """The same for workers of one host, which share memory."""
+    with Cluster(2, 2) as cluster, Rounds(cluster.address) as client:
+        client.begin()
+        client.end()
+        workers = [pid for name, pid in cluster.processes.items() if "worker" in name]
+        assert sum(break_unix(pid) for pid in workers), "nobody is connected to the workers"
+        for i in range(5):
+            client.begin()
+            break_unix(workers[i % 2])
+            client.end()
+
+
+@pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")
+def test_partition_between_workers_heals(tmp_path):
+    """Two hosts have a line for the controller and one for bytes. The second is cut: both workers stay, status shows
+    that they cannot reach each other, and what waits for the line goes on when it is back.
+    """
+    certs = tmp_path / "certs"
+    addresses = [f"10.{net}.0.{host}" for net in (77, 78) for host in (1, 2)]
+    command("certs", str(certs), *(part for a in addresses for part in ("--host", a)))
+    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
+    address = "tcp:10.77.0.1:8476"
+    with two_hosts() as hosts, ExitStack() as running:
+        ends = [f"u{os.getpid() % 100000}{side}" for side in "ab"]
+        subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
+        for i, (inside, end) in enumerate(zip(hosts, ends, strict=True), 1):
+            subprocess.run(["ip", "link", "set", end, "netns", inside[-1]], check=True)
+            subprocess.run([*inside, "ip", "addr", "add", f"10.78.0.{i}/24", "dev", end], check=True)
+            subprocess.run([*inside, "ip", "link", "set", end, "up"], check=True)
+        options = ("--dir", str(tmp_path), "--heartbeat", "200ms", "--silence", "1s")
+        running.enter_context(serving("controller", "--listen", address, *options, inside=hosts[0], env=env))
+        for i, host in enumerate(hosts, 1):
+            listen = ("--listen", f"tcp:10.78.0.{i}:8477", "--name", f"w{i}", "--devices", "1")
+            running.enter_context(serving("worker", "--address", address, *listen, *options, inside=host, env=env))
+        until("two workers", lambda: there(address, hosts[0], env).count(" × cpu") == 2)
+
+        def apart() -> list[str]:
+            done = subprocess.run(
+                [*hosts[0], sys.executable, "-m", "pathways_command", "status", "--json", "--address", address],
+                env=fresh.environment(env=env),
+                capture_output=True,
+                text=True,
+                timeout=HANG_SECONDS,
+            )
+            workers = [w for island in json.loads(done.stdout)["islands"] for w in island["workers"]]
+            assert len(workers) == 2, done.stdout
+            return [f"{w['process']['name']} {a['name']}" for w in workers for a in w["last"].get("apart", [])]
+
+        with Rounds(address, hosts[0], env) as client:
+            client.begin()
+            client.end()
+            subprocess.run([*hosts[0], "ip", "link", "set", ends[0], "down"], check=True)
+            client.begin()
+            until("status shows the pair", lambda: {"w1 w2", "w2 w1"} <= set(apart()))
+            assert "CANNOT REACH" in there(address, hosts[0], env)
+            subprocess.run([*hosts[0], "ip", "link", "set", ends[0], "up"], check=True)
+            client.end()
+            until("status shows that the pair is well", lambda: not apart())
+            client.begin()
+            client.end()
