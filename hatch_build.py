@@ -98,14 +98,14 @@ class GoLibraryHook(BuildHookInterface):
             )
         exports = root / "capi" / "lib" / "exports.map"
         with tempfile.TemporaryDirectory(prefix="openpathways-") as folder:
-            inputs = [f"-Wl,--version-script={exports}"]
+            # No debug information, but symbols: by them debuggers, profilers and sanitizers name C functions.
+            inputs = ["-Wl,--strip-debug", f"-Wl,--version-script={exports}"]
             if (platform.machine(), platform.libc_ver()[0]) == ("x86_64", "glibc"):
                 inputs += map(str, older_glibc(compiler, Path(folder)))
             command = [
                 *(go, "build", "-buildmode=c-shared", "-trimpath"),
-                # -s -w: no symbols or debug information, which Go's stack traces do without. The linker's inputs are
-                # quoted twice, for Go and for the linker: paths may hold spaces.
-                *("-ldflags", '-s -w -extldflags "' + " ".join(f"'{each}'" for each in inputs) + '"'),
+                # The linker's inputs are quoted twice, for Go and for the linker: paths may hold spaces.
+                *("-ldflags", '-w -extldflags "' + " ".join(f"'{each}'" for each in inputs) + '"'),
                 *("-o", LIBRARY, "./capi/lib"),
             ]
             self.app.display_info("openpathways: " + " ".join(command))
