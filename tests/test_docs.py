@@ -7,7 +7,15 @@ import fresh
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/pipelines.md", "docs/programs.md", "docs/recovery.md", "docs/reshard.md", "docs/slices.md"]
+PAGES = [
+    "README.md",
+    "docs/pipelines.md",
+    "docs/profiling.md",
+    "docs/programs.md",
+    "docs/recovery.md",
+    "docs/reshard.md",
+    "docs/slices.md",
+]
 
 
 def scripts(page):

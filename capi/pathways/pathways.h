@@ -40,8 +40,8 @@ char* pathways_info(void);
 // queued, moved, sessions, bytes_in_use by device, and live handles by kind.
 char* pathways_stats(void);
 
-// Records gangs by device from start to stop, and writes them to a file that
-// Perfetto and chrome://tracing open.
+// Records gangs by device from start to stop, of this process and of the clusters
+// it uses, and writes them to a file that Perfetto and chrome://tracing open.
 char* pathways_trace_start(const char* path);
 char* pathways_trace_stop(void);
 

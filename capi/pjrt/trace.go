@@ -60,7 +60,8 @@ func recorded(r *observe.Recording) observe.Recorded {
 }
 
 //export pwGoTraceRun
-func pwGoTraceRun(name *C.char, program, gang C.uint64_t, devices **C.PJRT_Device, n C.size_t, begin, end C.int64_t) C.uint64_t {
+func pwGoTraceRun(name *C.char, program, gang C.uint64_t, devices **C.PJRT_Device, n C.size_t,
+	begin, end C.int64_t) C.uint64_t {
 	l := &launched{make([]observe.Running, n), int(n)}
 	text := C.GoString(name)
 	for i, d := range unsafe.Slice(devices, n) {

@@ -14,6 +14,8 @@ package profile
 import "C"
 
 import (
+	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -89,18 +91,42 @@ func (r *recording) stop() []Profile {
 	return append(profiles, Profile{Warnings: r.warnings})
 }
 
+// warningsLine is the line of the first device that says what is not in the profile:
+// clients take the planes out of a space, and leave its own warnings behind.
+const warningsLine = "Warnings"
+
 // space writes profiles as a serialized XSpace.
-func space(profiles []Profile) []byte {
+func space(began, ended int64, profiles []Profile) []byte {
 	var planes []xplane.Plane
-	var warnings []string
 	for _, p := range profiles {
 		planes = append(planes, observe.Planes(p.Devices, p.Spans)...)
-		warnings = append(warnings, p.Warnings...)
-		if p.Dropped > 0 {
-			warnings = append(warnings, dropped(p.Dropped))
+	}
+	warnings := missing(profiles)
+	if len(warnings) > 0 && len(planes) > 0 {
+		line := xplane.Line{ID: observe.DeviceLines, Name: warningsLine, Begin: began}
+		for _, w := range warnings {
+			line.Events = append(line.Events, xplane.Event{Name: w, Begin: began, End: ended})
 		}
+		planes[0].Lines = append(planes[0].Lines, line)
 	}
 	return xplane.Append(nil, planes, warnings)
+}
+
+// missing says what is not in profiles, also on the standard error, since most tools
+// show it late or not at all.
+func missing(profiles []Profile) (warnings []string) {
+	for _, p := range profiles {
+		warnings = append(warnings, p.Warnings...)
+		if p.Dropped > 0 {
+			warnings = append(warnings, fmt.Sprintf(
+				"%d computations did not fit, or still ran %v after the end", p.Dropped, Patience))
+		}
+	}
+	for i, w := range warnings {
+		warnings[i] = "not in the profile: " + w
+		fmt.Fprintln(os.Stderr, "pathways:", warnings[i])
+	}
+	return warnings
 }
 
 //export pwGoProfileStart
@@ -137,7 +163,7 @@ func pwGoProfileStop(number C.uint64_t, bytes **C.uint8_t, size *C.size_t, messa
 	if r == nil {
 		return 0
 	}
-	if b := space(r.stop()); len(b) > 0 {
+	if b := space(r.began, time.Now().UnixNano(), r.stop()); len(b) > 0 {
 		*bytes, *size = (*C.uint8_t)(C.CBytes(b)), C.size_t(len(b))
 	}
 	return 0

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"fmt"
 	"os"
 	"sync"
 
@@ -47,7 +46,9 @@ func StopTrace() error {
 		return status.New(status.FailedPrecondition, "no trace is being recorded")
 	}
 	all := observe.Recorded{Began: r.began}
-	for _, p := range r.stop() {
+	profiles := r.stop()
+	missing(profiles)
+	for _, p := range profiles {
 		all.Spans, all.Dropped = append(all.Spans, p.Spans...), all.Dropped+p.Dropped
 	}
 	err := observe.WritePerfetto(file, os.Getpid(), all)
@@ -61,9 +62,4 @@ func StopTrace() error {
 		return status.New(status.DataLoss, "the trace was not written completely: %w", err)
 	}
 	return nil
-}
-
-// dropped says that computations are not in a profile.
-func dropped(n uint64) string {
-	return fmt.Sprintf("%d computations are not in this profile: a recording keeps as many as fit, and waits %v for those that still run", n, Patience)
 }

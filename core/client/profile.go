@@ -91,7 +91,8 @@ func (p *round) done(worker uint64) {
 // StartProfile implements Profiler.
 func (r *remote) StartProfile(ctx context.Context) (StopProfile, error) {
 	if r.welcome.Protocol < wire.ProtocolProfile {
-		return nil, status.New(status.Unimplemented, "the controller is older than profiles; install the same version of openpathways on all machines")
+		return nil, status.New(status.Unimplemented,
+			"the controller is older than profiles; install the same version of openpathways on all machines")
 	}
 	r.mu.Lock()
 	r.profile++
@@ -129,7 +130,8 @@ func (r *remote) settle(ctx context.Context) {
 
 // askWorkers asks all workers, and waits for their answers.
 func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, error) {
-	p := &round{id: id, stop: stop, awaits: map[uint64]string{}, answered: make(chan struct{}), clocks: map[uint64]clock{}, recorded: map[uint64]*wire.Recorded{}}
+	p := &round{id: id, stop: stop, awaits: map[uint64]string{}, answered: make(chan struct{}),
+		clocks: map[uint64]clock{}, recorded: map[uint64]*wire.Recorded{}}
 	for _, w := range r.welcome.Workers {
 		p.awaits[w.Number] = cmp.Or(w.Name, fmt.Sprint(w.Number))
 	}
@@ -248,7 +250,8 @@ func (r *remote) gather(begun, ended *round) Profile {
 				continue // the worker makes no sense
 			}
 			at := int64(e.Submitted) - c.ahead
-			out.Spans = append(out.Spans, observe.Span{Program: m.Programs[e.Program], ProgramID: e.Number, Gang: e.Gang, Device: device,
+			out.Spans = append(out.Spans, observe.Span{
+				Program: m.Programs[e.Program], ProgramID: e.Number, Gang: e.Gang, Device: device,
 				Submitted: at, Launched: at + int64(e.Launched), End: at + int64(e.End)})
 		}
 	}

@@ -21,15 +21,18 @@ func (st *State) profile(s *session, m *wire.Profile) {
 		case w.gone != nil:
 			err = w.gone
 		case w.protocol < wire.ProtocolProfile:
-			err = status.New(status.Unimplemented, "worker %s is older than profiles; install the same version of openpathways on all machines", w.name)
+			err = status.New(status.Unimplemented,
+				"worker %s is older than profiles; install the same version of openpathways on all machines", w.name)
 		default:
 			here.add(slot)
 			continue
 		}
-		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number, Status: wire.Of(err)})
+		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number,
+			Status: wire.Of(err)})
 	}
 	st.tell(s, here)
-	st.send(st.connsOf(here), wire.KindProfile, &wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})
+	st.send(st.connsOf(here), wire.KindProfile,
+		&wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})
 }
 
 // profiled passes a worker's answer on to the client. Where that is not there, it has

@@ -27,7 +27,8 @@ func TestARecordingHasTheSpansOfItsSession(t *testing.T) {
 	b.End(25)
 	a.End(15)
 	got := one.Stop(time.Hour)
-	if want := []observe.Span{{Program: "a", Submitted: 10, End: 15}}; !reflect.DeepEqual(want, got.Spans) || got.Dropped != 0 {
+	want := []observe.Span{{Program: "a", Submitted: 10, End: 15}}
+	if !reflect.DeepEqual(want, got.Spans) || got.Dropped != 0 {
 		t.Errorf("%+v; expected %+v", got, want)
 	}
 	if got := two.Stop(time.Hour); len(got.Spans) != 1 || got.Spans[0].Program != "b" {
@@ -102,7 +103,8 @@ var spans = []observe.Span{
 }
 
 func TestPlanesOfDevices(t *testing.T) {
-	planes := observe.Planes([]observe.Device{{Number: 0, Platform: "cpu", Worker: "w0"}, {Number: 2, Platform: "cpu"}, {Number: 4, Platform: "cpu"}}, spans)
+	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: "w0"}, {Number: 2, Platform: "cpu"}, {Number: 4, Platform: "cpu"}}
+	planes := observe.Planes(devices, spans)
 	var names []string
 	for _, p := range planes {
 		names = append(names, p.Name)
@@ -137,7 +139,11 @@ func TestPlanesOfDevices(t *testing.T) {
 		}
 		got = append(got, e)
 	}
-	want := []event{{"jit_a(1)", "jit_a", 1000, 1020, 0, 1}, {"jit_b(2)", "jit_b", 1020, 1030, 10, 2}, {`jit_"c"(3)`, `jit_"c"`, 1040, 1050, 0, 3}}
+	want := []event{
+		{"jit_a(1)", "jit_a", 1000, 1020, 0, 1},
+		{"jit_b(2)", "jit_b", 1020, 1030, 10, 2},
+		{`jit_"c"(3)`, `jit_"c"`, 1040, 1050, 0, 3},
+	}
 	if !reflect.DeepEqual(want, got) {
 		t.Errorf("%+v\nexpected %+v", got, want)
 	}
@@ -165,7 +171,8 @@ func TestPerfettoIsJSON(t *testing.T) {
 			bars = append(bars, e.Name)
 		}
 	}
-	if want := []string{"jit_a", "jit_b", `jit_"c"`, "jit_a"}; !reflect.DeepEqual(want, bars) || trace.OtherData["dropped"] != "2" {
+	want := []string{"jit_a", "jit_b", `jit_"c"`, "jit_a"}
+	if !reflect.DeepEqual(want, bars) || trace.OtherData["dropped"] != "2" {
 		t.Errorf("%q, %v; expected %q", bars, trace.OtherData, want)
 	}
 	if e := trace.TraceEvents[3]; e.Ts != 0.12 || e.Dur != 0.01 {

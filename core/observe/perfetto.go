@@ -19,7 +19,8 @@ func WritePerfetto(w io.Writer, pid int, r Recorded) error {
 	const µs = 1e3 // ns
 	for _, timeline := range timelines(r.Spans) {
 		device := timeline[0].Device
-		fmt.Fprintf(out, ",\n"+`{"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"device %d"}}`, pid, device, device)
+		fmt.Fprintf(out, ",\n"+`{"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"device %d"}}`,
+			pid, device, device)
 		for i := range timeline {
 			s := &timeline[i]
 			name, err := json.Marshal(s.Program)

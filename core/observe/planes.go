@@ -20,6 +20,9 @@ const (
 	opsLine     = "XLA Ops"
 )
 
+// DeviceLines is above the numbers of lines that Planes makes.
+const DeviceLines = 3
+
 // Planes makes a plane of each device, also of those that did nothing.
 //
 // A plugin says when a computation begins and ends, and nothing of the operations

@@ -65,9 +65,11 @@ func (w *Worker) profile(m *wire.Profile) {
 	case !m.Stop && rec == nil && others < maxRecordings:
 		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
 	case !m.Stop:
-		answer.Status = wire.Of(status.New(status.ResourceExhausted, "profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session, w.config.Name))
+		answer.Status = wire.Of(status.New(status.ResourceExhausted,
+			"profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session, w.config.Name))
 	case rec == nil:
-		answer.Status = wire.Of(status.New(status.NotFound, "profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
+		answer.Status = wire.Of(status.New(status.NotFound,
+			"profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
 	default:
 		delete(w.recordings, key)
 		// The client has waited for its operations: what has not ended by now is no span.

@@ -306,7 +306,8 @@ def stats() -> dict[str, Any]:
 
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
-    """Records what runs inside the ``with`` block into a file that https://ui.perfetto.dev opens.
+    """Records what devices run inside the ``with`` block into a file that https://ui.perfetto.dev opens: those of this
+    process, or of its cluster. `jax.profiler.trace` records the same for xprof.
 
         with pathways.trace("step.json") as timeline:
             jax.block_until_ready(step(x))
