@@ -62,14 +62,21 @@ func DirectoryOf(dir, name string, lookup func(variable string) (string, bool)) 
 	return d, nil
 }
 
-// Make makes the directory, with those above it. It refuses one in which another user could put or replace files: who
-// holds a directory holds the sockets and the token in it.
+// Make makes the directory, with those above it, and checks it.
 //
-// Errors: PERMISSION_DENIED with the directory that is not safe, RESOURCE_EXHAUSTED for a full disk.
+// Errors: those of Check; RESOURCE_EXHAUSTED for a full disk.
 func (d Directory) Make() error {
 	if err := os.MkdirAll(d.Path, 0o700); err != nil {
 		return system.Error(err, "cannot make the cluster's directory")
 	}
+	return d.Check()
+}
+
+// Check refuses a directory in which another user could put or replace files: who holds it holds the sockets, the
+// token and the list of processes in it.
+//
+// Errors: PERMISSION_DENIED with the directory that is not safe, NOT_FOUND.
+func (d Directory) Check() error {
 	info, err := os.Lstat(d.Path)
 	if err != nil {
 		return system.Error(err, "cannot look at the cluster's directory")

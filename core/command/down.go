@@ -28,6 +28,10 @@ func (p *program) down() *cobra.Command {
 			if _, err := os.Stat(c.dir); os.IsNotExist(err) {
 				return status.New(status.NotFound, "there is no cluster %q here (%s)", c.cluster, c.dir)
 			}
+			// The processes that end are those of a list in the directory.
+			if err := c.directory().Check(); err != nil {
+				return err
+			}
 			logs, err := p.stop(c, s.time("wait"))
 			if logs != "" {
 				fmt.Fprintf(p.out, "The logs are in %s\n", logs)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -71,6 +72,33 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	}
 	if b, err := os.ReadFile(token); err != nil || len(b) == 0 {
 		t.Errorf("the token is not kept: %v", err)
+	}
+}
+
+// `down` does not believe a list of processes that another user may have written.
+func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
+	c := at(t.TempDir())
+	if err := c.directory().Make(); err != nil {
+		t.Fatal(err)
+	}
+	victim := exec.Command("sleep", "1000")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer victim.Wait()
+	defer victim.Process.Kill()
+	if err := c.keep([]process{{Name: "victim", PID: victim.Process.Pid, Start: started(victim.Process.Pid)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(c.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := call(t, nil, "down", "--dir", filepath.Dir(c.dir))
+	if code != ExitFailed || !strings.Contains(errs, "PERMISSION_DENIED") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+	if started(victim.Process.Pid) == "" {
+		t.Error("the process was ended")
 	}
 }
 

@@ -63,6 +63,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if _, err := s.size("memory-limit"); err != nil {
 		return err
 	}
+	if err := c.directory().Make(); err != nil {
+		return err
+	}
 	switch alive, err := c.running(); {
 	case err != nil:
 		return err
