@@ -1,8 +1,12 @@
 package controller
 
 import (
+	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -44,6 +48,11 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 			return status.New(status.InvalidArgument, "worker %s numbers its devices otherwise than 0, 1, 2 …", h.Name)
 		}
 	}
+	for _, a := range o.Addresses {
+		if err := nowhere(a); err != nil {
+			return status.Wrap(err, "worker %s", h.Name)
+		}
+	}
 	if len(st.present) >= st.limits.Workers {
 		return status.New(status.ResourceExhausted, "the cluster has %d workers, which is its limit", len(st.present))
 	}
@@ -57,7 +66,8 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		kinds[i] = d.Kind
 	}
 	st.process++
-	placed, err := st.layout.Join(placement.Offer{Worker: st.process, Name: h.Name, Island: o.Island, Platform: platform.Name,
+	name := st.apart(h.Name, st.process)
+	placed, err := st.layout.Join(placement.Offer{Worker: st.process, Name: name, Island: o.Island, Platform: platform.Name,
 		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds})
 	if err != nil {
 		return err
@@ -72,7 +82,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	}
 	board := st.board(host, o.Board)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
-		name: h.Name, protocol: h.ProtocolMax, heard: st.now, process: &wire.Process{Number: st.process, Name: h.Name, Addresses: o.Addresses, Host: host,
+		name: name, protocol: h.ProtocolMax, heard: st.now, process: &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
 			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
@@ -95,6 +105,43 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, role: h.Role, w: w}
 	st.log("worker "+w.name+" came to island "+quoted(o.Island), nil)
+	if name != h.Name {
+		st.warn("two workers are named "+h.Name+": the second is called "+name, nil)
+	}
+	return nil
+}
+
+// apart returns the name of a worker that joins: its own, or one with its process
+// number where another worker has that name, so that messages say which is meant.
+func (st *State) apart(name string, process uint64) string {
+	taken := func(name string) bool {
+		return slices.ContainsFunc(st.workers, func(w *worker) bool { return w != nil && w.gone == nil && w.name == name })
+	}
+	if name == "" || !taken(name) {
+		return name
+	}
+	for name = fmt.Sprintf("%s-%d", name, process); taken(name); {
+		name += "'"
+	}
+	return name
+}
+
+// nowhere is why others cannot dial an address, or nil. One that names no host is where
+// a process listens, not where it is reached.
+//
+// Errors: INVALID_ARGUMENT.
+func nowhere(address string) error {
+	at, ok := strings.CutPrefix(address, "tcp:")
+	if !ok {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(at)
+	if err != nil {
+		return status.New(status.InvalidArgument, "%q is no address: expected tcp:host:port", address)
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		return status.New(status.InvalidArgument, "other processes cannot reach it at %s, which names no host; listen at an address or a name of this machine that they can, such as tcp:node2.example.com:0", address)
+	}
 	return nil
 }
 
