@@ -214,10 +214,6 @@ def test_batches_of_a_lapack_call_stay_apart(mesh):
 def test_layouts_of_arguments_and_results_stay(mesh):
     rows = NamedSharding(mesh, P("x"))
     columns_first = Format(Layout((1, 0)), rows)
-    try:
-        jax.jit(lambda x: x * 2, out_shardings=columns_first)(values(8, 6))
-    except (AssertionError, NotImplementedError):
-        pytest.skip("these devices have no layouts")
     double = rows_kept(lambda x: x * 2)
     host = values(8, 6)
     got = jax.jit(double, in_shardings=rows, out_shardings=columns_first)(host)
