@@ -342,6 +342,11 @@ def _settle(asked: Settings) -> None:
             )
 
 
+def address() -> str | None:
+    """The cluster whose devices this process has; None for those of this machine."""
+    return _settings.with_environment().address
+
+
 def devices() -> list[Any]:
     with _lock:
         register()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +19,14 @@ from pathways._errors import PathwaysError
 from pathways._version import __version__
 
 VARIABLES = (
-    *("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_MEMORY_LIMIT", "PATHWAYS_BATCH", "PATHWAYS_LIBRARY"),
+    *(
+        "PATHWAYS_ADDRESS",
+        "PATHWAYS_DEVICES",
+        "PATHWAYS_MEMORY_LIMIT",
+        "PATHWAYS_WAIT",
+        "PATHWAYS_BATCH",
+        "PATHWAYS_LIBRARY",
+    ),
     *("PATHWAYS_PLUGIN", "PATHWAYS_PLUGIN_DIRS"),
     *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS"),
 )
@@ -34,6 +45,7 @@ class Report:
     kinds: dict[str, int] = field(default_factory=dict)  # device kind → how many
     memories: list[str] = field(default_factory=list)  # memory kinds of a device
     memory: dict[str, Any] = field(default_factory=dict)  # bytes: in_use, limit (of device 0), host_total, host_free
+    cluster: dict[str, Any] = field(default_factory=dict)  # address, latency in seconds, status
     problems: list[str] = field(default_factory=list)  # what is wrong, each with what to do
     hints: list[str] = field(default_factory=list)  # what could be better
 
@@ -86,6 +98,8 @@ def examine() -> Report:
         report.kinds[device.device_kind] = report.kinds.get(device.device_kind, 0) + 1
     report.memories = [memory.kind for memory in devices[0].addressable_memories()]
     report.memory = _memory(devices[0])
+    if asked := _backend.address():
+        report.cluster = {"address": asked, "latency": _latency(devices[0])} | _status(asked)
     # The plugin says more of itself once it has a client.
     from pathways import _ffi
 
@@ -98,6 +112,27 @@ def examine() -> Report:
     if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:
         report.hints.append("a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/plugins.md)")
     return report
+
+
+def _latency(device: Any) -> float:
+    """Seconds from here to a device of the cluster and back, the shortest of a few."""
+    import jax
+
+    taken = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        jax.block_until_ready(jax.device_put(0, device))
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def _status(address: str) -> dict[str, Any]:
+    """What `pathways status` says of a cluster; nothing for one inside this process."""
+    if not address.startswith(("tcp:", "unix:")):
+        return {}
+    ask = [sys.executable, "-m", "pathways_command", "status", "--json", "--address", address]
+    done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return {"status": json.loads(done.stdout)} if done.returncode == 0 else {"error": done.stderr.strip()}
 
 
 def _versions() -> dict[str, str | None]:
@@ -150,6 +185,25 @@ def _plugin_versions(plugin: dict[str, Any]) -> str:
     return "  ".join(f"{name} {_dotted(value)}" for name, value in known if value)
 
 
+def _cluster_rows(cluster: dict[str, Any]) -> list[str]:
+    if not cluster:
+        return []
+    rows = [f"controller at {cluster['address']}, {1e6 * cluster['latency']:.0f} µs to a device and back"]
+    if "error" in cluster:
+        rows.append(f"its status cannot be read: {cluster['error']}")
+    if status := cluster.get("status"):
+        rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {len(status['sessions'])} sessions"
+        for island in status["islands"]:
+            for worker in island["workers"]:
+                kinds = ", ".join(sorted({device["kind"] for device in worker["devices"]}))
+                rows.append(
+                    f"worker {worker['process']['name']}: {len(worker['devices'])} × {kinds}, "
+                    f"heard {worker['silent_ms'] / 1000:.1f} s ago"
+                )
+        rows.append("its processes agree in the versions above; others are refused when they connect")
+    return rows
+
+
 def _screen(report: Report) -> list[str]:
     lines = [f"Open Pathways {report.versions['pathways']}: {'ready' if report.ok else 'not ready'}"]
 
@@ -172,6 +226,8 @@ def _screen(report: Report) -> list[str]:
         what = other.get("path") or other.get("kind")
         row("others" if index == 0 else "", ": ".join(filter(None, [what, other.get("note") or other.get("why")])))
     row("devices", ", ".join(f"{count} × {kind}" for kind, count in report.kinds.items()) or "none")
+    for text in _cluster_rows(report.cluster):
+        row("cluster" if text.startswith("controller") else "", text)
     memory = report.memory
     told = [", ".join(report.memories)]
     if "in_use" in memory:

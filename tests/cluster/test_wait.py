@@ -1,5 +1,6 @@
 """init(devices=n, wait=seconds) waits for a cluster, says so, hears Ctrl-C, and says at the end what is missing."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -119,3 +120,12 @@ pathways.init(devices=2)
 print(total())
 """)
     assert done.stdout == "(1, 6.0)\n(2, 6.0)\n"
+
+
+def test_the_doctor_describes_the_cluster(cluster):
+    env = {"PATHWAYS_ADDRESS": cluster.address, "PATHWAYS_DEVICES": ""}
+    said = command("doctor", env=env).stdout
+    assert f"controller at {cluster.address}, " in said and " µs to a device and back, up " in said, said
+    assert "worker worker-0: 2 × cpu, heard " in said
+    facts = json.loads(command("doctor", "--json", env=env).stdout)["cluster"]
+    assert facts["latency"] > 0 and len(facts["status"]["islands"][0]["workers"][0]["devices"]) == 2
