@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/command"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	driver "github.com/openpathways/pathways/device/pjrt"
@@ -73,11 +74,15 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 		}
 		return within(ctx, devices, notify, all, leave)
 	case "tcp", "unix":
-		secret, err := cluster.SecretOf(os.LookupEnv)
+		lookup, err := command.Lookup(os.LookupEnv)
 		if err != nil {
 			return nil, err
 		}
-		alone, err := cluster.AloneOf(os.LookupEnv)
+		secret, err := cluster.SecretOf(lookup)
+		if err != nil {
+			return nil, err
+		}
+		alone, err := cluster.AloneOf(lookup)
 		if err != nil {
 			return nil, err
 		}

@@ -186,7 +186,7 @@ func (p *program) options() *cobra.Command {
 		Use:   "options",
 		Short: "list all options, their variables and what they mean",
 		Long: `Every option is a flag, a variable, and a line of the file that --config names. What a flag says wins over the
-variable, and the variable over the file. Scripts read variables alone.`,
+variable, and the variable over the file. Scripts read variables and the file that PATHWAYS_CONFIG names.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)

@@ -126,6 +126,29 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// Scripts look up what the file says, too, behind variables.
+func TestLookup(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pathways.toml")
+	if err := os.WriteFile(file, []byte("token-file = \"/f\"\nbatch = false\nwait = 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"PATHWAYS_CONFIG": file, "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""}
+	of := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	lookup, err := Lookup(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"PATHWAYS_TOKEN_FILE": "/f", "PATHWAYS_BATCH": "false", "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""} {
+		if got, _ := lookup(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	env["PATHWAYS_CONFIG"] = file + "x"
+	if _, err := Lookup(of); err == nil {
+		t.Error("a file that is not there is no error")
+	}
+}
+
 func TestSize(t *testing.T) {
 	for text, want := range map[string]int64{"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -89,6 +89,50 @@ func take(cmd *cobra.Command, names ...string) {
 	}
 }
 
+// readConfig reads the lines of a configuration file; "" is none.
+//
+// Errors: those of settle.
+func readConfig(path string) (map[string]any, error) {
+	file := map[string]any{}
+	if path == "" {
+		return file, nil
+	}
+	if _, err := toml.DecodeFile(path, &file); os.IsNotExist(err) {
+		return nil, status.New(status.NotFound, "the configuration file %s is not there", path)
+	} else if err != nil {
+		return nil, status.New(status.InvalidArgument, "the configuration file %s cannot be read: %v", path, err)
+	}
+	for name := range file {
+		if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
+			return nil, status.New(status.InvalidArgument, "%s has a line %q, and there is no such option; `pathways options` lists them", path, name)
+		}
+	}
+	return file, nil
+}
+
+// Lookup returns a lookup of variables that also knows what the file of PATHWAYS_CONFIG says of their options. A
+// variable that is set wins.
+//
+// Errors: INVALID_ARGUMENT and NOT_FOUND for a file that cannot be read.
+func Lookup(lookup func(variable string) (string, bool)) (func(variable string) (string, bool), error) {
+	path, _ := lookup(variable("config"))
+	file, err := readConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	said := map[string]string{}
+	for name, value := range file {
+		said[variable(name)] = fmt.Sprint(value)
+	}
+	return func(variable string) (string, bool) {
+		if v, ok := lookup(variable); ok && v != "" {
+			return v, true
+		}
+		v, ok := said[variable]
+		return v, ok
+	}, nil
+}
+
 // settle fills what was not said by flags from variables and the file, in this
 // order.
 //
@@ -99,18 +143,9 @@ func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	if path == "" {
 		path, _ = lookup(variable("config"))
 	}
-	file := map[string]any{}
-	if path != "" {
-		if _, err := toml.DecodeFile(path, &file); os.IsNotExist(err) {
-			return status.New(status.NotFound, "the configuration file %s is not there", path)
-		} else if err != nil {
-			return status.New(status.InvalidArgument, "the configuration file %s cannot be read: %v", path, err)
-		}
-		for name := range file {
-			if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
-				return status.New(status.InvalidArgument, "%s has a line %q, and there is no such option; `pathways options` lists them", path, name)
-			}
-		}
+	file, err := readConfig(path)
+	if err != nil {
+		return err
 	}
 	var broken error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -124,6 +159,9 @@ func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 			text, from = fmt.Sprint(v), path
 		} else {
 			return
+		}
+		if _, err := strconv.ParseFloat(text, 64); err == nil && f.Value.Type() == "duration" {
+			text += "s" // as scripts read it
 		}
 		if err := flags.Set(f.Name, text); err != nil {
 			broken = status.New(status.InvalidArgument, "%s says %s is %q: %v", from, f.Name, text, err)

@@ -13,7 +13,8 @@ first use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_de
 more; of accelerators, all there are.
 
 Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_WAIT, seconds to wait for it · PATHWAYS_DEVICES, number of devices of
-this machine; of a cluster, ``init(devices=n)`` says it · PATHWAYS_PLUGIN, path of a PJRT plugin ·
+this machine; of a cluster, ``init(devices=n)`` says it · PATHWAYS_CONFIG, a file with lines such as ``wait = "1m"`` for those that are not set ·
+PATHWAYS_PLUGIN, path of a PJRT plugin ·
 PATHWAYS_PLUGIN_DIRS, where else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so ·
 PATHWAYS_BATCH, false to have every call leave by itself for a cluster, also where many queue up.
 

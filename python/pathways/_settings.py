@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import tomllib
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,20 @@ class Settings:
 
 
 def _variable(name: str) -> str:
-    return os.environ.get(name, "").strip()
+    """What a variable says, or else the line of its option in the file that PATHWAYS_CONFIG names."""
+    if said := os.environ.get(name, "").strip():
+        return said
+    path = os.environ.get("PATHWAYS_CONFIG", "").strip()
+    if not path:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            lines = tomllib.load(file)
+    except OSError as error:
+        raise PathwaysError("NOT_FOUND", f"the configuration file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise PathwaysError("INVALID_ARGUMENT", f"the configuration file {path} cannot be read: {error}") from None
+    return str(lines.get(name.removeprefix("PATHWAYS_").lower().replace("_", "-"), "")).strip()
 
 
 def _address(value: Any, name: str) -> str:

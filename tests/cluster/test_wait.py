@@ -129,3 +129,21 @@ def test_the_doctor_describes_the_cluster(cluster):
     assert "worker worker-0: 2 × cpu, heard " in said
     facts = json.loads(command("doctor", "--json", env=env).stdout)["cluster"]
     assert facts["latency"] > 0 and len(facts["status"]["islands"][0]["workers"][0]["devices"]) == 2
+
+
+def test_a_script_reads_the_configuration_file(cluster, tmp_path):
+    token = (cluster.dir / "default/token").read_text()
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    config = tmp_path / "pathways.toml"
+    env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "PATHWAYS_CONFIG": str(config)}
+    said = f'address = "{cluster.address}"\ntoken-file = "{tmp_path}/token"\nwait = "1s"\ndevices = 5\n'
+    config.write_text(said)
+    assert fresh.run("import jax\nprint(jax.devices())", env=env).stdout == "[cpu:0, cpu:1]\n"
+    assert "worker-0" in command("status", env=env).stdout
+    config.write_text(said.replace(f"{tmp_path}/token", "/nowhere/token"))
+    assert "/nowhere/token" in fresh.run("pathways.devices()", env=env, check=False).stderr
+    config.write_text("devices = 3")
+    assert fresh.run("import jax\nprint(len(jax.devices()))", env=env).stdout == "3\n"
+    config.unlink()
+    assert "NOT_FOUND: the configuration file" in fresh.run("pathways.init()", env=env, check=False).stderr
