@@ -36,6 +36,13 @@ func (c place) path(name string) string { return filepath.Join(c.dir, name) }
 // address is where the controller of a cluster of this machine listens.
 func (c place) address() string { return "unix:" + c.path("controller.sock") }
 
+// placeAt returns the directory of the cluster whose controller listens at an address; false where the address is no
+// socket of a cluster of this machine.
+func placeAt(address string) (place, bool) {
+	c := place{dir: filepath.Dir(strings.TrimPrefix(address, "unix:"))}
+	return c, address == c.address()
+}
+
 // secret is what a process shows to others of its cluster: the token of the variable or of the file that is named;
 // without them, what a controller on this machine keeps.
 func (p *program) secret(s settings, c place) (cluster.Secret, error) {

@@ -30,7 +30,7 @@ func (p *program) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c, err := p.placeOf(s); err == nil && address == c.address() {
+			if c, ok := placeAt(address); ok {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {

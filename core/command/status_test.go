@@ -91,3 +91,15 @@ func TestShowApart(t *testing.T) {
 		t.Errorf("where all reach each other it shows %q", out.String())
 	}
 }
+
+func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
+	c := place{dir: "/run/pathways/here"}
+	if got, ok := placeAt(c.address()); !ok || got != c {
+		t.Errorf("placeAt(%q) is %v, %v; expected %v", c.address(), got, ok, c)
+	}
+	for _, address := range []string{"", "tcp:127.0.0.1:80", "unix:", "unix:/run/other.sock", "unix:controller.sock"} {
+		if got, ok := placeAt(address); ok && got.dir != "." {
+			t.Errorf("placeAt(%q) is %v; expected none", address, got)
+		}
+	}
+}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathways._doctor import Report
     from pathways._pipeline import Pipeline
     from pathways._slices import VirtualDeviceSet
+    from pathways._status import Status
     from pathways._timeline import Timeline
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "reshard",
     "shutdown",
     "stats",
+    "status",
     "to_arrow",
     "trace",
 ]
@@ -303,6 +305,23 @@ def stats() -> dict[str, Any]:
       PathwaysError: where the library cannot be loaded.
     """
     return _native.stats()
+
+
+def status(address: str | None = None) -> Status:
+    """Asks a cluster's controller which workers, devices and sessions there are, as `pathways status` does.
+
+    A notebook shows the answer as a picture; ``status().report`` is the same as plain data.
+
+    Args:
+      address: of the controller; None, that of this process's cluster.
+
+    Raises:
+      PathwaysError: FAILED_PRECONDITION where this process uses devices of its own, UNAVAILABLE where the controller
+        cannot be reached, UNAUTHENTICATED where it refuses.
+    """
+    from pathways import _status
+
+    return _status.ask(address)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ nbclient = pytest.importorskip("nbclient")
 NOTEBOOKS = Path(__file__).parent.parent.parent / "examples" / "notebooks"
 HANG_SECONDS = 300  # a cell that takes so long hangs
 # How many pictures each shows.
-PICTURES = {"first_steps": 4, "programs": 6}
+PICTURES = {"first_steps": 4, "cluster": 4, "programs": 6}
 
 
 def pictures(notebook):
@@ -30,6 +31,8 @@ def alarming(notebook):
 @pytest.mark.parametrize("name", PICTURES)
 @pytest.mark.filterwarnings("default")  # of the packages that drive kernels
 def test_notebook(name, tmp_path, monkeypatch):
+    run = tempfile.TemporaryDirectory(prefix="pw-")  # of a cluster; short, since paths of sockets are
+    monkeypatch.setenv("XDG_RUNTIME_DIR", run.name)
     # Devices are the notebooks' own business; their shell commands are those of this installation.
     for variable in ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "JAX_PLATFORMS", "XLA_FLAGS"):
         monkeypatch.delenv(variable, raising=False)
@@ -42,7 +45,8 @@ def test_notebook(name, tmp_path, monkeypatch):
     client = nbclient.NotebookClient(
         notebook, timeout=HANG_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
-    client.execute()
+    with run:
+        client.execute()
     assert not alarming(notebook)
     assert len(pictures(notebook)) == PICTURES[name]
 

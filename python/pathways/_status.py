@@ -1,0 +1,139 @@
+"""Who is in a cluster and what they hold, as the controller tells it: as data, as text and as a picture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html import escape
+from typing import Any
+
+from pathways import _backend
+from pathways._errors import PathwaysError
+
+
+class Status:
+    """What a cluster's controller said when it was asked. A notebook shows it as a picture.
+
+    Attributes:
+      report: the facts as plain data: the JSON of `pathways status --json`, which docs/status.schema.json describes.
+    """
+
+    def __init__(self, report: dict[str, Any]):
+        self.report = report
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers' part of the report, island by island."""
+        return [worker for island in self.report["islands"] for worker in island["workers"]]
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [
+                _summary(self.report),
+                *(
+                    f"  {worker['process']['name']}: {len(worker['devices'])} devices, "
+                    f"{_size(sum(_in_use(worker)))} in use"
+                    for worker in self.workers
+                ),
+                *(
+                    f"  {session['name']}: {session['objects']} arrays, {_size(sum(session['bytes']))}"
+                    for session in self.report["sessions"]
+                ),
+            ]
+        )
+
+    def _repr_svg_(self) -> str:
+        return _svg(self.report, self.workers)
+
+
+def ask(address: str | None) -> Status:
+    """Asks the controller at an address, or that of this process's cluster.
+
+    A process of its own asks, as an operator's command does: it works before JAX has its devices and after the
+    session's end, and a controller that hangs cannot hold up this process.
+    """
+    address = address or _backend._cluster()
+    if address is None or address.startswith("local:"):
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            "this process uses devices of its own, and status() tells of clusters; give a cluster's address, or see "
+            "pathways.stats() and pathways.doctor()",
+        )
+    command = [sys.executable, "-m", "pathways_command", "status", "--json", "--address", address]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise PathwaysError.parse(done.stderr.strip().removeprefix("pathways: "))
+    return Status(json.loads(done.stdout))
+
+
+def _in_use(worker: dict[str, Any]) -> list[int]:
+    """Bytes of arrays on each device; a plugin that cannot tell says less than 0."""
+    told = (worker.get("last") or {}).get("memory_in_use") or []
+    return [max(int(n), 0) for n in told] or [0] * len(worker["devices"])
+
+
+def _size(size: int) -> str:
+    unit, value = "B", float(size)
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        unit, value = larger, value / 1024
+    return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"
+
+
+def _summary(report: dict[str, Any]) -> str:
+    workers = [worker for island in report["islands"] for worker in island["workers"]]
+    devices = sum(len(worker["devices"]) for worker in workers)
+    counts = ((len(workers), "worker"), (devices, "device"), (len(report["sessions"]), "session"))
+    return f"cluster {report['cluster']}: " + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in counts)
+
+
+# --- the picture ---
+
+_CARD, _HEIGHT, _GAP, _MARGIN = 196, 74, 12, 14  # pixels, of a worker's card
+_ACROSS, _CELL, _CELLS = 4, 22, 8  # cards in a row; a device's square, and how many of them a card shows
+_SILENT_MS = 3000  # without a word for so long, a worker is drawn as one in doubt
+
+
+def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
+    rows = -(-len(workers) // _ACROSS)
+    width = 2 * _MARGIN + _ACROSS * (_CARD + _GAP) - _GAP
+    top, below = 44, 44 + rows * (_HEIGHT + _GAP) + 14
+    height = below + 20 * len(report["sessions"]) + 8
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="12"><rect width="{width}" height="{height}" fill="#fff"/>'
+        f'<text x="{_MARGIN}" y="26" font-size="14" font-weight="bold">{escape(_summary(report))}</text>'
+    ]
+    for n, worker in enumerate(workers):
+        x, y = _MARGIN + (n % _ACROSS) * (_CARD + _GAP), top + (n // _ACROSS) * (_HEIGHT + _GAP)
+        silent = int(worker.get("silent_ms") or 0)
+        edge = "#d55e00" if silent > _SILENT_MS else "#0072b2"
+        told = f"{_size(sum(_in_use(worker)))} in use"
+        if silent > _SILENT_MS:
+            told = f"silent for {silent / 1000:.0f} s"
+        parts.append(
+            f"<g><title>{escape(', '.join(worker['process'].get('addresses') or []))}</title>"
+            f'<rect x="{x}" y="{y}" width="{_CARD}" height="{_HEIGHT}" rx="6" fill="#f7f9fb" stroke="{edge}"/>'
+            f'<text x="{x + 10}" y="{y + 20}" font-weight="bold">{escape(worker["process"]["name"])}</text>'
+            f'<text x="{x + _CARD - 10}" y="{y + 20}" text-anchor="end" fill="#555">{told}</text></g>'
+        )
+        shown = worker["devices"][:_CELLS]
+        for local, size in zip(range(len(shown)), _in_use(worker), strict=False):
+            parts.append(
+                f"<g><title>device {local}: {_size(size)} in use</title>"
+                f'<rect x="{x + 10 + local * _CELL}" y="{y + 32}" width="{_CELL - 3}" height="{_CELL - 3}" rx="3" '
+                f'fill="{"#0072b2" if size else "#cfd8e3"}"/></g>'
+            )
+        more = len(worker["devices"]) - len(shown)
+        kind = worker["devices"][0].get("kind", "") if worker["devices"] else "no devices"
+        text = f"{len(worker['devices'])} × {kind}" + (f", {more} not drawn" if more else "")
+        parts.append(f'<text x="{x + 10}" y="{y + 66}" fill="#555" font-size="11">{escape(text)}</text>')
+    for n, session in enumerate(report["sessions"]):
+        text = f"{session['objects']} arrays, {_size(sum(int(b) for b in session['bytes']))}"
+        parts.append(
+            f'<text x="{_MARGIN}" y="{below + 10 + 20 * n}"><tspan fill="#555">session</tspan> '
+            f'{escape(session["name"])}<tspan fill="#555">: {text}</tspan></text>'
+        )
+    return "\n".join([*parts, "</svg>\n"])
