@@ -42,6 +42,33 @@ PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
   return d->default_memory;
 }
 
+// attributes_init copies what the plugin says of a device, and adds the index of its
+// slice, which is the first here, where the plugin has none: devices of clusters say
+// it, and so do those of TPUs.
+static PJRT_Error* attributes_init(PJRT_Device* d) {
+  static const char kSlice[] = "slice_index";
+  PW_ARGS(PJRT_DeviceDescription_Attributes_Args, has);
+  has.device_description = d->description;
+  if (PW_HAS(PJRT_DeviceDescription_Attributes)) {
+    PJRT_Error* err = pw_under->PJRT_DeviceDescription_Attributes(&has);
+    if (err) return err;
+  }
+  d->attributes = calloc(has.num_attributes + 1, sizeof *d->attributes);
+  bool known = false;
+  for (size_t i = 0; i < has.num_attributes; i++) {
+    const PJRT_NamedValue* v = &has.attributes[i];
+    known |= v->name_size == sizeof kSlice - 1 && memcmp(v->name, kSlice, v->name_size) == 0;
+    d->attributes[d->num_attributes++] = *v;
+  }
+  if (!known)
+    d->attributes[d->num_attributes++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                                                          .name = kSlice,
+                                                          .name_size = sizeof kSlice - 1,
+                                                          .type = PJRT_NamedValue_kInt64,
+                                                          .value_size = 1};
+  return NULL;
+}
+
 // Fills one device; the memories of the client are there already.
 static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
   PJRT_Error* err;
@@ -53,6 +80,7 @@ static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
   id.device_description = d->description;
   if ((err = pw_under->PJRT_DeviceDescription_Id(&id))) return err;
   d->id = id.id;
+  if ((err = attributes_init(d))) return err;
   if (d->index < 0) return NULL;
   PW_ARGS(PJRT_Device_LocalHardwareId_Args, local);
   local.device = d->under;
@@ -149,7 +177,10 @@ void pw_client_free(PJRT_Client* c) {
   while (*at && *at != c) at = &(*at)->next;
   if (*at) *at = c->next;
   pthread_mutex_unlock(&clients_mu);
-  for (size_t i = 0; i < c->num_devices; i++) free(c->device_structs[i].memories);
+  for (size_t i = 0; i < c->num_devices; i++) {
+    free(c->device_structs[i].memories);
+    free(c->device_structs[i].attributes);
+  }
   for (size_t i = 0; i < c->num_memories; i++) {
     pw_memory* m = &c->memory_structs[i];
     free(m->devices);
@@ -205,6 +236,32 @@ PW_READS(pw, PJRT_Client_AddressableMemories,
          args->num_addressable_memories = args->client->num_memories)
 
 PW_READS(pw, PJRT_Device_GetDescription, args->device_description = args->device->description)
+PJRT_Error* pw_PJRT_DeviceDescription_Attributes(PJRT_DeviceDescription_Attributes_Args* args) {
+  pthread_mutex_lock(&clients_mu);
+  PJRT_Device* found = NULL;
+  for (PJRT_Client* c = clients; c && found == NULL; c = c->next)
+    for (size_t i = 0; i < c->num_devices && found == NULL; i++)
+      if (c->devices[i]->description == args->device_description) found = c->devices[i];
+  pthread_mutex_unlock(&clients_mu);
+  if (found) {
+    args->attributes = found->attributes;
+    args->num_attributes = found->num_attributes;
+    return NULL;
+  }
+  if (!PW_HAS(PJRT_DeviceDescription_Attributes)) return pw_unimplemented("PJRT_DeviceDescription_Attributes");
+  return pw_under->PJRT_DeviceDescription_Attributes(args);  // of a topology
+}
+
+static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
+
+PJRT_Error* pw_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
+  const PJRT_Device* d = args->device;
+  args->attributes = args->device_attributes = d->attributes;
+  args->num_attributes = d->num_attributes;
+  args->attributes_deleter = (void*)keep_attributes;
+  return NULL;
+}
+
 PW_READS(pw, PJRT_Device_IsAddressable, args->is_addressable = args->device->index >= 0)
 PW_READS(pw, PJRT_Device_LocalHardwareId, args->local_hardware_id = args->device->local_id)
 

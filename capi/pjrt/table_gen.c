@@ -96,10 +96,7 @@ static PJRT_Error* missing_PJRT_DeviceDescription_ProcessIndex(PJRT_DeviceDescri
   return pw_unimplemented("PJRT_DeviceDescription_ProcessIndex");
 }
 
-static PJRT_Error* missing_PJRT_DeviceDescription_Attributes(PJRT_DeviceDescription_Attributes_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_DeviceDescription_Attributes");
-}
+PJRT_Error* pw_PJRT_DeviceDescription_Attributes(PJRT_DeviceDescription_Attributes_Args* args);
 
 static PJRT_Error* missing_PJRT_DeviceDescription_Kind(PJRT_DeviceDescription_Kind_Args* args) {
   (void)args;
@@ -763,19 +760,7 @@ static PJRT_Error* missing_PJRT_Event_Set(PJRT_Event_Set_Args* args) {
   return pw_unimplemented("PJRT_Event_Set");
 }
 
-static PJRT_Error* missing_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
-  (void)args;
-  return pw_unimplemented("PJRT_Device_GetAttributes");
-}
-
-static PJRT_Error* forward_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_Device* device = args->device;
-  args->device = pw_lower_device(device);
-  PJRT_Error* err = pw_under->PJRT_Device_GetAttributes(args);
-  args->device = device;
-  return err;
-}
+PJRT_Error* pw_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args);
 
 PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args);
 
@@ -857,7 +842,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Client_BufferFromHostBuffer = pw_PJRT_Client_BufferFromHostBuffer;
   table->PJRT_DeviceDescription_Id = PW_HAS(PJRT_DeviceDescription_Id) ? pw_under->PJRT_DeviceDescription_Id : missing_PJRT_DeviceDescription_Id;
   table->PJRT_DeviceDescription_ProcessIndex = PW_HAS(PJRT_DeviceDescription_ProcessIndex) ? pw_under->PJRT_DeviceDescription_ProcessIndex : missing_PJRT_DeviceDescription_ProcessIndex;
-  table->PJRT_DeviceDescription_Attributes = PW_HAS(PJRT_DeviceDescription_Attributes) ? pw_under->PJRT_DeviceDescription_Attributes : missing_PJRT_DeviceDescription_Attributes;
+  table->PJRT_DeviceDescription_Attributes = pw_PJRT_DeviceDescription_Attributes;
   table->PJRT_DeviceDescription_Kind = PW_HAS(PJRT_DeviceDescription_Kind) ? pw_under->PJRT_DeviceDescription_Kind : missing_PJRT_DeviceDescription_Kind;
   table->PJRT_DeviceDescription_DebugString = PW_HAS(PJRT_DeviceDescription_DebugString) ? pw_under->PJRT_DeviceDescription_DebugString : missing_PJRT_DeviceDescription_DebugString;
   table->PJRT_DeviceDescription_ToString = PW_HAS(PJRT_DeviceDescription_ToString) ? pw_under->PJRT_DeviceDescription_ToString : missing_PJRT_DeviceDescription_ToString;
@@ -960,7 +945,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Buffer_DonateWithControlDependency = pw_PJRT_Buffer_DonateWithControlDependency;
   table->PJRT_Event_Create = PW_HAS(PJRT_Event_Create) ? pw_under->PJRT_Event_Create : missing_PJRT_Event_Create;
   table->PJRT_Event_Set = PW_HAS(PJRT_Event_Set) ? pw_under->PJRT_Event_Set : missing_PJRT_Event_Set;
-  table->PJRT_Device_GetAttributes = PW_HAS(PJRT_Device_GetAttributes) ? forward_PJRT_Device_GetAttributes : missing_PJRT_Device_GetAttributes;
+  table->PJRT_Device_GetAttributes = pw_PJRT_Device_GetAttributes;
   table->PJRT_Client_Load = pw_PJRT_Client_Load;
   table->PJRT_LoadedExecutable_AddressableDeviceLogicalIds = PW_HAS(PJRT_LoadedExecutable_AddressableDeviceLogicalIds) ? forward_PJRT_LoadedExecutable_AddressableDeviceLogicalIds : missing_PJRT_LoadedExecutable_AddressableDeviceLogicalIds;
   table->PJRT_Buffer_Bitcast = pw_PJRT_Buffer_Bitcast;

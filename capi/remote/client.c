@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,9 +51,9 @@ void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
                       size_t memories, size_t default_memory) {
   PJRT_DeviceDescription* d = &c->device_structs[i].description;
   d->kind = strdup(kind);
-  d->text = text("%s:%zu", c->topology.platform, i);
-  d->debug = text("Pathways %s device %zu: %s, device %lld of worker %s", c->topology.platform, i, kind, (long long)local,
-                  worker);
+  // As the devices of one process read; whose they are, attributes say.
+  d->text = text("%c%sDevice(id=%zu)", toupper(*c->topology.platform), *c->topology.platform ? c->topology.platform + 1 : "", i);
+  d->debug = text("%s:%zu", c->topology.platform, i);
   d->memories = calloc(memories + 1, sizeof *d->memories);
   d->num_memories = memories;
   d->default_memory = default_memory < memories ? default_memory : 0;

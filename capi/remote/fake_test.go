@@ -45,6 +45,8 @@ func newSingle(d device.Driver, notify client.Notify) *single {
 		objects: map[uint64]map[uint32]device.Buffer{}, failed: map[uint64]error{}, making: map[uint64]chan struct{}{}}
 }
 
+func (c *single) WorkerName(uint64) string { return "alone" }
+
 func (c *single) Devices() []*wire.Device {
 	var out []*wire.Device
 	for i, d := range c.driver.Devices() {

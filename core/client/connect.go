@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,6 +129,16 @@ func (r *remote) Devices() []*wire.Device { return r.welcome.Devices }
 
 // Platform implements Cluster.
 func (r *remote) Platform() *wire.Platform { return r.welcome.Platform }
+
+// WorkerName implements Cluster.
+func (r *remote) WorkerName(process uint64) string {
+	for _, w := range r.welcome.Workers {
+		if w.Number == process && w.Name != "" {
+			return w.Name
+		}
+	}
+	return strconv.FormatUint(process, 10)
+}
 
 // Objects implements Cluster.
 func (r *remote) Objects(n int) uint64 { return r.objects.Add(uint64(n)) - uint64(n) + 1 }

@@ -19,6 +19,9 @@ import (
 type Cluster interface {
 	Devices() []*wire.Device
 	Platform() *wire.Platform
+	// WorkerName returns the name of the worker that has this process number; the
+	// number where it is not known.
+	WorkerName(process uint64) string
 	// Compile waits for the program to be compiled. The end of ctx ends the wait at
 	// once; what a compiler is at goes on, since none can be stopped midway, and is
 	// kept for whoever asks for the same next.

@@ -73,7 +73,9 @@ print(jax.devices())
             assert said.count("\n") == 1
             script.send_signal(signal.SIGINT)
         done = fresh.finish(script)
-        assert done.stdout == "interrupted\ninterrupted\n[cpu:0, cpu:1]\n", f"{done.stdout}\n{done.stderr}"
+        assert done.stdout == "interrupted\ninterrupted\n[CpuDevice(id=0), CpuDevice(id=1)]\n", (
+            f"{done.stdout}\n{done.stderr}"
+        )
     finally:
         fresh.end([script])
 

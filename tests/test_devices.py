@@ -1,0 +1,23 @@
+"""How devices present themselves: alike, whether they are this process's or a cluster's."""
+
+import jax
+
+
+def test_devices_read_as_stock_jax_writes_them(devices):
+    for index, device in enumerate(devices):
+        assert repr(device) == f"CpuDevice(id={index})"
+        assert str(device) == f"cpu:{index}"
+
+
+def test_devices_tell_their_slice(devices):
+    assert {device.slice_index for device in devices} == {0}
+
+
+def test_a_worker_has_one_name(devices):
+    if not hasattr(devices[0], "worker"):
+        return  # of this process
+    assert all(device.worker and not device.worker.isdigit() for device in devices)
+    by_worker = {}
+    for device in jax.devices():
+        by_worker.setdefault(device.worker, []).append(device.local_index)
+    assert all(indices == list(range(len(indices))) for indices in by_worker.values())
