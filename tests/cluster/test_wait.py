@@ -141,7 +141,7 @@ def test_a_script_reads_the_configuration_file(cluster, tmp_path):
     env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "PATHWAYS_CONFIG": str(config)}
     said = f'address = "{cluster.address}"\ntoken-file = "{tmp_path}/token"\nwait = "1s"\ndevices = 5\n'
     config.write_text(said)
-    assert fresh.run("import jax\nprint(jax.devices())", env=env).stdout == "[cpu:0, cpu:1]\n"
+    assert fresh.run("import jax\nprint(jax.devices())", env=env).stdout == "[CpuDevice(id=0), CpuDevice(id=1)]\n"
     assert "worker-0" in command("status", env=env).stdout
     config.write_text(said.replace(f"{tmp_path}/token", "/nowhere/token"))
     assert "/nowhere/token" in fresh.run("pathways.devices()", env=env, check=False).stderr
