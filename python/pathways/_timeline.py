@@ -70,10 +70,10 @@ class Timeline:
 
     def __repr__(self) -> str:
         if self._spans is None:
-            return f"<Timeline {self.path}, still being recorded>"
+            return f"<Timeline {self.path.name}, still being recorded>"
         devices = {span.device for span in self._spans}
         gangs = {span.gang for span in self._spans}
-        return f"<Timeline {self.path}: {len(gangs)} gangs on {len(devices)} devices>"
+        return f"<Timeline {self.path.name}: {len(gangs)} gangs on {len(devices)} devices>"
 
 
 # --- the picture ---
