@@ -206,3 +206,42 @@ def test_ctrl_c_while_a_computation_stands_in_the_queue(tmp_path):
     done = fresh.finish(process)
     assert done.returncode == 0, done.stderr
     assert said == ["waits", "interrupted", "right"] * 3 + ["nothing left"]
+
+
+# A cluster takes so many runs of a client ahead; what comes then waits until one has ended, and here none does.
+FULL = """
+import gate, gc, time
+import jax, numpy as np
+
+gc.disable()  # as above
+here = jax.devices()[0]
+gate = gate.Gate(LIBRARY, pathways._native.library_path())
+held, step = jax.jit(gate), jax.jit(lambda v: v + 1)
+x = jax.device_put(np.zeros(3, np.float32), here)
+jax.block_until_ready((held(x), step(x)))
+gate.shut()
+y, calls = held(x), 0
+try:
+    while True:
+        y, calls = step(y), calls + 1
+        if calls == 1000:
+            print("waits", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+gate.open()
+assert np.asarray(y)[0] in (calls + 1, calls + 2), (np.asarray(y), calls)  # it may come between the two
+assert np.asarray(step(y))[0] == np.asarray(y)[0] + 1
+print("right", flush=True)
+"""
+
+
+def test_ctrl_c_while_a_cluster_takes_no_more_work(tmp_path):
+    code = FULL.replace("LIBRARY", repr(str(gate.build(tmp_path))))
+    process = fresh.start(code, env={"PATHWAYS_ADDRESS": "local:1x2", "PATHWAYS_DEVICES": ""})
+    stat = Path(f"/proc/{process.pid}/stat")
+    assert process.stdout.readline() == "waits\n"
+    assert comes(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")  # the main thread sleeps
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    done = fresh.finish(process)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr

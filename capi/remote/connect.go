@@ -89,7 +89,7 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 		host, _ := os.Hostname()
 		return cluster.Connect(ctx, cluster.ClientConfig{
 			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()), Devices: devices,
-			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version, Alone: alone,
+			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version, Alone: alone, Hurry: interrupted,
 		}, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)
@@ -140,7 +140,7 @@ func closeAll(all []device.Driver) {
 // within makes a cluster in this process for one session, with these drivers;
 // closed is called when they are.
 func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
-	local, err := cluster.InProcess{Drivers: all}.Start(ctx)
+	local, err := cluster.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
 	end := func() {
 		if local != nil {
 			local.Close()

@@ -87,6 +87,17 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, 
 	return 0
 }
 
+// interrupted reports whether the user has pressed Ctrl-C and this thread hears it. The
+// exception is raised when the call has returned to Python: an error of its own would
+// come before it.
+func interrupted() bool {
+	exception := C.pw_python_interrupted()
+	if exception != nil {
+		C.pw_python_raise(exception)
+	}
+	return exception != nil
+}
+
 // stopped says, now and then, whether the user wants no more of what this thread does.
 func stopped() func() error {
 	listen := C.pp_listen()

@@ -24,7 +24,20 @@ type Config struct {
 	// closes it.
 	Exchange func(w *wire.Welcome) (transport.Exchange, error)
 	Notify   Notify
+	// Hurry is asked every HurryEvery by a call that waits for credit, on its own
+	// goroutine. Where it reports true, the call takes of the credit that is kept for
+	// such calls: its user has pressed Ctrl-C, and is told so when it has returned. Nil:
+	// no call hurries.
+	Hurry func() bool
 }
+
+// HurryEvery is how often a call that waits for credit asks whether it has to hurry:
+// often enough for Ctrl-C, and seldom enough to cost nothing.
+const HurryEvery = 100 * time.Millisecond
+
+// hurryShare is the share of the credit that is kept for calls that hurry, one part in so many:
+// 16 operations of the usual 1,024, for as many times Ctrl-C while none ends.
+const hurryShare = 64
 
 // remote is a Cluster behind a connection.
 //
@@ -39,6 +52,7 @@ type remote struct {
 	welcome  *wire.Welcome
 	space    uint64
 	notify   Notify
+	hurry    func() bool // Config.Hurry, or nil
 	running  sync.WaitGroup
 	stop     chan struct{}
 
@@ -113,7 +127,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		return nil, err
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
-	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, stop: make(chan struct{}),
+	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, hurry: c.Hurry, stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{}, asking: asking{}}
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone

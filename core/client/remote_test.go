@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,12 +25,14 @@ type near struct {
 	ends     chan Ended
 }
 
-func connect(t *testing.T) *near {
+func connect(t *testing.T) *near { return connectWith(t, nil) }
+
+func connectWith(t *testing.T, hurry func() bool) *near {
 	t.Helper()
 	n := &near{t: t, far: newFar(), exchange: new(noExchange), ends: make(chan Ended, 100)}
 	n.far.keep = true
 	var err error
-	n.cluster, err = Connect(context.Background(), Config{Dialer: n.far, Hello: &wire.Hello{},
+	n.cluster, err = Connect(context.Background(), Config{Dialer: n.far, Hello: &wire.Hello{}, Hurry: hurry,
 		Exchange: func(*wire.Welcome) (transport.Exchange, error) { return n.exchange, nil },
 		Notify: func(es []Ended) {
 			for _, e := range es {
@@ -253,6 +256,37 @@ func TestCreditIsWaitedFor(t *testing.T) {
 			t.Errorf("operation %d has number %d, %v", i+1, m.Op, err)
 		}
 	}
+}
+
+// A call that hurries takes of the credit that is kept for it, and never goes beyond.
+func TestWhatHurriesDoesNotWaitForCredit(t *testing.T) {
+	var hurry atomic.Bool
+	n := connectWith(t, hurry.Load)
+	n.says(wire.KindCompleted, &wire.Completed{Credit: hurryShare})
+	n.quiet()
+	submitted := make(chan error, hurryShare+1)
+	go func() {
+		for range hurryShare + 1 {
+			submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
+		}
+	}()
+	take := func(runs int) {
+		t.Helper()
+		for range runs {
+			if err := <-submitted; err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Millisecond) // one more would have come
+		if len(submitted) > 0 {
+			t.Error("a run went beyond the credit")
+		}
+	}
+	take(hurryShare - 1)
+	hurry.Store(true)
+	take(1)
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	take(1)
 }
 
 // waits checks that a third run is not sent while two are under way.

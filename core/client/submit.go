@@ -1,6 +1,7 @@
 package client
 
 import (
+	"time"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -25,21 +26,34 @@ func (r *remote) begin(p pending) (uint64, error) {
 	return r.op, nil
 }
 
-// credited waits until the session has credit, or stop gives an error; it may be nil.
-// The caller holds order and mu, which others may have meanwhile: what is under way
-// may wait for memory, and the frees that make it must pass.
+// credited waits until the session has credit, or stop, which may be nil, returns an
+// error, or Config.Hurry lets the call have of what is kept. Stop is asked first when credit is
+// found missing, and then as often as Hurry is. The caller holds order and mu, which
+// others may have meanwhile: what is under way may wait for memory, and the frees that
+// make it must pass.
 func (r *remote) credited(stop func() error) error {
-	full := func() bool { return r.underWay >= r.credit && r.lost == nil }
+	waited, hurries := false, false
+	full := func() bool {
+		credit := r.credit
+		if !hurries {
+			credit -= credit / hurryShare
+		}
+		return r.underWay >= credit && r.lost == nil
+	}
 	for full() {
 		r.order.Unlock()
 		var err error
-		if stop != nil {
-			r.mu.Unlock()
+		r.mu.Unlock()
+		switch {
+		case stop != nil:
 			err = stop()
-			r.mu.Lock()
+		case r.hurry != nil && waited:
+			hurries = r.hurry() || hurries
 		}
+		r.mu.Lock()
 		if err == nil && full() {
-			r.room.Wait()
+			r.waitForRoom(stop != nil || r.hurry != nil)
+			waited = true
 		}
 		r.mu.Unlock()
 		r.order.Lock()
@@ -49,6 +63,20 @@ func (r *remote) credited(stop func() error) error {
 		}
 	}
 	return r.lost
+}
+
+// waitForRoom waits until credit may have come back, or where somebody is to be asked,
+// until it is time to. The caller holds mu.
+func (r *remote) waitForRoom(ask bool) {
+	if ask {
+		timer := time.AfterFunc(HurryEvery, func() {
+			r.mu.Lock() // which Wait gives up once it listens
+			defer r.mu.Unlock()
+			r.room.Broadcast()
+		})
+		defer timer.Stop()
+	}
+	r.room.Wait()
 }
 
 // send sends the operation in buf. A connection that is no more is for the reader

@@ -27,8 +27,9 @@ type ClientConfig struct {
 	Silence   time.Duration
 	Versions  map[string]string
 	Software  string
-	Alone     bool      // each operation goes by itself, also where many queue up
-	Pool      *shm.Pool // memory of blocks; one of its own
+	Alone     bool        // each operation goes by itself, also where many queue up
+	Pool      *shm.Pool   // memory of blocks; one of its own
+	Hurry     func() bool // see client.Config
 }
 
 // Connect begins a session on a cluster of processes.
@@ -56,7 +57,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 	host := Host()
 	machine, _ := os.Hostname() // for people: "" is as good
 	return client.Connect(ctx, client.Config{
-		Dialer: calls, Address: c.Address, Notify: notify,
+		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
 		Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{

@@ -47,6 +47,7 @@ type InProcess struct {
 	// while they are apart.
 	Patience time.Duration
 	Log      *slog.Logger
+	Hurry    func() bool // of clients, see client.Config
 }
 
 // Local is a running InProcess.
@@ -57,6 +58,7 @@ type Local struct {
 	hub       *inproc.Hub
 	pool      *shm.Pool
 	workers   []*member
+	hurry     func() bool
 	accepting sync.WaitGroup
 
 	mu    sync.Mutex // guards the rest
@@ -89,7 +91,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		return nil, err
 	}
 	pool := shm.NewPool(shm.Config{})
-	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool, parts: map[string]uint64{}, names: map[uint64]string{}}
+	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
@@ -191,7 +193,7 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 // ConnectTo begins a session with exactly so many devices; 0 is all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
 	return client.Connect(ctx, client.Config{
-		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify,
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify, Hurry: l.hurry,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process)
