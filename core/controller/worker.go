@@ -3,10 +3,7 @@ package controller
 import (
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -49,7 +46,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		}
 	}
 	for _, a := range o.Addresses {
-		if err := nowhere(a); err != nil {
+		if err := wire.CheckAddress(a); err != nil {
 			return status.Wrap(err, "worker %s", h.Name)
 		}
 	}
@@ -124,25 +121,6 @@ func (st *State) apart(name string, process uint64) string {
 		name += "'"
 	}
 	return name
-}
-
-// nowhere is why others cannot dial an address, or nil. One that names no host is where
-// a process listens, not where it is reached.
-//
-// Errors: INVALID_ARGUMENT.
-func nowhere(address string) error {
-	at, ok := strings.CutPrefix(address, "tcp:")
-	if !ok {
-		return nil
-	}
-	host, _, err := net.SplitHostPort(at)
-	if err != nil {
-		return status.New(status.InvalidArgument, "%q is no address: expected tcp:host:port", address)
-	}
-	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		return status.New(status.InvalidArgument, "other processes cannot reach it at %s, which names no host; listen at an address or a name of this machine that they can, such as tcp:node2.example.com:0", address)
-	}
-	return nil
 }
 
 // BoardSlots is how many workers of a host share a board; the next ones begin
