@@ -31,6 +31,8 @@ type Credentials struct {
 	// Proof decides whether a Hello of ROLE_PEER is let in, in place of the token;
 	// nil leaves it to the token.
 	Proof func(*wire.Hello) error
+	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.
+	Identity []byte
 }
 
 // Incoming is a connection whose Hello has been checked. It must be answered by
@@ -114,6 +116,8 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 
 // Await reads and checks the Hello of a connection that has come. A dialler that
 // is not let in is told why and its connection is closed.
+//
+// Errors: why it is not let in; ErrProbed where it only asked who listens here.
 func Await(ctx context.Context, c Conn, cred Credentials) (*Incoming, error) {
 	ctx, cancel := context.WithTimeout(ctx, HelloTime)
 	defer cancel()
@@ -123,6 +127,9 @@ func Await(ctx context.Context, c Conn, cred Credentials) (*Incoming, error) {
 		return nil, err
 	}
 	in := &Incoming{Conn: c, Hello: hello, software: cred.Software}
+	if hello.Role == wire.Role_ROLE_PROBE {
+		return nil, in.answer(cred)
+	}
 	if err := in.check(cred); err != nil {
 		in.Refuse(err)
 		return nil, err

@@ -38,6 +38,7 @@ const (
 	Role_ROLE_ADMIN  Role = 3 // to a controller: questions of the command line
 	Role_ROLE_PEER   Role = 4 // between workers, and from clients to workers: bytes
 	Role_ROLE_MEMBER Role = 5 // to a controller: a part of an island's epoch, see MemberOffer
+	Role_ROLE_PROBE  Role = 6 // from a controller to a worker's address: asks whether the worker listens there, see Hello.identity
 )
 
 // Enum value maps for Role.
@@ -49,6 +50,7 @@ var (
 		3: "ROLE_ADMIN",
 		4: "ROLE_PEER",
 		5: "ROLE_MEMBER",
+		6: "ROLE_PROBE",
 	}
 	Role_value = map[string]int32{
 		"ROLE_NONE":   0,
@@ -57,6 +59,7 @@ var (
 		"ROLE_ADMIN":  3,
 		"ROLE_PEER":   4,
 		"ROLE_MEMBER": 5,
+		"ROLE_PROBE":  6,
 	}
 )
 
@@ -209,10 +212,11 @@ type Hello struct {
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
 	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
 	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
-	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`     // of ROLE_CLIENT: operations that come together are passed on one by one
-	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"` // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
-	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`        // of ROLE_CLIENT, for people: who runs it
-	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`  // of ROLE_CLIENT, for people: the name of its machine
+	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`      // of ROLE_CLIENT: operations that come together are passed on one by one
+	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
+	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`         // of ROLE_CLIENT, for people: who runs it
+	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`   // of ROLE_CLIENT, for people: the name of its machine
+	Identity      []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"` // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,6 +368,13 @@ func (x *Hello) GetMachine() string {
 		return x.Machine
 	}
 	return ""
+}
+
+func (x *Hello) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
 }
 
 type Welcome struct {
@@ -878,6 +889,7 @@ type WorkerOffer struct {
 	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`  // plugin file, processor features, thread count: programs compiled by equals are shared
 	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`             // Epoch.number of the member that this worker's driver joined as; 0 is none
 	Node          uint32                 `protobuf:"varint,10,opt,name=node,proto3" json:"node,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // random; the listeners at addresses answer a probe for it. A worker without is not probed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -980,6 +992,13 @@ func (x *WorkerOffer) GetNode() uint32 {
 		return x.Node
 	}
 	return 0
+}
+
+func (x *WorkerOffer) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
 }
 
 type LocalDevice struct {
@@ -5391,7 +5410,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xdd\x04\n" +
+	"wire.proto\x12\rpathways.wire\"\xf9\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -5410,7 +5429,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05alone\x18\x0e \x01(\bR\x05alone\x12\x18\n" +
 	"\adevices\x18\x14 \x01(\rR\adevices\x12\x12\n" +
 	"\x04user\x18\x15 \x01(\tR\x04user\x12\x18\n" +
-	"\amachine\x18\x16 \x01(\tR\amachine\x1a;\n" +
+	"\amachine\x18\x16 \x01(\tR\amachine\x12\x1a\n" +
+	"\bidentity\x18\x17 \x01(\fR\bidentity\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +
@@ -5462,7 +5482,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\x03R\x06values\"\xc6\x02\n" +
+	"\x06values\x18\x02 \x03(\x03R\x06values\"\xe2\x02\n" +
 	"\vWorkerOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x123\n" +
@@ -5474,7 +5494,8 @@ const file_wire_proto_rawDesc = "" +
 	"\vfingerprint\x18\a \x01(\tR\vfingerprint\x12\x14\n" +
 	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\n" +
-	" \x01(\rR\x04node\"\x9d\x01\n" +
+	" \x01(\rR\x04node\x12\x1a\n" +
+	"\bidentity\x18\v \x01(\fR\bidentity\"\x9d\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +
@@ -5843,7 +5864,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +
 	"\brestarts\x18\x03 \x01(\rR\brestarts\x12!\n" +
 	"\frestarted_ms\x18\x04 \x01(\x03R\vrestartedMs\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\tR\x06failed*g\n" +
+	"\x06failed\x18\x05 \x01(\tR\x06failed*w\n" +
 	"\x04Role\x12\r\n" +
 	"\tROLE_NONE\x10\x00\x12\x0f\n" +
 	"\vROLE_CLIENT\x10\x01\x12\x0f\n" +
@@ -5851,7 +5872,9 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"ROLE_ADMIN\x10\x03\x12\r\n" +
 	"\tROLE_PEER\x10\x04\x12\x0f\n" +
-	"\vROLE_MEMBER\x10\x05B,Z*github.com/openpathways/pathways/core/wireb\x06proto3"
+	"\vROLE_MEMBER\x10\x05\x12\x0e\n" +
+	"\n" +
+	"ROLE_PROBE\x10\x06B,Z*github.com/openpathways/pathways/core/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once

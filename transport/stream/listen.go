@@ -46,7 +46,7 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 	// A Welcome grows with the cluster, and whoever dials knows whom.
 	c := New(socket, address, o.Config, true)
 	w, err := transport.Greet(ctx, c, hello, o.Credentials)
-	if refusedByPeer(err) { // which it does once this side's handshake has ended
+	if RefusedByPeer(err) { // which it does once this side's handshake has ended
 		err = distrust(address, err, o.TLS)
 	}
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Listener) greet(n *newcomer) {
 		err = status.New(status.ResourceExhausted, "it had said no hello when its place was needed: at most %d connections, %d of one source, wait at a time", maxNewcomers, maxOfSource)
 	}
 	if err != nil {
-		if s.ctx.Err() == nil {
+		if s.ctx.Err() == nil && !errors.Is(err, transport.ErrProbed) {
 			s.tales.add(n.peer, err)
 		}
 		return

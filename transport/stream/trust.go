@@ -43,7 +43,7 @@ func explain(err error, own *tls.Config, now time.Time) error {
 		return status.New(status.Unauthenticated, "its certificate is for other names; connect by one of them, or give it a certificate with this one: %w", err)
 	case errors.As(err, &authority):
 		return status.New(status.Unauthenticated, "its certificate is of an authority that this side does not know; --tls-ca or PATHWAYS_TLS_CA names the authority's file: %w", err)
-	case !refusedByPeer(err):
+	case !RefusedByPeer(err):
 		return err
 	}
 	leaf := ownCertificate(own)
@@ -67,8 +67,9 @@ func lifetime(c *x509.Certificate, now time.Time) string {
 	return "expired at " + at(c.NotAfter) + ", and here it is " + at(now) + "; make a new one"
 }
 
-// refusedByPeer reports whether an error is a TLS alert that the peer sent.
-func refusedByPeer(err error) bool {
+// RefusedByPeer reports whether an error is a TLS alert that the peer sent, such as that it does not accept this side's
+// certificate. In TLS 1.3 a dialler has verified the peer's certificate by then.
+func RefusedByPeer(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
 }
