@@ -56,6 +56,9 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software, Versions: c.Versions},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
+	d := door{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
+		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame}, TLS: secure,
+	}}
 	for _, address := range c.Listen {
 		l, err := stream.Listen(address, o, func(peer string, err error) {
 			c.Log.Warn("a connection was refused", "from", peer, "reason", err)
@@ -65,24 +68,38 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		}
 		defer l.Close()
 		c.Log.Info("the controller listens", "address", l.Address())
-		accepting.Go(func() { accept(l, server, epochs) })
+		accepting.Go(func() { d.accept(ctx, l) })
 	}
 	<-ctx.Done()
 	c.Log.Info("the controller stops")
 	return nil
 }
 
+// door lets in who connects to a controller.
+type door struct {
+	server *controller.Server
+	epochs *epoch.Server
+	probe  stream.Options // how the controller dials workers that join; without the token, see transport.ErrProbed
+	log    *slog.Logger
+}
+
 // accept takes a listener's connections until it closes.
-func accept(l transport.Listener, server *controller.Server, epochs *epoch.Server) {
+func (d door) accept(ctx context.Context, l transport.Listener) {
+	var probing sync.WaitGroup
+	defer probing.Wait()
 	for {
 		in, err := l.Accept()
-		switch {
-		case err != nil:
+		if err != nil {
 			return
+		}
+		addresses := d.probed(in.Hello)
+		switch {
 		case in.Hello.Role == wire.Role_ROLE_MEMBER:
-			epochs.Take(in)
+			d.epochs.Take(in)
+		case len(addresses) > 0:
+			probing.Go(func() { d.takeProbed(ctx, in, addresses) })
 		default:
-			server.Take(in)
+			d.server.Take(in)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -47,6 +48,9 @@ type WorkerConfig struct {
 
 // How long ServeWorker waits between attempts to reach the controller.
 const redial = 100 * time.Millisecond
+
+// identitySize is the bytes of WorkerOffer.identity: enough that no two workers have the same, and that none can be guessed.
+const identitySize = 16
 
 const stuckAfter = 10 * time.Second
 
@@ -101,6 +105,9 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	// side has its answer; they are let in when the key is there to check them.
 	var let atomic.Pointer[wire.Welcome]
 	from := o
+	from.Identity = make([]byte, identitySize)
+	rand.Read(from.Identity)
+	hello.Worker.Identity = from.Identity
 	from.Proof = func(h *wire.Hello) error {
 		w := let.Load()
 		if w == nil {
