@@ -147,9 +147,7 @@ func first(notes []note, from *int) (call func()) {
 // away makes the early calls that have come, and from now on lets another make
 // them, until back.
 func (q *queue) away() {
-	if q.stands.Load() != nil {
-		q.stands.Store(nil) // the part is begun
-	}
+	q.goesOn()
 	for from := q.at; q.early > 0; q.early-- {
 		first(q.batch, &from)()
 	}

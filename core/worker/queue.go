@@ -130,9 +130,7 @@ func (q *queue) next() {
 		clear(q.todo[n:])
 		q.todo, q.head = q.todo[:n], 0
 	}
-	if q.stands.Load() != nil {
-		q.stands.Store(nil)
-	}
+	q.goesOn()
 }
 
 // begin begins a part, or says that it has to wait.
@@ -161,6 +159,13 @@ func (q *queue) waits(g *gang, format string, args ...any) bool {
 		q.stands.Store(&standing{g.id, format, fmt.Sprintf(format, args...), time.Now()})
 	}
 	return false
+}
+
+// goesOn forgets what the queue waited for: its part is begun.
+func (q *queue) goesOn() {
+	if q.stands.Load() != nil {
+		q.stands.Store(nil)
+	}
 }
 
 // explain says where an error happened, behind its text. Errors that came from

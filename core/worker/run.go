@@ -190,6 +190,7 @@ func (q *queue) run(p part) bool {
 		q.away()
 		q.w.report.warn()
 	}
+	q.goesOn() // the driver may run the program within the call
 	begun, clock := time.Now(), q.w.clock()
 	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
 	r.program.took(time.Since(begun))

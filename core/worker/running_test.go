@@ -7,8 +7,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // A heartbeat tells what each device computes: the computation that has been there
@@ -69,6 +71,38 @@ func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
 			t.Error(err)
 		}
 		s.until("a heartbeat without it", func() bool { return len(s.running[0]) == 0 && len(s.running[1]) == 0 })
+	})
+}
+
+// What the driver runs within Execute waits for nothing any more, also where it had to wait before.
+func TestWhatRunsWithinExecuteDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		run := func(op uint64, inputs ...uint64) uint64 {
+			m := &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op, Inputs: inputs}
+			return s.dispatch(1, wire.KindRun, m, 0)
+		}
+		if err := s.wait(run(1), 0); err != nil {
+			t.Fatal(err)
+		}
+		const op, object = 2, 50
+		s.dispatch(1, wire.KindPut, &wire.Put{
+			Op: op, Object: object, Devices: []uint32{0}, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}},
+		}, 0)
+		two := run(3, object)
+		s.until("the device to wait for the array", func() bool { return len(s.workers[0].Waits()) == 1 })
+		key := transport.Key{Space: transport.Transfers(1), ID: op}
+		s.client.PushBytes(firstWorker, key, floats([]float32{1, 2, 3, 4}), nil)
+		s.until("the computation in a heartbeat", func() bool {
+			return len(s.running[0]) == 1 && s.running[0][0].Gang == two
+		})
+		if all := s.workers[0].Waits(); len(all) != 0 {
+			t.Errorf("the device computes, and Waits says %+v", all)
+		}
+		d[0].let <- nil
+		if err := s.wait(two, 0); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
