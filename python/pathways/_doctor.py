@@ -163,6 +163,10 @@ def _memory(device: Any) -> dict[str, Any]:
     return memory
 
 
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
@@ -192,7 +196,7 @@ def _cluster_rows(cluster: dict[str, Any]) -> list[str]:
     if "error" in cluster:
         rows.append(f"its status cannot be read: {cluster['error']}")
     if status := cluster.get("status"):
-        rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {len(status['sessions'])} sessions"
+        rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {_count(len(status['sessions']), 'session')}"
         for island in status["islands"]:
             for worker in island["workers"]:
                 kinds = ", ".join(sorted({device["kind"] for device in worker["devices"]}))
@@ -200,7 +204,7 @@ def _cluster_rows(cluster: dict[str, Any]) -> list[str]:
                     f"worker {worker['process']['name']}: {len(worker['devices'])} × {kinds}, "
                     f"heard {worker['silent_ms'] / 1000:.1f} s ago"
                 )
-        rows.append("its processes agree in the versions above; others are refused when they connect")
+        rows.append("its processes have the jax and jaxlib above; others are refused when they connect")
     return rows
 
 
