@@ -380,7 +380,7 @@ static PJRT_Error* forward_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   pw_buffer* b = pw_buffer_of(buffer);
   if (b == NULL && buffer != NULL) return pw_buffer_gone("PJRT_Buffer_IsOnCpu");
   if (b != NULL && pw_is_deleted(b)) return (args->is_on_cpu = false, NULL);
-  if (b != NULL && b->under == NULL) return (args->is_on_cpu = false, NULL);
+  if (b != NULL && b->under == NULL) return (args->is_on_cpu = true, NULL);
   args->buffer = b ? b->under : NULL;
   PJRT_Error* err = pw_under->PJRT_Buffer_IsOnCpu(args);
   args->buffer = buffer;

@@ -68,8 +68,8 @@ func ofDeleted(slot string) string {
 // says, or why there is none. jaxlib takes errors of these for the end of the world.
 func ofUnmade(slot string) string {
 	switch slot {
-	case isOnCPU:
-		return elsewhere
+	case isOnCPU: // so that jaxlib asks for the contents where it reads, and for nothing where it would copy ahead
+		return "(args->is_on_cpu = true, NULL)"
 	case "PJRT_Buffer_UnpaddedDimensions":
 		return "(args->unpadded_dims = b->shape->dims, args->num_dims = b->shape->num_dims, NULL)"
 	case "PJRT_Buffer_DynamicDimensionIndices":
