@@ -161,6 +161,7 @@ type Worker struct {
 	mu      sync.Mutex // guards the rest
 	gangs   map[uint64]*gang
 	idle    *sync.Cond // gangs is empty
+	started bool
 	closing bool
 	specs   specs
 	giveUp  map[uint64]context.CancelCauseFunc // of compiles under way
@@ -170,8 +171,7 @@ type Worker struct {
 
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
-	closed  sync.Once
-	started atomic.Bool
+	closed sync.Once
 }
 
 // New makes a worker. Serve runs it; Close is owed in any case.
@@ -221,16 +221,11 @@ func New(c Config) (*Worker, error) {
 }
 
 // Serve reads the connection until it ends, and then ends all that is under way.
-// It returns why; a controller that said goodbye without an error is nil.
+// It returns why; a controller that said goodbye without an error is nil, and so is
+// a worker that was closed before.
 func (w *Worker) Serve() error {
-	if !w.started.CompareAndSwap(false, true) {
-		return status.New(status.FailedPrecondition, "a worker serves once")
-	}
-	for _, q := range w.queues {
-		go q.serve()
-	}
-	if w.config.Heartbeat > 0 {
-		w.beside.Go(w.heartbeats)
+	if started, err := w.start(); !started {
+		return err
 	}
 	err := w.read()
 	if err != nil {
@@ -241,6 +236,27 @@ func (w *Worker) Serve() error {
 	}
 	w.Close()
 	return err
+}
+
+// start starts the queues and the heartbeats, unless the worker is closed already: Close, which may come at the same
+// time, ends either all of them or finds none.
+func (w *Worker) start() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started {
+		return false, status.New(status.FailedPrecondition, "a worker serves once")
+	}
+	if w.closing {
+		return false, nil
+	}
+	w.started = true
+	for _, q := range w.queues {
+		go q.serve()
+	}
+	if w.config.Heartbeat > 0 {
+		w.beside.Go(w.heartbeats)
+	}
+	return true, nil
 }
 
 // Close ends the connection and all that is under way. The driver, the exchange
@@ -255,6 +271,7 @@ func (w *Worker) close() {
 	w.conn.Close()
 	w.mu.Lock()
 	w.closing = true
+	started := w.started
 	under := make([]*gang, 0, len(w.gangs))
 	for _, g := range w.gangs {
 		under = append(under, g)
@@ -267,7 +284,7 @@ func (w *Worker) close() {
 		w.island.Close()
 	}
 	w.beside.Wait()
-	if !w.started.Load() {
+	if !started {
 		return
 	}
 	// Every callback of the driver and of the exchange belongs to a gang, so that
