@@ -242,6 +242,7 @@ def test_ctrl_c_while_a_cluster_takes_no_more_work(tmp_path):
     assert process.stdout.readline() == "waits\n"
     assert comes(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")  # the main thread sleeps
     process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "interrupted\n"
+    # Line by line to the end: what readline has read ahead, communicate would not return.
+    assert [process.stdout.readline() for _ in range(3)] == ["interrupted\n", "right\n", ""]
     done = fresh.finish(process)
-    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert done.returncode == 0, done.stderr

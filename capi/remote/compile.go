@@ -14,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -44,7 +45,9 @@ func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, op
 		return fail(err, message)
 	}
 	if optionsSize > 0 {
-		p.options = goBytes(options, optionsSize)
+		if p.options, err = compileoptions.Again(p.options, goBytes(options, optionsSize)); err != nil {
+			return fail(err, message)
+		}
 	}
 	x, err := compile(c, p)
 	if version := C.GoString(c.topology.version); err != nil && p.version != version {

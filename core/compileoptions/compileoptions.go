@@ -306,6 +306,32 @@ func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
+// Again returns the options with which a serialized program is compiled again: those that are given now, and where those
+// it was compiled with are Manual's, what Manual makes of them.
+//
+// Errors: INVALID_ARGUMENT for options that are none.
+func Again(stored, given []byte) ([]byte, error) {
+	if !bytes.Contains(stored, []byte(unneeded)) {
+		return given, nil
+	}
+	var arguments [][]byte
+	var build, result []byte
+	for f := range protowalk.Fields(stored) {
+		switch f.Number {
+		case compileArgumentLayouts:
+			arguments = append(arguments, f.Bytes)
+		case compileBuildOptions:
+			build = append(build, f.Bytes...)
+		}
+	}
+	for f := range protowalk.Fields(build) {
+		if f.Number == buildResultLayout {
+			result = f.Bytes
+		}
+	}
+	return Manual(given, arguments, result)
+}
+
 // take gives the build options and the fields beside them, but for drop. The options
 // were read before.
 func take(options []byte, drop ...protowalk.Number) (outer, build []byte) {

@@ -200,3 +200,17 @@ func TestManualOptions(t *testing.T) {
 		t.Errorf("no options: %v", err)
 	}
 }
+
+func TestAgainKeepsWhatManualMade(t *testing.T) {
+	given := someOptions()
+	manual, err := Manual(given, [][]byte{[]byte("first"), []byte("second")}, []byte("result"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Again(manual, given); err != nil || !slices.Equal(again, manual) {
+		t.Errorf("got %q, %v; expected %q", again, err, manual)
+	}
+	if again, err := Again(given, given); err != nil || !slices.Equal(again, given) {
+		t.Errorf("of plain options: got %q, %v", again, err)
+	}
+}
