@@ -1,45 +1,138 @@
-"""What the pages show in Python runs as it stands."""
+"""What the pages show runs as it stands: Python, shell, C and Go."""
 
+import importlib.util
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
 from pathlib import Path
 
 import fresh
+import pages
+import pathways
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PAGES = [
-    "README.md",
-    "docs/pipelines.md",
-    "docs/profiling.md",
-    "docs/programs.md",
-    "docs/recovery.md",
-    "docs/reshard.md",
-    "docs/slices.md",
-]
+SCRIPTS = pages.scripts()
+# docs/go.md's commands need a Go module: tests/cluster/test_go_page.py runs them.
+SHELL = [page for page in pages.to_run("sh") if page != "docs/go.md"]
+COMMAND = [sys.executable, "-m", "pathways_command"]
 
 
-def scripts(page):
-    """The Python of a page: a block that begins with an import begins a script, others go on with the one before."""
-    found = []
-    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S):
-        if block.startswith("import "):
-            found.append(block)
-        else:
-            found[-1] += block
-    return found
+def test_each_block_is_run_or_says_why_not():
+    """A language says what runs a block; what only shows something has no line that could be a command."""
+    for page in pages.pages():
+        for block in pages.blocks(page):
+            assert block.language in pages.LANGUAGES, f"{block}: expected one of {sorted(pages.LANGUAGES)}"
+            commands = re.findall(r"^(?:\$ |\w+\$ |(?:pathways|pip|python\d?|make|go|export) ).*", block.text, re.M)
+            assert block.language != "text" or not commands, f"{block} is text, and has commands: {commands}"
+    assert set(pages.to_run("c")) == {"docs/c-api.md"}  # below
+    assert set(pages.to_run("go")) == {"docs/go.md"}  # tests/cluster/test_go_page.py
 
 
-def run_page(page, address=""):
-    """Runs the scripts of a page, on this machine's devices or a cluster's, and checks what they say they print."""
-    assert scripts(page)
-    for script in scripts(page):
-        done = fresh.run(script, door=None, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""})
-        for said in re.findall(r"print\(.*# (\[.*)$", script, re.M):  # what stands behind it is what it prints
-            assert said in done.stdout.splitlines(), f"the page says {said}, and it printed:\n{done.stdout}"
+def run_script(place, address=""):
+    """Runs a script of a page, on this machine's devices or a cluster's, and checks what it says it prints."""
+    script = SCRIPTS[place]
+    for module in set(re.findall(r"^import (\w+)", script, re.M)):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    env = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", "PATHWAYS_PLUGIN": fresh.plugin_path()}
+    done = fresh.run(script, door=None, env=env)
+    for said in re.findall(r"print\(.*# (\[.*)$", script, re.M):  # what stands behind it is what it prints
+        assert said in done.stdout.splitlines(), f"the page says {said}, and it printed:\n{done.stdout}"
 
 
 @pytest.mark.embedded("tests/cluster/test_scripts.py runs the pages on a cluster")
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", SCRIPTS)
+def test_what_a_page_shows_runs(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pictures go
-    run_page(page)
+    run_script(place)
+
+
+@pytest.fixture
+def checkout():
+    """A directory as a reader of the pages has it: a checkout, with a script and a program of the reader's own."""
+    # Names of unix sockets are short, so pytest's directories will not do.
+    folder = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
+    for name in ("examples", "tests"):
+        (folder / name).symlink_to(pages.ROOT / name)
+    (folder / "train.py").symlink_to(pages.ROOT / "examples/quickstart.py")
+    (folder / "program.c").write_text("#include <openpathways.h>\nint main(void) { return pathways_drop(0) == 0; }\n")
+    (folder / "home").mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run_shell(text, folder, cwd=None, **more):
+    """Runs commands in a checkout, in a shell that ends at the first that fails, and ends what they left running."""
+    env = fresh.environment(
+        env={
+            "GALLERY_STEPS": "3",
+            "HOME": str(folder / "home"),
+            "RUSTUP_HOME": os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup")),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATHWAYS_ADDRESS": "",
+            "PATHWAYS_DEVICES": "",
+            "PATHWAYS_DIR": str(folder / "clusters"),
+            "PATHWAYS_PLUGIN": fresh.plugin_path(),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **more,
+        }
+    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    shell = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", text], cwd=cwd or folder, env=env, start_new_session=True, **pipes
+    )
+    try:
+        out, _ = shell.communicate(timeout=fresh.HANG_SECONDS)
+        assert shell.returncode == 0, f"exit {shell.returncode} of\n{text}\n{out}"
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.communicate()
+        if (folder / "clusters/default/processes.json").exists():
+            subprocess.run([*COMMAND, "down"], env=env, stdout=subprocess.DEVNULL, check=True)
+    return out
+
+
+@pytest.mark.embedded("the commands start clusters of their own")
+@pytest.mark.parametrize("page", SHELL)
+def test_commands_of_a_page_run(page, checkout):
+    """The blocks of a page are one shell's, as for who reads it from top to bottom."""
+    tools = {"gcc", "pkg-config", "rustc"}
+    kept = []
+    for block in pages.to_run("sh")[page]:
+        lacks = [tool for tool in tools if re.search(rf"\b{tool}\b", block.text) and shutil.which(tool) is None]
+        kept += [] if lacks else [block.text]
+    run_shell("".join(kept), checkout)
+
+
+@pytest.mark.embedded("starts no devices")
+def test_settings_of_a_page_are_options():
+    (page,) = pages.to_run("toml")
+    known = subprocess.run([*COMMAND, "options"], capture_output=True, text=True, check=True).stdout
+    for block in pages.to_run("toml")[page]:
+        settings = tomllib.loads(block.text)
+        assert settings and set(settings) <= set(re.findall(r"^--([\w-]+)", known, re.M)), block
+
+
+@pytest.mark.embedded("opens sessions of its own")
+@pytest.mark.parametrize("address", ["", "local:2x2"])
+def test_c_of_the_page_runs(address, tmp_path):
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc on this machine")
+    for i, block in enumerate(pages.to_run("c")["docs/c-api.md"]):
+        text = block.text.replace('.address = ""', f'.address = "{address}"')
+        checked = re.sub(r"^(pathways_\w+\(.*?\));", r"OK(\1);", text, flags=re.M)
+        (tmp_path / f"block_{i}.inc").write_text(checked)
+    package = Path(pathways.__file__).parent
+    clients = pages.ROOT / "tests/clients"
+    flags = ("-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", f"-I{package}/include", f"-I{clients}", f"-I{tmp_path}")
+    link = (f"-L{package}", "-lpathways", f"-Wl,-rpath,{package}")
+    subprocess.run(["gcc", *flags, clients / "page.c", "-o", tmp_path / "page", *link], check=True)
+    env = fresh.environment(env={"PATHWAYS_PLUGIN": fresh.plugin_path(), "PATHWAYS_DEVICES": ""})
+    done = subprocess.run([tmp_path / "page", address], env=env, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -12,10 +12,10 @@ def address():
         yield cluster.address
 
 
-@pytest.mark.parametrize("page", test_docs.PAGES)
-def test_page(page, address, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", test_docs.SCRIPTS)
+def test_script_of_a_page(place, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pictures go
-    test_docs.run_page(page, address)
+    test_docs.run_script(place, address)
 
 
 @pytest.mark.parametrize("name", test_gallery.SCRIPTS)
