@@ -3,7 +3,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+ifndef AT_ONCE
 .NOTPARALLEL:
+endif
 .DEFAULT_GOAL := help
 
 comma := ,
@@ -38,7 +40,12 @@ demo: $(VENV)/.installed ## train a small transformer on eight devices, beside s
 	$(VENV)/bin/python examples/train_transformer.py
 
 .PHONY: test
-test: test-go test-python test-cluster ## run all tests, on every Python found
+test: test-go test-python ## run all tests once, and those that ask for it on every Python and size of cluster
+
+# With this set, nothing is left out, and tests of rare faults repeat more often what may fail.
+.PHONY: test-all
+test-all: export PATHWAYS_TEST_THOROUGH = 1
+test-all: test-go test-python ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
 
 .PHONY: test-go
 test-go: $(VENVS:=/.installed) ## run Go's tests, also without cgo, and with the race detector
@@ -53,25 +60,43 @@ test-go: $(VENVS:=/.installed) ## run Go's tests, also without cgo, and with the
 	$(call say,go test with the race detector and the checks of cgo)
 	$(race)
 
+# Each is one run of pytest. Two run at once, since much of what tests take is waiting; the longest come first.
+embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest)
+on_workers = pytest-on-2 pytest-on-4 pytest-on-1 $(if $(NEW),pytest-newest-on-2)
+two_at_once = @$(MAKE) --no-print-directory --jobs 2 --output-sync AT_ONCE=2
+
 .PHONY: test-python
-test-python: $(VENVS:=/.installed) ## run pytest on the devices of one process, and the tests of clusters
-	@for venv in $(VENVS); do \
-		echo; echo "== pytest, $$($$venv/bin/python -V), jax $$($$venv/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
-		$$venv/bin/python -m pytest; \
-	done
+test-python: $(VENVS:=/.installed) ## run pytest: on the devices of one process, of clusters of its own, and on workers
+	$(two_at_once) $(embedded) $(on_workers)
 
-# The tests of one process once more, on the devices of worker processes.
 .PHONY: test-cluster
-test-cluster: $(VENVS:=/.installed) ## run the tests of one process on 1, 2 and 4 workers
-	@for workers in 1 2 4; do \
-		echo; echo "== pytest on a cluster of $$workers workers"; \
-		$(call on_cluster,$(VENV),$$workers); \
-	done
-	$(if $(NEW),$(call say,pytest of $(NEW) on a cluster of 2 workers))
-	$(if $(NEW),@$(call on_cluster,$(NEW),2))
+test-cluster: $(VENVS:=/.installed) ## run the tests of one process on clusters of 1, 2 and 4 workers
+	$(two_at_once) $(on_workers)
 
-on_cluster = $(1)/bin/pathways up --cluster test-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
-	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/python'
+# Which tests run where is said by marks, which tests/conftest.py explains.
+all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
+versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
+sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
+
+.PHONY: pytest-embedded pytest-cluster pytest-newest pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
+pytest-embedded:
+	@$(call pytest,$(VENV),,--ignore tests/cluster $(all))
+pytest-cluster:
+	@$(call pytest,$(VENV),,tests/cluster $(all))
+pytest-newest:
+	@$(call pytest,$(VENV_NEW),,$(versions))
+pytest-on-2:
+	@$(call pytest,$(VENV),2,$(all))
+pytest-on-1 pytest-on-4: pytest-on-%:
+	@$(call pytest,$(VENV),$*,$(sizes))
+pytest-newest-on-2:
+	@$(call pytest,$(VENV_NEW),2,$(versions))
+
+# In an environment, on so many workers or on the process's own devices, with these options.
+pytest = echo; echo "== $@: $$($(1)/bin/python -V), jax $$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
+	$(if $(2),$(call on_cluster,$(1),$(2),$(3)),$(1)/bin/python -m pytest $(3))
+on_cluster = $(1)/bin/pathways up --cluster test$(patsubst $(VENV)%,%,$(1))-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
+	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/python $(3)'
 
 .PHONY: lint
 lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, staticcheck, ruff, and that generated code is fresh

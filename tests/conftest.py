@@ -4,6 +4,17 @@ They are this process's own, or those of the cluster that PATHWAYS_TEST_ADDRESS 
 devices each, inside this process), local:1x8, local:4x2, or the address of a controller. Tests marked `embedded` need
 the devices to be the process's own, those marked `same_process` the workers in this process; the mark says why.
 
+`make test` runs every test on the process's own devices, and those of tests/*.py again on a cluster of two workers. A
+mark says where else a test runs:
+
+- `versions`: it depends on JAX, on Python or on the plugin underneath. It also runs on the newest of them, embedded and
+  on two workers.
+- `sizes`: it depends on how many workers share the devices. It also runs on clusters of one worker and of four.
+- `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.
+
+`make test-all` runs every test everywhere. It sets PATHWAYS_TEST_THOROUGH, with which tests of rare faults repeat more
+often what may fail.
+
 A test that needs another interpreter starts one with `fresh.run`. What a test made must be gone at its end: the library
 counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
 """
@@ -16,6 +27,7 @@ os.environ["PATHWAYS_DEVICES"] = "8"
 for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRESS"):
     os.environ.pop(_name, None)
 ADDRESS = os.environ.get("PATHWAYS_TEST_ADDRESS", "").strip()
+THOROUGH = bool(os.environ.get("PATHWAYS_TEST_THOROUGH"))
 if ADDRESS:
     os.environ["PATHWAYS_ADDRESS"] = ADDRESS
 
@@ -27,6 +39,9 @@ from waiting import comes  # isort: skip
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "embedded(why): needs devices that are no cluster's; why says what for")
+    config.addinivalue_line("markers", "versions: depends on JAX, Python or the plugin; runs on the newest ones too")
+    config.addinivalue_line("markers", "sizes: depends on the number of workers; runs on clusters of 1 and 4 too")
+    config.addinivalue_line("markers", "again(where): left out of make test; where says which tests show the same")
     config.addinivalue_line("markers", "same_process(why): needs the workers in this process; why says what for")
 
 

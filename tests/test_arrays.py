@@ -14,6 +14,8 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from waiting import comes
 
+pytestmark = pytest.mark.versions
+
 pointer = pytest.mark.embedded("reads the address of an array")
 external = pytest.mark.embedded("shares an array's memory")
 

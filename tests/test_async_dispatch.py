@@ -7,7 +7,7 @@ import fresh
 import gate
 import pytest
 
-pytestmark = pytest.mark.embedded("the gate is in the memory of this process")
+pytestmark = [pytest.mark.versions, pytest.mark.embedded("the gate is in the memory of this process")]
 
 # The gate stays shut until the last call of a case has come back: one that waits for what stands before it would never
 # do so. It is then opened for it, far later than any call takes, and that was the last case.

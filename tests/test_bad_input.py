@@ -197,6 +197,7 @@ def test_a_right_call_through_c_works(said, name):
 
 
 @pytest.mark.parametrize("name", ["garbage", "bytes", "empty", "cut", "no such operation", "wrong types", "no main"])
+@pytest.mark.versions
 def test_a_program_that_does_not_parse_is_refused(said, name):
     code, message = said[name]
     assert code == "InvalidArgument" and len(message) > 20
@@ -204,6 +205,7 @@ def test_a_program_that_does_not_parse_is_refused(said, name):
     assert named.get(name, "") in message
 
 
+@pytest.mark.versions
 def test_bytes_that_are_no_executable_are_refused(said):
     assert said["serialized"][0] in ("InvalidArgument", "DataLoss", "Internal")
 
@@ -237,6 +239,7 @@ def test_an_argument_on_another_device_is_moved(said):
 # --- arrays ---
 
 
+@pytest.mark.versions
 def test_a_donated_array_used_again_is_named():
     x = jnp.arange(1024.0) + 0
     y = jax.jit(lambda v: v * 2, donate_argnums=0)(x)
@@ -246,6 +249,7 @@ def test_a_donated_array_used_again_is_named():
     assert float(y[3]) == 6
 
 
+@pytest.mark.versions
 def test_wrong_shapes_and_dtypes_are_refused_by_a_compiled_program():
     compiled = jax.jit(lambda a, b: a + b).lower(jnp.ones(3), jnp.ones(3)).compile()
     for wrong in (jnp.ones(4), jnp.ones(3, jnp.int32), jnp.ones((3, 1))):
@@ -256,6 +260,7 @@ def test_wrong_shapes_and_dtypes_are_refused_by_a_compiled_program():
 
 
 @pytest.mark.parametrize("log2", [43, 50])
+@pytest.mark.versions
 def test_a_computation_that_needs_too_much_memory(log2):
     huge = jax.jit(lambda x: jnp.full((1 << log2,), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED") as caught:
@@ -280,6 +285,7 @@ def test_an_array_too_large_to_bring_in():
         jax.device_put(huge, jax.devices()[2]).block_until_ready()
 
 
+@pytest.mark.versions
 def test_nan_checks():
     with jax.debug_nans(True):
         with pytest.raises(FloatingPointError, match="invalid value \\(nan\\)"):
@@ -290,6 +296,7 @@ def test_nan_checks():
             jax.jit(lambda x: 1 / x)(jnp.float32(0))
 
 
+@pytest.mark.versions
 def test_checkify():
     from jax.experimental import checkify
 
@@ -313,6 +320,7 @@ class Unlucky(Exception):
     pass
 
 
+@pytest.mark.versions
 def test_an_exception_in_a_callback_surfaces_with_its_text():
     def boom(x):
         raise Unlucky(f"the well is dry at {float(x)}")
@@ -346,6 +354,7 @@ def test_an_exception_reaches_everything_that_depends_on_it():
                 array.block_until_ready()
 
 
+@pytest.mark.versions
 def test_a_callback_with_the_wrong_shape_is_named():
     f = jax.jit(
         lambda x: jax.pure_callback(lambda v: np.zeros(7, np.float32), jax.ShapeDtypeStruct((4,), jnp.float32), x)
@@ -393,6 +402,7 @@ for name, step in {
 """
 
 
+@pytest.mark.versions
 def test_an_error_names_the_line_of_the_user(tmp_path):
     path = tmp_path / "training.py"
     path.write_text(FAILING)
@@ -464,6 +474,7 @@ UNDER_WAY = """
 
 
 @pytest.mark.embedded("on a cluster an error of work under way names device and worker")
+@pytest.mark.versions
 def test_errors_of_work_under_way_keep_their_code_and_name_the_line():
     line = 1 + fresh.source(UNDER_WAY).splitlines().index("            arrays.append(fails(slow(x)))  # the line"[4:])
     said = json.loads(fresh.run(UNDER_WAY).stdout)

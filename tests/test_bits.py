@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from conftest import ADDRESS
 
+pytestmark = pytest.mark.versions
+
 SCRIPT = """
     import sys
     import computations

@@ -11,6 +11,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import _jax
 
+pytestmark = pytest.mark.versions
+
 
 def array(*dims, dtype=np.float32):
     return jax.ShapeDtypeStruct(dims, dtype)

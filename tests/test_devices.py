@@ -1,6 +1,9 @@
 """How devices present themselves: alike, whether they are this process's or a cluster's."""
 
 import jax
+import pytest
+
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
 
 
 def test_devices_read_as_stock_jax_writes_them(devices):

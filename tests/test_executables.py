@@ -13,6 +13,8 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+pytestmark = pytest.mark.versions
+
 
 def sharded(*shape):
     mesh = Mesh(np.array(jax.devices()), ("x",))

@@ -8,6 +8,8 @@ import gate
 import pytest
 from waiting import comes
 
+pytestmark = [pytest.mark.versions, pytest.mark.embedded("each script names the devices it uses")]
+
 PROGRAM = """
 import gc, time, waiting
 import jax, jax.numpy as jnp, numpy as np

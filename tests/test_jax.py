@@ -7,6 +7,8 @@ import pathways
 import pytest
 from jax import lax
 
+pytestmark = pytest.mark.versions
+
 
 def rng(seed=0):
     return np.random.default_rng(seed)

@@ -7,6 +7,8 @@ seconds, end the process.
 import fresh
 import pytest
 
+pytestmark = pytest.mark.sizes
+
 PROGRAMS = """
     import gc, sys, threading
     import jax, jax.numpy as jnp, numpy as np

@@ -16,6 +16,8 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 
 @pytest.fixture
 def grid():

@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pathways._schedule import NAMES, Op, Schedule
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 SIZES = [(stages, microbatches) for stages in range(1, 9) for microbatches in range(1, 13)]
 WIDTH, ROWS = 8, 16
 

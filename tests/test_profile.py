@@ -14,6 +14,8 @@ from jax.profiler import ProfileData
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 pytestmark = [
+    pytest.mark.sizes,
+    pytest.mark.versions,
     # What jaxlib's ProfileData says of itself; as an error it would end the process.
     pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
 ]

@@ -15,6 +15,8 @@ from jax.sharding import PartitionSpec as P
 from pathways import _capture
 from waiting import comes
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 
 @pytest.fixture(autouse=True)
 def nothing_held():

@@ -9,6 +9,8 @@ import pathways
 import pytest
 from waiting import comes
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 
 def nothing_held():
     yield

@@ -8,6 +8,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
 
 

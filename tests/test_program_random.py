@@ -23,7 +23,7 @@ FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
 SEEDS = range(FIRST, FIRST + (3 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 6))
 
 # Whether a donated array is of use to a computation is left to chance.
-pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+pytestmark = [pytest.mark.sizes, pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ import numpy as np
 import pathways
 import pytest
 
+pytestmark = pytest.mark.versions
+
 
 def number(x):
     return float(x.sum()) + 1  # reads

@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import fresh
+import pytest
+
+pytestmark = pytest.mark.versions
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -17,6 +17,8 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from waiting import comes
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 
 @pytest.fixture(autouse=True)
 def nothing_held():

@@ -9,6 +9,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+
 RING = [(i, (i + 1) % 8) for i in range(8)]
 
 

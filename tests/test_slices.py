@@ -11,6 +11,8 @@ from fresh import run
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+pytestmark = pytest.mark.sizes
+
 
 @pytest.fixture
 def slices():

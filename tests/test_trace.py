@@ -13,6 +13,8 @@ import pathways
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+pytestmark = pytest.mark.sizes
+
 NUMBER = (int, float)
 
 

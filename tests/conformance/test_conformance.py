@@ -9,6 +9,8 @@ import fresh
 import pathways
 import pytest
 
+pytestmark = pytest.mark.versions
+
 
 def judge(path, out):
     """Runs pypjrt's conformance checks on a plugin and gives check → outcome."""

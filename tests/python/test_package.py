@@ -15,6 +15,8 @@ import pathways
 import pytest
 from pathways import _settings
 
+pytestmark = pytest.mark.versions
+
 # Each door of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
