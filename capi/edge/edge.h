@@ -122,17 +122,37 @@ typedef struct {
 void pw_memory_init(pw_memory_base* memory);
 void pw_memory_close(pw_memory_base* memory);  // ends the data
 
-// pw_memory_stats answers with what is counted here, and says of all else that it is
-// not known: callers do not always hand in zeros. A limit of 0 is none.
-static inline void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, int64_t in_use, int64_t limit) {
-  const size_t from = offsetof(PJRT_Device_MemoryStats_Args, bytes_in_use);
-  size_t to = args->struct_size < sizeof *args ? args->struct_size : sizeof *args;
-  if (to > from) memset((char*)args + from, 0, to - from);
-  if (PW_COVERS(args, bytes_in_use)) args->bytes_in_use = in_use;
-  if (limit <= 0 || !PW_COVERS(args, bytes_limit_is_set)) return;
-  args->bytes_limit = limit;
-  args->bytes_limit_is_set = true;
+// pw_account counts the memory that the arrays of one client take on a device. Any
+// thread may count and read; the sizes are fixed before the first does.
+typedef struct {
+  _Atomic int64_t in_use, peak;     // bytes
+  _Atomic int64_t arrays, largest;  // shards made so far, and the bytes of the largest
+  int64_t limit;                    // bytes that arrays may take; 0: not known
+  int64_t share;                    // of limit, when all devices of the machine take as much; 0: not known
+  bool host;                        // all memories of the device are the machine's, and count
+} pw_account;
+
+static inline void pw_account_max(_Atomic int64_t* most, int64_t n) {
+  int64_t now = atomic_load_explicit(most, memory_order_relaxed);
+  while (n > now && !atomic_compare_exchange_weak_explicit(most, &now, n, memory_order_relaxed, memory_order_relaxed)) {
+  }
 }
+
+static inline void pw_account_add(pw_account* a, int64_t bytes) {
+  int64_t now = atomic_fetch_add_explicit(&a->in_use, bytes, memory_order_relaxed) + bytes;
+  atomic_fetch_add_explicit(&a->arrays, 1, memory_order_relaxed);
+  pw_account_max(&a->peak, now);
+  pw_account_max(&a->largest, bytes);
+}
+
+static inline void pw_account_sub(pw_account* a, int64_t bytes) {
+  atomic_fetch_sub_explicit(&a->in_use, bytes, memory_order_relaxed);
+}
+
+// pw_memory_stats answers from an account; pw_memory_more adds what a plugin has left
+// out of its own answer. A number that is not known stays unset.
+void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
+void pw_memory_more(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
 
 // ---- costs ----
 

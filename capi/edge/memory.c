@@ -51,6 +51,37 @@ static PJRT_Memory_FunctionTable table = {
 
 void pw_memory_init(pw_memory_base* memory) { memory->base.vtable = (void*)&table; }
 
+#define KNOWN(field, n)                                          \
+  do {                                                           \
+    if (PW_COVERS(args, field##_is_set) && !args->field##_is_set) { \
+      args->field = (n);                                         \
+      args->field##_is_set = true;                               \
+    }                                                            \
+  } while (0)
+
+void pw_memory_more(PJRT_Device_MemoryStats_Args* args, const pw_account* a) {
+  int64_t peak = atomic_load_explicit(&a->peak, memory_order_relaxed);
+  KNOWN(peak_bytes_in_use, peak > args->bytes_in_use ? peak : args->bytes_in_use);
+  KNOWN(num_allocs, atomic_load_explicit(&a->arrays, memory_order_relaxed));
+  KNOWN(largest_alloc_size, atomic_load_explicit(&a->largest, memory_order_relaxed));
+  if (a->limit > 0) KNOWN(bytes_limit, a->limit);
+  if (a->share > 0) KNOWN(bytes_reservable_limit, a->share);
+}
+
+void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* a) {
+  // Callers do not always pass zeros.
+  const size_t from = offsetof(PJRT_Device_MemoryStats_Args, bytes_in_use);
+  size_t to = args->struct_size < sizeof *args ? args->struct_size : sizeof *args;
+  if (to > from) memset((char*)args + from, 0, to - from);
+  if (!PW_COVERS(args, bytes_in_use)) return;
+  int64_t in_use = args->bytes_in_use = atomic_load_explicit(&a->in_use, memory_order_relaxed);
+  pw_memory_more(args, a);
+  // An array is the only thing that takes memory for itself, and takes as much as it needs.
+  KNOWN(bytes_reserved, 0);
+  KNOWN(peak_bytes_reserved, 0);
+  if (a->share > 0) KNOWN(largest_free_block_bytes, in_use < a->share ? a->share - in_use : 0);
+}
+
 void pw_memory_close(pw_memory_base* memory) {
   while (memory->data) {
     struct pw_user_data* d = memory->data;

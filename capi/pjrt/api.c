@@ -78,8 +78,14 @@ PJRT_Error* pw_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
     free(version);
     PW_COUNT(go_entries, 1);
     pwGoClientDestroy(session);
+    return err;
   }
-  return err;
+  for (size_t i = 0; i < args->client->num_addressable; i++) {
+    pw_account* a = &args->client->addressable[i]->account;
+    PW_COUNT(go_entries, 1);
+    pwGoMemory(session, (int32_t)i, &a->limit, &a->share, &a->host);
+  }
+  return NULL;
 }
 
 PJRT_Error* pw_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
@@ -99,18 +105,17 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   args->device = d->under;
   PJRT_Error* err = pw_under->PJRT_Device_MemoryStats(args);
   args->device = d;
-  if (err == NULL) return NULL;
+  if (err == NULL) {
+    pw_memory_more(args, &d->account);
+    return NULL;
+  }
   PJRT_Error_Code code;
   const char* message;
   size_t size;
   pw_error_read(err, &code, &message, &size);
   if (code != PJRT_Error_Code_UNIMPLEMENTED || d->index < 0) return err;
   pw_error_free(err);
-  // The plugin does not count: the store does.
-  int64_t in_use = 0, limit = 0;
-  PW_COUNT(go_entries, 1);
-  pwGoMemory(d->client->session, d->index, &in_use, &limit);
-  pw_memory_stats(args, in_use, limit);
+  pw_memory_stats(args, &d->account);  // the plugin does not count
   return NULL;
 }
 

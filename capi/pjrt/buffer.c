@@ -36,6 +36,7 @@ static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Mem
   b->memory = memory;
   b->shape = shape;
   b->array = array;
+  pw_buffer_count(b, pw_shape_bytes(shape));
 }
 
 // place asks the core for an object of this many bytes on one device.

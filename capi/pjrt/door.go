@@ -33,6 +33,7 @@ package pjrt
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,6 +53,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/device/pjrt"
 )
 
@@ -357,11 +359,21 @@ func pwGoForget(id, program C.uint64_t) {
 }
 
 //export pwGoMemory
-func pwGoMemory(id C.uint64_t, device C.int32_t, inUse, limit *C.int64_t) {
-	if s := get(id); s != nil {
-		u := s.Memory(int(device))
-		*inUse, *limit = C.int64_t(u.InUse), C.int64_t(u.Limit)
+func pwGoMemory(id C.uint64_t, device C.int32_t, limit, share *C.int64_t, onHost *C.bool) {
+	s := get(id)
+	if s == nil {
+		return
 	}
+	most := s.Memory(int(device)).Limit
+	part := most
+	if s.under.Platform() == "cpu" {
+		*onHost = true
+		if all := host.Memory(); all > 0 {
+			most = cmp.Or(most, all)
+			part = min(most, all/int64(len(s.under.Devices())))
+		}
+	}
+	*limit, *share = C.int64_t(most), C.int64_t(part)
 }
 
 // cells are made once a session in memory of C, where the door writes them, and

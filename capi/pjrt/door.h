@@ -65,6 +65,7 @@ typedef struct pw_buffer {
   PJRT_Memory* memory;
   pw_shape* shape;
   pw_array* array;
+  _Atomic int64_t counted;  // bytes that its device's account has of it
   struct pw_buffer* of;  // whose contents it shows too, see capture.c; or NULL
   pp_symbol* symbol;     // what it stands for in a capture, or NULL
 } pw_buffer;
@@ -85,6 +86,10 @@ PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer);
 // pw_buffers_new takes n slots at once.
 void pw_buffers_new(pw_buffer** out, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
+// pw_buffer_count puts bytes of a buffer that has its memory into its device's account;
+// release takes them out, or uncount where a run is to take them over.
+void pw_buffer_count(pw_buffer* buffer, int64_t bytes);
+void pw_buffer_uncount(pw_buffer* buffer);
 void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
 pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards);
 pw_array* pw_array_more(pw_array* array);  // one more shard; NULL: the last one has gone
@@ -126,6 +131,7 @@ struct PJRT_Device {
   PJRT_Memory** memories;
   size_t num_memories;
   PJRT_Memory* default_memory;
+  pw_account account;
 };
 
 struct PJRT_Client {

@@ -97,6 +97,7 @@ void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* l
       b->shape = e->outputs[o].shape;
       b->array = arrays[o];
       b->promise = promises;
+      pw_buffer_count(b, e->outputs[o].bytes);
       lists[d][o] = pw_buffer_handle(b);
     }
   if (slots != some) free(slots);
@@ -320,6 +321,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       for (size_t d = 0; args->device_complete_events && d < n; d++) pw_origin_track(args->device_complete_events[d], origin);
       pw_origin_drop(origin);
     }
+    if (e->donates) pw_donated(inputs, n * m);  // before their memory counts as that of results
     pw_wrap(e, only, args->output_lists, n, arrays, false);
     if (begin)
       pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), done);
@@ -329,7 +331,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
     free(done);
   }
   free(kept);
-  if (e->donates) pw_donated(inputs, n * m);
+  if (err && e->donates) pw_donated(inputs, n * m);
 out:
   pw_moves_free(moves);
   if (after.list != after.few) free(after.list);

@@ -324,6 +324,7 @@ pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw
     b->under = NULL;
     b->shape = shape;
     b->array = array;
+    pw_buffer_count(b, pw_shape_bytes(shape));
   }
   return h;
 }

@@ -99,6 +99,7 @@ void pw_buffers_new(pw_buffer** out, size_t n) {
     b->promise = false;
     b->of = NULL;
     b->symbol = NULL;
+    atomic_store_explicit(&b->counted, 0, memory_order_relaxed);
   }
   PW_COUNT(buffers, (int64_t)n);
 }
@@ -226,8 +227,22 @@ size_t pw_freed(pw_object* objects, size_t room, bool all) {
   return n;
 }
 
+void pw_buffer_count(pw_buffer* b, int64_t bytes) {
+  pw_account* a = &b->device->account;
+  if (!a->host && b->memory != b->device->default_memory) return;
+  atomic_store_explicit(&b->counted, bytes, memory_order_relaxed);
+  pw_account_add(a, bytes);
+}
+
+void pw_buffer_uncount(pw_buffer* b) {
+  int64_t bytes = atomic_exchange_explicit(&b->counted, 0, memory_order_relaxed);
+  if (bytes) pw_account_sub(&b->device->account, bytes);
+}
+
 void pw_buffer_release(pw_buffer* b) {
-  if (!atomic_exchange_explicit(&b->released, true, memory_order_acq_rel)) pw_array_drop(b->array);
+  if (atomic_exchange_explicit(&b->released, true, memory_order_acq_rel)) return;
+  pw_buffer_uncount(b);
+  pw_array_drop(b->array);
 }
 
 pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t n) {

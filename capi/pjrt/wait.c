@@ -124,7 +124,7 @@ static void take_over(pw_run* r) {
     for (size_t d = 0; !stays && d < r->num_devices; d++) {
       pw_buffer* b = r->inputs[d * r->num_args + i];
       if (r->flat[d * r->num_args + i] == b->under)  // not where it is a copy, on the run's device
-        atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel);
+        if (!(atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) & PW_DELETED)) pw_buffer_uncount(b);
     }
   }
 }
@@ -227,11 +227,14 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
       }
       if (err == NULL) {
         adopt(r, args->output_lists, args->device_complete_events);
+        if (e->donates) pw_donated(inputs, n * m);
         pw_wrap(e, only, args->output_lists, n, arrays, false);
       }
     }
-    if (err) err = pw_located(err, e, r->location, inputs, n * m);
-    if (e->donates) pw_donated(inputs, n * m);
+    if (err) {
+      err = pw_located(err, e, r->location, inputs, n * m);
+      if (e->donates) pw_donated(inputs, n * m);
+    }
     for (size_t o = 0; o < outs; o++)
       for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
     settle(r);

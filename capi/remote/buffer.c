@@ -21,7 +21,7 @@ static PJRT_Buffer* born(PJRT_Client* c, uint64_t number, pr_future* made, PJRT_
   b->memory = m;
   b->shape = shape;
   b->object = pr_object_new(c->session, number, made, 1, bytes);
-  atomic_fetch_add_explicit(&d->bytes, bytes, memory_order_relaxed);
+  pr_buffer_count(b, bytes);
   return pr_buffer_handle(b);
 }
 

@@ -9,9 +9,10 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
 PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
 
-// handle makes one for a shard of an object whose reference it takes.
+// handle makes one for a shard of an object whose reference it takes, and whose memory
+// is counted by charge; by the handle itself where that is NULL.
 static pr_buffer* handle(pr_object* object, PJRT_Device* device, pr_memory* memory, pw_shape* shape,
-                         const int64_t* minor_to_major) {
+                         const int64_t* minor_to_major, pr_charge* charge) {
   pr_buffer* b;
   pr_buffers_new(&b, 1);
   b->device = device;
@@ -19,7 +20,10 @@ static pr_buffer* handle(pr_object* object, PJRT_Device* device, pr_memory* memo
   b->shape = shape;
   b->object = object;
   atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&device->bytes, pw_shape_bytes(shape), memory_order_relaxed);
+  if (charge)
+    atomic_store_explicit(&b->charge, charge, memory_order_relaxed);
+  else
+    pr_buffer_count(b, pw_shape_bytes(shape));
   b->minor_to_major = pr_order_copy(minor_to_major, shape->num_dims);
   return b;
 }
@@ -28,7 +32,8 @@ static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char*
                           PJRT_Buffer** out) {
   pr_future* made = pr_future_new(1);
   pr_future_set(made, code, strdup(message));
-  pr_buffer* b = handle(pr_object_new(0, 0, made, 1, 0), look->device, (pr_memory*)look->memory, look->shape, look->minor_to_major);
+  pr_buffer* b = handle(pr_object_new(0, 0, made, 1, 0), look->device, (pr_memory*)look->memory, look->shape, look->minor_to_major,
+                        &pr_uncounted);
   if (symbol) {
     b->symbol = malloc(sizeof *b->symbol);
     *b->symbol = *symbol;
@@ -50,7 +55,7 @@ static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   if (b == NULL) return pr_buffer_gone("PJRT_LoadedExecutable_Execute");
   if (atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object))
     return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
-  pr_buffer* more = handle(b->object, b->device, b->memory, b->shape, b->minor_to_major);
+  pr_buffer* more = handle(b->object, b->device, b->memory, b->shape, b->minor_to_major, pr_charge_share(b));
   more->kept = !donate;
   *out = pr_buffer_handle(more);
   return NULL;
@@ -62,7 +67,8 @@ static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pr_held* h = (pr_held*)held;
   for (size_t i = 0; i < h->n; i++) {
     if (!pr_object_hold(h->shards[i].object)) return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
-    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, h->minor_to_major);
+    pr_charge* charge = h->fresh ? pr_charge_share(h->shards[i].buffer) : pr_charge_hold(h->shards[i].charge);
+    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, h->minor_to_major, charge);
     b->kept = !donate;
     out[i] = pr_buffer_handle(b);
   }
@@ -139,7 +145,7 @@ void pr_played(const pp_program* p, size_t value, uint64_t object, pr_future* ma
   pr_object* o = pr_object_new(((PJRT_Client*)p->base.client)->session, object, made, v->n, bytes);
   for (int32_t i = 0; i < v->n; i++) {
     const pp_look* l = &v->looks[i];
-    shards[v->first + (size_t)i] = pr_buffer_handle(handle(o, l->device, (pr_memory*)l->memory, l->shape, l->minor_to_major));
+    shards[v->first + (size_t)i] = pr_buffer_handle(handle(o, l->device, (pr_memory*)l->memory, l->shape, l->minor_to_major, NULL));
   }
 }
 

@@ -48,7 +48,11 @@ static void attribute(PJRT_NamedValue* v, const char* name) {
 }
 
 void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
-                      size_t memories, size_t default_memory) {
+                      size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host) {
+  pw_account* account = &c->device_structs[i].account;
+  account->limit = limit;
+  account->share = share;
+  account->host = host;
   PJRT_DeviceDescription* d = &c->device_structs[i].description;
   d->kind = strdup(kind);
   // As the devices of one process read; whose they are, attributes say.
@@ -277,9 +281,9 @@ PW_READS(pr, PJRT_Device_AddressableMemories,
 
 PW_READS(pr, PJRT_Device_DefaultMemory, args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0))
 
-// What this client has there: the worker's own count is not asked for.
-PW_READS(pr, PJRT_Device_MemoryStats,
-         pw_memory_stats(args, atomic_load_explicit(&args->device->bytes, memory_order_relaxed), 0))
+// What this client has there, and what the worker told of the device when it joined:
+// no other process is asked.
+PW_READS(pr, PJRT_Device_MemoryStats, pw_memory_stats(args, &args->device->account))
 
 static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
 

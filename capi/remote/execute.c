@@ -56,7 +56,7 @@ static void results(PJRT_Executable* x, PJRT_Device* only, PJRT_Buffer** const* 
       b->shape = a->shape;
       b->object = object;
       b->minor_to_major = pr_order_copy(pr_array_order(a), a->shape->num_dims);
-      atomic_fetch_add_explicit(&b->device->bytes, a->bytes, memory_order_relaxed);
+      pr_buffer_count(b, a->bytes);
       lists[d][o] = pr_buffer_handle(b);
     }
   }
@@ -224,11 +224,11 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       err = pw_error_context(err, context);
     }
   } else {
+    for (size_t i = 0; donates && i < m * n; i++)  // before their memory counts as that of results
+      if (donated[i / n] && here(x, only, i % n, shards[i])) pr_buffer_release(shards[i]);
     results(x, only, args->output_lists, n, run.first_output, made);
     if (args->device_complete_events)
       for (size_t d = 0; d < n; d++) args->device_complete_events[d] = (PJRT_Event*)made;
-    for (size_t i = 0; donates && i < m * n; i++)
-      if (donated[i / n] && here(x, only, i % n, shards[i])) pr_buffer_release(shards[i]);
     // As on JAX's own CPU client, a run that calls Python has ended when the call
     // returns, and its error is the call's: what is submitted next never stands in
     // the way of what its functions submit. Functions run on this thread, in whose

@@ -193,7 +193,8 @@ func (s *session) describe() *C.PJRT_Client {
 	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))
 	for i, d := range devices {
 		kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
-		C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory))
+		C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
+			C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
 		C.free(unsafe.Pointer(kind))
 		C.free(unsafe.Pointer(worker))
 		for j, m := range d.Memories {

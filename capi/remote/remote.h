@@ -75,6 +75,15 @@ typedef struct pr_object {
 
 typedef struct pr_view pr_view;
 
+// pr_charge is the memory of a shard that several handles, or who keeps it outside of
+// its client, hold. It counts until the last of them lets go. slab.c's lock guards it.
+typedef struct pr_charge {
+  int32_t refs;
+  PJRT_Device* device;
+  int64_t bytes;
+} pr_charge;
+extern pr_charge pr_uncounted;
+
 // pr_buffer is a shard. A handle used after Destroy meets another generation.
 typedef struct pr_buffer {
   struct pr_buffer* next;       // free list
@@ -86,6 +95,9 @@ typedef struct pr_buffer {
   pw_shape* shape;
   int64_t* minor_to_major;  // malloc'd; NULL: descending
   pr_object* object;
+  // What of its memory counts on the device: NULL: all, by this handle alone; a charge
+  // where handles share it; pr_uncounted: none, or no more.
+  _Atomic(pr_charge*) charge;
   bool kept;          // a further handle of a shard, by which no run may donate it
   pp_symbol* symbol;  // what it stands for in a capture, or NULL
   _Atomic(pr_view*) view;  // its bytes in this process, or NULL, see view.c
@@ -110,6 +122,12 @@ PJRT_Error* pr_buffer_deleted(const char* slot);
   if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pr_buffer_deleted(slot)
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
+// pr_buffer_count puts a new buffer of so many bytes into its device's account;
+// pr_buffer_release takes them out.
+void pr_buffer_count(pr_buffer* buffer, int64_t bytes);
+pr_charge* pr_charge_share(pr_buffer* buffer);  // one more reference
+pr_charge* pr_charge_hold(pr_charge* charge);
+void pr_charge_drop(pr_charge* charge);
 // Of somebody who keeps a shard's object without a handle of the shard. Hold fails
 // where the last shard has gone.
 bool pr_object_hold(pr_object* object);
@@ -142,7 +160,7 @@ struct PJRT_DeviceDescription {
 struct PJRT_Device {
   PJRT_Client* client;
   PJRT_DeviceDescription description;
-  _Atomic int64_t bytes;  // of arrays that this client has there
+  pw_account account;
 };
 
 struct pr_memory {
@@ -171,7 +189,7 @@ struct PJRT_Client {
 // How Go makes a client.
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
 void pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
-                      size_t memories, size_t default_memory);
+                      size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
 void pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind);
 void pr_client_done(PJRT_Client* client);
 void pr_client_free(PJRT_Client* client);

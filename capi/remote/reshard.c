@@ -17,6 +17,7 @@ static void held_free(pw_held* base) {
       if (err) pw_error_free(err);
     } else {
       pr_object_release(h->shards[i].object);
+      pr_charge_drop(h->shards[i].charge);
     }
   }
   pw_shape_drop(h->shape);
@@ -75,6 +76,7 @@ static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
       h->shards[d].device = b->device;
       h->shards[d].memory = b->memory;
       h->shards[d].object = b->object;
+      h->shards[d].charge = pr_charge_share(b);
       h->n = d + 1;
       if (made == NULL) made = b->object->made;
     }
@@ -160,7 +162,7 @@ pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const ui
     b->memory = pr_memory_kind(b->device, kind, strlen(kind));
     b->shape = shape;
     b->object = object;
-    atomic_fetch_add_explicit(&b->device->bytes, bytes, memory_order_relaxed);
+    pr_buffer_count(b, bytes);
     h->shards[d].device = b->device;
     h->shards[d].memory = b->memory;
     h->shards[d].object = object;

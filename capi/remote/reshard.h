@@ -17,7 +17,8 @@ typedef struct pr_held {
     PJRT_Device* device;
     pr_memory* memory;
     pr_object* object;
-    pr_buffer* buffer;
+    pr_charge* charge;  // of one that was exported
+    pr_buffer* buffer;  // of one that was made here
   } shards[];
 } pr_held;
 

@@ -38,6 +38,7 @@ void pr_buffers_new(pr_buffer** out, size_t n) {
     atomic_store_explicit(&out[i]->gone, false, memory_order_relaxed);
     out[i]->kept = false;
     out[i]->symbol = NULL;
+    atomic_store_explicit(&out[i]->charge, NULL, memory_order_relaxed);
   }
   pthread_mutex_unlock(&mu);
   PR_COUNT(buffers, (int64_t)n);
@@ -113,9 +114,57 @@ static void shard_gone(pr_object* o) {
   if (n >= kManyFreed || bytes >= kMuchFreed) flush();
 }
 
+pr_charge pr_uncounted;
+
+void pr_buffer_count(pr_buffer* b, int64_t bytes) {
+  pw_account* a = &b->device->account;
+  if (a->host || b->memory == b->device->description.memories[b->device->description.default_memory])
+    pw_account_add(a, bytes);
+  else
+    atomic_store_explicit(&b->charge, &pr_uncounted, memory_order_relaxed);
+}
+
+pr_charge* pr_charge_share(pr_buffer* b) {
+  pr_charge* fresh = malloc(sizeof *fresh);
+  *fresh = (pr_charge){1, b->device, pw_shape_bytes(b->shape)};
+  pthread_mutex_lock(&mu);
+  // Release takes the pointer out without the lock, but gives up its reference under it.
+  pr_charge* c = NULL;
+  if (atomic_compare_exchange_strong_explicit(&b->charge, &c, fresh, memory_order_acq_rel, memory_order_acquire)) {
+    c = fresh;
+    fresh = NULL;
+  }
+  if (c != &pr_uncounted) c->refs++;
+  pthread_mutex_unlock(&mu);
+  free(fresh);
+  return c;
+}
+
+pr_charge* pr_charge_hold(pr_charge* c) {
+  if (c == &pr_uncounted) return c;
+  pthread_mutex_lock(&mu);
+  c->refs++;
+  pthread_mutex_unlock(&mu);
+  return c;
+}
+
+void pr_charge_drop(pr_charge* c) {
+  if (c == NULL || c == &pr_uncounted) return;
+  pthread_mutex_lock(&mu);
+  bool last = --c->refs == 0;
+  pthread_mutex_unlock(&mu);
+  if (!last) return;
+  pw_account_sub(&c->device->account, c->bytes);
+  free(c);
+}
+
 void pr_buffer_release(pr_buffer* b) {
   if (atomic_exchange_explicit(&b->gone, true, memory_order_acq_rel)) return;
-  atomic_fetch_sub_explicit(&b->device->bytes, pw_shape_bytes(b->shape), memory_order_relaxed);
+  pr_charge* c = atomic_exchange_explicit(&b->charge, &pr_uncounted, memory_order_acq_rel);
+  if (c == NULL)
+    pw_account_sub(&b->device->account, pw_shape_bytes(b->shape));
+  else
+    pr_charge_drop(c);
   pr_view_leave(b);
   shard_gone(b->object);
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,5 +64,45 @@ func TestWorkersOfOneName(t *testing.T) {
 	}
 	if got := strings.Join(names(), " "); !strings.Contains(got+" ", "w0 ") {
 		t.Errorf("one that came again is called otherwise: %s", got)
+	}
+}
+
+// Devices that have no memory but their machine's share it with all others of that
+// machine, of whichever worker; those that have their own keep it.
+func TestClientsLearnOfMemory(t *testing.T) {
+	st := New(Config{Cluster: "test"})
+	join := func(conn uint64, host string, devices ...*wire.LocalDevice) {
+		for i, d := range devices {
+			d.Local = uint32(i)
+		}
+		hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w", Host: host,
+			Worker: &wire.WorkerOffer{Host: host, Platform: &wire.Platform{Name: "sim"}, Devices: devices}}
+		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: hello}, nil) {
+			if a.Kind == Refuse {
+				t.Fatal(a.Err)
+			}
+		}
+	}
+	const whole = 1200
+	join(1, "a", &wire.LocalDevice{HostMemory: whole}, &wire.LocalDevice{HostMemory: whole})
+	join(2, "a", &wire.LocalDevice{HostMemory: whole, MemoryLimit: 300}, &wire.LocalDevice{MemoryLimit: 700})
+	join(3, "b", &wire.LocalDevice{HostMemory: whole, MemoryLimit: 900}, &wire.LocalDevice{})
+
+	var got [][3]int64
+	for _, a := range st.Step(Event{Kind: Join, Conn: 4, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}, nil) {
+		if a.Kind != Welcome {
+			continue
+		}
+		for _, d := range a.Message.Devices {
+			onHost := int64(0)
+			if d.HostMemory {
+				onHost = 1
+			}
+			got = append(got, [3]int64{d.MemoryLimit, d.MemoryShare, onHost})
+		}
+	}
+	want := [][3]int64{{whole, 400, 1}, {whole, 400, 1}, {300, 300, 1}, {700, 700, 0}, {900, 900, 1}, {0, 0, 0}}
+	if !slices.Equal(got, want) {
+		t.Errorf("limit, share and whether it is the machine's: %v, want %v", got, want)
 	}
 }

@@ -136,14 +136,17 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
 	}
+	onHost := st.onHost()
 	for d := range view.Len() {
 		at := view.Device(d)
 		w := by[at.Worker]
 		local := w.offer.Devices[at.Local]
 		s.slots = append(s.slots, w.slot)
 		s.islands = append(s.islands, w.island)
+		limit, share := memoryOf(local, onHost[w.process.Host])
 		m.Devices = append(m.Devices, &wire.Device{Number: uint32(d), Worker: at.Worker, Local: uint32(at.Local), Slice: uint32(at.Island.Index),
-			Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory})
+			Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory,
+			MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
 	}
 	s.single = make([]*place, view.Len())
 	st.sessions[s.id] = s
@@ -151,6 +154,32 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
 	st.log("session began: "+s.name, nil)
 	return nil
+}
+
+// onHost counts, by host, the devices that have no memory but their machine's.
+func (st *State) onHost() map[string]int64 {
+	devices := map[string]int64{}
+	for _, w := range st.workers {
+		if w == nil || w.gone != nil {
+			continue
+		}
+		for _, d := range w.offer.Devices {
+			if d.HostMemory > 0 {
+				devices[w.process.Host]++
+			}
+		}
+	}
+	return devices
+}
+
+// memoryOf returns the bytes that arrays may take on a device, and those that they
+// may take when as many devices as onHost, of one host, take as much; 0 is not known.
+func memoryOf(d *wire.LocalDevice, onHost int64) (limit, share int64) {
+	limit = cmp.Or(d.MemoryLimit, d.HostMemory)
+	if d.HostMemory <= 0 || onHost <= 0 {
+		return limit, limit
+	}
+	return limit, min(limit, d.HostMemory/onHost)
 }
 
 // to is where the client is, or nobody.

@@ -1007,7 +1007,8 @@ type LocalDevice struct {
 	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Memories      []string               `protobuf:"bytes,3,rep,name=memories,proto3" json:"memories,omitempty"`
 	DefaultMemory uint32                 `protobuf:"varint,4,opt,name=default_memory,json=defaultMemory,proto3" json:"default_memory,omitempty"`
-	MemoryLimit   int64                  `protobuf:"varint,5,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes; 0 is not known
+	MemoryLimit   int64                  `protobuf:"varint,5,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes that its arrays may take; 0 is not known, or as many as there are
+	HostMemory    int64                  `protobuf:"varint,6,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`    // bytes that the worker's process may use of its machine, where the device's memory is the
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,6 +1078,13 @@ func (x *LocalDevice) GetMemoryLimit() int64 {
 	return 0
 }
 
+func (x *LocalDevice) GetHostMemory() int64 {
+	if x != nil {
+		return x.HostMemory
+	}
+	return 0
+}
+
 // A virtual device as a client sees it.
 type Device struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1087,6 +1095,9 @@ type Device struct {
 	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	Memories      []string               `protobuf:"bytes,6,rep,name=memories,proto3" json:"memories,omitempty"`
 	DefaultMemory uint32                 `protobuf:"varint,7,opt,name=default_memory,json=defaultMemory,proto3" json:"default_memory,omitempty"`
+	MemoryLimit   int64                  `protobuf:"varint,8,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes that its arrays may take; 0 is not known
+	MemoryShare   int64                  `protobuf:"varint,9,opt,name=memory_share,json=memoryShare,proto3" json:"memory_share,omitempty"` // bytes that it may take when all devices of its host take as much; 0 is not known
+	HostMemory    bool                   `protobuf:"varint,10,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`   // all of its memories are the machine's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1168,6 +1179,27 @@ func (x *Device) GetDefaultMemory() uint32 {
 		return x.DefaultMemory
 	}
 	return 0
+}
+
+func (x *Device) GetMemoryLimit() int64 {
+	if x != nil {
+		return x.MemoryLimit
+	}
+	return 0
+}
+
+func (x *Device) GetMemoryShare() int64 {
+	if x != nil {
+		return x.MemoryShare
+	}
+	return 0
+}
+
+func (x *Device) GetHostMemory() bool {
+	if x != nil {
+		return x.HostMemory
+	}
+	return false
 }
 
 type Heartbeat struct {
@@ -5495,13 +5527,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\n" +
 	" \x01(\rR\x04node\x12\x1a\n" +
-	"\bidentity\x18\v \x01(\fR\bidentity\"\x9d\x01\n" +
+	"\bidentity\x18\v \x01(\fR\bidentity\"\xbe\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bmemories\x18\x03 \x03(\tR\bmemories\x12%\n" +
 	"\x0edefault_memory\x18\x04 \x01(\rR\rdefaultMemory\x12!\n" +
-	"\fmemory_limit\x18\x05 \x01(\x03R\vmemoryLimit\"\xbb\x01\n" +
+	"\fmemory_limit\x18\x05 \x01(\x03R\vmemoryLimit\x12\x1f\n" +
+	"\vhost_memory\x18\x06 \x01(\x03R\n" +
+	"hostMemory\"\xa2\x02\n" +
 	"\x06Device\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\x04R\x06worker\x12\x14\n" +
@@ -5509,7 +5543,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x05slice\x18\x04 \x01(\rR\x05slice\x12\x12\n" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bmemories\x18\x06 \x03(\tR\bmemories\x12%\n" +
-	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\"\xdc\x01\n" +
+	"\x0edefault_memory\x18\a \x01(\rR\rdefaultMemory\x12!\n" +
+	"\fmemory_limit\x18\b \x01(\x03R\vmemoryLimit\x12!\n" +
+	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
+	"\vhost_memory\x18\n" +
+	" \x01(\bR\n" +
+	"hostMemory\"\xdc\x01\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +

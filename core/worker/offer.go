@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 )
 
 // Offer says what a driver brings to a cluster. Its fingerprint is all that a
@@ -41,10 +42,16 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 		if s, err := d.MemoryStats(i); err == nil {
 			l.MemoryLimit = max(0, s.Limit)
 		}
+		if onHost(d) {
+			l.HostMemory = host.Memory()
+		}
 		o.Devices = append(o.Devices, l)
 	}
 	return o
 }
+
+// onHost reports whether a driver's devices have no memory but the machine's.
+func onHost(d device.Driver) bool { return d.Platform() == "cpu" || d.Platform() == "sim" }
 
 // features names what this machine's processors have beyond their architecture:
 // code that uses more ends the process.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 )
 
 // plain is a driver of one platform whose plugin is a file.
@@ -36,5 +37,22 @@ func TestFingerprint(t *testing.T) {
 	}
 	if got, want := of("cuda", ""), "1.2, "+runtime.GOARCH; got != want { // its code runs elsewhere
 		t.Errorf("the fingerprint is %q, want %q", got, want)
+	}
+}
+
+// one is a driver with one device, whose memory the plugin says nothing of.
+type one struct{ plain }
+
+func (one) Devices() []device.Device { return make([]device.Device, 1) }
+func (one) MemoryStats(int) (device.MemoryStats, error) {
+	return device.MemoryStats{Limit: -1}, nil
+}
+
+func TestDevicesWithoutMemoryOfTheirOwnOfferTheMachines(t *testing.T) {
+	for platform, want := range map[string]int64{"cpu": host.Memory(), "sim": host.Memory(), "cuda": 0} {
+		d := Offer(one{plain{nil, platform, "plugin.so"}}).Devices[0]
+		if d.HostMemory != want || d.MemoryLimit != 0 {
+			t.Errorf("%s: %d bytes of the machine's and a limit of %d, want %d and none", platform, d.HostMemory, d.MemoryLimit, want)
+		}
 	}
 }

@@ -30,6 +30,21 @@ def test_limit_is_reported(cluster):
         assert [int(device["memory_limit"]) for device in worker["devices"]] == [8 << 20] * 2
 
 
+def test_limit_reaches_the_client(cluster):
+    cluster.run(
+        CLIENT
+        + """
+for device in jax.devices():
+    before = device.memory_stats()
+    assert before["bytes_limit"] == before["bytes_reservable_limit"] == 8 << 20, before
+    x = jax.block_until_ready(jax.device_put(np.ones(MiB, np.float32), device))
+    after = device.memory_stats()
+    assert after["bytes_in_use"] == after["peak_bytes_in_use"] == after["largest_alloc_size"] == 1 << 20, after
+    assert (after["num_allocs"], after["largest_free_block_bytes"]) == (1, 7 << 20), after
+"""
+    )
+
+
 def test_what_does_not_fit_is_an_error_that_says_who_has_what(cluster):
     cluster.run(
         CLIENT
