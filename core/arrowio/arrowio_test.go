@@ -107,7 +107,7 @@ func open(t testing.TB, workers int) *rig {
 	}
 	leave()
 	r.drivers = drivers
-	if r.local, err = (cluster.InProcess{Drivers: drivers, Lease: -1}).Start(t.Context()); err != nil {
+	if r.local, err = (cluster.InProcess{Drivers: drivers}).Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	pool := shm.NewPool(shm.Config{Limit: 1 << 28, Idle: time.Hour})

@@ -31,7 +31,7 @@ func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) 
 
 // newStreamOf is of computations that take cost on so many devices.
 func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay time.Duration, sequential bool) *stream {
-	c := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: sequential}
+	c := cluster.InProcess{Drivers: drivers, Sequential: sequential}
 	if delay > 0 {
 		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return delay }}
 	}
@@ -108,7 +108,7 @@ func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
 	for _, size := range []struct{ workers, each int }{{1, 1}, {8, 1}, {4, 4}, {32, 4}, {128, 4}, {512, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/each=%d", size.workers, size.each), func(b *testing.B) {
-			l, err := cluster.InProcess{Drivers: simulated(b, size.workers, size.each), Lease: -1}.Start(b.Context())
+			l, err := cluster.InProcess{Drivers: simulated(b, size.workers, size.each)}.Start(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}

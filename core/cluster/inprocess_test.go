@@ -110,7 +110,7 @@ func ramp(d int) []float32 { f := float32(d); return []float32{f, f + 1, f + 2, 
 func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 	t.Helper()
 	drivers := simulated(t, workers, each)
-	l, err := cluster.InProcess{Drivers: drivers, Lease: -1}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestPartRefused(t *testing.T) {
 
 // What a session had queued behind another's leaves nothing when it goes.
 func TestClientGoesWhileItsRunsWait(t *testing.T) {
-	l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Lease: -1, Heartbeat: 20 * time.Millisecond}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: 20 * time.Millisecond}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +349,7 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 // error.
 func TestArgumentFailsMeanwhile(t *testing.T) {
 	drivers := simulated(t, 1, 2)
-	l, err := cluster.InProcess{Drivers: drivers, Lease: -1}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

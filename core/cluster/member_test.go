@@ -55,7 +55,7 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 	address = "unix:" + filepath.Join(dir, "c")
 	log := slog.New(slog.DiscardHandler)
 	c := serve(t, func(ctx context.Context) error {
-		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Lease: -1, Log: log})
+		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Log: log})
 	})
 	t.Cleanup(func() {
 		if err := c.end(); err != nil {

@@ -138,7 +138,7 @@ func TestPlayChain(t *testing.T) {
 		for _, sequential := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d/%v", workers, sequential), func(t *testing.T) {
 				drivers := simulated(t, workers, 2)
-				l, err := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: sequential}.Start(t.Context())
+				l, err := cluster.InProcess{Drivers: drivers, Sequential: sequential}.Start(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -259,7 +259,7 @@ func TestPlayNodeFails(t *testing.T) {
 	for _, late := range []bool{false, true} { // the controller hears of the failure before or after it has performed the others
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			drivers := simulated(t, 2, 1)
-			l, err := cluster.InProcess{Drivers: drivers, Lease: -1, Sequential: !late}.Start(t.Context())
+			l, err := cluster.InProcess{Drivers: drivers, Sequential: !late}.Start(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func controllerOf(t *testing.T, s cluster.Secret) (address string, c *served) {
 	address = "unix:" + filepath.Join(t.TempDir(), "c")
 	c = serve(t, func(ctx context.Context) error {
 		return cluster.ServeController(ctx, cluster.ControllerConfig{
-			Listen: []string{address}, Secret: s, Heartbeat: 100 * time.Millisecond, Lease: -1, Log: slog.New(slog.DiscardHandler),
+			Listen: []string{address}, Secret: s, Heartbeat: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 		})
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {

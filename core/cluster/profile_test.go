@@ -140,7 +140,7 @@ func TestProfilesThatNobodyStops(t *testing.T) {
 // What a device does from its launch to its end is as long as the computation.
 func TestSpansAreAsLongAsComputations(t *testing.T) {
 	drivers := simulatedOn(t, 1, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1), Cost: 20 * time.Millisecond})
-	l, err := cluster.InProcess{Drivers: drivers, Lease: -1}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

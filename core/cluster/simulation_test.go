@@ -183,7 +183,7 @@ func (x *trial) run(many int) {
 		x.drivers = append(x.drivers, d.(*sim.Driver))
 		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
 	}
-	lease := time.Duration(-1)
+	lease := time.Duration(0)
 	if r.IntN(2) == 0 {
 		lease = time.Second
 	}

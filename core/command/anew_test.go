@@ -26,7 +26,7 @@ func TestWorkersStartAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer os.RemoveAll(dir)
-			command(t, dir, "controller", "--lease", "100ms")
+			command(t, dir, "controller")
 			worker := command(t, dir, append([]string{"worker", "--name", "w", "--driver", "real", "--evict-after", "300ms"}, c.more...)...)
 			secret := cluster.Secret{Directory: at(dir).dir}
 			there := func() (process uint64, running []*wire.Running) {

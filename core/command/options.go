@@ -50,7 +50,7 @@ var options = []option{
 	{"cache", "", "`directory` that keeps compiled programs over restarts; empty: none are kept"},
 	{"heartbeat", time.Second, "how often processes say that they live"},
 	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
-	{"lease", 10 * time.Second, "how long a session outlives its connection"},
+	{"lease", time.Duration(0), "how long a session, and the work that it has queued, outlives its connection; 0: it ends with it"},
 	{"evict-after", time.Minute, "how long a computation may go on after its session has gone; then its worker starts anew, and arrays on it are lost; 0: for as long as it takes"},
 	{"no-restart", false, "leave workers that die dead; otherwise a process that pathways up leaves behind starts them again"},
 	{"dispatch", "parallel", "`order` of gangs: parallel, they are sent before those they read from have ended; sequential, after"},

@@ -19,7 +19,7 @@ import (
 // ServerConfig is what a Server is made from. Zero fields take the defaults.
 type ServerConfig struct {
 	Heartbeat  time.Duration // told to clients and workers; 1 s
-	Lease      time.Duration // that a session outlives its connection; 10 s, negative is none
+	Lease      time.Duration // that a session outlives its connection; 0: it ends with it
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
 	Cache      string // folder of compiled programs; "" keeps them in memory only
@@ -66,9 +66,6 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = time.Second
 	}
-	if c.Lease == 0 {
-		c.Lease = 10 * time.Second
-	}
 	silence := c.Silence
 	if silence > 0 {
 		silence = max(silence, 4*c.Heartbeat)
@@ -88,7 +85,11 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:], Heartbeat: int64(c.Heartbeat),
 		Lease: int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil, Limits: c.Limits})
 	s.running.Add(1)
-	go s.tick(min(c.Heartbeat, max(c.Lease, 10*time.Millisecond)))
+	every := c.Heartbeat
+	if c.Lease > 0 {
+		every = min(every, max(c.Lease, 10*time.Millisecond))
+	}
+	go s.tick(every)
 	return s, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -98,7 +99,7 @@ func TestRunFails(t *testing.T) {
 
 // A client that goes, politely or not, leaves nothing.
 func TestClientGoes(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{Lease: 20 * time.Millisecond})
+	w := newWorld(t, controller.ServerConfig{})
 	a := w.worker("a", 1)
 	for _, politely := range []bool{true, false} {
 		ends := make(chan client.Ended, 100)
@@ -146,6 +147,27 @@ func TestClientGoes(t *testing.T) {
 		if r := w.server.Report(); len(r.Sessions) != 0 || r.Islands[0].Workers[0].Gangs != 0 {
 			t.Errorf("the controller still has %v", r)
 		}
+	}
+}
+
+// Nothing takes a session up again whose connection is lost, so what it has queued is
+// dropped with the connection, unless a lease says otherwise.
+func TestSessionEndsWithItsConnection(t *testing.T) {
+	for _, lease := range []time.Duration{0, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, controller.ServerConfig{Lease: lease})
+			w.worker("a", 1)
+			conn, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			conn.Close()
+			until(t, "the session has ended", func() bool { return len(w.server.Report().Sessions) == 0 })
+			if took := time.Since(begun); took < lease || took > lease+2*time.Second {
+				t.Errorf("with a lease of %v the session ended %v after its connection", lease, took)
+			}
+		})
 	}
 }
 

@@ -56,7 +56,7 @@ def spins(cluster: Cluster):
 
 def test_endless_computation_is_shown_and_evicted():
     """Status says what runs, whose and since when; once its client has gone, the worker starts anew."""
-    with Cluster(2, 1, "--evict-after", "1s", "--lease", "1s") as cluster:
+    with Cluster(2, 1, "--evict-after", "1s") as cluster:
         keeper = cluster.start(KEEPS)
         lines(keeper, 1)
         before = cluster.workers()["worker-0"]["process"]["number"]

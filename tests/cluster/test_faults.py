@@ -131,7 +131,7 @@ def test_rest_of_a_session_goes_on():
 @pytest.mark.parametrize("script", [CHAIN + KEEPS, PLAYS], ids=["idle", "playing"])
 def test_client_is_killed(script):
     """What a client had is freed everywhere when it dies, in the middle of a program too; others do not notice."""
-    with Cluster(2, 2, "--lease", "1s") as cluster:
+    with Cluster(2, 2) as cluster:
         other = cluster.start(FOREVER)
         lines(other, 2)
         client = cluster.start(script)
@@ -162,7 +162,7 @@ while True:
 def test_clients_that_die_leave_nothing_open():
     """Whoever is killed while arrays come, go and move leaves no memory, socket or file behind, however many do."""
     clients = 5
-    with Cluster(2, 1, "--lease", "1s") as cluster:
+    with Cluster(2, 1) as cluster:
 
         def die():
             client = cluster.start(TRANSFERS)
@@ -260,7 +260,7 @@ def test_random_faults():
     rounds = 0
     while rounds == 0 or time.monotonic() < end:
         rounds += 1
-        with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), *FREEZES, "--lease", "1s") as cluster:
+        with Cluster(choose.choice([2, 3]), choose.choice([1, 2]), *FREEZES) as cluster:
             clients = [cluster.start(choose.choice([FOREVER, PLAYS])) for _ in range(2)]
             for client in clients:
                 lines(client, 1)

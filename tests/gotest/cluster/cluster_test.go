@@ -74,7 +74,7 @@ func open(t testing.TB, workers, each int) *rig {
 	for range workers {
 		r.drivers = append(r.drivers, driver(t, each))
 	}
-	l, err := cluster.InProcess{Drivers: r.drivers, Lease: -1}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: r.drivers}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

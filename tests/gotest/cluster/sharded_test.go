@@ -195,7 +195,7 @@ func (d *watched) FromHost(h device.Host) (device.Buffer, error) {
 
 func watchedSession(t *testing.T) (*watched, *sharded.Session) {
 	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
-	l, err := cluster.InProcess{Drivers: []device.Driver{d}, Lease: -1}.Start(t.Context())
+	l, err := cluster.InProcess{Drivers: []device.Driver{d}}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
