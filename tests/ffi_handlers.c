@@ -1,8 +1,10 @@
 // XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py and tests/cluster/test_handlers.py: built with the headers that jaxlib ships.
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -44,6 +46,15 @@ XLA_FFI_Error* add_one(XLA_FFI_CallFrame* frame) {
 XLA_FFI_Error* add_two(XLA_FFI_CallFrame* frame) {
   if (answer(frame, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR, 0)) return NULL;
   return add(frame, 2);
+}
+
+// Takes a while, and then says that it has run.
+XLA_FFI_Error* tells(XLA_FFI_CallFrame* frame) {
+  if (answer(frame, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR, 0)) return NULL;
+  nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+  puts("told");
+  fflush(stdout);
+  return add(frame, 1);
 }
 
 // One that the library does not name.

@@ -28,7 +28,8 @@ char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refu
 
 char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pwGoTraceStop(); }
 
-char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms); }
+char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, false); }
+char* pathways_exit(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, true); }
 
 void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(locate); }
 

@@ -158,9 +158,13 @@ func refusal(err error) *C.char {
 }
 
 //export pwGoShutdown
-func pwGoShutdown(timeoutMS C.int64_t) *C.char {
+func pwGoShutdown(timeoutMS C.int64_t, exits C.bool) *C.char {
 	timeout := time.Duration(timeoutMS) * time.Millisecond
-	err := remote.Shutdown(timeout)
+	end := remote.Shutdown
+	if exits {
+		end = remote.Exit
+	}
+	err := end(timeout)
 	if other := pjrt.Shutdown(timeout); err == nil {
 		err = other
 	}

@@ -50,6 +50,11 @@ char* pathways_trace_stop(void);
 // destroyed, and new ones may be made.
 char* pathways_shutdown(int64_t timeout_ms);
 
+// The same at the end of the process, where nobody can read results any more: on a
+// cluster only work with effects (functions of this process, handlers that it has
+// registered) is waited for, and other work is dropped after a moment, without an error.
+char* pathways_exit(int64_t timeout_ms);
+
 // Says who can tell where the program of this process is: locate writes
 // "file:line" of the code that called, at most size bytes with a zero behind, and
 // gives the length, or 0. It is asked for errors and for computations that have to

@@ -96,7 +96,11 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 		}
 		p.format, p.code, p.options = done.Format, done.Code, done.Options
 	}
-	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: ffi.Named(p.code)})
+	handlers := ffi.Named(p.code)
+	if len(handlers) > 0 {
+		s.handlers.Store(true)
+	}
+	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: handlers})
 	if err != nil {
 		text := err.Error()
 		if said := partition.Refused(text); said != "" {

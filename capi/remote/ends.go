@@ -171,21 +171,43 @@ func drain() {
 //export prGoFlush
 func prGoFlush() { drain() }
 
+// unread is how long the end of a process waits for work whose results nobody can read
+// any more. What is about to end does so, as it would have a moment before, and Ctrl-C
+// in front of a full queue still ends the process within a second.
+const unread = 200 * time.Millisecond
+
 // Shutdown ends submission on every session once what is under way has ended.
 // DEADLINE_EXCEEDED where that takes longer than timeout: what is left fails.
-func Shutdown(timeout time.Duration) error {
-	deadline := time.Now().Add(timeout)
+func Shutdown(timeout time.Duration) error { return shutdown(timeout, timeout) }
+
+// Exit is Shutdown at the end of the process. Only work that does something outside of
+// devices is worth timeout; the rest is dropped soon, without an error.
+func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread)) }
+
+// shutdown waits at most patience for work that has effects, and pure for other work.
+func shutdown(patience, pure time.Duration) error {
+	begun := time.Now()
 	left := int64(0)
 	for _, s := range open() {
 		drain()
-		for s.underWay.Load() > 0 && s.cluster.Lost() == nil && time.Now().Before(deadline) {
+		wait := func() bool {
+			since := time.Since(begun)
+			return since < pure || since < patience && s.hasEffects()
+		}
+		for s.underWay.Load() > 0 && s.cluster.Lost() == nil && wait() {
 			time.Sleep(time.Millisecond)
 		}
-		left += s.underWay.Load()
+		if pure == patience || s.hasEffects() {
+			left += s.underWay.Load()
+		}
 		s.close()
 	}
 	if left > 0 {
-		return status.New(status.DeadlineExceeded, "%d operations are still under way on the cluster after %v; they are cut off", left, timeout)
+		return status.New(status.DeadlineExceeded, "%d operations are still under way on the cluster after %v; they are cut off", left, patience)
 	}
 	return nil
 }
+
+// hasEffects reports whether what is under way may do something outside of devices: call
+// a function of this process, or a handler that this process has registered.
+func (s *session) hasEffects() bool { return s.callers.count.Load() > 0 || s.handlers.Load() }

@@ -75,6 +75,7 @@ type session struct {
 	closed   atomic.Bool
 	ends     *ends
 	underWay atomic.Int64 // operations with a token
+	handlers atomic.Bool  // a program calls handlers that this process has registered
 	mu       sync.Mutex
 	puts     map[uint64]*put // by token; guarded by mu
 	callers  callers

@@ -410,7 +410,7 @@ def _at_exit(process: int) -> None:
     if os.getpid() != process:
         return  # a forked child: the library belongs to its parent
     try:
-        _native.shutdown(EXIT_TIMEOUT_MS)
+        _native.leave(EXIT_TIMEOUT_MS)
     except PathwaysError as error:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
     finally:

@@ -66,6 +66,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
             ("pathways_trace_stop", ctypes.c_void_p, []),
             ("pathways_shutdown", ctypes.c_void_p, [ctypes.c_int64]),
+            ("pathways_exit", ctypes.c_void_p, [ctypes.c_int64]),
             ("pathways_locate_python", None, [ctypes.c_char_p]),
             ("pathways_set_compiling", None, [COMPILING]),
             ("pathways_free", None, [ctypes.c_void_p]),
@@ -179,3 +180,9 @@ def shutdown(timeout_ms: int) -> None:
     """Stops submission, waits at most so long for work in flight, frees everything. Raises PathwaysError."""
     if _library is not None:
         _raise(_text(_library, _library.pathways_shutdown(timeout_ms)))
+
+
+def leave(timeout_ms: int) -> None:
+    """Ends the process's work: of what nobody can read, only effects are waited for. Raises PathwaysError."""
+    if _library is not None:
+        _raise(_text(_library, _library.pathways_exit(timeout_ms)))

@@ -1,0 +1,86 @@
+"""Clients that leave while a cluster has much of their work: how soon they end, and what becomes of the work."""
+
+from __future__ import annotations
+
+import signal
+
+import fresh
+import pytest
+from processes import Cluster, until
+from test_faults import lines
+from test_handlers import build
+
+# Worker-0 computes without end. Behind that stand computations of both workers, which worker-1 begins and where it
+# waits for worker-0, and some of worker-1 alone.
+QUEUES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+x = jax.device_put(np.arange(2, dtype=np.float32), NamedSharding(mesh, P("d")))
+both = jax.jit(jax.shard_map(lambda a: a + jax.lax.psum(a, "d"), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+spin = jax.jit(lambda n: jax.lax.while_loop(lambda c: c != n, lambda c: c + 2, jnp.int32(0)))
+alone = jax.jit(lambda a: a * 2)
+y = jax.device_put(np.float32(3), devices[1])
+assert spin(jnp.int32(4)) == 4 and float(both(x)[1]) == 2 and alone(y) == 6
+endless = spin(jnp.int32(3))
+many = [step(arg) for _ in range(100) for step, arg in ((both, x), (alone, y))]
+print("queued", flush=True)
+END
+"""
+
+ENDS = {
+    "returns": ("", None, 0),
+    "interrupted": ("jax.block_until_ready(many)", signal.SIGINT, -signal.SIGINT),
+    "killed": ("input()", signal.SIGKILL, -signal.SIGKILL),
+}
+
+# Computes on the device of worker-1.
+NEXT = """
+import jax, numpy as np
+
+print(float(jax.jit(lambda a: a + 1)(jax.device_put(np.float32(1), jax.devices()[1]))))
+"""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_client_leaves_with_a_full_queue(end):
+    """It ends without waiting for what nobody can read, and the workers drop what they have not begun."""
+    last, number, code = ENDS[end]
+    with Cluster(2, 1, "--evict-after", "0") as cluster:
+        client = cluster.start(QUEUES.replace("END", last))
+        assert lines(client, 1) == ["queued"]
+        if number:
+            client.send_signal(number)
+        _, err = client.communicate(timeout=120)
+        assert client.returncode == code, err
+        # Nothing is said of what was dropped: work that is worth a wait is told of when it is cut off.
+        assert "pathways:" not in err and (number or not err), err
+        until("its session to end", lambda: not cluster.report().get("sessions"))
+        assert cluster.run(NEXT).stdout == "2.0\n"
+
+        def left() -> list[str]:
+            """The programs that still run, and whether worker-1 has anything of the client."""
+            workers = {name: worker.get("last", {}) for name, worker in cluster.workers().items()}
+            running = [r["program"] for said in workers.values() for r in said.get("running", [])]
+            return running + ["arrays"] * int(workers["worker-1"].get("objects", 0))
+
+        until("nothing but the endless computation to be left", lambda: left() == ["jit__lambda"])
+
+
+def test_handlers_of_the_process_run_to_the_end(tmp_path):
+    """What the process's own code does outside of devices happens, also where its result is not read."""
+    library = build(tmp_path / "handlers.so")
+    script = f"""
+        import ctypes, jax, jax.numpy as jnp
+
+        handler = jax.ffi.pycapsule(ctypes.CDLL({str(library)!r}).tells)
+        jax.ffi.register_ffi_target("tells", handler, platform="cpu")
+        x = jnp.zeros(2)
+        tells = jax.jit(lambda v: jax.ffi.ffi_call("tells", jax.ShapeDtypeStruct(v.shape, v.dtype))(v))
+        for _ in range(5):
+            x = tells(x)
+        """
+    done = fresh.run(script, env={"PATHWAYS_ADDRESS": "local:1x1", "PATHWAYS_DEVICES": ""})
+    assert done.stdout == 5 * "told\n", done
