@@ -124,7 +124,7 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 // check says why a plan is not for an array.
 func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
 	if int(h.n) != len(plan.From) {
-		return status.New(status.InvalidArgument, "the array has %d shards, and the plan is for %d", int(h.n), len(plan.From))
+		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(int(h.n), "shard"), len(plan.From))
 	}
 	if dtype.Bits()%8 != 0 || dtype.Bits() == 0 {
 		return status.New(status.Unimplemented, "an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)

@@ -203,7 +203,7 @@ func shutdown(patience, pure time.Duration) error {
 		s.close()
 	}
 	if left > 0 {
-		return status.New(status.DeadlineExceeded, "%d operations are still under way on the cluster after %v; they are cut off", left, patience)
+		return status.New(status.DeadlineExceeded, "the cluster still has %s of this process under way after %v, which are cut off", status.Count(left, "operation"), patience)
 	}
 	return nil
 }

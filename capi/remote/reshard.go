@@ -106,7 +106,7 @@ func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
 // check says why a plan is not for an array.
 func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) error {
 	if int(h.n) != len(plan.From) {
-		return status.New(status.InvalidArgument, "the array has %d shards, and the plan is for %d", int(h.n), len(plan.From))
+		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(int(h.n), "shard"), len(plan.From))
 	}
 	for i, want := range plan.From {
 		if d := int(C.pr_held_device(h, C.size_t(i))); d != want.Device || !slices.Equal(from.Dims, want.Size) {

@@ -118,8 +118,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	if asked := int(hello.Devices); asked > 0 && len(welcome.Devices) != asked {
 		conn.Close()
-		return nil, status.New(status.FailedPrecondition, "%d devices were asked for, and the controller, %s, gave %d: its version gives a session all devices; upgrade it, or ask for no number",
-			asked, cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
+		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, gave %d devices: its version gives a session all devices; upgrade it, or ask for no number",
+			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
 	exchange, err := c.Exchange(welcome)
 	if err != nil {

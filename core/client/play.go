@@ -128,7 +128,7 @@ func (r *remote) playable(s *PlaySpec) (defined, error) {
 	case !ok:
 		return g, status.New(status.InvalidArgument, "graph %d is not known to this session; was it forgotten?", s.Graph)
 	case len(s.Inputs) != g.inputs:
-		return g, status.New(status.InvalidArgument, "graph %d takes %d arrays, got %d", s.Graph, g.inputs, len(s.Inputs))
+		return g, status.New(status.InvalidArgument, "graph %d takes %s, got %d", s.Graph, status.Count(g.inputs, "array"), len(s.Inputs))
 	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
 		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, which are numbered from 1 on; got %d as the first", s.Graph, g.made, s.First)
 	}

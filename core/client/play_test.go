@@ -136,11 +136,11 @@ func TestPlayRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, p := range map[string]PlaySpec{
-		"was it forgotten":    {Graph: id + 1, Inputs: []uint64{1}, First: 2},
-		"takes 1 arrays":      {Graph: id, First: 2},
-		"got 0 as the first":  {Graph: id, Inputs: []uint64{1}},
-		"got 18446744073709":  {Graph: id, Inputs: []uint64{1}, First: 1<<64 - 1},
-		"takes 1 arrays, got": {Graph: id, Inputs: []uint64{1, 2}, First: 2},
+		"was it forgotten":   {Graph: id + 1, Inputs: []uint64{1}, First: 2},
+		"takes 1 array":      {Graph: id, First: 2},
+		"got 0 as the first": {Graph: id, Inputs: []uint64{1}},
+		"got 18446744073709": {Graph: id, Inputs: []uint64{1}, First: 1<<64 - 1},
+		"takes 1 array, got": {Graph: id, Inputs: []uint64{1, 2}, First: 2},
 	} {
 		if err := n.cluster.Play(&p); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v, want %q", err, what)

@@ -149,7 +149,7 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	case len(objects) != len(p.specs):
 		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and room was given for %d", p.Name, len(p.specs), len(objects))
 	case r.Only >= len(s.single):
-		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", r.Only, len(s.single))
+		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", r.Only, status.Count(len(s.single), "device"))
 	}
 	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
 	if r.Only >= 0 {
@@ -211,7 +211,7 @@ func (s *Session) make(specs []store.Spec, objects []uint64) error {
 // are those of Submit.
 func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	if device < 0 || device >= len(s.single) {
-		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", device, len(s.single))
+		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", device, status.Count(len(s.single), "device"))
 	}
 	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Purpose: store.Array, Label: "device_put"}}
 	var object [1]uint64
@@ -224,7 +224,7 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error) {
 	for _, d := range devices {
 		if d < 0 || d >= len(s.single) {
-			return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %d devices", d, len(s.single))
+			return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", d, status.Count(len(s.single), "device"))
 		}
 	}
 	place, err := s.table.Place(devices)

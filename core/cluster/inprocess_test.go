@@ -198,7 +198,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 		c.session.Free([]uint64{x, y})
 	}
 	_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
-	if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "9 devices were asked for, and the cluster has 8 in 2 workers") {
+	if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
 		t.Errorf("a session of more devices than there are: %v", err)
 	}
 	if err := l.Check(); err != nil {

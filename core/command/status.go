@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -81,7 +82,7 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 }
 
 func (p *program) show(r *wire.Report, address string) error {
-	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %d gangs so far\n\n", r.Cluster, address, age(r.UptimeMs), r.Gangs)
+	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, age(r.UptimeMs), status.Count(r.Gangs, "gang"))
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
 	for _, i := range r.Islands {

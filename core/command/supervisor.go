@@ -127,7 +127,7 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 				end(others(all, me))
 				return nil
 			case givenUp:
-				changed, q.Failed = true, fmt.Sprintf("it ended %d times in a row soon after it was started; %s says why", mostRestarts+1, path)
+				changed, q.Failed = true, fmt.Sprintf("it ended %s in a row soon after it was started; %s says why", status.Count(mostRestarts+1, "time"), path)
 				log.Error("a process is not started again any more", "name", q.Name, "reason", q.Failed, words)
 			case startsAgain:
 				log.Warn("a process has ended; it is started again", "name", q.Name, "in", time.Duration(in), words)
@@ -208,7 +208,7 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 		if q.Restarts == 0 && q.Failed == "" {
 			continue
 		}
-		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%d times, the last time %v ago", q.Restarts, age(q.RestartedMs))
+		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%s, the last time %v ago", status.Count(q.Restarts, "time"), age(q.RestartedMs))
 		if q.Restarts == 1 {
 			times = fmt.Sprintf("once, %v ago", age(q.RestartedMs))
 		}

@@ -70,7 +70,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	case err != nil:
 		return err
 	case len(alive) > 0:
-		return status.New(status.AlreadyExists, "cluster %q is up already (%d processes); `pathways down` ends it, or name another with --cluster", c.cluster, len(alive))
+		return status.New(status.AlreadyExists, "cluster %q is up already (%s); `pathways down` ends it, or name another with --cluster", c.cluster, status.Count(len(alive), "process"))
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 				devices += len(w.Devices)
 			}
 		}
-		fmt.Fprintf(p.out, "%d devices in %d workers. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", devices, workers, c.address())
+		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"), status.Count(workers, "worker"), c.address())
 		return nil
 	}
 	err = run(ctx, command, c)
@@ -191,9 +191,9 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		case <-ctx.Done():
 			tick.Stop()
 			if told.Err() != nil {
-				return nil, status.New(status.Cancelled, "told to stop when %d of %d workers were ready", have, workers)
+				return nil, status.New(status.Cancelled, "told to stop with %d of %s ready", have, status.Count(workers, "worker"))
 			}
-			return nil, status.New(status.DeadlineExceeded, "%d of %d workers were ready after %v; their logs are in %s", have, workers, s.time("wait"), c.dir)
+			return nil, status.New(status.DeadlineExceeded, "%d of %s ready after %v; the logs are in %s", have, status.Count(workers, "worker"), s.time("wait"), c.dir)
 		}
 	}
 }

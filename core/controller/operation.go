@@ -141,7 +141,7 @@ func (st *State) placeOfRun(s *session, p *program, only uint32) (*place, error)
 // readable says whether a run's arguments are there.
 func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error {
 	if n := len(p.of.info.Parameters); n > 0 && n != len(m.Inputs) {
-		return invalid("program %s takes %d arguments, got %d", p.of.info.Name, n, len(m.Inputs))
+		return invalid("program %s takes %s, got %d", p.of.info.Name, status.Count(n, "argument"), len(m.Inputs))
 	}
 	missing := 0
 	for i, id := range m.Inputs {

@@ -129,7 +129,7 @@ func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
 	}
 	n := o.Replicas * o.Partitions
 	if n > len(s.slots) {
-		return nil, invalid("the program is for %d replicas of %d partitions; this session has %d devices", o.Replicas, o.Partitions, len(s.slots))
+		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"), status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
 	}
 	rows := make([]uint32, n)
 	for i := range rows {

@@ -131,7 +131,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		}
 	}
 	if o.Devices > MaxDevices-used {
-		return nil, status.New(status.ResourceExhausted, "worker %s offers %d devices to an island that has %d; an island has at most %d", o.Name, o.Devices, used, MaxDevices)
+		return nil, status.New(status.ResourceExhausted, "worker %s offers %s to an island that has %d; an island has at most %d", o.Name, status.Count(o.Devices, "device"), used, MaxDevices)
 	}
 	if is == nil {
 		is = &Island{Name: o.Island, Index: len(m.islands)}
@@ -239,9 +239,9 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 	all := m.View()
 	switch {
 	case devices < 1:
-		return nil, status.New(status.InvalidArgument, "%d devices were asked for; expected at least 1", devices)
+		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1", status.Count(devices, "device"))
 	case devices > all.Len():
-		return nil, status.New(status.ResourceExhausted, "%d devices were asked for, and the cluster has %d in %d workers; start more workers, or ask for fewer devices", devices, all.Len(), len(m.workers))
+		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
 	}
 	chosen, err := m.choose(all, Want{Devices: devices}, nil)
 	if err != nil {

@@ -89,7 +89,7 @@ func TestViewOf(t *testing.T) {
 	view(2, "1.0/0 1.1/0")
 	m.Leave(2)
 	m.Retire(two) // of a worker that has gone
-	for devices, want := range map[int]string{0: "at least 1", -1: "at least 1", 7: "7 devices were asked for, and the cluster has 6 in 2 workers"} {
+	for devices, want := range map[int]string{0: "at least 1", -1: "at least 1", 7: "a session of 7 devices was asked for, and the cluster has 6 in 2 workers"} {
 		if _, err := m.ViewOf(devices); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
 		}

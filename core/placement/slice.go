@@ -69,7 +69,7 @@ func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, 
 		granted += len(s.Devices)
 	}
 	if len(mine) >= MaxSlices || w.Devices > MaxGranted-granted {
-		return nil, status.New(status.ResourceExhausted, "the session has %d slices of %d devices together, and its limits are %d and %d; release some", len(mine), granted, MaxSlices, MaxGranted)
+		return nil, status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; release some", status.Count(len(mine), "slice"), status.Count(granted, "device"), MaxSlices, MaxGranted)
 	}
 	w.Topology = slices.Clone(w.Topology)
 	s := &Slice{Session: session, Number: number, Want: w}
@@ -237,10 +237,10 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 // Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED for more than MaxGranted devices.
 func (w Want) Check() error {
 	if w.Devices < 1 {
-		return status.New(status.InvalidArgument, "a slice of %d devices was asked for; it needs at least 1", w.Devices)
+		return status.New(status.InvalidArgument, "a slice of %s was asked for; it needs at least 1", status.Count(w.Devices, "device"))
 	}
 	if w.Devices > MaxGranted {
-		return status.New(status.ResourceExhausted, "a slice of %d devices was asked for; a session may have %d in all", w.Devices, MaxGranted)
+		return status.New(status.ResourceExhausted, "a slice of %s was asked for; a session may have %d in all", status.Count(w.Devices, "device"), MaxGranted)
 	}
 	if len(w.Topology) > maxDimensions {
 		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d", len(w.Topology), maxDimensions)
@@ -257,7 +257,7 @@ func (w Want) Check() error {
 		product *= n
 	}
 	if product != w.Devices {
-		return status.New(status.InvalidArgument, "topology %v is no shape of %d devices; expected positive sizes whose product is the number of devices", w.Topology, w.Devices)
+		return status.New(status.InvalidArgument, "topology %v is no shape of %s; expected positive sizes whose product is the number of devices", w.Topology, status.Count(w.Devices, "device"))
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	}
 	gone := ""
 	if lost > 0 {
-		gone = fmt.Sprintf("; %d more were lost with their workers", lost)
+		gone = fmt.Sprintf("; lost with their workers: %d more", lost)
 	}
 	switch {
 	case !known:
@@ -312,9 +312,9 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	case len(all) == 0 && len(kinds) > 0:
 		return nil, status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind, counted(kinds))
 	case len(all) < w.Devices && w.Kind != "":
-		return nil, status.New(status.ResourceExhausted, "a slice of %d devices of kind %q was asked for, and there are %d%s%s", w.Devices, w.Kind, len(all), where, gone)
+		return nil, status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s", status.Count(w.Devices, "device"), w.Kind, len(all), where, gone)
 	case len(all) < w.Devices:
-		return nil, status.New(status.ResourceExhausted, "a slice of %d devices was asked for, and there are %d%s%s", w.Devices, len(all), where, gone)
+		return nil, status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s", status.Count(w.Devices, "device"), len(all), where, gone)
 	}
 	return all, nil
 }

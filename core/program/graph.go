@@ -251,7 +251,7 @@ func (g *Graph) checkRun(i int) error {
 		return invalid("node %d: program %d is not known; was its executable deleted?", i, r.Program)
 	}
 	if p.Parameters > 0 && len(r.Inputs) != p.Parameters {
-		return invalid("node %d, %s: it takes %d arguments, got %d", i, p.Name, p.Parameters, len(r.Inputs))
+		return invalid("node %d, %s: it takes %s, got %d", i, p.Name, status.Count(p.Parameters, "argument"), len(r.Inputs))
 	}
 	rows := len(p.Devices)
 	if r.Only >= 0 {

@@ -260,7 +260,7 @@ func (g *Graph) String() string { return g.text() }
 func (g *Graph) Play(inputs ...*Array) ([]*Array, error) {
 	s := g.session
 	if len(inputs) != len(g.inputs) {
-		return nil, status.New(status.InvalidArgument, "the graph takes %d arrays, got %d", len(g.inputs), len(inputs))
+		return nil, status.New(status.InvalidArgument, "the graph takes %s, got %d", status.Count(len(g.inputs), "array"), len(inputs))
 	}
 	spec := &client.PlaySpec{Graph: g.id}
 	for i, a := range inputs {

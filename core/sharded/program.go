@@ -136,7 +136,7 @@ func (p *Program) gives(i int) form {
 // check refuses a number of arguments.
 func (p *Program) check(arguments int) error {
 	if info := p.remote.Info; arguments != len(info.Parameters) {
-		return status.New(status.InvalidArgument, "the program %s takes %d arguments, got %d", info.Name, len(info.Parameters), arguments)
+		return status.New(status.InvalidArgument, "the program %s takes %s, got %d", info.Name, status.Count(len(info.Parameters), "argument"), arguments)
 	}
 	return nil
 }

@@ -63,6 +63,18 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap gives the error that this one was made from, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
+// Count returns a number with its noun, as messages say it: "1 device", "2 devices", "0 processes".
+func Count[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "s"), strings.HasSuffix(noun, "sh"), strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprint(n, " ", noun)
+}
+
 // New makes an error with a code and a formatted message. %w keeps a cause.
 func New(code Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)

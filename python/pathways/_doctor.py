@@ -13,6 +13,7 @@ from typing import Any
 
 from pathways import _backend, _native, _status
 from pathways._errors import PathwaysError
+from pathways._text import count
 from pathways._version import __version__
 
 VARIABLES = (
@@ -59,12 +60,12 @@ class Report:
         return "\n".join(_screen(self))
 
     def __repr__(self) -> str:  # what a notebook shows behind the screen that doctor() has printed
-        state = "ready" if self.ok else f"not ready, {len(self.problems)} problems"
-        return f"<Report: {state}, {len(self.devices)} devices>"
+        state = "ready" if self.ok else f"not ready, {count(len(self.problems), 'problem')}"
+        return f"<Report: {state}, {count(len(self.devices), 'device')}>"
 
 
-def examine() -> Report:
-    """Looks at everything; raises nothing."""
+def examine(address: str | None = None) -> Report:
+    """Looks at everything; raises nothing. An address is that of the cluster to look at."""
     report = Report(versions=_versions(), settings={name: os.environ[name] for name in VARIABLES if name in os.environ})
     for package in ("jax", "jaxlib", "numpy"):
         if report.versions[package] is None:
@@ -165,10 +166,6 @@ def _memory(device: Any) -> dict[str, Any]:
     return memory
 
 
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
@@ -200,7 +197,7 @@ def _cluster_rows(cluster: dict[str, Any]) -> list[str]:
     if "error" in cluster:
         rows.append(f"its status cannot be read: {cluster['error']}")
     if status := cluster.get("status"):
-        rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {_count(len(status['sessions']), 'session')}"
+        rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {count(len(status['sessions']), 'session')}"
         for island in status["islands"]:
             for worker in island["workers"]:
                 kinds = ", ".join(sorted({device["kind"] for device in worker["devices"]}))
@@ -233,7 +230,7 @@ def _screen(report: Report) -> list[str]:
     for index, other in enumerate(report.candidates):
         what = other.get("path") or other.get("kind")
         row("others" if index == 0 else "", ": ".join(filter(None, [what, other.get("note") or other.get("why")])))
-    row("devices", ", ".join(f"{count} × {kind}" for kind, count in report.kinds.items()) or "none")
+    row("devices", ", ".join(f"{number} × {kind}" for kind, number in report.kinds.items()) or "none")
     for text in _cluster_rows(report.cluster):
         row("cluster" if text.startswith("controller") else "", text)
     memory = report.memory

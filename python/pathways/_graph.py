@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from pathways._errors import PathwaysError
+from pathways._text import count, size
 
 BOX = 148, 38  # of a node, in pixels
 GAP = 72, 14  # between two nodes
@@ -32,29 +33,21 @@ def devices_text(devices: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def bytes_text(n: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.4g} {unit}"
-        n /= 1024
-    raise AssertionError
-
-
 def as_text(name: str, graph: dict[str, Any]) -> str:
     values = graph["values"]
 
     def reads(x: dict[str, Any]) -> str:
         names = [f"%{r['value']}" for r in x["reads"]]
         if x["constant_bytes"]:
-            names.append(f"constants of {bytes_text(x['constant_bytes'])}")
+            names.append(f"constants of {size(x['constant_bytes'])}")
         return ", ".join(names)
 
     def value(i: int) -> str:
         v = values[i]
         return f"%{i}: {len(v['devices'])} x {v['shard']} on {devices_text(v['devices'])}"
 
-    count = len(graph["nodes"])
-    lines = [f"program {name}: {len(graph['inputs'])} inputs, {count} nodes, {len(graph['outputs'])} results"]
+    parts = (("inputs", "input"), ("nodes", "node"), ("outputs", "result"))
+    lines = [f"program {name}: " + ", ".join(count(len(graph[part]), noun) for part, noun in parts)]
     for i in graph["inputs"]:
         lines.append(f"  {value(i)} = input{' (donated)' if values[i]['donated'] else ''}")
     for node in graph["nodes"]:
@@ -120,7 +113,7 @@ def as_svg(name: str, graph: dict[str, Any]) -> str:
         out.append(f'<rect class="slice" x="8" y="{top}" width="{width - 16}" height="{height}" rx="8"/>')
         out.append(f'<text x="18" y="{top + height / 2 + 4}">devices {devices_text(list(devices))}</text>')
         top += height + 26
-    for a, b, size in arrows:
+    for a, b, moved in arrows:
         x, y, u, v = a.x + BOX[0], a.y + BOX[1] / 2, b.x, b.y + BOX[1] / 2
         # A reshard moves bytes also where the devices stay, and a copy between memories.
         moves = set(a.devices) != set(b.devices) or b.kind in ("copy", "reshard")
@@ -129,7 +122,7 @@ def as_svg(name: str, graph: dict[str, Any]) -> str:
             f'<path class="{kind}" d="M{x},{y} C{x + 34},{y} {u - 34},{v} {u - 3},{v}" marker-end="url(#to-{kind})"/>'
         )
         if moves:
-            out.append(f'<text class="bytes" x="{(x + u) / 2}" y="{(y + v) / 2 - 4}">{bytes_text(size)}</text>')
+            out.append(f'<text class="bytes" x="{(x + u) / 2}" y="{(y + v) / 2 - 4}">{size(moved)}</text>')
     for box in boxes:
         middle = box.x + BOX[0] / 2
         title = box.title if len(box.title) <= 20 else box.title[:19] + "…"

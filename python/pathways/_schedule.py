@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 
 from pathways import _graph
 from pathways._errors import PathwaysError
+from pathways._text import count
 
 Kind = Literal["forward", "backward"]
 NAMES = ("gpipe", "1f1b")
@@ -65,10 +66,7 @@ class Schedule(Sequence[Op]):
         return len(self._ops)
 
     def __repr__(self) -> str:
-        return (
-            f"<Schedule {self.name}: {self.stages} stages, {self.microbatches} microbatches, {self.slots} slots, "
-            f"bubble {self.bubble:.1%}>"
-        )
+        return f"<Schedule {self.name}: {_shape(self)}, {count(self.slots, 'slot')}, bubble {self.bubble:.1%}>"
 
     def of(self, stage: int) -> list[Op]:
         """The ops of one stage, in the order of time."""
@@ -145,6 +143,10 @@ _CELL, _ROW, _LEFT, _TOP, _EDGE = 26, 30, 16, 52, 14  # pixels
 _LIGHTNESS = {"forward": 72, "backward": 45}
 
 
+def _shape(schedule: Schedule) -> str:
+    return f"{count(schedule.stages, 'stage')}, {count(schedule.microbatches, 'microbatch')}"
+
+
 def _svg(schedule: Schedule) -> str:
     left = _LEFT + max(7 * max(map(len, schedule.rows)), 20) + 10
     right = left + _CELL * schedule.slots
@@ -154,8 +156,8 @@ def _svg(schedule: Schedule) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 44}" '
         f'viewBox="0 0 {width} {bottom + 44}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{bottom + 44}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="24" font-size="14" font-weight="bold">{schedule.name}: {schedule.stages} stages, '
-        f"{schedule.microbatches} microbatches, {schedule.bubble:.0%} idle</text>",
+        f'<text x="{_LEFT}" y="24" font-size="14" font-weight="bold">{schedule.name}: '
+        f"{_shape(schedule)}, {schedule.bubble:.0%} idle</text>",
         f'<text x="{_LEFT}" y="42" fill="#555">numbers are microbatches: light forward, dark backward</text>',
     ]
     for stage, name in enumerate(schedule.rows):

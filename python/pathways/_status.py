@@ -10,6 +10,7 @@ from typing import Any
 
 from pathways import _backend
 from pathways._errors import PathwaysError
+from pathways._text import count, size
 
 
 class Status:
@@ -32,12 +33,12 @@ class Status:
             [
                 _summary(self.report),
                 *(
-                    f"  {worker['process']['name']}: {len(worker['devices'])} devices, "
-                    f"{_size(sum(_in_use(worker)))} in use"
+                    f"  {worker['process']['name']}: {count(len(worker['devices']), 'device')}, "
+                    f"{size(sum(_in_use(worker)))} in use"
                     for worker in self.workers
                 ),
                 *(
-                    f"  {session['name']}: {session['objects']} arrays, {_size(sum(session['bytes']))}"
+                    f"  {session['name']}: {count(session['objects'], 'array')}, {size(sum(session['bytes']))}"
                     for session in self.report["sessions"]
                 ),
             ]
@@ -69,24 +70,15 @@ def ask(address: str | None) -> Status:
 
 def _in_use(worker: dict[str, Any]) -> list[int]:
     """Bytes of arrays on each device; a plugin that cannot tell says less than 0."""
-    told = (worker.get("last") or {}).get("memory_in_use") or []
-    return [max(int(n), 0) for n in told] or [0] * len(worker["devices"])
-
-
-def _size(size: int) -> str:
-    unit, value = "B", float(size)
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        unit, value = larger, value / 1024
-    return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"
+    told = worker["last"]["memory_in_use"]  # nothing, of a worker that has said nothing yet
+    return [max(n, 0) for n in told] or [0] * len(worker["devices"])
 
 
 def _summary(report: dict[str, Any]) -> str:
     workers = [worker for island in report["islands"] for worker in island["workers"]]
     devices = sum(len(worker["devices"]) for worker in workers)
     counts = ((len(workers), "worker"), (devices, "device"), (len(report["sessions"]), "session"))
-    return f"cluster {report['cluster']}: " + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in counts)
+    return f"cluster {report['cluster']}: " + ", ".join(count(n, noun) for n, noun in counts)
 
 
 # --- the picture ---
@@ -108,30 +100,30 @@ def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
     ]
     for n, worker in enumerate(workers):
         x, y = _MARGIN + (n % _ACROSS) * (_CARD + _GAP), top + (n // _ACROSS) * (_HEIGHT + _GAP)
-        silent = int(worker.get("silent_ms") or 0)
+        silent = worker["silent_ms"]
         edge = "#d55e00" if silent > _SILENT_MS else "#0072b2"
-        told = f"{_size(sum(_in_use(worker)))} in use"
+        told = f"{size(sum(_in_use(worker)))} in use"
         if silent > _SILENT_MS:
             told = f"silent for {silent / 1000:.0f} s"
         parts.append(
-            f"<g><title>{escape(', '.join(worker['process'].get('addresses') or []))}</title>"
+            f"<g><title>{escape(', '.join(worker['process']['addresses']))}</title>"
             f'<rect x="{x}" y="{y}" width="{_CARD}" height="{_HEIGHT}" rx="6" fill="#f7f9fb" stroke="{edge}"/>'
             f'<text x="{x + 10}" y="{y + 20}" font-weight="bold">{escape(worker["process"]["name"])}</text>'
             f'<text x="{x + _CARD - 10}" y="{y + 20}" text-anchor="end" fill="#555">{told}</text></g>'
         )
         shown = worker["devices"][:_CELLS]
-        for local, size in zip(range(len(shown)), _in_use(worker), strict=False):
+        for local, used in zip(range(len(shown)), _in_use(worker), strict=False):
             parts.append(
-                f"<g><title>device {local}: {_size(size)} in use</title>"
+                f"<g><title>device {local}: {size(used)} in use</title>"
                 f'<rect x="{x + 10 + local * _CELL}" y="{y + 32}" width="{_CELL - 3}" height="{_CELL - 3}" rx="3" '
-                f'fill="{"#0072b2" if size else "#cfd8e3"}"/></g>'
+                f'fill="{"#0072b2" if used else "#cfd8e3"}"/></g>'
             )
         more = len(worker["devices"]) - len(shown)
-        kind = worker["devices"][0].get("kind", "") if worker["devices"] else "no devices"
+        kind = worker["devices"][0]["kind"] if worker["devices"] else "no devices"
         text = f"{len(worker['devices'])} × {kind}" + (f", {more} not drawn" if more else "")
         parts.append(f'<text x="{x + 10}" y="{y + 66}" fill="#555" font-size="11">{escape(text)}</text>')
     for n, session in enumerate(report["sessions"]):
-        text = f"{session['objects']} arrays, {_size(sum(int(b) for b in session['bytes']))}"
+        text = f"{count(session['objects'], 'array')}, {size(sum(session['bytes']))}"
         parts.append(
             f'<text x="{_MARGIN}" y="{below + 10 + 20 * n}"><tspan fill="#555">session</tspan> '
             f'{escape(session["name"])}<tspan fill="#555">: {text}</tspan></text>'

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pathways import _graph
 from pathways._errors import PathwaysError
+from pathways._text import count
 
 
 class Span(NamedTuple):
@@ -73,7 +74,7 @@ class Timeline:
             return f"<Timeline {self.path.name}, still being recorded>"
         devices = {span.device for span in self._spans}
         gangs = {span.gang for span in self._spans}
-        return f"<Timeline {self.path.name}: {len(gangs)} gangs on {len(devices)} devices>"
+        return f"<Timeline {self.path.name}: {count(len(gangs), 'gang')} on {count(len(devices), 'device')}>"
 
 
 # --- the picture ---
@@ -97,7 +98,7 @@ def _svg(spans: list[Span]) -> str:
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     width, bottom = _LEFT + _WIDTH + _RIGHT, _TOP + _ROW * max(len(devices), 1)
     left_out = max(0, len(spans) - _MOST_BARS)
-    title = f"{len({span.gang for span in spans})} gangs on {len(devices)} devices"
+    title = f"{count(len({span.gang for span in spans}), 'gang')} on {count(len(devices), 'device')}"
     if left_out:
         title += f"; the last {left_out} bars are left out, Perfetto shows them"
     parts = [

@@ -38,7 +38,7 @@ def test_a_script_waits_for_controller_and_devices():
     try:
         line(script, "waiting up to 300 s", "cannot be reached")
         command("up", *place, "--workers", "1", "--devices", "2", env={"PATHWAYS_DEVICES": ""})
-        line(script, "4 devices were asked for, and the cluster has 2 in 1 workers")
+        line(script, "a session of 4 devices was asked for, and the cluster has 2 in 1 worker;")
         worker = subprocess.Popen(
             [*COMMAND, "worker", *place, "--devices", "2", "--name", "late"],
             env=fresh.environment(env={"PATHWAYS_DEVICES": ""}),
@@ -69,7 +69,9 @@ print(jax.devices())
     )
     try:
         for seconds in (300, 30):
-            said = line(script, f"waiting up to {seconds} s", "3 devices were asked for", "Ctrl-C ends the wait")
+            said = line(
+                script, f"waiting up to {seconds} s", "a session of 3 devices was asked for", "Ctrl-C ends the wait"
+            )
             assert said.count("\n") == 1
             script.send_signal(signal.SIGINT)
         done = fresh.finish(script)
@@ -98,7 +100,10 @@ pathways.init("unix:/nowhere", wait=None)
 refused(pathways.devices)
 refused(lambda: pathways.init("unix:/nowhere", wait=0.05))
 """, PATHWAYS_WAIT="100ms")  # fmt: skip
-    few = "3 devices were asked for, and the cluster has 2 in 1 workers; start more workers, or ask for fewer devices"
+    few = (
+        "a session of 3 devices was asked for, and the cluster has 2 in 1 worker; start more workers, or ask for fewer "
+        "devices"
+    )
     init, jaxs, ours, away, waited = done.stdout.splitlines()
     assert init.startswith("PathwaysError RESOURCE_EXHAUSTED: ") and f"{few} (waited 0 s" in init
     assert jaxs.startswith("RuntimeError ") and f"{few} (waited 0.1 s; init(wait=seconds) or PATHWAYS_WAIT" in jaxs
