@@ -125,6 +125,7 @@ On several machines: pathways controller on one of them, pathways worker on each
 variables of scripts:
   PATHWAYS_ADDRESS       the cluster whose devices JAX shows; default: the devices of this machine
   PATHWAYS_DEVICES       number of devices of this machine; on a CPU, default: as JAX would show
+  PATHWAYS_CONFIG        a file with lines such as devices = 8, for variables that are not set
   PATHWAYS_PLUGIN        path of the PJRT plugin to drive, instead of the one found
   PATHWAYS_PLUGIN_DIRS   further directories to look for plugin packages in, colon-separated
   PATHWAYS_LIBRARY       another libpathways.so than the one of the package

@@ -91,7 +91,7 @@ func TestUsage(t *testing.T) {
 		{"dir", short, []string{"up", "--dir", "/" + strings.Repeat("d", 100)}, "too long"},
 		{"home", nil, []string{"up"}, "--dir"},
 		{"line", short, []string{"up", "--config", file}, "colour"},
-		{"file", short, []string{"up", "--config", file + "x"}, "not there"},
+		{"file", short, []string{"up", "--config", file + "x"}, "pathways.tomlx: no such file"},
 		{"dispatch", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
 		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"}, "debug, info"},
 		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"}, "--listen"},
@@ -106,8 +106,10 @@ func TestUsage(t *testing.T) {
 
 // What a flag says wins over the variable, and the variable over the file.
 func TestPrecedence(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pathways.toml")
-	if err := os.WriteFile(file, []byte("dir = \"/f\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"), 0o600); err != nil {
+	dir := t.TempDir()
+	clusters(t, dir, "of-file", "of-variable", "of-flag")
+	file := filepath.Join(dir, "pathways.toml")
+	if err := os.WriteFile(file, []byte("dir = \""+dir+"\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -115,13 +117,67 @@ func TestPrecedence(t *testing.T) {
 		args      []string
 		want      string
 	}{
-		{nil, nil, "unix:/f/of-file/controller.sock"},
-		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, nil, "unix:/f/of-variable/controller.sock"},
-		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "unix:/f/of-flag/controller.sock"},
+		{nil, nil, "of-file"},
+		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, nil, "of-variable"},
+		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "of-flag"},
 	} {
 		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
-		if code != ExitWell || strings.TrimSpace(out) != c.want {
+		if code != ExitWell || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, socket) {
 			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
+		}
+	}
+}
+
+// clusters puts sockets into a directory as clusters have them, without anything that listens.
+func clusters(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, socket), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What names a cluster that is not there says which there are.
+func TestNoSuchCluster(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ name, want string }{
+		{"none", "NOT_FOUND: there is no cluster \"nosuch\": " + dir + " has none; `pathways up` starts one"},
+		{"", "NOT_FOUND: there is no cluster \"nosuch\" in " + dir + ", which has a, b; name one of them by --cluster"},
+	} {
+		for _, command := range []string{"address", "status", "down"} {
+			code, out, err := call(t, nil, command, "--dir", dir, "--cluster", "nosuch")
+			if code != ExitFailed || out != "" || !strings.Contains(err, c.want) {
+				t.Errorf("%s: exit code %d, %q, %s\nexpected %s", command, code, out, err, c.want)
+			}
+		}
+		if c.name == "none" {
+			clusters(t, dir, "b", "a")
+			if err := os.Mkdir(filepath.Join(dir, "past"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A cluster that a flag names is meant, also where the shell has the address of another for scripts.
+func TestAClusterThatAFlagNames(t *testing.T) {
+	dir := t.TempDir()
+	clusters(t, dir, "a")
+	env := map[string]string{"PATHWAYS_ADDRESS": "unix:/elsewhere/controller.sock", "HOME": dir}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--dir", dir, "--cluster", "a"}, filepath.Join(dir, "a", socket)},
+		{nil, "/elsewhere/controller.sock"},
+		{[]string{"--cluster", "a", "--address", "unix:/said/controller.sock"}, "/said/controller.sock"},
+	} {
+		if code, _, err := call(t, env, append([]string{"status"}, c.args...)...); code != ExitFailed || !strings.Contains(err, c.want) {
+			t.Errorf("%v: exit code %d, %s\nexpected %s", c.args, code, err, c.want)
 		}
 	}
 }
@@ -146,6 +202,33 @@ func TestLookup(t *testing.T) {
 	env["PATHWAYS_CONFIG"] = file + "x"
 	if _, err := Lookup(of); err == nil {
 		t.Error("a file that is not there is no error")
+	}
+}
+
+// A line that is wrong is named by file and line, whether the command takes its option or not.
+func TestWrongLinesOfTheConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pathways.toml")
+	for _, c := range []struct{ text, want string }{
+		{"wait = 5\nadress = \"unix:/x\"\n", "line 2: there is no option \"adress\"; expected lines of the form name = value, such as wait = \"1m\", and the names are address, batch,"},
+		{"# here\n\n[worker]\ndevices = 2\n", "line 3: there is no option \"worker\""},
+		{"config = \"other\"", "line 1: there is no option \"config\""},
+		{"wait = 5\nwait = 6\n", "line 2: "},
+		{"log = \"info\"\nwait = soon\n", "line 2: expected value but found \"soon\" instead; expected lines of the form name = value"},
+		{"\nwait = \"soon\"\n", "line 2: wait is \"soon\"; expected a time, such as 1m0s"},
+		{"batch = 7\n", "line 1: batch is \"7\"; expected true or false, such as true"},
+		{"devices = 1.5\n", "line 1: devices is \"1.5\"; expected a whole number, such as 0"},
+		{"listen = [\"a\"]\n", "line 1: the value of listen is a list, a table or a date; expected a text in quotes"},
+		{"wait = 1\nnodes = \"x\"\nbatch = 2\n", "line 2: nodes is"},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, err := call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file); code != ExitUsage || !strings.Contains(err, file+", "+c.want) {
+			t.Errorf("%q: exit code %d, %s\nexpected %s", c.text, code, err, c.want)
+		}
+		if _, err := Lookup(environment(nil, nil, map[string]string{"PATHWAYS_CONFIG": file}).Lookup); err == nil || !strings.Contains(err.Error(), file+", "+c.want) {
+			t.Errorf("%q: scripts get %v\nexpected %s", c.text, err, c.want)
+		}
 	}
 }
 
@@ -403,7 +486,7 @@ func TestUpIsStopped(t *testing.T) {
 	cancel()
 	var out, errs bytes.Buffer
 	code := Main(ctx, []string{"up", "--workers", "2", "--dir", dir}, environment(&out, &errs, nil))
-	if code != ExitStopped || !strings.Contains(errs.String(), "told to stop when 0 of 2 workers were ready") {
+	if code != ExitStopped || !strings.Contains(errs.String(), "told to stop with 0 of 2 workers ready") {
 		t.Errorf("exit code %d, want %d\n%s", code, ExitStopped, errs.String())
 	}
 	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {

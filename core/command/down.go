@@ -26,7 +26,7 @@ func (p *program) down() *cobra.Command {
 				return err
 			}
 			if _, err := os.Stat(c.dir); os.IsNotExist(err) {
-				return status.New(status.NotFound, "there is no cluster %q here (%s)", c.cluster, c.dir)
+				return c.found()
 			}
 			// The processes that end are those of a list in the directory.
 			if err := c.directory().Check(); err != nil {

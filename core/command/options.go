@@ -3,13 +3,11 @@ package command
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -58,7 +56,7 @@ var options = []option{
 	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
 	{"log", "warn", "least `level` of what is logged: debug, info, warn, error"},
 	{"json", false, "print the answer as JSON"},
-	{"config", "", "`file` with lines of the form name = value, for options given neither as flags nor as variables"},
+	{"config", "", "`file` with lines of the form name = value, for options given neither as flags nor as variables; a line that names none is an error"},
 }
 
 // ofScripts are the options that no command has: those of clients.
@@ -75,62 +73,23 @@ func take(cmd *cobra.Command, names ...string) {
 		if !slices.Contains(names, o.name) && o.name != "log" && o.name != "config" {
 			continue
 		}
-		usage := o.usage + " [" + variable(o.name) + "]"
-		switch v := o.value.(type) {
-		case string:
-			cmd.Flags().String(o.name, v, usage)
-		case int:
-			cmd.Flags().Int(o.name, v, usage)
-		case bool:
-			cmd.Flags().Bool(o.name, v, usage)
-		case time.Duration:
-			cmd.Flags().Duration(o.name, v, usage)
-		}
+		o.add(cmd.Flags())
 	}
 }
 
-// readConfig reads the lines of a configuration file; "" is none.
-//
-// Errors: those of settle.
-func readConfig(path string) (map[string]any, error) {
-	file := map[string]any{}
-	if path == "" {
-		return file, nil
+// add makes the option one of flags.
+func (o *option) add(flags *pflag.FlagSet) {
+	usage := o.usage + " [" + variable(o.name) + "]"
+	switch v := o.value.(type) {
+	case string:
+		flags.String(o.name, v, usage)
+	case int:
+		flags.Int(o.name, v, usage)
+	case bool:
+		flags.Bool(o.name, v, usage)
+	case time.Duration:
+		flags.Duration(o.name, v, usage)
 	}
-	if _, err := toml.DecodeFile(path, &file); os.IsNotExist(err) {
-		return nil, status.New(status.NotFound, "the configuration file %s is not there", path)
-	} else if err != nil {
-		return nil, status.New(status.InvalidArgument, "the configuration file %s cannot be read: %v", path, err)
-	}
-	for name := range file {
-		if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
-			return nil, status.New(status.InvalidArgument, "%s has a line %q, and there is no such option; `pathways options` lists them", path, name)
-		}
-	}
-	return file, nil
-}
-
-// Lookup returns a lookup of variables that also knows what the file of PATHWAYS_CONFIG says of their options. A
-// variable that is set wins.
-//
-// Errors: INVALID_ARGUMENT and NOT_FOUND for a file that cannot be read.
-func Lookup(lookup func(variable string) (string, bool)) (func(variable string) (string, bool), error) {
-	path, _ := lookup(variable("config"))
-	file, err := readConfig(path)
-	if err != nil {
-		return nil, err
-	}
-	said := map[string]string{}
-	for name, value := range file {
-		said[variable(name)] = fmt.Sprint(value)
-	}
-	return func(variable string) (string, bool) {
-		if v, ok := lookup(variable); ok && v != "" {
-			return v, true
-		}
-		v, ok := said[variable]
-		return v, ok
-	}, nil
 }
 
 // settle fills what was not said by flags from variables and the file, in this
@@ -147,27 +106,35 @@ func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	if err != nil {
 		return err
 	}
+	// A cluster that a flag names is the one that is meant, whatever address the shell has for scripts.
+	named := flags.Changed("cluster") || flags.Changed("dir")
 	var broken error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || broken != nil || f.Name == "config" {
+		if f.Changed || broken != nil || f.Name == "config" || f.Name == "address" && named {
 			return
 		}
 		text, from := "", ""
 		if v, ok := lookup(variable(f.Name)); ok && v != "" {
 			text, from = v, variable(f.Name)
-		} else if v, ok := file[f.Name]; ok {
-			text, from = fmt.Sprint(v), path
+		} else if said, ok := file[f.Name]; ok {
+			text, from = said.text, fmt.Sprintf("%s, line %d,", path, said.line)
 		} else {
 			return
 		}
-		if _, err := strconv.ParseFloat(text, 64); err == nil && f.Value.Type() == "duration" {
-			text += "s" // as scripts read it
-		}
-		if err := flags.Set(f.Name, text); err != nil {
+		if err := flags.Set(f.Name, valueOf(f, text)); err != nil {
 			broken = status.New(status.InvalidArgument, "%s says %s is %q: %v", from, f.Name, text, err)
 		}
 	})
 	return broken
+}
+
+// valueOf returns the value that a variable or a file gives a flag. A time may be a number alone there: seconds, as
+// scripts read it.
+func valueOf(f *pflag.Flag, text string) string {
+	if _, err := strconv.ParseFloat(text, 64); err == nil && f.Value.Type() == "duration" {
+		return text + "s"
+	}
+	return text
 }
 
 // settings are the options of a command that was called.

@@ -33,13 +33,45 @@ func (c place) directory() cluster.Directory { return cluster.Directory{Path: c.
 
 func (c place) path(name string) string { return filepath.Join(c.dir, name) }
 
+// socket is the file in a cluster's directory at which its controller listens.
+const socket = "controller.sock"
+
 // address is where the controller of a cluster of this machine listens.
-func (c place) address() string { return "unix:" + c.path("controller.sock") }
+func (c place) address() string { return "unix:" + c.path(socket) }
+
+// found returns nil where a controller of the cluster has made its socket.
+//
+// Errors: NOT_FOUND, naming the clusters that there are.
+func (c place) found() error {
+	isUp := func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, socket))
+		return err == nil
+	}
+	if isUp(c.dir) {
+		return nil
+	}
+	all := filepath.Dir(c.dir)
+	there, err := os.ReadDir(all)
+	if err != nil && !os.IsNotExist(err) {
+		return system.Error(err, "cannot look for the cluster %q", c.cluster)
+	}
+	var names []string
+	for _, d := range there {
+		if isUp(filepath.Join(all, d.Name())) {
+			names = append(names, d.Name())
+		}
+	}
+	if len(names) == 0 {
+		return status.New(status.NotFound, "there is no cluster %q: %s has none; `pathways up` starts one, and --dir names another directory", c.cluster, all)
+	}
+	return status.New(status.NotFound, "there is no cluster %q in %s, which has %s; name one of them by --cluster, or start another by `pathways up`", c.cluster, all, strings.Join(names, ", "))
+}
 
 // placeAt returns the directory of the cluster whose controller listens at an address; false where the address is no
 // socket of a cluster of this machine.
 func placeAt(address string) (place, bool) {
-	c := place{dir: filepath.Dir(strings.TrimPrefix(address, "unix:"))}
+	dir := filepath.Dir(strings.TrimPrefix(address, "unix:"))
+	c := place{dir: dir, cluster: filepath.Base(dir)}
 	return c, address == c.address()
 }
 

@@ -27,6 +27,11 @@ func (p *program) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if c, ok := placeAt(address); ok && s.text("address") == "" {
+				if err := c.found(); err != nil {
+					return err
+				}
+			}
 			report, err := cluster.Ask(cmd.Context(), address, secret, false)
 			if err != nil {
 				return err
@@ -57,6 +62,9 @@ func (p *program) address() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.placeOf(settings{cmd.Flags()})
 			if err != nil {
+				return err
+			}
+			if err := c.found(); err != nil {
 				return err
 			}
 			fmt.Fprintln(p.out, c.address())

@@ -93,7 +93,7 @@ func TestShowApart(t *testing.T) {
 }
 
 func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
-	c := place{dir: "/run/pathways/here"}
+	c := place{dir: "/run/pathways/here", cluster: "here"}
 	if got, ok := placeAt(c.address()); !ok || got != c {
 		t.Errorf("placeAt(%q) is %v, %v; expected %v", c.address(), got, ok, c)
 	}

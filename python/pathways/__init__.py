@@ -14,9 +14,9 @@ more; of accelerators, all there are.
 
 Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_WAIT, seconds to wait for it · PATHWAYS_DEVICES, number of devices of
 this machine; of a cluster, ``init(devices=n)`` says it · PATHWAYS_CONFIG, a file with lines such as ``wait = "1m"``,
-for those of the variables above that are not set · PATHWAYS_PLUGIN, path of a PJRT plugin · PATHWAYS_PLUGIN_DIRS, where
-else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so · PATHWAYS_BATCH, false to have every call
-leave by itself for a cluster, also where many queue up.
+for those of the variables above that are not set; a line that it cannot have is an error · PATHWAYS_PLUGIN, path of a
+PJRT plugin · PATHWAYS_PLUGIN_DIRS, where else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so ·
+PATHWAYS_BATCH, false to have every call leave by itself for a cluster, also where many queue up.
 
 A child made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with the
 ``spawn`` method instead. ``pathways.doctor()`` says what was found and what is missing.

@@ -23,8 +23,12 @@ VARIABLES = (
         "PATHWAYS_MEMORY_LIMIT",
         "PATHWAYS_WAIT",
         "PATHWAYS_BATCH",
+        "PATHWAYS_CONFIG",
+        "PATHWAYS_CLUSTER",
+        "PATHWAYS_DIR",
         "PATHWAYS_LIBRARY",
     ),
+    *("PATHWAYS_TOKEN_FILE", "PATHWAYS_TLS_CA", "PATHWAYS_TLS_CERT", "PATHWAYS_TLS_KEY"),
     *("PATHWAYS_PLUGIN", "PATHWAYS_PLUGIN_DIRS"),
     *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS"),
 )
@@ -86,6 +90,8 @@ def examine(address: str | None = None) -> Report:
     if info.get("error"):
         report.problems.append(str(info["error"]))
     try:
+        if address is not None:
+            _backend.init(address, None, None, None, {})
         devices = _backend.devices()
     except PathwaysError as error:
         if not report.problems or error.message not in report.problems[-1]:

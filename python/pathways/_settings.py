@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 import os
 import re
-import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from jax_plugins.pathways import config
 
 from pathways._errors import PathwaysError
 
@@ -46,16 +48,19 @@ class Settings:
         )
 
     def with_environment(self) -> Settings:
-        """Fills what was not said from the PATHWAYS_* variables, and raises PathwaysError for what does not fit.
+        """Fills what was not said from the PATHWAYS_* variables, and from the file that PATHWAYS_CONFIG names.
+
+        Raises PathwaysError for what does not fit, and for a line of the file that is wrong.
 
         PATHWAYS_DEVICES and PATHWAYS_MEMORY_LIMIT are of this machine, and have no effect with a cluster: workers
         read them, too, and the shell that starts workers may run the script.
         """
         address, devices, memory_limit, wait = self.address, self.devices, self.memory_limit, self.wait
-        if address is None and (text := _variable("PATHWAYS_ADDRESS")):
-            address = _address(text, "PATHWAYS_ADDRESS")
-        if wait is None and (text := _variable("PATHWAYS_WAIT")):
-            wait = _seconds(text, "PATHWAYS_WAIT")
+        said = _variables()
+        if address is None and (one := said("address")):
+            address = _address(*one)
+        if wait is None and (one := said("wait")):
+            wait = _seconds(*one)
         if address is not None:
             if memory_limit is not None:
                 raise PathwaysError(
@@ -64,10 +69,10 @@ class Settings:
                     "leave it out, and start the cluster's workers with --memory-limit",
                 )
             return Settings(address, devices, None, wait)
-        if devices is None and (text := _variable("PATHWAYS_DEVICES")):
-            devices = _count(_number(text), "PATHWAYS_DEVICES")
-        if memory_limit is None and (text := _variable("PATHWAYS_MEMORY_LIMIT")):
-            memory_limit = _bytes(_number(text), "PATHWAYS_MEMORY_LIMIT")
+        if devices is None and (one := said("devices")):
+            devices = _count(_number(one[0]), one[1])
+        if memory_limit is None and (one := said("memory-limit")):
+            memory_limit = _bytes(_number(one[0]), one[1])
         return Settings(None, devices, memory_limit, wait)
 
     @property
@@ -76,21 +81,21 @@ class Settings:
         return self.address is not None and self.address.startswith(("tcp:", "unix:"))
 
 
-def _variable(name: str) -> str:
-    """What a variable says, or else the line of its option in the file that PATHWAYS_CONFIG names."""
-    if said := os.environ.get(name, "").strip():
-        return said
-    path = os.environ.get("PATHWAYS_CONFIG", "").strip()
-    if not path:
-        return ""
+def _variables() -> Callable[[str], tuple[str, str] | None]:
+    """A lookup of what a variable says of an option, or else the file: the text, and what to call it in an error."""
     try:
-        with open(path, "rb") as file:
-            lines = tomllib.load(file)
-    except OSError as error:
-        raise PathwaysError("NOT_FOUND", f"the configuration file {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise PathwaysError("INVALID_ARGUMENT", f"the configuration file {path} cannot be read: {error}") from None
-    return str(lines.get(name.removeprefix("PATHWAYS_").lower().replace("_", "-"), "")).strip()
+        file = config.read()
+    except config.ConfigError as error:
+        raise PathwaysError(*error.args) from None
+
+    def said(option: str) -> tuple[str, str] | None:
+        name = "PATHWAYS_" + option.upper().replace("-", "_")
+        if text := os.environ.get(name, "").strip():
+            return text, name
+        line = file.get(option)
+        return (line.text, f"{line.where}: {option}") if line and line.text else None
+
+    return said
 
 
 def _address(value: Any, name: str) -> str:

@@ -8,25 +8,21 @@ Exit codes: 0, well; 1, something is wrong, and the output says what; 2, the com
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 DOCTOR = "look at this installation and say what is missing"
-USAGE = f"""\
-usage: pathways doctor [--json]
-
-{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory.
-
-options:
-  --json   print the facts as JSON
-"""
+DESCRIPTION = f"""\
+{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory. With a cluster, its controller and workers, too."""
 AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
 
 
@@ -102,14 +98,42 @@ def _version(package: str) -> str | None:
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    if set(arguments) & {"-h", "--help"}:
-        print(USAGE, end="")
-        return 0
-    if unknown := [argument for argument in arguments if argument != "--json"]:
-        print(f"pathways: doctor has no option {unknown[0]}\n{USAGE}", end="", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser("pathways doctor", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--address", help="address of a cluster's controller [PATHWAYS_ADDRESS]")
+    parser.add_argument("--cluster", metavar="NAME", help="a cluster on this machine [PATHWAYS_CLUSTER]")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="where clusters of this machine are [PATHWAYS_DIR]")
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    asked = parser.parse_args(arguments)
+    address = asked.address
+    if address is None and _names_cluster(asked):
+        place = [word for name in ("cluster", "dir") if (said := vars(asked)[name]) for word in (f"--{name}", said)]
+        told = subprocess.run(
+            [sys.executable, "-m", "pathways_command", "address", *place],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if told.returncode != 0:
+            return told.returncode  # it has said why
+        address = told.stdout.strip()
     from pathways import _doctor
 
-    report = _doctor.examine()
-    print(json.dumps(report.as_dict(), indent=2) if arguments else report)
+    report = _doctor.examine(address)
+    print(json.dumps(report.as_dict(), indent=2) if asked.json else report)
     return 0 if report.ok else 1
+
+
+def _names_cluster(asked: argparse.Namespace) -> bool:
+    """Whether a cluster of this machine is to be looked at: one that is named, where no address is."""
+    if asked.cluster or asked.dir:
+        return True
+    from jax_plugins.pathways import config
+
+    def said(name: str) -> bool:
+        return bool(os.environ.get(f"PATHWAYS_{name.upper()}", "").strip()) or name in file
+
+    try:
+        file = config.read()
+    except config.ConfigError:
+        return False  # the report has it
+    return said("cluster") and not said("address")

@@ -138,6 +138,15 @@ def test_the_doctor_describes_the_cluster(cluster):
     assert facts["latency"] > 0 and len(facts["status"]["islands"][0]["workers"][0]["devices"]) == 2
 
 
+def test_the_doctor_finds_a_cluster_by_name(cluster):
+    env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "PATHWAYS_DIR": str(cluster.dir)}
+    assert f"controller at {cluster.address}, " in command("doctor", "--cluster", "default", env=env).stdout
+    assert f"controller at {cluster.address}, " in command("doctor", env=env | {"PATHWAYS_CLUSTER": "default"}).stdout
+    done = command("doctor", "--cluster", "nosuch", env=env, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f'NOT_FOUND: there is no cluster "nosuch" in {cluster.dir}, which has default; ' in done.stderr
+
+
 def test_a_script_reads_the_configuration_file(cluster, tmp_path):
     token = (cluster.dir / "default/token").read_text()
     (tmp_path / "token").write_text(token)

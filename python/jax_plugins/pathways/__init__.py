@@ -2,13 +2,16 @@
 
 JAX imports this module and calls initialize() in every program of an environment where the package is installed. So
 it does nothing, and imports nothing, unless the environment asks for Pathways: PATHWAYS_ADDRESS or PATHWAYS_DEVICES is
-set, or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that leaves it out wins, and jax_platforms is as it was
-when JAX has made its devices. A program that imports pathways has registered it already.
+set, or the file of PATHWAYS_CONFIG says one of them, or JAX_PLATFORMS (jax_platforms) names it. A JAX_PLATFORMS that
+leaves it out wins, and jax_platforms is as it was when JAX has made its devices. A program that imports pathways has
+registered it already.
 """
 
 import os
 import sys
 from typing import Any
+
+from jax_plugins.pathways import config
 
 # JAX has found the plugin by itself: no import of pathways has asked for it.
 found_by_jax = False
@@ -23,13 +26,22 @@ def chosen_platforms(jax: Any) -> list[str]:
     return [name.strip() for name in said.split(",") if name.strip()]
 
 
+def _is_asked_for() -> bool:
+    """Whether the environment says which devices Pathways is to show."""
+    if any(os.environ.get(name, "").strip() for name in ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES")):
+        return True
+    try:
+        return not config.read().keys().isdisjoint(("address", "devices"))
+    except config.ConfigError:
+        return True  # the first use of JAX raises it; otherwise the program would run elsewhere, without a word
+
+
 def initialize() -> None:
     """Registers the backend, once, if the environment asks for it."""
     import jax
 
     platforms = chosen_platforms(jax)
-    asked = any(os.environ.get(name, "").strip() for name in ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES"))
-    if "pathways" in platforms or (asked and not platforms):
+    if "pathways" in platforms or (not platforms and _is_asked_for()):
         global found_by_jax
         found_by_jax = "pathways" not in sys.modules
         from pathways import _backend

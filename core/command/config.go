@@ -1,0 +1,129 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/spf13/pflag"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
+)
+
+// said is what a line of a configuration file says of its option.
+type said struct {
+	text string // the value
+	line int
+}
+
+// kinds are the types of flags, in words.
+var kinds = map[string]string{"int": "a whole number", "bool": "true or false", "duration": "a time"}
+
+// readConfig reads a configuration file, and checks every line of it, also those of options that the command does not
+// take. It returns what the file says of each option that it names; the path "" is no file.
+//
+// jax_plugins/pathways/config.py reads the same file for scripts.
+//
+// Errors: INVALID_ARGUMENT for a line that names no option or has a value that does not fit it, NOT_FOUND for a file
+// that is not there, and what system.Error makes of others that cannot be read.
+func readConfig(path string) (map[string]said, error) {
+	file := map[string]said{}
+	if path == "" {
+		return file, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, system.Error(err, "the configuration file cannot be read")
+	}
+	var values map[string]any
+	if _, err := toml.Decode(string(text), &values); err != nil {
+		var wrong toml.ParseError
+		if !errors.As(err, &wrong) {
+			return nil, status.New(status.InvalidArgument, "%s: %w; expected %s", path, err, expectedLines())
+		}
+		return nil, status.New(status.InvalidArgument, "%s, line %d: %s; expected %s", path, wrong.Position.Line, wrong.Message, expectedLines())
+	}
+	for name, value := range values {
+		file[name] = said{fmt.Sprint(value), lineOf(string(text), name)}
+	}
+	for _, name := range byLine(file) { // so that the first of several mistakes is told
+		at := fmt.Sprintf("%s, line %d", path, file[name].line)
+		i := slices.IndexFunc(options, func(o option) bool { return o.name == name && name != "config" })
+		if i < 0 {
+			return nil, status.New(status.InvalidArgument, "%s: there is no option %q; expected %s", at, name, expectedLines())
+		}
+		switch values[name].(type) {
+		case string, int64, float64, bool:
+		default:
+			return nil, status.New(status.InvalidArgument, "%s: the value of %s is a list, a table or a date; expected a text in quotes, a number, true or false", at, name)
+		}
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		options[i].add(flags)
+		if f := flags.Lookup(name); f.Value.Set(valueOf(f, file[name].text)) != nil {
+			return nil, status.New(status.InvalidArgument, "%s: %s is %q; expected %s, such as %v", at, name, file[name].text, kinds[f.Value.Type()], options[i].value)
+		}
+	}
+	return file, nil
+}
+
+// expectedLines says what a configuration file is made of.
+func expectedLines() string {
+	var names []string
+	for _, o := range options {
+		if o.name != "config" {
+			names = append(names, o.name)
+		}
+	}
+	slices.Sort(names)
+	return "lines of the form name = value, such as wait = \"1m\", and the names are " + strings.Join(names, ", ")
+}
+
+// lineOf returns the line of a file, from 1 on, that begins with a name; the last where none does.
+func lineOf(text, name string) int {
+	begins := regexp.MustCompile(`^\s*\[*\s*["']?` + regexp.QuoteMeta(name) + `["']?\s*[].=]`)
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if i := slices.IndexFunc(lines, begins.MatchString); i >= 0 {
+		return i + 1
+	}
+	return len(lines)
+}
+
+// byLine returns the names that a file has, from its first line to its last.
+func byLine(file map[string]said) []string {
+	var names []string
+	for name := range file {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return 2*(file[a].line-file[b].line) + strings.Compare(a, b)
+	})
+	return names
+}
+
+// Lookup returns a lookup of variables that also knows what the file of PATHWAYS_CONFIG says of their options. A
+// variable that is set wins.
+//
+// Errors: those of readConfig.
+func Lookup(lookup func(variable string) (string, bool)) (func(variable string) (string, bool), error) {
+	path, _ := lookup(variable("config"))
+	file, err := readConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	for name, said := range file {
+		values[variable(name)] = said.text
+	}
+	return func(variable string) (string, bool) {
+		if v, ok := lookup(variable); ok && v != "" {
+			return v, true
+		}
+		v, ok := values[variable]
+		return v, ok
+	}, nil
+}

@@ -1,0 +1,80 @@
+"""The file that PATHWAYS_CONFIG names, as scripts read it. core/command reads the same file for commands.
+
+JAX looks at it in every program, before it is known whether that uses Pathways: so this imports neither the package
+nor, where there is no such file, anything that takes time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+# The options of `pathways options`, whose flags, variables and lines have one name.
+OPTIONS = (
+    *("address", "batch", "cache", "cluster", "devices", "dir", "dispatch", "driver", "evict-after", "heartbeat"),
+    *("import", "island", "json", "lease", "listen", "log", "memory-limit", "name", "no-restart", "nodes", "silence"),
+    *("tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
+)
+EXPECTED = 'lines of the form name = value, such as wait = "1m", and the names are ' + ", ".join(OPTIONS)
+
+
+class ConfigError(Exception):
+    """A file that cannot be used. Its arguments are a code, such as INVALID_ARGUMENT, and the message."""
+
+
+class Said(NamedTuple):
+    """What a line of the file says of its option."""
+
+    text: str
+    where: str  # the file and the line
+
+
+def read() -> dict[str, Said]:
+    """Reads the file and checks its lines. Without such a file, nothing is said.
+
+    Raises:
+      ConfigError: NOT_FOUND for a file that cannot be read; INVALID_ARGUMENT for a line that is none, or that names no
+        option.
+    """
+    path = os.environ.get("PATHWAYS_CONFIG", "").strip()
+    if not path:
+        return {}
+    import tomllib
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError("NOT_FOUND", f"the configuration file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        # A message ends with "(at line 3, column 5)" or "(at end of document)".
+        why, _, place = str(error).partition(" (at ")
+        line = re.match(r"line \d+", place)
+        where = f"{path}, {line[0] if line else f'line {_last(text)}'}" if place else path
+        raise ConfigError("INVALID_ARGUMENT", f"{where}: {why}; expected {EXPECTED}") from None
+    lines = sorted((_line(text, name), name) for name in values)  # so that the first of several mistakes is told
+    said = {}
+    for line, name in lines:
+        where, value = f"{path}, line {line}", values[name]
+        if name not in OPTIONS:
+            raise ConfigError("INVALID_ARGUMENT", f'{where}: there is no option "{name}"; expected {EXPECTED}')
+        if not isinstance(value, str | int | float):  # a bool is an int
+            raise ConfigError(
+                "INVALID_ARGUMENT",
+                f"{where}: the value of {name} is a list, a table or a date; expected a text in quotes, a number, "
+                "true or false",
+            )
+        said[name] = Said(str(value).lower() if isinstance(value, bool) else str(value).strip(), where)
+    return said
+
+
+def _last(text: str) -> int:
+    return max(len(text.splitlines()), 1)
+
+
+def _line(text: str, name: str) -> int:
+    """The line that begins with a name; the last where none does."""
+    begins = re.compile(rf"""\s*\[*\s*["']?{re.escape(name)}["']?\s*[\].=]""")
+    return next((n for n, line in enumerate(text.splitlines(), 1) if begins.match(line)), _last(text))
