@@ -28,7 +28,7 @@ SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find 
 FUZZTIME ?= 20s
 # Where Go's tests find a plugin: the packages of an environment.
 plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-race = $(call plugins,$(VENV)) GOEXPERIMENT=cgocheck2 $(GO) test -race -tags invariants ./...
+race = GOEXPERIMENT=cgocheck2 $(GO) test -vet=off -race -tags invariants
 say = @echo; echo "== $(1)"
 
 .PHONY: help
@@ -47,18 +47,21 @@ test: test-go test-python ## run all tests once, and those that ask for it on ev
 test-all: export PATHWAYS_TEST_THOROUGH = 1
 test-all: test-go test-python ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
 
+# Each test runs once, as strictly as can be; vet is part of lint. Beside it runs only what that cannot show: that steps
+# do not allocate (the invariants do); the newest plugin, in the packages whose tests open one; and that what may not
+# use cgo compiles without it, which is all there is to try, since core/rules_test.go keeps cgo out of its tests too.
 .PHONY: test-go
-test-go: $(VENVS:=/.installed) ## run Go's tests, also without cgo, and with the race detector
-	$(call say,go vet)
-	$(GO) vet ./...
-	$(call say,go test)
-	$(call plugins,$(VENV)) $(GO) test ./...
+test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, and with the plugins of every Python found
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
-	$(if $(NEW),$(call plugins,$(NEW)) $(GO) test ./device/pjrt/... ./capi/...)
-	$(call say,go test without cgo)
-	CGO_ENABLED=0 $(GO) test $(patsubst %,./%/...,$(wildcard core transport device/sim))
-	$(call say,go test with the race detector and the checks of cgo)
-	$(race)
+	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/pjrt)
+	$(call say,go test of what allocates nothing)
+	$(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/store
+	$(call say,go build without cgo)
+	CGO_ENABLED=0 $(GO) build $(pure)
+	$(if $(PATHWAYS_TEST_THOROUGH),$(call say,go test$(comma) also without cgo))
+	$(if $(PATHWAYS_TEST_THOROUGH),$(call plugins,$(VENV)) $(GO) test -vet=off ./... && CGO_ENABLED=0 $(GO) test -vet=off $(pure))
+
+pure := ./core/... ./transport/... ./device/sim/...
 
 # Each is one run of pytest. Two run at once, since much of what tests take is waiting; the longest come first.
 embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest)
@@ -168,7 +171,8 @@ check-generated: check-go
 
 .PHONY: race
 race: $(VENV)/.installed ## run Go's tests with the race detector, the checks of cgo and invariants
-	$(race)
+	$(call say,go test with the race detector$(comma) the checks of cgo and invariants)
+	$(call plugins,$(VENV)) $(race) ./...
 
 .PHONY: fuzz
 fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
