@@ -44,6 +44,7 @@ what you see
 what is left behind in --out
   loss.png    the loss of both sides, step by step
   trace.json  a few steps as gangs on devices; open it at https://ui.perfetto.dev
+  trace.png   the same as a picture
 examples
   %(prog)s                                  eight devices, data=4 x model=2, against stock JAX
   %(prog)s --mesh 2x4                       more of each layer split, less of the batch
@@ -379,15 +380,41 @@ def draw(sides, path):
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for (name, side), style in zip(sides.items(), [dict(lw=2.2), dict(lw=1.1, ls="--")], strict=False):
-        axes.plot(range(1, len(side.losses) + 1), side.losses, label=name, **style)
+    styles = [dict(color="#0072b2", lw=2.4), dict(color="#e69f00", lw=1.1, ls="--")]
+    for i, ((name, side), style) in enumerate(zip(sides.items(), styles, strict=False)):
+        axes.plot(range(1, len(side.losses) + 1), side.losses, **style)
+        place = dict(xytext=(6, 8 - 16 * i), textcoords="offset points", va="center", annotation_clip=False)
+        axes.annotate(name, (len(side.losses), side.losses[-1]), color=style["color"], **place)
     axes.set(
         xlabel="step",
         ylabel="loss, nats a byte (lower is better)",
         title="A small transformer on the standard library's sources",
     )
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+def draw_steps(timeline, path):
+    """A trace of steps as a picture: a row a device, a bar a step."""
+    from matplotlib.figure import Figure
+
+    devices = sorted({span.device for span in timeline.spans})
+    gangs = list(dict.fromkeys(span.gang for span in timeline.spans))
+    figure = Figure(figsize=(8, 0.6 + 0.3 * len(devices)), layout="constrained")
+    axes = figure.subplots()
+    for span in timeline.spans:
+        row, step = -devices.index(span.device), gangs.index(span.gang)
+        begin, length = span.begin * 1e3, span.seconds * 1e3
+        axes.barh(row, length, left=begin, color=("#0072b2", "#00507d")[step % 2], edgecolor="white", linewidth=0.8)
+        axes.text(begin + length / 2, row, f"step {step + 1}", color="white", ha="center", va="center", fontsize=8)
+    axes.set_yticks([-i for i in range(len(devices))], [f"device {device}" for device in devices])
+    axes.tick_params(left=False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set(
+        xlabel="milliseconds (shorter is better)",
+        title=f"{len(gangs)} training steps, each a gang on {len(devices)} devices",
+    )
     figure.savefig(path, dpi=130)
 
 
@@ -436,11 +463,12 @@ def main():
     print("\nThe model writes:\n")
     print("\n".join("    " + line for line in trainer.sample().splitlines()))
     if pathways:
-        written.append(args.out / "trace.json")
-        with pathways.trace(written[1]):
+        with pathways.trace(args.out / "trace.json") as timeline:
             trainer.run(4)
-    print(f"\nWrote {' and '.join(str(w) for w in written)}", end="")
-    print(" (open the trace at https://ui.perfetto.dev)" if pathways else "")
+        draw_steps(timeline, args.out / "trace.png")
+        written += [args.out / "trace.png", args.out / "trace.json"]
+    print(f"\nWrote {', '.join(str(w) for w in written)}", end="")
+    print(" (https://ui.perfetto.dev opens the last)" if pathways else "")
     print(f"{time.perf_counter() - began:.0f} s in all")
 
 

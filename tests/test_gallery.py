@@ -61,7 +61,8 @@ def run_demo(out, **said):
     assert done.returncode == 0, f"stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     for part in ("Pathways: loss", "stock JAX: loss", "tokens/s", "of stock JAX's speed", "The model writes:"):
         assert part in done.stdout, done.stdout
-    assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("loss.png", "trace.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert json.loads((out / "trace.json").read_text())["traceEvents"]
 
 

@@ -1,4 +1,4 @@
-"""A profile is what xprof's Trace Viewer needs: the file's own structure, and what xprof, where it is installed, makes of it."""
+"""A profile has what xprof's Trace Viewer reads; where xprof is installed, it converts one."""
 
 import importlib.util
 import json

@@ -60,24 +60,23 @@ v = jax.device_put(np.array([1.0, 2.0]), a(np.array([1.0, 2.0])).sharding)
 
 
 def recorded(way):
-    with pathways.trace(out / "figure_two.json"):
+    with pathways.trace(out / "figure_two.json") as timeline:
         jax.block_until_ready(way(v))
-    return pictures.gangs(out / "figure_two.json")
+    return timeline.spans
 
 
-def length(gangs):
-    return max((begin + seconds for _, _, begin, seconds in gangs), default=0)
+def length(spans):
+    return max(span.begin + span.seconds for span in spans)
 
 
 figure, rows = plt.subplots(2, figsize=(9, 4.6), layout="constrained", sharex=True)
 labels = {i: f"device {i}" for i in range(6)}
 for axes, (name, way) in zip(rows, {"call by call": f, "as one program": program}.items(), strict=True):
     shortest = min((recorded(way) for _ in range(50)), key=length)
-    bars = [(i, begin, seconds, pictures.COLOURS[i // 2 * 2], "abc"[i // 2]) for i, _, begin, seconds in shortest]
+    bars = [(s.device, s.begin, s.seconds, pictures.COLOURS[s.device // 2 * 2], "abc"[s.device // 2]) for s in shortest]
     pictures.timeline(axes, bars, labels)
-    took = f": {1e3 * length(shortest):.2f} ms from the first computation to the end of the last" if shortest else ""
-    axes.set_title(name + took)
+    took = f"{1e3 * length(shortest):.2f} ms from the first computation to the end of the last"
+    axes.set_title(f"{name}: {took}")
 rows[0].set_xlabel("")
-rows[1].set_xlabel("milliseconds (shorter is better)")
 figure.savefig(out / "figure_two.png", dpi=100)
 print(f"wrote {out / 'figure_two.svg'} and {out / 'figure_two.png'}")

@@ -112,9 +112,10 @@ import pictures  # noqa: E402
 from matplotlib import ticker  # noqa: E402
 
 TRACED = 4
+COLOURS = {synchronous: "#0072b2", asynchronous: "#d55e00"}
 out = pictures.folder()
-figure = plt.figure(figsize=(9, 5), layout="constrained")
-left, right = figure.subplots(2, 2, width_ratios=(2, 1)).T
+figure = plt.figure(figsize=(10, 5.4), layout="constrained")
+left, (loss_axes, curve_axes) = figure.subplots(2, 2, width_ratios=(3, 2)).T
 rows = {server.id: "server"} | {device.id: f"worker {i}" for i, device in enumerate(workers)}
 
 
@@ -123,11 +124,14 @@ def version(way, worker, count):
     return WORKERS * count if way is synchronous else max(0, WORKERS * (count - 1) + worker + 1)
 
 
-def bars(trace, way):
+def bars(spans, way):
     """What ran when: each computation from when it could begin."""
-    ran = pictures.gangs(trace)
-    adds = [(begin, begin + seconds) for _, name, begin, seconds in ran if name == "add"]
-    answers = [[(g[2], g[2] + g[3]) for g in ran if g[:2] == (w.id, "gradient")] for w in workers]
+
+    def times(device, name):
+        return [(s.begin, s.begin + s.seconds) for s in spans if (s.device, s.name) == (device.id, name)]
+
+    adds = times(server, "add")
+    answers = [times(worker, "gradient") for worker in workers]
     shown = []
     for i, (begin, end) in enumerate(adds):
         begin = min(max(begin, answers[i % WORKERS][i // WORKERS][1]), end)
@@ -140,21 +144,33 @@ def bars(trace, way):
     return shown
 
 
+def line(axes, x, y, name, colour, up):
+    """A line with its name at its end."""
+    axes.plot(x, y, color=colour)
+    place = {"xytext": (5, up), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    axes.annotate(name, (x[-1], y[-1]), color=colour, **place)
+
+
+line(curve_axes, at[:, 0], curve(at)[:, 0], "true", "black", 25)
 for axes, way in zip(left, (synchronous, asynchronous), strict=True):
+    name, up = way.__name__, 12 if way is synchronous else -1
     jax.block_until_ready(way(start(), 1))  # compiled
     params, losses = way(start(), ROUNDS)
-    print(f"{way.__name__}: {len(losses)} gradients, loss {losses[0]:.3f} at first, {losses[-1]:.4f} at the end")
-    right[0].plot([float(loss) for loss in losses], label=way.__name__)
-    right[1].plot(at, predict(jax.device_put(params, server), at), label=way.__name__)
-    with pathways.trace(out / f"{way.__name__}.json"):
+    print(f"{name}: {len(losses)} gradients, loss {losses[0]:.3f} at first, {losses[-1]:.4f} at the end")
+    line(loss_axes, range(1, len(losses) + 1), [float(loss) for loss in losses], name, COLOURS[way], up)
+    learned = predict(jax.device_put(params, server), at)
+    line(curve_axes, at[:, 0], np.asarray(learned)[:, 0], name, COLOURS[way], up)
+    with pathways.trace(out / f"{name}.json") as timeline:
         jax.block_until_ready(way(params, TRACED))
-    pictures.timeline(axes, bars(out / f"{way.__name__}.json", way), rows)
-    axes.set(title=f"{way.__name__}, {TRACED} rounds")
-right[0].set(title="loss (lower is better)", xlabel="gradients added", yscale="log")
-right[0].yaxis.set_minor_formatter(ticker.NullFormatter())
-right[1].plot(at, curve(at), color="black", linewidth=0.8, label="true")
-right[1].set(title="learned")
-for axes in right:
-    axes.legend(frameon=False, fontsize=8)
-figure.savefig(out / "parameter_server.png", dpi=80)
+    pictures.timeline(axes, bars(timeline.spans, way), rows)
+    axes.set(title=f"{name}: {TRACED} rounds")
+end = max(axes.get_xlim()[1] for axes in left)
+for axes in left:
+    axes.set_xlim(0, end)
+loss_axes.set(title="loss", ylabel="lower is better", xlabel="gradients added", yscale="log")
+loss_axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+curve_axes.set(title="the curve, true and learned (closer is better)")
+for axes in (loss_axes, curve_axes):
+    axes.spines[["top", "right"]].set_visible(False)
+figure.savefig(out / "parameter_server.png", dpi=100)
 print(f"wrote {out / 'parameter_server.png'}")

@@ -1,6 +1,5 @@
 """Pictures of what ran when, for the scripts of this folder."""
 
-import json
 import os
 import pathlib
 
@@ -20,38 +19,22 @@ def folder():
     return path
 
 
-def gangs(trace):
-    """What a trace says ran: (device, name, begin, seconds) in the order of submission; time begins at 0.
-
-    The list is empty on a cluster: a trace records the devices of this process.
-    """
-    events = [event for event in json.loads(pathlib.Path(trace).read_text())["traceEvents"] if event["ph"] == "X"]
-    events.sort(key=lambda event: event["args"]["gang"])
-    start = min((event["ts"] for event in events), default=0)
-    return [
-        (event["tid"], event["name"].removeprefix("jit_"), (event["ts"] - start) / 1e6, event["dur"] / 1e6)
-        for event in events
-    ]
-
-
 def timeline(axes, bars, rows):
     """Draws what ran when: time to the right, a row a device.
 
     Args:
       axes: of matplotlib.
-      bars: (device, begin, seconds, colour), or with a name to write on it at the end. Without any, the picture
-        says why.
+      bars: (device, begin, seconds, colour), or with a name to write on it at the end.
       rows: device → what its row is called.
     """
     order = {device: -i for i, device in enumerate(rows)}
-    if not bars:
-        axes.text(0.5, 0.5, "not recorded on a cluster", ha="center", va="center", transform=axes.transAxes)
+    thin = max(begin + seconds for _, begin, seconds, *_ in bars) / 300  # an edge would cover these
     for device, begin, seconds, colour, *name in bars:
         axes.broken_barh(
             [(begin * 1e3, seconds * 1e3)],
             (order[device] - 0.4, 0.8),
             facecolor=colour,
-            edgecolor="white",
+            edgecolor="white" if seconds > thin else colour,
             linewidth=0.5,
         )
         for text in name:
@@ -59,6 +42,6 @@ def timeline(axes, bars, rows):
             axes.text(*middle, text, color="white", ha="center", va="center", fontweight="bold")
     axes.set_yticks(list(order.values()), list(rows.values()))
     axes.set_ylim(min(order.values()) - 0.6, 0.6)
-    axes.set_xlabel("milliseconds")
+    axes.set_xlabel("milliseconds (shorter is better)")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False)

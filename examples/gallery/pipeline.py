@@ -90,43 +90,37 @@ import pictures  # noqa: E402
 
 out = pictures.folder()
 pipe.schedule.draw(out / "schedule.svg")
-with pathways.trace(out / "pipeline.json"):
+with pathways.trace(out / "pipeline.json") as timeline:
     step()
     jax.block_until_ready(pipe.params)
 
 numbers = [next(iter(sharding.device_set)).id for sharding in pipe.shardings]
-gangs = pictures.gangs(out / "pipeline.json")
-ran = {stage: [g for g in gangs if g[1].startswith(f"stage{stage}_")] for stage in range(4)}
+ran = {stage: [span for span in timeline.spans if span.name.startswith(f"stage{stage}_")] for stage in range(4)}
 ended, planned, measured = {}, [], []
 shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
 for slot, stage, microbatch, kind in pipe.schedule:
     shade = shades[kind](0.75 - 0.1 * stage)
     planned.append((stage, slot / 1e3, 0.94 / 1e3, shade))
-    if not gangs:
-        continue
-    device, name, begin, seconds = ran[stage].pop(0)
-    assert name == f"stage{stage}_{kind}" and device == numbers[stage]
-    before = stage - 1 if kind == "forward" else stage + 1
-    begun = min(max(begin, ended.get((kind, before, microbatch), 0)), begin + seconds)
-    ended[kind, stage, microbatch] = begin + seconds
-    measured.append((stage, begun, begin + seconds - begun, shade))
-idle = f"{pipe.schedule.bubble:.0%} as planned"
-if measured:
-    share = 1 - sum(seconds for _, _, seconds, _ in measured) / (4 * max(ended.values()))
-    idle += f", {share:.0%} as measured"
-print(f"idle of the time: {idle}")
+    span = ran[stage].pop(0)
+    assert span.name == f"stage{stage}_{kind}" and span.device == numbers[stage]
+    before, end = stage - 1 if kind == "forward" else stage + 1, span.begin + span.seconds
+    begun = min(max(span.begin, ended.get((kind, before, microbatch), 0)), end)
+    ended[kind, stage, microbatch] = end
+    measured.append((stage, begun, end - begun, shade))
+idle = 1 - sum(seconds for _, _, seconds, _ in measured) / (4 * max(ended.values()))
+print(f"idle of the time: {pipe.schedule.bubble:.0%} as planned, {idle:.0%} as measured")
 
-figure = plt.figure(figsize=(9, 5.5), layout="constrained")
+figure = plt.figure(figsize=(10, 5.6), layout="constrained")
 (plan, real), (target, learned) = figure.subplots(2, 2, width_ratios=(3, 1)).T
 rows = {stage: f"stage {stage}" for stage in range(4)}
 pictures.timeline(plan, planned, rows)
 for slot, stage, microbatch, _ in pipe.schedule:
     plan.text(slot + 0.47, -stage, microbatch, ha="center", va="center", color="white", fontsize=8)
-plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots")
+plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots (fewer is better)")
 pictures.timeline(real, measured, rows)
-real.set(title=f"measured{f': {share:.0%} idle' if measured else ''}; forward is blue, backward green")
+real.set(title=f"measured: {idle:.0%} of the time idle (less is better); forward blue, backward green")
 for axes, image, title in ((target, colours, "to learn"), (learned, pipe.forward(points), "learned")):
     axes.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
     axes.set(title=title, xticks=[], yticks=[])
-figure.savefig(out / "pipeline.png", dpi=80)
+figure.savefig(out / "pipeline.png", dpi=100)
 print(f"wrote {out / 'schedule.svg'} and {out / 'pipeline.png'}")
