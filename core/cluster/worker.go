@@ -190,9 +190,20 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 		return err
 	}
 	c.Log.Info("the worker is in the cluster", "process", welcome.Process, "devices", len(c.Driver.Devices()), "listens", hello.Worker.Addresses)
-	defer context.AfterFunc(ctx, func() { w.Close() })()
+	over := func() (why error) { // nil: this worker was told to stop
+		if in != nil {
+			_, why = in.member.Err()
+		}
+		return why
+	}
+	defer context.AfterFunc(ctx, func() { w.Leave(over()) })()
 	err = w.Serve()
 	if ctx.Err() != nil {
+		why := over()
+		if why == nil {
+			why = controller.Stopped(c.Name)
+		}
+		exchange.Leave(why) // others may hear of it before the controller has told them
 		return nil
 	}
 	if err != nil {

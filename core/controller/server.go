@@ -157,7 +157,7 @@ func (s *Server) read(c *link) {
 			}
 		}
 		if err != nil {
-			s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
+			s.step(c, Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
 			s.hangUp(c)
 			return
 		}

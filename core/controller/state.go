@@ -275,6 +275,9 @@ func (st *State) refuse(number uint64, err error) {
 func (st *State) message(c *conn, ev *Event) {
 	if ev.Wire == wire.KindGoodbye {
 		why := status.New(status.Cancelled, "it said goodbye")
+		if c.w != nil {
+			why = errStopped
+		}
 		if m, ok := ev.Message.(*wire.Goodbye); ok && m.Status.Err() != nil {
 			why = m.Status.Err()
 			if c.w == nil || status.CodeOf(why) != status.DataLoss { // see workerLost

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -149,16 +150,29 @@ func quoted(s string) string { return `"` + s + `"` }
 // afterLoss is what a user can do who meets a worker's loss.
 const afterLoss = "arrays on its devices are lost, others are not; call pathways.shutdown() and pathways.init() to go on with the devices that are there then"
 
+// errStopped is the end of a worker that was told to stop, and said so.
+var errStopped = status.New(status.Unavailable, "it was stopped")
+
+// Stopped is why there is nothing any more of a worker that was told to stop.
+func Stopped(name string) error {
+	return status.New(status.Unavailable, "worker %s was stopped, and has left the cluster in order; %s", name, afterLoss)
+}
+
 func (st *State) workerLost(w *worker, err error) {
-	w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
-	if status.CodeOf(err) == status.DataLoss {
-		w.gone = err // it has said itself what is lost and what to do
+	if errors.Is(err, errStopped) {
+		w.gone = Stopped(w.name)
+		st.log("worker "+w.name+" left", nil)
+	} else {
+		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
+		if status.CodeOf(err) == status.DataLoss {
+			w.gone = err // it has said itself what is lost and what to do
+		}
+		tell := st.warn
+		if st.stopping {
+			tell = st.log
+		}
+		tell("lost worker "+w.name, err)
 	}
-	tell := st.warn
-	if st.stopping {
-		tell = st.log
-	}
-	tell("lost worker "+w.name, err)
 	st.losses++
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
 		delete(st.boards, w.process.Host)

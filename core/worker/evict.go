@@ -3,8 +3,6 @@ package worker
 import (
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -45,9 +43,7 @@ func (w *Worker) evict(r *Running) {
 		"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and pathways.init(), and make the arrays again",
 		w.config.Name, r, owner(r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
 	w.log.Error("this worker starts anew", "worker", w.config.Name, "reason", why)
-	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
-		_ = w.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
-	}
+	w.goodbye(why)
 	w.cancel(why)
 	w.conn.Close() // waits until that is sent, within bounds
 	w.config.Evict(why)

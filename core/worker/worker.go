@@ -265,6 +265,20 @@ func (w *Worker) Close() {
 	w.closed.Do(w.close)
 }
 
+// Leave is Close of a worker that is to end: it tells the controller first, and why,
+// where that is not just that it was told to stop.
+func (w *Worker) Leave(why error) {
+	w.goodbye(why)
+	w.Close()
+}
+
+// goodbye tells the controller that this worker ends.
+func (w *Worker) goodbye(why error) {
+	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
+		_ = w.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
+	}
+}
+
 func (w *Worker) close() {
 	ended := status.New(status.Unavailable, "worker %s has lost its controller", w.config.Name)
 	w.cancel(ended)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 const (
@@ -134,7 +135,7 @@ func (c *Conn) swap() error {
 	case q.read != nil: // closed on this side
 		return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)
 	case len(q.pending) == 0:
-		return status.New(status.Unavailable, "%s closed the connection", c.peer)
+		return transport.LostPeer(c.peer, transport.Ended)
 	}
 	c.got, q.pending = q.pending, c.spare
 	c.rest = c.got
@@ -173,7 +174,7 @@ func (c *Conn) Close() error {
 	}
 	c.out.mu.Unlock()
 	c.in.mu.Lock()
-	end(c.in, &c.in.read, status.New(status.Unavailable, "%s closed the connection", c.self))
+	end(c.in, &c.in.read, transport.LostPeer(c.self, transport.Ended))
 	c.in.mu.Unlock()
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // Conn is a transport.Conn over a socket.
@@ -353,9 +354,9 @@ func (c *Conn) failure() error {
 func (c *Conn) lost(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return status.New(status.Unavailable, "%s closed the connection", c.peer)
+		return transport.LostPeer(c.peer, transport.Ended)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return status.New(status.Unavailable, "%s closed the connection in the middle of a message", c.peer)
+		return transport.LostPeer(c.peer, "closed the connection in the middle of a message")
 	}
 	return status.New(status.Unavailable, "the connection to %s failed: %w", c.peer, err)
 }
@@ -392,11 +393,11 @@ func (c *Conn) look() {
 	var err error
 	switch {
 	case o.Silence > 0 && now.Sub(w.got) >= o.Silence:
-		err = status.New(status.Unavailable, "%s has been silent for %v; it has stopped, hangs, or the network is cut", c.peer, o.Silence)
+		err = transport.LostPeer(c.peer, "has been silent for %v; it has stopped, hangs, or the network is cut", o.Silence)
 	case now.Sub(w.moved) >= o.WriteTime:
-		err = status.New(status.Unavailable, "%s has read nothing for %v; it has stopped or hangs", c.peer, o.WriteTime)
+		err = transport.LostPeer(c.peer, "has read nothing for %v; it has stopped or hangs", o.WriteTime)
 	case now.Sub(w.done) >= o.FrameTime:
-		err = status.New(status.Unavailable, "%s began a message and did not end it in %v", c.peer, o.FrameTime)
+		err = transport.LostPeer(c.peer, "began a message and did not end it in %v", o.FrameTime)
 	}
 	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
 		c.pending = wire.AppendFrame(c.pending, wire.KindHeartbeat, nil) // there is nothing before it to join

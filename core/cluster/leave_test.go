@@ -1,0 +1,90 @@
+package cluster_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device/sim"
+	streams "github.com/openpathways/pathways/transport/stream"
+)
+
+// A worker that is told to stop says so: the controller logs that it left, and warns of
+// nothing, and what has arrays there learns that it was stopped. One that ends without a
+// word is a loss, which is told by the worker's name and not by the controller's address.
+func TestHowAWorkerEnds(t *testing.T) {
+	dir := t.TempDir()
+	address := "unix:" + filepath.Join(dir, "c")
+	var log text
+	said := func() string {
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		return log.String()
+	}
+	c := serve(t, func(ctx context.Context) error {
+		return cluster.ServeController(ctx, cluster.ControllerConfig{
+			Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+	})
+	defer func() {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}()
+	drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
+	var running []*served
+	for i, d := range drivers {
+		defer d.Close()
+		name := []string{"stays", "stops"}[i]
+		running = append(running, serve(t, func(ctx context.Context) error {
+			return cluster.ServeWorker(ctx, cluster.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
+				Driver: d, Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
+		}))
+		workers(t, address, i+1)
+	}
+	s := begin(t, func(n client.Notify) (client.Cluster, error) {
+		return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+	})
+	x := s.vector([]int{0, 1}, ramp)
+	if _, err := s.read(x, 1); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := running[1].end(); err != nil {
+		t.Error(err)
+	}
+	workers(t, address, 1)
+	_, err := s.read(x, 1)
+	for _, part := range []string{"worker stops was stopped", "pathways.shutdown() and pathways.init()"} {
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), part) {
+			t.Errorf("what reads its array ends with %v, which does not say %q", err, part)
+		}
+	}
+	if text := said(); strings.Contains(text, "WARN") || !strings.Contains(text, "worker stops left") {
+		t.Errorf("the controller logs\n%s", text)
+	}
+
+	dead, _, err := streams.Dial(t.Context(), address, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Worker: worker.Offer(drivers[0])},
+		streams.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close()
+	for end := time.Now().Add(time.Minute); !strings.Contains(said(), "WARN"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("its loss is not told")
+		}
+	}
+	_, warning, _ := strings.Cut(said(), "WARN")
+	if !strings.Contains(warning, `"lost worker dies" reason="it closed the connection without a goodbye`) || strings.Contains(warning, dir) {
+		t.Errorf("its loss is told as %s", warning)
+	}
+}

@@ -1,0 +1,34 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Lost is the cause of a Conn's error where the peer ended it without a word, or does
+// nothing any more. What says it of a peer that the reader knows: "closed the
+// connection …".
+type Lost struct{ Peer, What string }
+
+// Error implements error.
+func (e *Lost) Error() string { return e.Peer + " " + e.What }
+
+// LostPeer is the error of a Conn with a Lost, UNAVAILABLE.
+func LostPeer(peer, format string, args ...any) error {
+	return status.New(status.Unavailable, "%w", &Lost{Peer: peer, What: fmt.Sprintf(format, args...)})
+}
+
+// ByName is the error of a connection for who names its peer in front of it: the peer
+// is "it" there, and not an address.
+func ByName(err error) error {
+	var lost *Lost
+	if errors.As(err, &lost) {
+		return status.New(status.CodeOf(err), "it %s", lost.What)
+	}
+	return err
+}
+
+// Ended is what Lost says of a peer that has closed its end without a goodbye.
+const Ended = "closed the connection without a goodbye: it was killed, or has crashed"
