@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -42,7 +43,7 @@ var options = []option{
 	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},
 	{"memory-limit", "", "`bytes` that arrays may have on each device of a worker, such as 4GiB; empty: as many as there is room for"},
 	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
-	{"island", "", "`name` of the island a worker's devices belong to"},
+	{"island", placement.DefaultIsland, "`name` of the island a worker's devices belong to"},
 	{"import", "", "Python `modules` that a worker imports first, separated by commas: those that register FFI handlers"},
 	{"name", "", "`name` of this process in reports; default: host and process number"},
 	{"cache", "", "`directory` that keeps compiled programs over restarts; empty: none are kept"},

@@ -95,15 +95,11 @@ func (p *program) show(r *wire.Report, address string) error {
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
 	for _, i := range r.Islands {
 		for _, k := range i.Workers {
-			name := i.Name
-			if name == "" {
-				name = "default"
-			}
 			kind := ""
 			if len(k.Devices) > 0 {
 				kind = k.Devices[0].Kind
 			}
-			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", name, i.Platform, k.Process.GetName(), len(k.Devices), kind,
+			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices), kind,
 				size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
 		}
 	}

@@ -102,7 +102,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.workers[w.slot] = w
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, role: h.Role, w: w}
-	st.log("worker "+w.name+" came to island "+quoted(o.Island), nil)
+	st.log("worker "+w.name+" came to island "+quoted(w.island.name), nil)
 	if name != h.Name {
 		st.warn("two workers are named "+h.Name+": the second is called "+name, nil)
 	}

@@ -1,11 +1,13 @@
 package epoch
 
 import (
+	"cmp"
 	"log/slog"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -69,7 +71,7 @@ func (s *Server) Take(in *transport.Incoming) {
 	}
 	c.filled.L = &s.mu
 	s.links[c.number] = c
-	s.step(Event{Kind: Join, Member: c.number, Name: in.Hello.Name, Island: offer.Island, Nodes: int(offer.Nodes)})
+	s.step(Event{Kind: Join, Member: c.number, Name: in.Hello.Name, Island: cmp.Or(offer.Island, placement.DefaultIsland), Nodes: int(offer.Nodes)})
 	if s.links[c.number] == c {
 		s.running.Add(2)
 		go s.write(c)

@@ -30,11 +30,14 @@ import (
 // MaxDevices bounds the devices of an island that are there at one time.
 const MaxDevices = 1 << 16
 
+// DefaultIsland is the island of workers that name none.
+const DefaultIsland = "default"
+
 // Offer is what a worker brings.
 type Offer struct {
 	Worker   uint64 // never used again
 	Name     string // for people
-	Island   string
+	Island   string // "" is DefaultIsland
 	Platform string
 	// Fingerprint is what makes compiled programs differ, such as the plugin's file
 	// and processor features, as facts with ", " between them. The workers of an
@@ -102,6 +105,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	case m.workers[o.Worker] != nil:
 		return nil, status.New(status.AlreadyExists, "worker %d is there already", o.Worker)
 	}
+	o.Island = cmp.Or(o.Island, DefaultIsland)
 	if err := m.Agree("worker "+o.Name, o.Versions); err != nil {
 		return nil, err
 	}

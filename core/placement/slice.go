@@ -17,12 +17,9 @@ type Want struct {
 	// last dimension lies on neighbours: devices of one worker in a row, or, where no
 	// worker has as many, of one island. Empty: any devices.
 	Topology []int
-	Island   string // "" is any; DefaultIsland also names that of no name
+	Island   string // "" is any
 	Kind     string // of device; "" is any
 }
-
-// DefaultIsland is what people call the island of no name.
-const DefaultIsland = "default"
 
 // MaxSlices and MaxGranted bound what a session may have been granted at one
 // time: slices, and devices of all of them together.
@@ -273,7 +270,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	known, lost := w.Island == "", 0
 	for i := range view.Len() {
 		d := view.Device(i)
-		here := w.Island == "" || w.Island == d.Island.Name || w.Island == DefaultIsland && d.Island.Name == ""
+		here := w.Island == "" || w.Island == d.Island.Name
 		known = known || here
 		worker := m.workers[d.Worker]
 		if worker == nil {
@@ -282,7 +279,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 			}
 			continue
 		}
-		islands[cmp.Or(d.Island.Name, DefaultIsland)]++
+		islands[d.Island.Name]++
 		if !here {
 			continue
 		}

@@ -142,7 +142,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15, 0}
+	return file_wire_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type Loadable_Form int32
@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27, 0}
+	return file_wire_proto_rawDescGZIP(), []int{28, 0}
 }
 
 type Hello struct {
@@ -755,6 +755,7 @@ type Platform struct {
 	Strings       map[string]string      `protobuf:"bytes,3,rep,name=strings,proto3" json:"strings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // plugin attributes
 	Ints          map[string]int64       `protobuf:"bytes,4,rep,name=ints,proto3" json:"ints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Lists         []*IntList             `protobuf:"bytes,5,rep,name=lists,proto3" json:"lists,omitempty"`
+	Memories      []*MemoryName          `protobuf:"bytes,6,rep,name=memories,proto3" json:"memories,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -824,6 +825,74 @@ func (x *Platform) GetLists() []*IntList {
 	return nil
 }
 
+func (x *Platform) GetMemories() []*MemoryName {
+	if x != nil {
+		return x.Memories
+	}
+	return nil
+}
+
+// How the plugin writes a memory of a kind, with "{id}" where its number stands.
+type MemoryName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Debug         string                 `protobuf:"bytes,3,opt,name=debug,proto3" json:"debug,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryName) Reset() {
+	*x = MemoryName{}
+	mi := &file_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryName) ProtoMessage() {}
+
+func (x *MemoryName) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryName.ProtoReflect.Descriptor instead.
+func (*MemoryName) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MemoryName) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *MemoryName) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *MemoryName) GetDebug() string {
+	if x != nil {
+		return x.Debug
+	}
+	return ""
+}
+
 type IntList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -834,7 +903,7 @@ type IntList struct {
 
 func (x *IntList) Reset() {
 	*x = IntList{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +915,7 @@ func (x *IntList) String() string {
 func (*IntList) ProtoMessage() {}
 
 func (x *IntList) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +928,7 @@ func (x *IntList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntList.ProtoReflect.Descriptor instead.
 func (*IntList) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *IntList) GetName() string {
@@ -879,7 +948,7 @@ func (x *IntList) GetValues() []int64 {
 // What a worker brings.
 type WorkerOffer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Island        string                 `protobuf:"bytes,1,opt,name=island,proto3" json:"island,omitempty"` // "" is the default island
+	Island        string                 `protobuf:"bytes,1,opt,name=island,proto3" json:"island,omitempty"` // "" is the one named "default"
 	Devices       []*LocalDevice         `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Platform      *Platform              `protobuf:"bytes,3,opt,name=platform,proto3" json:"platform,omitempty"`
 	Addresses     []string               `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
@@ -896,7 +965,7 @@ type WorkerOffer struct {
 
 func (x *WorkerOffer) Reset() {
 	*x = WorkerOffer{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +977,7 @@ func (x *WorkerOffer) String() string {
 func (*WorkerOffer) ProtoMessage() {}
 
 func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +990,7 @@ func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerOffer.ProtoReflect.Descriptor instead.
 func (*WorkerOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkerOffer) GetIsland() string {
@@ -1007,15 +1076,15 @@ type LocalDevice struct {
 	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Memories      []string               `protobuf:"bytes,3,rep,name=memories,proto3" json:"memories,omitempty"`
 	DefaultMemory uint32                 `protobuf:"varint,4,opt,name=default_memory,json=defaultMemory,proto3" json:"default_memory,omitempty"`
-	MemoryLimit   int64                  `protobuf:"varint,5,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes that its arrays may take; 0 is not known, or as many as there are
-	HostMemory    int64                  `protobuf:"varint,6,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`    // bytes that the worker's process may use of its machine, where the device's memory is the
+	MemoryLimit   int64                  `protobuf:"varint,5,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes that its arrays may take; 0 is no limit, or not known
+	HostMemory    int64                  `protobuf:"varint,6,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`    // bytes that its worker may use of its machine's memory; 0 where the device has its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LocalDevice) Reset() {
 	*x = LocalDevice{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1096,7 @@ func (x *LocalDevice) String() string {
 func (*LocalDevice) ProtoMessage() {}
 
 func (x *LocalDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1109,7 @@ func (x *LocalDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalDevice.ProtoReflect.Descriptor instead.
 func (*LocalDevice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LocalDevice) GetLocal() uint32 {
@@ -1104,7 +1173,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1185,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1198,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Device) GetNumber() uint32 {
@@ -1216,7 +1285,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1297,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1310,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Heartbeat) GetMemoryInUse() []int64 {
@@ -1299,7 +1368,7 @@ type Apart struct {
 
 func (x *Apart) Reset() {
 	*x = Apart{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1380,7 @@ func (x *Apart) String() string {
 func (*Apart) ProtoMessage() {}
 
 func (x *Apart) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1393,7 @@ func (x *Apart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apart.ProtoReflect.Descriptor instead.
 func (*Apart) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Apart) GetProcess() uint64 {
@@ -1375,7 +1444,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1456,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1469,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -1491,7 +1560,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1572,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1585,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -1546,7 +1615,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1627,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1640,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -1616,7 +1685,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1697,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1710,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -1683,7 +1752,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1764,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1777,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -1751,7 +1820,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1832,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1845,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -1843,7 +1912,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1924,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1937,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Handler) GetTarget() string {
@@ -1917,7 +1986,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1929,7 +1998,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1942,7 +2011,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HandlerType) GetName() string {
@@ -1978,7 +2047,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2059,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2072,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -2037,7 +2106,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2118,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2131,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -2092,7 +2161,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2173,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2186,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2168,7 +2237,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2249,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2262,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -2237,7 +2306,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2318,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2331,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -2354,7 +2423,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2435,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2448,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -2423,7 +2492,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2504,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2517,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -2504,7 +2573,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2516,7 +2585,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2529,7 +2598,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -2611,7 +2680,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2692,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2705,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -2700,7 +2769,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2712,7 +2781,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2725,7 +2794,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -2771,7 +2840,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2852,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2865,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -2845,7 +2914,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2926,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2939,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -2903,7 +2972,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +2984,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +2997,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -2954,7 +3023,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3035,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3048,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -3049,7 +3118,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3130,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3143,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -3101,7 +3170,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3182,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3195,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -3156,7 +3225,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3237,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3250,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -3225,7 +3294,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +3306,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3250,7 +3319,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -3300,7 +3369,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3312,7 +3381,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +3394,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -3397,7 +3466,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3478,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3491,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -3457,7 +3526,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3469,7 +3538,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3482,7 +3551,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -3508,7 +3577,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3520,7 +3589,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3533,7 +3602,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -3592,7 +3661,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3673,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3686,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Node) GetRun() *Run {
@@ -3663,7 +3732,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3675,7 +3744,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3688,7 +3757,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -3745,7 +3814,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3757,7 +3826,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3770,7 +3839,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -3858,7 +3927,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +3939,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +3952,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -3941,7 +4010,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3953,7 +4022,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3966,7 +4035,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4000,7 +4069,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4081,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4094,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4062,7 +4131,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4074,7 +4143,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4087,7 +4156,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4150,7 +4219,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4231,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4244,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -4212,7 +4281,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4293,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4306,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -4269,7 +4338,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4281,7 +4350,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4294,7 +4363,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -4339,7 +4408,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4351,7 +4420,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4364,7 +4433,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -4400,7 +4469,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4412,7 +4481,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4425,7 +4494,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -4460,7 +4529,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4472,7 +4541,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4485,7 +4554,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -4514,7 +4583,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4526,7 +4595,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4539,7 +4608,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -4571,7 +4640,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +4652,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +4665,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -4644,7 +4713,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4656,7 +4725,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4669,7 +4738,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -4732,7 +4801,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4744,7 +4813,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4757,7 +4826,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -4798,7 +4867,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4810,7 +4879,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4823,7 +4892,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -4884,7 +4953,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4896,7 +4965,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4909,7 +4978,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Ask) GetStop() bool {
@@ -4934,7 +5003,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4946,7 +5015,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4959,7 +5028,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Report) GetCluster() string {
@@ -5015,7 +5084,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5027,7 +5096,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5040,7 +5109,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 0}
+	return file_wire_proto_rawDescGZIP(), []int{62, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -5077,7 +5146,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5158,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5171,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 1}
+	return file_wire_proto_rawDescGZIP(), []int{62, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -5158,7 +5227,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5170,7 +5239,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5183,7 +5252,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 2}
+	return file_wire_proto_rawDescGZIP(), []int{62, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -5266,7 +5335,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5278,7 +5347,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5291,7 +5360,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 3}
+	return file_wire_proto_rawDescGZIP(), []int{62, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -5319,7 +5388,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5331,7 +5400,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5344,7 +5413,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 4}
+	return file_wire_proto_rawDescGZIP(), []int{62, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -5374,7 +5443,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5386,7 +5455,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5399,7 +5468,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 5}
+	return file_wire_proto_rawDescGZIP(), []int{62, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -5499,19 +5568,25 @@ const file_wire_proto_rawDesc = "" +
 	"\x04node\x18\b \x01(\rR\x04node\x12\x12\n" +
 	"\x04user\x18\t \x01(\tR\x04user\x12\x18\n" +
 	"\amachine\x18\n" +
-	" \x01(\tR\amachine\"\xd2\x02\n" +
+	" \x01(\tR\amachine\"\x89\x03\n" +
 	"\bPlatform\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12>\n" +
 	"\astrings\x18\x03 \x03(\v2$.pathways.wire.Platform.StringsEntryR\astrings\x125\n" +
 	"\x04ints\x18\x04 \x03(\v2!.pathways.wire.Platform.IntsEntryR\x04ints\x12,\n" +
-	"\x05lists\x18\x05 \x03(\v2\x16.pathways.wire.IntListR\x05lists\x1a:\n" +
+	"\x05lists\x18\x05 \x03(\v2\x16.pathways.wire.IntListR\x05lists\x125\n" +
+	"\bmemories\x18\x06 \x03(\v2\x19.pathways.wire.MemoryNameR\bmemories\x1a:\n" +
 	"\fStringsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a7\n" +
 	"\tIntsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"5\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"J\n" +
+	"\n" +
+	"MemoryName\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
+	"\x05debug\x18\x03 \x01(\tR\x05debug\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\x03R\x06values\"\xe2\x02\n" +
@@ -5928,7 +6003,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -5939,148 +6014,150 @@ var file_wire_proto_goTypes = []any{
 	(*Status)(nil),               // 6: pathways.wire.Status
 	(*Process)(nil),              // 7: pathways.wire.Process
 	(*Platform)(nil),             // 8: pathways.wire.Platform
-	(*IntList)(nil),              // 9: pathways.wire.IntList
-	(*WorkerOffer)(nil),          // 10: pathways.wire.WorkerOffer
-	(*LocalDevice)(nil),          // 11: pathways.wire.LocalDevice
-	(*Device)(nil),               // 12: pathways.wire.Device
-	(*Heartbeat)(nil),            // 13: pathways.wire.Heartbeat
-	(*Apart)(nil),                // 14: pathways.wire.Apart
-	(*Running)(nil),              // 15: pathways.wire.Running
-	(*MemberOffer)(nil),          // 16: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 17: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 18: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 19: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 20: pathways.wire.Compile
-	(*Handler)(nil),              // 21: pathways.wire.Handler
-	(*HandlerType)(nil),          // 22: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 23: pathways.wire.Symbol
-	(*Place)(nil),                // 24: pathways.wire.Place
-	(*Compiled)(nil),             // 25: pathways.wire.Compiled
-	(*Compiling)(nil),            // 26: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 27: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 28: pathways.wire.Array
-	(*Cost)(nil),                 // 29: pathways.wire.Cost
-	(*Loadable)(nil),             // 30: pathways.wire.Loadable
-	(*Load)(nil),                 // 31: pathways.wire.Load
-	(*Forget)(nil),               // 32: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 33: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 34: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 35: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 36: pathways.wire.Run
-	(*Mixed)(nil),                // 37: pathways.wire.Mixed
-	(*Piece)(nil),                // 38: pathways.wire.Piece
-	(*Put)(nil),                  // 39: pathways.wire.Put
-	(*Transfer)(nil),             // 40: pathways.wire.Transfer
-	(*Move)(nil),                 // 41: pathways.wire.Move
-	(*Fetch)(nil),                // 42: pathways.wire.Fetch
-	(*Free)(nil),                 // 43: pathways.wire.Free
-	(*Graph)(nil),                // 44: pathways.wire.Graph
-	(*Node)(nil),                 // 45: pathways.wire.Node
-	(*Play)(nil),                 // 46: pathways.wire.Play
-	(*Played)(nil),               // 47: pathways.wire.Played
-	(*Dispatch)(nil),             // 48: pathways.wire.Dispatch
-	(*Completed)(nil),            // 49: pathways.wire.Completed
-	(*Failure)(nil),              // 50: pathways.wire.Failure
-	(*HostCall)(nil),             // 51: pathways.wire.HostCall
-	(*HostValue)(nil),            // 52: pathways.wire.HostValue
-	(*Abort)(nil),                // 53: pathways.wire.Abort
-	(*Peers)(nil),                // 54: pathways.wire.Peers
-	(*Session)(nil),              // 55: pathways.wire.Session
-	(*Span)(nil),                 // 56: pathways.wire.Span
-	(*Drop)(nil),                 // 57: pathways.wire.Drop
-	(*Goodbye)(nil),              // 58: pathways.wire.Goodbye
-	(*Profile)(nil),              // 59: pathways.wire.Profile
-	(*Profiled)(nil),             // 60: pathways.wire.Profiled
-	(*Recorded)(nil),             // 61: pathways.wire.Recorded
-	(*Executed)(nil),             // 62: pathways.wire.Executed
-	(*Ask)(nil),                  // 63: pathways.wire.Ask
-	(*Report)(nil),               // 64: pathways.wire.Report
-	nil,                          // 65: pathways.wire.Hello.VersionsEntry
-	nil,                          // 66: pathways.wire.Platform.StringsEntry
-	nil,                          // 67: pathways.wire.Platform.IntsEntry
-	(*Report_Island)(nil),        // 68: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 69: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 70: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 71: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 72: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 73: pathways.wire.Report.Supervised
+	(*MemoryName)(nil),           // 9: pathways.wire.MemoryName
+	(*IntList)(nil),              // 10: pathways.wire.IntList
+	(*WorkerOffer)(nil),          // 11: pathways.wire.WorkerOffer
+	(*LocalDevice)(nil),          // 12: pathways.wire.LocalDevice
+	(*Device)(nil),               // 13: pathways.wire.Device
+	(*Heartbeat)(nil),            // 14: pathways.wire.Heartbeat
+	(*Apart)(nil),                // 15: pathways.wire.Apart
+	(*Running)(nil),              // 16: pathways.wire.Running
+	(*MemberOffer)(nil),          // 17: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 18: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 19: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 20: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 21: pathways.wire.Compile
+	(*Handler)(nil),              // 22: pathways.wire.Handler
+	(*HandlerType)(nil),          // 23: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 24: pathways.wire.Symbol
+	(*Place)(nil),                // 25: pathways.wire.Place
+	(*Compiled)(nil),             // 26: pathways.wire.Compiled
+	(*Compiling)(nil),            // 27: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 28: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 29: pathways.wire.Array
+	(*Cost)(nil),                 // 30: pathways.wire.Cost
+	(*Loadable)(nil),             // 31: pathways.wire.Loadable
+	(*Load)(nil),                 // 32: pathways.wire.Load
+	(*Forget)(nil),               // 33: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 34: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 35: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 36: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 37: pathways.wire.Run
+	(*Mixed)(nil),                // 38: pathways.wire.Mixed
+	(*Piece)(nil),                // 39: pathways.wire.Piece
+	(*Put)(nil),                  // 40: pathways.wire.Put
+	(*Transfer)(nil),             // 41: pathways.wire.Transfer
+	(*Move)(nil),                 // 42: pathways.wire.Move
+	(*Fetch)(nil),                // 43: pathways.wire.Fetch
+	(*Free)(nil),                 // 44: pathways.wire.Free
+	(*Graph)(nil),                // 45: pathways.wire.Graph
+	(*Node)(nil),                 // 46: pathways.wire.Node
+	(*Play)(nil),                 // 47: pathways.wire.Play
+	(*Played)(nil),               // 48: pathways.wire.Played
+	(*Dispatch)(nil),             // 49: pathways.wire.Dispatch
+	(*Completed)(nil),            // 50: pathways.wire.Completed
+	(*Failure)(nil),              // 51: pathways.wire.Failure
+	(*HostCall)(nil),             // 52: pathways.wire.HostCall
+	(*HostValue)(nil),            // 53: pathways.wire.HostValue
+	(*Abort)(nil),                // 54: pathways.wire.Abort
+	(*Peers)(nil),                // 55: pathways.wire.Peers
+	(*Session)(nil),              // 56: pathways.wire.Session
+	(*Span)(nil),                 // 57: pathways.wire.Span
+	(*Drop)(nil),                 // 58: pathways.wire.Drop
+	(*Goodbye)(nil),              // 59: pathways.wire.Goodbye
+	(*Profile)(nil),              // 60: pathways.wire.Profile
+	(*Profiled)(nil),             // 61: pathways.wire.Profiled
+	(*Recorded)(nil),             // 62: pathways.wire.Recorded
+	(*Executed)(nil),             // 63: pathways.wire.Executed
+	(*Ask)(nil),                  // 64: pathways.wire.Ask
+	(*Report)(nil),               // 65: pathways.wire.Report
+	nil,                          // 66: pathways.wire.Hello.VersionsEntry
+	nil,                          // 67: pathways.wire.Platform.StringsEntry
+	nil,                          // 68: pathways.wire.Platform.IntsEntry
+	(*Report_Island)(nil),        // 69: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 70: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 71: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 72: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 73: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 74: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
-	10, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	65, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	16, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	11, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
+	66, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	17, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
-	12, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
+	13, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	66, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	67, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	9,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	11, // 12: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	8,  // 13: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	14, // 14: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	15, // 15: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	6,  // 16: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 17: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 18: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	24, // 19: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	21, // 20: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	23, // 21: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	22, // 22: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	23, // 23: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	23, // 24: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 25: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	27, // 26: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	30, // 27: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	28, // 28: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	28, // 29: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	29, // 30: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 31: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	21, // 32: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	30, // 33: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	24, // 34: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	28, // 35: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 36: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	37, // 37: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	38, // 38: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	28, // 39: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	28, // 40: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	41, // 41: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	28, // 42: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	45, // 43: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	36, // 44: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	40, // 45: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	50, // 46: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 47: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	52, // 48: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	52, // 49: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 50: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 51: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	12, // 52: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 53: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 54: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	56, // 55: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 56: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 57: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 58: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	62, // 59: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	68, // 60: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	70, // 61: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	72, // 62: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	69, // 63: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 64: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	11, // 65: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	13, // 66: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	71, // 67: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	56, // 68: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	73, // 69: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	70, // [70:70] is the sub-list for method output_type
-	70, // [70:70] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	67, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	68, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	10, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	9,  // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
+	12, // 13: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	8,  // 14: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	15, // 15: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	16, // 16: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	6,  // 17: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 18: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 19: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	25, // 20: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	22, // 21: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	24, // 22: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	23, // 23: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	24, // 24: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	24, // 25: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 26: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	28, // 27: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	31, // 28: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	29, // 29: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	29, // 30: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	30, // 31: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 32: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	22, // 33: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	31, // 34: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	25, // 35: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	29, // 36: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 37: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	38, // 38: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	39, // 39: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	29, // 40: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	29, // 41: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	42, // 42: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	29, // 43: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	46, // 44: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	37, // 45: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	41, // 46: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	51, // 47: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 48: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	53, // 49: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	53, // 50: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 51: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 52: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	13, // 53: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 54: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 55: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	57, // 56: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 57: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 58: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 59: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	63, // 60: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	69, // 61: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	71, // 62: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	73, // 63: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	70, // 64: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 65: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	12, // 66: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	14, // 67: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	72, // 68: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	57, // 69: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	74, // 70: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6094,7 +6171,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   71,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -4,12 +4,15 @@ import xml.etree.ElementTree
 
 import pathways
 import pytest
-from processes import Cluster
+from processes import Cluster, command
 
 
 def test_status_of_a_cluster():
     with Cluster(2, 2) as cluster:
         status = pathways.status(cluster.address)
+        text = command("status", "--dir", str(cluster.dir)).stdout.splitlines()
+    assert [island["name"] for island in status.report["islands"]] == ["default"]
+    assert [line.split()[0] for line in text if line.split()[2:3] in (["worker-0"], ["worker-1"])] == ["default"] * 2
     assert [worker["process"]["name"] for worker in status.workers] == ["worker-0", "worker-1"]
     assert {p["name"] for p in status.report["supervisor"]["processes"]} == {"controller", "worker-0", "worker-1"}
     lines = repr(status).splitlines()
