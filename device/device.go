@@ -96,6 +96,9 @@ type Device struct {
 type Memory struct {
 	ID   int
 	Kind string
+	// How the platform writes it for people and in messages for developers; "" where
+	// it does not.
+	Text, Debug string
 }
 
 // Program is source for Compile. Formats are "mlir" (StableHLO, text or

@@ -12,6 +12,20 @@ def test_devices_read_as_stock_jax_writes_them(devices):
         assert str(device) == f"cpu:{index}"
 
 
+def test_memories_read_as_stock_jax_writes_them(devices):
+    (stock, *_) = jax.devices("cpu")
+    names = [(m.kind, repr(m), str(m)) for m in stock.addressable_memories()]
+    assert len(names) > 1
+    for index, device in enumerate(devices):
+        expected = [
+            (kind, debug.replace(f"_{k}", f"_{number}"), text.replace(f"(id={k},", f"(id={number},"))
+            for k, (kind, debug, text) in enumerate(names)
+            for number in [index * len(names) + k]
+        ]
+        assert [(m.kind, repr(m), str(m)) for m in device.addressable_memories()] == expected
+        assert device.default_memory().kind == stock.default_memory().kind
+
+
 def test_devices_tell_their_slice(devices):
     assert {device.slice_index for device in devices} == {0}
 

@@ -75,13 +75,16 @@ void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
   d->attributes[2].int64_value = local;
 }
 
-void pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind) {
+void pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind, const char* text,
+                      const char* debug) {
   pr_memory* m = calloc(1, sizeof *m);
   pw_memory_init(&m->base);
+  m->id = (int)c->num_memories++;
   m->kind = strdup(kind);
+  m->text = strdup(text);
+  m->debug = strdup(debug);
   m->device = c->devices[device];
   c->device_structs[device].description.memories[i] = m;
-  c->num_memories++;
 }
 
 void pr_client_done(PJRT_Client* c) {
@@ -90,7 +93,6 @@ void pr_client_done(PJRT_Client* c) {
   for (size_t d = 0; d < c->num_devices; d++)
     for (size_t i = 0; i < c->device_structs[d].description.num_memories; i++) {
       pr_memory* m = c->device_structs[d].description.memories[i];
-      m->id = (int)n;
       for (size_t k = 0; k < n; k++)  // equal kinds have equal numbers
         if (strcmp(((pr_memory*)c->memories[k])->kind, m->kind) == 0) {
           m->kind_id = ((pr_memory*)c->memories[k])->kind_id;
@@ -98,8 +100,6 @@ void pr_client_done(PJRT_Client* c) {
         } else if (((pr_memory*)c->memories[k])->kind_id >= m->kind_id) {
           m->kind_id = ((pr_memory*)c->memories[k])->kind_id + 1;
         }
-      m->text = text("%s %d on %s", m->kind, m->id, m->device->description.text);
-      m->debug = strdup(m->text);
       c->memories[n++] = &m->base.base;
     }
   // The same cluster says the same: JAX keeps compiled programs apart by it.

@@ -192,6 +192,7 @@ func (s *session) describe() *C.PJRT_Client {
 	defer C.free(unsafe.Pointer(name))
 	defer C.free(unsafe.Pointer(version))
 	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))
+	memories := 0 // of the devices before; numbers them as one process's
 	for i, d := range devices {
 		kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
 		C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
@@ -199,9 +200,13 @@ func (s *session) describe() *C.PJRT_Client {
 		C.free(unsafe.Pointer(kind))
 		C.free(unsafe.Pointer(worker))
 		for j, m := range d.Memories {
-			kind := C.CString(m)
-			C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind)
+			words, debugs := platform.MemoryText(m, memories)
+			kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
+			C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind, text, debug)
 			C.free(unsafe.Pointer(kind))
+			C.free(unsafe.Pointer(text))
+			C.free(unsafe.Pointer(debug))
+			memories++
 		}
 	}
 	C.pr_client_done(c)

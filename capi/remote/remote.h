@@ -190,7 +190,8 @@ struct PJRT_Client {
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
 void pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
-void pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind);
+void pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
+                      const char* debug);
 void pr_client_done(PJRT_Client* client);
 void pr_client_free(PJRT_Client* client);
 pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size);  // the default for size 0

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/cpu"
@@ -34,6 +35,7 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 	if a, ok := d.(interface{ Attributes() map[string]any }); ok {
 		describePlatform(o.Platform, a.Attributes())
 	}
+	o.Platform.Memories = memoryNames(d.Devices())
 	for i, v := range d.Devices() {
 		l := &wire.LocalDevice{Local: uint32(i), Kind: v.Kind, DefaultMemory: uint32(v.Default)}
 		for _, m := range v.Memories {
@@ -48,6 +50,42 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 		o.Devices = append(o.Devices, l)
 	}
 	return o
+}
+
+// memoryNames returns how a driver writes its memories, kind by kind, with a place
+// for the number: clients number the memories of all workers. Kinds that the driver
+// does not write are left out.
+func memoryNames(devices []device.Device) (names []*wire.MemoryName) {
+	for _, d := range devices {
+		for _, m := range d.Memories {
+			known := slices.ContainsFunc(names, func(n *wire.MemoryName) bool { return n.Kind == m.Kind })
+			if known || m.Text == "" || m.Debug == "" {
+				continue
+			}
+			names = append(names, &wire.MemoryName{Kind: m.Kind, Text: unnumbered(m.Text, m.ID), Debug: unnumbered(m.Debug, m.ID)})
+		}
+	}
+	return names
+}
+
+// unnumbered puts wire.MemoryNumber for the first number in a text that is id.
+func unnumbered(text string, id int) string {
+	number := strconv.Itoa(id)
+	for from := 0; ; {
+		i := strings.Index(text[from:], number)
+		if i < 0 {
+			return text
+		}
+		i += from
+		from = i + len(number)
+		if !isDigit(text, i-1) && !isDigit(text, from) {
+			return text[:i] + wire.MemoryNumber + text[from:]
+		}
+	}
+}
+
+func isDigit(text string, i int) bool {
+	return i >= 0 && i < len(text) && '0' <= text[i] && text[i] <= '9'
 }
 
 // onHost reports whether a driver's devices have no memory but the machine's.

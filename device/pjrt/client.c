@@ -134,7 +134,11 @@ pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJR
   PWDRV_DO(PJRT_Device_DefaultMemory, args.device = device, *fallback = args.memory);
 }
 
-pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind) {
+pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind,
+                                    pwdrv_bytes* text, pwdrv_bytes* debug) {
+  PWDRV_STEP(PJRT_Memory_ToString, args.memory = memory, *text = (pwdrv_bytes){args.to_string, args.to_string_size});
+  PWDRV_STEP(PJRT_Memory_DebugString, args.memory = memory,
+             *debug = (pwdrv_bytes){args.debug_string, args.debug_string_size});
   PWDRV_STEP(PJRT_Memory_Id, args.memory = memory, *id = args.id);
   PWDRV_DO(PJRT_Memory_Kind, args.memory = memory, *kind = (pwdrv_bytes){args.kind, args.kind_size});
 }

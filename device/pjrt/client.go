@@ -243,14 +243,15 @@ func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHa
 	var list **C.PJRT_Memory
 	var count C.size_t
 	var fallback *C.PJRT_Memory
+	var text, debug C.pwdrv_bytes
 	if err = p.check(C.pwdrv_device_memories(p.api, raw, &list, &count, &fallback)); err != nil {
 		return
 	}
 	for i, memory := range unsafe.Slice(list, count) {
-		if err = p.check(C.pwdrv_memory_describe(p.api, memory, &id, &kind)); err != nil {
+		if err = p.check(C.pwdrv_memory_describe(p.api, memory, &id, &kind, &text, &debug)); err != nil {
 			return
 		}
-		d.Memories = append(d.Memories, device.Memory{ID: int(id), Kind: goString(kind)})
+		d.Memories = append(d.Memories, device.Memory{ID: int(id), Kind: goString(kind), Text: goString(text), Debug: goString(debug)})
 		h.memories = append(h.memories, memory)
 		if memory == fallback {
 			d.Default = i

@@ -82,7 +82,8 @@ pwdrv_status pwdrv_client_devices(const PJRT_Api* api, PJRT_Client* client, PJRT
 pwdrv_status pwdrv_device_describe(const PJRT_Api* api, PJRT_Device* device, int* id, pwdrv_bytes* kind);
 pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJRT_Memory* const** out, size_t* count,
                                    PJRT_Memory** fallback);
-pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind);
+pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind,
+                                    pwdrv_bytes* text, pwdrv_bytes* debug);
 // in_use, peak and limit are -1 where the plugin does not say.
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit);
