@@ -7,7 +7,7 @@ import fresh
 import gate
 import pytest
 
-pytestmark = [pytest.mark.versions, pytest.mark.embedded("the gate is in the memory of this process")]
+pytestmark = pytest.mark.embedded("the gate is in the memory of this process")
 
 # The gate stays shut until the last call of a case has come back: one that waits for what stands before it would never
 # do so. It is then opened for it, far later than any call takes, and that was the last case.
@@ -79,6 +79,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.versions
 def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
     script = SCRIPT.replace("LIBRARY", repr(str(gate.build(tmp_path))))
     processes = {door: fresh.start(script, door) for door in ("pathways", "plugin")}

@@ -8,7 +8,7 @@ import gate
 import pytest
 from waiting import comes
 
-pytestmark = [pytest.mark.versions, pytest.mark.embedded("each script names the devices it uses")]
+pytestmark = pytest.mark.embedded("each script names the devices it uses")
 
 PROGRAM = """
 import gc, time, waiting
@@ -109,6 +109,7 @@ print("nothing left" if waiting.comes(lambda: not left()) else left(), flush=Tru
 """
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("address", ["", "local:2x2"], ids=["embedded", "cluster"])
 @pytest.mark.parametrize("script", [CAPTURED, RUNNING], ids=["captured", "running"])
 def test_ctrl_c_in_the_middle_of_a_program(script, address):

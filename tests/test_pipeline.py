@@ -12,8 +12,6 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pathways._schedule import NAMES, Op, Schedule
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions]
-
 SIZES = [(stages, microbatches) for stages in range(1, 9) for microbatches in range(1, 13)]
 WIDTH, ROWS = 8, 16
 
@@ -196,6 +194,8 @@ def test_batches_from_anywhere(devices):
     assert bits(pipe.value_and_grad(jax.device_put(batch, jax.devices("cpu")[0]), targets)) == results
 
 
+@pytest.mark.sizes
+@pytest.mark.versions
 def test_training_is_the_models(devices):
     params, batch, targets = model(3, seed=1)
     pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices, strict=False)], 2, loss=loss)
@@ -217,6 +217,7 @@ def test_training_is_the_models(devices):
     assert bits(pipe.value_and_grad(batch, targets, params=pipe.params)) == bits(pipe.value_and_grad(batch, targets))
 
 
+@pytest.mark.sizes
 def test_a_step_as_a_program(devices):
     """Captured, a step takes the parameters it is given, and one call submits it."""
     params, batch, targets = model(2, seed=3)

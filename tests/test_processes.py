@@ -8,8 +8,8 @@ import fresh
 import pytest
 from conftest import ADDRESS, THOROUGH
 
-# How many processes end with work in flight: on a cluster, fewer.
-EXIT_RUNS = int(os.environ.get("PATHWAYS_EXIT_RUNS") or (24 if ADDRESS else 200 if THOROUGH else 48))
+# How many processes end with work in flight.
+EXIT_RUNS = int(os.environ.get("PATHWAYS_EXIT_RUNS") or (200 if THOROUGH and not ADDRESS else 24))
 
 
 @pytest.mark.versions

@@ -15,8 +15,6 @@ import pathways
 import pytest
 from pathways import _settings
 
-pytestmark = pytest.mark.versions
-
 # Each door of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
@@ -161,6 +159,7 @@ def test_the_number_of_devices(env, code, count):
 # --- how the backend becomes JAX's own ---
 
 
+@pytest.mark.versions
 def test_import_is_quiet_and_makes_the_backend_the_default():
     done = script(
         """
@@ -176,6 +175,7 @@ def test_import_is_quiet_and_makes_the_backend_the_default():
     assert done.stderr == ""
 
 
+@pytest.mark.versions
 def test_import_after_the_first_use_of_jax_says_so():
     done = script(
         "import jax\njax.devices()\ntry:\n    import pathways\nexcept RuntimeError as error:\n    print(error)\n"
@@ -187,6 +187,7 @@ def test_import_after_the_first_use_of_jax_says_so():
     assert result == "3"
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("platforms", ["pathways", "pathways,cpu", " pathways , cpu"])
 def test_named_in_jax_platforms(platforms):
     done = script(
@@ -196,6 +197,7 @@ def test_named_in_jax_platforms(platforms):
     assert done.stdout.split() == ["True", "1"]
 
 
+@pytest.mark.versions
 def test_jax_platforms_that_leaves_it_out_wins_with_one_warning():
     done = script(
         "import pathways, jax, jax.extend.backend as backend\npathways.init(devices=3)\n"
@@ -221,6 +223,7 @@ def test_jax_platforms_that_leaves_it_out_wins_with_one_warning():
         ({"JAX_PLATFORMS": "pathways,cpu", "PATHWAYS_DEVICES": "2"}, 2, True),
     ],
 )
+@pytest.mark.versions
 def test_found_without_an_import_it_registers_only_when_asked(env, count, registered):
     done = script(
         """
@@ -238,6 +241,7 @@ def test_found_without_an_import_it_registers_only_when_asked(env, count, regist
 @pytest.mark.parametrize(
     "env", [{"PATHWAYS_DEVICES": "3"}, {"JAX_PLATFORMS": "pathways"}, {"JAX_PLATFORMS": "pathways,cpu"}]
 )
+@pytest.mark.versions
 def test_found_without_an_import_it_leaves_jax_platforms_as_it_was(env):
     done = script(
         """
@@ -253,6 +257,7 @@ def test_found_without_an_import_it_leaves_jax_platforms_as_it_was(env):
     assert done.stderr == ""
 
 
+@pytest.mark.versions
 def test_found_without_an_import_it_never_gives_way_to_another_backend():
     code = """
         import jax
@@ -296,6 +301,7 @@ def test_one_thread_of_the_runtime_alone_may_sleep_longer():
     assert script(textwrap.dedent(code)).stdout == "right\n"
 
 
+@pytest.mark.versions
 def test_import_again_in_the_same_process_registers_once():
     done = script(
         """
@@ -367,6 +373,7 @@ def test_a_broken_plugin_is_named(tmp_path):
 # --- shutdown, stats, trace ---
 
 
+@pytest.mark.versions
 def test_shutdown_and_init_again_with_other_settings():
     done = script(
         """
