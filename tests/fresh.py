@@ -7,12 +7,14 @@ door it came through, so that what it prints or saves can be compared.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 DEVICES = 8
@@ -109,54 +111,130 @@ def end(processes) -> None:
             process.communicate()
 
 
-def run(code: str, door: str | None = "pathways", env: dict[str, str] | None = None, check: bool = True):
-    """Runs a script to its end and gives its CompletedProcess; check asserts that it ended with 0."""
-    done = finish(start(code, door, env))
+def run(
+    code: str,
+    door: str | None = "pathways",
+    env: dict[str, str] | None = None,
+    check: bool = True,
+    imports: bool = False,
+) -> subprocess.CompletedProcess:
+    """Runs a script to its end and returns how it ended; check asserts that it ended with 0.
+
+    Importing JAX takes most of a script's time. So a script that goes through "pathways" is a child of a process that
+    has imported JAX and nothing of this project, unless the import is part of what is tested (imports), or env has more
+    than says which devices to use.
+    """
+    asked = environment(door or "pathways", env=env)
+    ended = _server.ask(source(code, door), asked) if door == "pathways" and not imports else None
+    done = ended[0] if ended else finish(_python(source(code, door), asked))
     if check:
         assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     return done
 
 
-# A child leaves the loop and goes on as the script: at the level of the module, where the script itself would stand, so
-# that the interpreter's end is the same.
+def forked(code: str, times: int) -> list[subprocess.CompletedProcess]:
+    """Runs a script so many times, on every processor, each in a child of a process that has imported JAX only."""
+    ended = _server.ask(source(code), environment(), times)
+    assert ended is not None, "the environment is not the one that JAX was imported in"
+    assert len(ended) == times
+    return ended
+
+
+# A child leaves the loops and goes on as the script, at the level of the module, where a script stands, for
+# the same end of the interpreter. It opens the door, so that nothing of it is older than it.
 _FORKING = """\
-import json, os, tempfile
+import json, os, sys, tempfile
+before = set(os.environ)
 import jax, jax.numpy, jax.sharding, numpy
-assert len(os.listdir("/proc/self/task")) == 1, "a fork would leave threads behind"
-ended, running, left, script = [], {}, *json.loads(input())
-while left or running:
-    if left and len(running) < len(os.sched_getaffinity(0)):
-        left -= 1
-        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        child = os.fork()
-        if child == 0:
-            os.dup2(files[0].fileno(), 1)
-            os.dup2(files[1].fileno(), 2)
-            break
-        running[child] = files
-    else:
-        child, status = os.wait()
-        said = []
-        for file in running.pop(child):
-            file.seek(0)
-            said.append(file.read().decode())
-        ended.append((os.waitstatus_to_exitcode(status), *said))
-else:
-    print(json.dumps(ended))
-    script = ""
-exec(script, globals())
+added = {name: os.environ[name] for name in set(os.environ) - before}
+requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+
+def begin():
+    os.setsid()
+    for fd, file in enumerate((open(os.devnull), *files)):
+        os.dup2(file.fileno(), fd)
+    os.environ.clear()
+    os.environ.update(added | asked["env"])
+    os.chdir(asked["cwd"])
+    script, here = asked["script"], globals()
+    for name in [name for name in here if not name.startswith("__")]:
+        del here[name]
+    return script
+
+child = -1
+for request in requests:
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork would leave threads behind"
+    asked, ended, running = json.loads(request), [], {}
+    left = asked["times"]
+    while left or running:
+        if left and len(running) < len(os.sched_getaffinity(0)):
+            left -= 1
+            files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+            child = os.fork()
+            if child == 0:
+                break
+            running[child] = files
+        else:
+            child, status = os.wait()
+            said = []
+            for file in running.pop(child):
+                file.seek(0)
+                said.append(file.read().decode(errors="replace"))
+            ended.append((os.waitstatus_to_exitcode(status), *said))
+    if child == 0:
+        break
+    print(json.dumps(ended), file=answers, flush=True)
+if child == 0:
+    exec(begin(), globals())
 """
 
 
-def forked(code: str, times: int, door: str = "pathways") -> list[subprocess.CompletedProcess]:
-    """Runs a script so many times, on every processor, each time in a child of a process that has imported JAX only.
+class _Server:
+    """The process that has imported JAX: begun when it is first asked, ended with this one."""
 
-    Where importing takes most of a script's time. The child opens the door, so that nothing of it is older than it.
-    """
-    env = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's would be a second thread
-    process = _python(_FORKING, environment(door, env=env))
-    done = finish(process, json.dumps([times, source(code, door)]) + "\n")
-    assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout)
-    assert len(ended) == times
-    return [subprocess.CompletedProcess(code, *each) for each in ended]
+    # What neither JAX's import reads, nor Go, which sees the environment that its process was started with.
+    UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST", "TEST_DEVICES"}
+
+    def __init__(self):
+        self._process, self._env, self._asking = None, {}, threading.Lock()
+
+    def ask(self, script: str, env: dict[str, str], times: int = 1) -> list[subprocess.CompletedProcess] | None:
+        """Runs a script so many times; None where JAX was imported in another environment, or a script is running."""
+        if not self._asking.acquire(blocking=False):
+            return None
+        try:
+            if self._process is None:
+                self._begin(environment())
+            if self._read(env) != self._read(self._env):
+                return None
+            request = {"script": script, "env": env, "cwd": os.getcwd(), "times": times}
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+            assert answer, "the process that runs scripts has ended; what it wrote stands above"
+            return [subprocess.CompletedProcess(script, *each) for each in json.loads(answer)]
+        finally:
+            self._asking.release()
+
+    def _begin(self, env: dict[str, str]) -> None:
+        self._env = env
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore:os.fork:RuntimeWarning", "-c", _FORKING],
+            env=env | {"OPENBLAS_NUM_THREADS": "1"},  # NumPy's would be more threads
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def _read(self, env: dict[str, str]) -> dict[str, str]:
+        return {name: value for name, value in env.items() if name not in self.UNREAD}
+
+
+_server = _Server()

@@ -188,7 +188,7 @@ def check_exit(name, done):
 @pytest.mark.parametrize("name", EXITS)
 @pytest.mark.versions
 def test_exit_with_work_in_flight(name):
-    check_exit(name, fresh.run(IN_FLIGHT.replace("END", EXITS[name]), check=False))
+    check_exit(name, fresh.run(IN_FLIGHT.replace("END", EXITS[name]), check=False, imports=True))
 
 
 # A crash at the end is rare where it happens at all, so it is tried often.
@@ -299,7 +299,7 @@ def test_no_thread_or_file_is_left_by_import_alone():
         print(threading.active_count(), len(os.listdir("/proc/self/task")))
     """
     plain = fresh.run("import jax, numpy\n" + script.replace("        ", ""), door=None).stdout.split()
-    ours = fresh.run(script).stdout.split()
+    ours = fresh.run(script, imports=True).stdout.split()
     # No Python thread, and of the system's no more than the few of an idle Go runtime.
     assert plain[0] == ours[0] == "1"
     assert int(ours[1]) <= int(plain[1]) + 2 * (os.cpu_count() or 1) + 8

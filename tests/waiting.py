@@ -8,11 +8,11 @@ import time
 HANG_SECONDS = 120
 
 
-def comes(yes) -> bool:
-    """Waits until yes() is true; gives whether it came true."""
+def comes(yes, pause: float = 0.02) -> bool:
+    """Waits until yes() is true, asking again after each pause, in seconds; returns whether it came true."""
     end = time.monotonic() + HANG_SECONDS
     while not yes():
         if time.monotonic() > end:
             return False
-        time.sleep(0.02)
+        time.sleep(pause)
     return True

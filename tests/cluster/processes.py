@@ -38,7 +38,8 @@ def command(*arguments: str, env: dict[str, str] | None = None, check: bool = Tr
 
 def until(what: str, yes) -> None:
     """Waits until yes() is true; the bound is there for a hang alone."""
-    assert comes(yes), f"waited {HANG_SECONDS} s for {what}"
+    # What is asked is often `pathways status`: a process each time, which takes what it waits for off its processor.
+    assert comes(yes, pause=0.1), f"waited {HANG_SECONDS} s for {what}"
 
 
 class Cluster:
