@@ -30,6 +30,7 @@ package partition
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,6 +40,7 @@ import (
 	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // Program is what a client compiles.
@@ -67,7 +69,7 @@ func Apply(p Program) (Program, error) {
 func apply(p Program) (Program, error) {
 	directory, err := os.MkdirTemp("", "pathways-partition-")
 	if err != nil {
-		return p, status.New(status.Unavailable, "no directory for a program that is partitioned: %w; set TMPDIR to one that can be written", err)
+		return p, noRoom(err)
 	}
 	defer os.RemoveAll(directory)
 	if done, err := call(p, directory); err != nil || !done {
@@ -83,7 +85,7 @@ func apply(p Program) (Program, error) {
 	}
 	whole, err := spmd.Manual(before, after)
 	if err != nil {
-		return p, err
+		return p, cmp.Or(full(directory), err)
 	}
 	options, err := compileoptions.Manual(p.Options, whole.Parameters, whole.Result)
 	if err != nil {
@@ -119,9 +121,24 @@ func dump(directory, side string) ([]byte, error) {
 	}
 	found, err := filepath.Glob(filepath.Join(directory, pattern))
 	if err != nil || len(found) != 1 {
+		if err := full(directory); err != nil {
+			return nil, err
+		}
 		return nil, status.New(status.Internal, "jaxlib left %d dumps of the program %s it was partitioned, want one: this version of jaxlib is not known here", len(found), side)
 	}
-	return os.ReadFile(found[0])
+	text, err := os.ReadFile(found[0])
+	return text, system.Error(err, "cannot read what jaxlib made of a program")
+}
+
+// full returns an error where a directory takes no more: XLA, which writes there, does not say so.
+func full(directory string) error {
+	const page = 4 << 10 // a disk without room for one more has none for a program
+	return noRoom(os.WriteFile(filepath.Join(directory, "room"), make([]byte, page), 0o600))
+}
+
+// noRoom is the error of a directory that cannot be written; nil where err is.
+func noRoom(err error) error {
+	return system.Error(err, "no room for a program that jaxlib partitions; set TMPDIR to a directory that can be written")
 }
 
 //export pwGoPartition

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // tracing is the trace of pathways.trace that is under way, if there is one.
@@ -17,8 +18,8 @@ var tracing struct {
 
 // StartTrace begins to record into a file, for Perfetto.
 //
-// Errors: FAILED_PRECONDITION where a trace is being recorded, NOT_FOUND where the file
-// cannot be created.
+// Errors: FAILED_PRECONDITION where a trace is being recorded, and those of system.Error where the file cannot be
+// created.
 func StartTrace(path string) error {
 	tracing.mu.Lock()
 	defer tracing.mu.Unlock()
@@ -27,7 +28,7 @@ func StartTrace(path string) error {
 	}
 	file, err := os.Create(path)
 	if err != nil {
-		return status.New(status.NotFound, "cannot write the trace: %w", err)
+		return system.Error(err, "cannot write the trace")
 	}
 	tracing.file, tracing.r = file, start()
 	return nil
@@ -35,8 +36,8 @@ func StartTrace(path string) error {
 
 // StopTrace ends the trace and writes its file.
 //
-// Errors: FAILED_PRECONDITION where no trace is being recorded, DATA_LOSS where the
-// file cannot be written.
+// Errors: FAILED_PRECONDITION where no trace is being recorded, and those of system.Error where the file cannot be
+// written: RESOURCE_EXHAUSTED, for a full disk.
 func StopTrace() error {
 	tracing.mu.Lock()
 	file, r := tracing.file, tracing.r
@@ -58,8 +59,5 @@ func StopTrace() error {
 	tracing.mu.Lock()
 	tracing.file = nil
 	tracing.mu.Unlock()
-	if err != nil {
-		return status.New(status.DataLoss, "the trace was not written completely: %w", err)
-	}
-	return nil
+	return system.Error(err, "the trace was not written completely")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // Secret is what lets processes into a cluster: a word that all of them know, or
@@ -55,7 +56,7 @@ func (s Secret) tls() (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(s.CA)
 	if err != nil {
-		return nil, status.New(status.NotFound, "the authority's certificate cannot be read: %w", err)
+		return nil, system.Error(err, "the authority's certificate cannot be read")
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {

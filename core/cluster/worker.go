@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -216,7 +217,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 func openBoard(b *wire.Board) (*collective.Board, error) {
 	f, err := os.OpenFile(b.Path, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return nil, system.Error(err, "the host's memory for collectives cannot be opened")
 	}
 	defer f.Close()
 	return collective.OpenBoard(f, int(b.Slot))

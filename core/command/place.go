@@ -159,7 +159,7 @@ func (c place) remove() (logs string, err error) {
 	if logs, err = c.keepLogs(time.Now()); err != nil {
 		return "", err
 	}
-	return logs, os.RemoveAll(c.dir)
+	return logs, system.Error(os.RemoveAll(c.dir), "cannot remove the cluster's directory")
 }
 
 const (
@@ -197,7 +197,7 @@ func (c place) keepLogs(now time.Time) (string, error) {
 	if os.IsNotExist(err) {
 		err = nil
 	}
-	return kept, err
+	return kept, system.Error(err, "cannot remove the logs of older runs")
 }
 
 // started gives the time at which a process was started, in the kernel's ticks;

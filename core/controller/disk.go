@@ -43,10 +43,12 @@ func (c *cache) read(key string) []byte {
 }
 
 // write keeps a program. Readers see all of it or nothing.
+//
+// Errors: those of package system, with the file.
 func (c *cache) write(key string, program []byte) error {
 	f, err := os.CreateTemp(c.folder, "new-*")
 	if err != nil {
-		return err
+		return system.Error(err, "cannot keep a compiled program")
 	}
 	sum := sha256.Sum256(program)
 	_, err = f.Write(sum[:])
@@ -61,5 +63,5 @@ func (c *cache) write(key string, program []byte) error {
 			err = errors.Join(err, e)
 		}
 	}
-	return err
+	return system.Error(err, "cannot keep a compiled program")
 }

@@ -397,7 +397,7 @@ func (s *Server) do(a *Action) {
 		key, payload := a.Key, append([]byte(nil), a.Payload...)
 		s.running.Go(func() {
 			if err := s.cache.write(key, payload); err != nil {
-				s.log.Warn("a compiled program was not kept", "error", err)
+				s.log.Warn("a compiled program was not kept", "code", status.CodeOf(err), "error", err)
 			}
 		})
 	case Log:

@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 )
 
 // FindOptions say where Find looks. The zero value looks where the environment
@@ -412,12 +413,12 @@ func (c *cache) save() {
 func sum(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", status.New(status.NotFound, "cannot hash plugin %s: %w", path, err)
+		return "", system.Error(err, "cannot hash the plugin")
 	}
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
-		return "", status.New(status.DataLoss, "cannot hash plugin %s: %w", path, err)
+		return "", system.Error(err, "cannot hash the plugin")
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -15,11 +15,14 @@ MARGIN = 132, 24  # left, for the names of the slices, and above
 
 
 def write(path: str | os.PathLike[str], svg: str) -> None:
-    """Writes a picture."""
+    """Writes a picture. An OSError names the file."""
     if not os.fspath(path).lower().endswith(".svg"):
         raise PathwaysError("INVALID_ARGUMENT", f"pictures are SVG, and {os.fspath(path)!r} does not end in .svg")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(svg)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(svg)
+    except OSError as error:  # that of a write, to a full disk, does not say to which file
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def devices_text(devices: list[int]) -> str:

@@ -1,5 +1,6 @@
 """The package by itself: what import, init, shutdown and the command line say, above all when something is wrong."""
 
+import errno
 import json
 import pickle
 import re
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 import pathways
 import pytest
-from pathways import _settings
+from pathways import _graph, _settings
 
 # Each door of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
@@ -423,7 +424,18 @@ def test_a_trace_that_cannot_be_written_names_the_file(tmp_path):
     path = tmp_path / "no such directory" / "trace.json"
     with pytest.raises(pathways.PathwaysError, match="no such directory") as caught, pathways.trace(path):
         pass
-    assert caught.value.code in ("NOT_FOUND", "INVALID_ARGUMENT")
+    assert caught.value.code == "NOT_FOUND"
+    with pytest.raises(pathways.PathwaysError, match="/dev/full") as caught, pathways.trace("/dev/full"):
+        pass
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+def test_a_picture_that_cannot_be_written_names_the_file(tmp_path):
+    path = tmp_path / "full.svg"
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=re.escape(str(path))) as caught:
+        _graph.write(path, "<svg/>")
+    assert caught.value.errno == errno.ENOSPC
 
 
 # --- doctor and the command line ---

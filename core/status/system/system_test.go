@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
@@ -31,6 +32,8 @@ func TestError(t *testing.T) {
 		code       status.Code
 	}{
 		{"full", "/dev/full", os.WriteFile("/dev/full", []byte("x"), 0o600), status.ResourceExhausted},
+		{"quota", "/q", &os.PathError{Op: "write", Path: "/q", Err: syscall.EDQUOT}, status.ResourceExhausted},
+		{"too long a file", "/f", &os.PathError{Op: "write", Path: "/f", Err: syscall.EFBIG}, status.ResourceExhausted},
 		{"missing", filepath.Join(dir, "none"), open(filepath.Join(dir, "none"), os.O_RDONLY), status.NotFound},
 		{"there", file, open(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY), status.AlreadyExists},
 		{"no directory", filepath.Join(file, "below"), open(filepath.Join(file, "below"), os.O_RDONLY), status.FailedPrecondition},

@@ -47,7 +47,8 @@ def read() -> dict[str, Said]:
             text = file.read()
         values = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError("NOT_FOUND", f"the configuration file {path} cannot be read: {error.strerror}") from None
+        code = "PERMISSION_DENIED" if isinstance(error, PermissionError) else "NOT_FOUND"
+        raise ConfigError(code, f"the configuration file {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         # A message ends with "(at line 3, column 5)" or "(at end of document)".
         why, _, place = str(error).partition(" (at ")
