@@ -42,6 +42,7 @@ type Conn struct {
 	ended  chan struct{} // closed when the writer has ended
 	detach bool          // the socket outlives the writer
 	shut   func()        // closes the socket, once
+	gone   chan struct{} // closed when the socket is
 
 	wrote atomic.Uint64 // writes that have ended
 	busy  atomic.Bool   // a write is under way
@@ -69,7 +70,12 @@ func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 
 // newConn is New of a socket of which something was read, which is received first.
 func newConn(socket net.Conn, peer string, config Config, trusted bool, begin []byte) *Conn {
-	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), shut: sync.OnceFunc(func() { socket.Close() })}
+	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), gone: make(chan struct{})}
+	c.shut = sync.OnceFunc(func() {
+		socket.Close()
+		close(c.gone)
+		c.reader.release()
+	})
 	c.work.L, c.room.L = &c.mu, &c.mu
 	raw := rawOf(socket)
 	c.reader.init(c, raw, trusted, begin)
@@ -308,6 +314,7 @@ func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) 
 		return nil, nil, c.err
 	}
 	c.err, c.detached = c.closedHere(), true
+	c.reader.release()
 	c.timer.Stop()
 	return c.net, c.reader.rest(), nil
 }

@@ -39,6 +39,7 @@ type reader struct {
 	r, w int    // what is read and not received: buf[r:w]
 	big  []byte // for payloads that buf cannot hold
 	long *unfinished
+	held atomic.Pointer[arrival] // the payload that the caller of Recv has, where it is a long one
 
 	reads   atomic.Uint64 // for the timer
 	frames  atomic.Uint64
@@ -98,6 +99,7 @@ func (c *Conn) Buffered() bool {
 
 // next reads a frame, and passes over heartbeats that say nothing.
 func (r *reader) next() (wire.Kind, []byte, error) {
+	r.release()
 	for {
 		if err := r.fill(header); err != nil {
 			return 0, nil, err
@@ -162,18 +164,30 @@ func (r *reader) longPayload(n int, begin []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.long.end(f)
-	have := copy(f.memory, begin)
-	r.long.grew(f, have)
-	for have < n {
-		got, err := r.read(f.memory[have:min(n, have+longFrame)])
-		have += got
+	defer f.unmap()
+	r.long.grew(f, copy(f.memory, begin))
+	for f.have < n {
+		got, err := r.read(r.long.next(f))
 		r.long.grew(f, got)
-		if err != nil && have < n {
+		if err != nil && f.have < n {
+			r.long.end(f)
 			return nil, r.conn.lost(cut(err))
 		}
 	}
+	r.held.Store(f)
+	select {
+	case <-r.conn.gone: // which may have looked for what is held before
+		r.release()
+	default:
+	}
 	return bytes.Clone(f.memory), nil
+}
+
+// release gives back the room of the payload that the caller of Recv had.
+func (r *reader) release() {
+	if f := r.held.Swap(nil); f != nil {
+		r.long.end(f)
+	}
 }
 
 // fill reads until n bytes are at hand.

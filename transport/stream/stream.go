@@ -9,10 +9,10 @@
 // # Guarantees
 //
 // Order is kept. What a peer sends cannot make this side hold more than a frame
-// and a read buffer, and the connections of a listener hold no more than
-// maxUnfinished of frames that have yet to end. Memory grows with what comes, not
-// with what is announced. Who has yet to say hello holds a few KiB, and shuts
-// nobody out. A frame longer than allowed, of kind 0, cut short, or not
+// and a read buffer. Of frames that have yet to end, or are in use, the connections
+// of a listener hold an allowance each, and beyond that two of the largest frames
+// together; see pool. Memory grows with what comes, not with what is announced. A
+// peer that has yet to say hello holds a few KiB, and shuts nobody out. A frame longer than allowed, of kind 0, cut short, or not
 // ended in time, a peer that does not read, and one that is silent for too long
 // each fail this connection and no other. One timer a connection watches all of
 // these; no call sets a deadline.
@@ -53,7 +53,7 @@ func (c Config) filled() Config {
 		}
 	}
 	if c.MaxFrame == 0 {
-		c.MaxFrame = 64 << 20
+		c.MaxFrame = largestFrame
 	}
 	if c.MaxPending == 0 {
 		c.MaxPending = 1 << 20

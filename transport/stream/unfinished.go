@@ -2,7 +2,6 @@ package stream
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,41 +10,27 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-const (
-	// longFrame is the payload from which on a frame is kept outside of Go's heap until all of it has come.
-	longFrame = 256 << 10
-	// maxUnfinished is how much the connections of a listener hold of long frames before most of them wait.
-	maxUnfinished = 256 << 20
-	// slowTime is how often frames are looked at while others wait, and slowBytes what must have come of each.
-	slowTime  = time.Second
-	slowBytes = 1 << 20
-)
+// longFrame is the payload from which on a frame is kept outside of Go's heap until all of it has come.
+const longFrame = 256 << 10
 
 // An arrival is the memory of a long payload on its way. It is mapped, not allocated: it takes memory as bytes come,
 // not as many as were announced, and is given back to the system at once where the frame never ends.
 type arrival struct {
 	conn   *Conn
 	memory []byte
-
-	// Guarded by unfinished.mu.
-	came  int64
-	seen  int64 // came, when it was looked at last
-	waits bool  // for room, and not for its peer
-	fresh bool  // it began, or ceased to wait, after that
+	have   int           // bytes that have come; the reader's
+	turn   chan struct{} // closed when the frame is granted room; nil: it needs none
+	claim  claim         // guarded by unfinished.mu
 }
 
-// unfinished are the long frames on their way over the connections of a listener. Where they hold too much together,
-// the one that began first goes on and the others are not read, so that all end one after the other and the sum stays
-// below maxUnfinished, a frame, and a read of each. Meanwhile a connection whose peer is slow ends: others wait for it.
-// A nil one does not count.
+// unfinished carries out what a pool decides for the connections of a listener: frames that have to wait are not read,
+// and their senders meet full sockets. The time that a frame may take stands still meanwhile. A nil one lets all go on.
 type unfinished struct {
-	mu   sync.Mutex
-	room sync.Cond
-	all  []*arrival    // as they began
-	sum  int64         // of came
-	most int64         // that do not wait; maxUnfinished, where it is 0
-	slow time.Duration // slowTime, where it is 0
-	look *time.Timer   // runs while some wait
+	mu      sync.Mutex
+	pool    pool
+	of      map[*claim]*arrival // those that need room
+	look    *time.Timer         // runs while some wait
+	largest int64               // largestFrame, where it is 0
 }
 
 // begin makes the memory of a frame. The caller calls end.
@@ -56,74 +41,102 @@ func (u *unfinished) begin(c *Conn, size int) (*arrival, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for a message of %d bytes from %s: %w", size, c.peer, err)
 	}
-	f := &arrival{conn: c, memory: memory, fresh: true}
-	if u != nil {
-		u.mu.Lock()
-		u.room.L = &u.mu
-		u.all = append(u.all, f)
-		u.mu.Unlock()
-	}
-	return f, nil
+	return &arrival{conn: c, memory: memory}, nil
 }
 
-// grew counts bytes that have come, and waits for room for more.
-func (u *unfinished) grew(f *arrival, bytes int) {
-	if u == nil {
-		return
+// next returns how much is read next of a frame. Where that is more than the connection's allowance, it waits until
+// the frame has its turn, or the connection is no more, which reading will tell.
+func (u *unfinished) next(f *arrival) []byte {
+	left := f.memory[f.have:]
+	if u == nil || len(f.memory) <= allowance {
+		return left[:min(len(left), longFrame)]
 	}
+	if f.have < allowance {
+		return left[:min(len(left), longFrame, allowance-f.have)]
+	}
+	if f.turn == nil {
+		u.wait(f)
+	}
+	return left[:min(len(left), longFrame)]
+}
+
+func (u *unfinished) wait(f *arrival) {
+	f.turn = make(chan struct{})
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	f.came += int64(bytes)
-	u.sum += int64(bytes)
-	if !u.full(f) {
+	if u.of == nil {
+		u.of = map[*claim]*arrival{}
+		u.pool.half = cmp.Or(u.largest, largestFrame)
+	}
+	f.claim.need = int64(len(f.memory)) - allowance
+	u.of[&f.claim] = f
+	u.let(u.pool.ask(&f.claim, time.Now()))
+	if !f.claim.granted && u.look == nil {
+		u.look = time.AfterFunc(lookTime, u.endStalled)
+	}
+	u.mu.Unlock()
+	select {
+	case <-f.turn:
 		return
+	default:
 	}
 	inside := &f.conn.reader.inside // the time that a frame may take begins anew
 	inside.Store(false)
-	for f.waits = true; u.full(f); u.room.Wait() {
-		if u.look == nil {
-			for _, other := range u.all {
-				other.seen, other.fresh = other.came, false
-			}
-			u.look = time.AfterFunc(cmp.Or(u.slow, slowTime), u.endSlow)
-		}
+	select {
+	case <-f.turn:
+	case <-f.conn.gone:
 	}
-	f.waits, f.fresh = false, true
 	inside.Store(true)
 }
 
-// full reports whether a frame has to wait. Called with mu.
-func (u *unfinished) full(f *arrival) bool {
-	return u.sum > cmp.Or(u.most, maxUnfinished) && u.all[0] != f
+// let has frames go on that were granted room. Called with mu.
+func (u *unfinished) let(granted []*claim) {
+	for _, c := range granted {
+		close(u.of[c].turn)
+	}
 }
 
-// endSlow ends the connections that others wait for in vain.
-func (u *unfinished) endSlow() {
+// grew counts bytes that have come.
+func (u *unfinished) grew(f *arrival, bytes int) {
+	f.have += bytes
+	if u == nil || f.turn == nil {
+		return
+	}
 	u.mu.Lock()
-	u.look = nil
-	var slow []*Conn
-	for _, f := range u.all {
-		if !f.waits && !f.fresh && f.came-f.seen < slowBytes {
-			slow = append(slow, f.conn)
-		}
-		f.fresh = false
-	}
-	u.room.Broadcast() // one that still waits has the next look made
+	u.pool.grew(&f.claim, int64(bytes), time.Now())
+	f.claim.whole = f.have == len(f.memory)
 	u.mu.Unlock()
-	for _, c := range slow { // their readers meet the error, and call end
-		c.fail(status.New(status.ResourceExhausted, "%s sent less than %d bytes of a long message in %v, while others waited: more than %d bytes are on their way", c.peer, slowBytes, slowTime, maxUnfinished))
+}
+
+// endStalled ends the connections that others wait for in vain.
+func (u *unfinished) endStalled() {
+	u.mu.Lock()
+	var ended []*Conn
+	for _, c := range u.pool.stalled(time.Now()) {
+		ended = append(ended, u.of[c].conn)
+	}
+	if u.look = nil; len(u.pool.waiting) > 0 {
+		u.look = time.AfterFunc(lookTime, u.endStalled)
+	}
+	u.mu.Unlock()
+	for _, c := range ended { // their readers meet the error, and call end
+		c.fail(status.New(status.ResourceExhausted, "%s sent less than %d bytes of a long message in %v, while others waited to send theirs; send it again on another connection", c.peer, stallBytes, stallTime))
 	}
 }
 
-// end gives a frame's memory back.
+// unmap gives a frame's memory back, and not yet its room in the pool.
+func (f *arrival) unmap() { _ = unix.Munmap(f.memory) } // it was mapped
+
+// end gives a frame's room to others.
 func (u *unfinished) end(f *arrival) {
-	_ = unix.Munmap(f.memory) // it was mapped
-	if u == nil {
+	if u == nil || f.turn == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.sum -= f.came
-	u.all = slices.DeleteFunc(u.all, func(other *arrival) bool { return other == f })
-	u.room.Broadcast()
+	delete(u.of, &f.claim)
+	u.let(u.pool.end(&f.claim, time.Now()))
+	if u.look != nil && len(u.pool.waiting) == 0 {
+		u.look.Stop()
+		u.look = nil
+	}
 }
