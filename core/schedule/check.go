@@ -2,6 +2,18 @@ package schedule
 
 import "fmt"
 
+// checkedGangs is for how many gangs known the state is checked after every event.
+const checkedGangs = 128
+
+// checkOften calls check after every event while few gangs are known, and less often the more there are: its cost for
+// an event stays that of checkedGangs gangs. The tests of this package call check itself, after every event.
+func (s *State) checkOften() {
+	if s.sinceCheck++; s.sinceCheck*checkedGangs >= len(s.gangs) {
+		s.sinceCheck = 0
+		s.check()
+	}
+}
+
 // check panics where State's own rules do not hold. It costs time in proportion
 // to the gangs known and runs under the build tag invariants.
 func (s *State) check() {

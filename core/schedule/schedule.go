@@ -187,6 +187,8 @@ type State struct {
 	rest  mask      // scratch of place
 	stack []*record // scratch of release
 	work  []*record // of doom, for reap
+
+	sinceCheck int // events since check was called
 }
 
 // New makes a State with no gangs.
@@ -252,7 +254,7 @@ func (s *State) Step(ev Event, out []Action) []Action {
 		out = s.close(ev.Session, out)
 	}
 	if checked {
-		s.check()
+		s.checkOften()
 	}
 	return out
 }
