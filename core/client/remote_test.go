@@ -234,65 +234,69 @@ func TestSessionIsLost(t *testing.T) {
 // Without credit a submission waits until operations have ended, and no number is
 // lost.
 func TestCreditIsWaitedFor(t *testing.T) {
-	n := connect(t)
-	n.says(wire.KindCompleted, &wire.Completed{Credit: 2})
-	n.quiet()
-	submitted := make(chan error, 3)
-	go func() {
-		for range 3 {
-			submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.says(wire.KindCompleted, &wire.Completed{Credit: 2})
+		n.quiet()
+		submitted := make(chan error, 3)
+		go func() {
+			for range 3 {
+				submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
+			}
+		}()
+		<-submitted
+		<-submitted
+		n.waits()
+		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{2}})
+		if err := <-submitted; err != nil {
+			t.Fatal(err)
 		}
-	}()
-	<-submitted
-	<-submitted
-	n.waits()
-	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{2}})
-	if err := <-submitted; err != nil {
-		t.Fatal(err)
-	}
-	for i, payload := range n.came(wire.KindRun) {
-		m := new(wire.Run)
-		if err := proto.Unmarshal(payload, m); err != nil || m.Op != uint64(i+1) {
-			t.Errorf("operation %d has number %d, %v", i+1, m.Op, err)
+		for i, payload := range n.came(wire.KindRun) {
+			m := new(wire.Run)
+			if err := proto.Unmarshal(payload, m); err != nil || m.Op != uint64(i+1) {
+				t.Errorf("operation %d has number %d, %v", i+1, m.Op, err)
+			}
 		}
-	}
+	})
 }
 
 // A call that hurries takes of the credit that is kept for it, and never goes beyond.
 func TestWhatHurriesDoesNotWaitForCredit(t *testing.T) {
-	var hurry atomic.Bool
-	n := connectWith(t, hurry.Load)
-	n.says(wire.KindCompleted, &wire.Completed{Credit: hurryShare})
-	n.quiet()
-	submitted := make(chan error, hurryShare+1)
-	go func() {
-		for range hurryShare + 1 {
-			submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
-		}
-	}()
-	take := func(runs int) {
-		t.Helper()
-		for range runs {
-			if err := <-submitted; err != nil {
-				t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		var hurry atomic.Bool
+		n := connectWith(t, hurry.Load)
+		n.says(wire.KindCompleted, &wire.Completed{Credit: hurryShare})
+		n.quiet()
+		submitted := make(chan error, hurryShare+1)
+		go func() {
+			for range hurryShare + 1 {
+				submitted <- n.cluster.Run(&RunSpec{Program: 1, Only: -1})
+			}
+		}()
+		take := func(runs int) {
+			t.Helper()
+			for range runs {
+				if err := <-submitted; err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait() // or one more would come
+			if len(submitted) > 0 {
+				t.Error("a run went beyond the credit")
 			}
 		}
-		time.Sleep(5 * time.Millisecond) // one more would have come
-		if len(submitted) > 0 {
-			t.Error("a run went beyond the credit")
-		}
-	}
-	take(hurryShare - 1)
-	hurry.Store(true)
-	take(1)
-	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-	take(1)
+		take(hurryShare - 1)
+		hurry.Store(true)
+		take(1)
+		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+		take(1)
+	})
 }
 
 // waits checks that a third run is not sent while two are under way.
 func (n *near) waits() {
 	n.t.Helper()
-	time.Sleep(5 * time.Millisecond) // a third would have come
+	synctest.Wait() // or a third would come
 	if got := len(n.came(wire.KindRun)); got != 2 {
 		n.t.Errorf("%d runs were sent, want 2", got)
 	}
@@ -346,30 +350,32 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := connect(t)
-			graph, err := n.cluster.Define(chain(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
-			n.quiet()
-			if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
-				t.Fatal(err)
-			}
-			submitted := make(chan error, 1)
-			go func() { submitted <- submit(n, graph) }()
-			time.Sleep(time.Millisecond) // it waits by now, or the test sees less
-			n.cluster.Free([]uint64{7})
-			n.frees(1)
-			select {
-			case err := <-submitted:
-				t.Fatalf("it was submitted without credit: %v", err)
-			default:
-			}
-			n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-			if err := <-submitted; err != nil {
-				t.Error(err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				n := connect(t)
+				graph, err := n.cluster.Define(chain(1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
+				n.quiet()
+				if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
+					t.Fatal(err)
+				}
+				submitted := make(chan error, 1)
+				go func() { submitted <- submit(n, graph) }()
+				synctest.Wait() // it waits for credit
+				n.cluster.Free([]uint64{7})
+				n.frees(1)
+				select {
+				case err := <-submitted:
+					t.Fatalf("it was submitted without credit: %v", err)
+				default:
+				}
+				n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+				if err := <-submitted; err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }
