@@ -23,9 +23,19 @@ import (
 )
 
 var (
-	simulations = flag.Int("simulations", 200, "how many seeds the fault simulation tries")
-	many        = flag.Int("many", 64, "how many workers of four devices the large fault simulation has")
+	simulations       = flag.Int("simulations", usually(60, 200), "how many seeds the fault simulation tries")
+	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
+	many              = flag.Int("many", 64, "how many workers of four devices the large fault simulation has")
 )
+
+// usually returns how often something random is tried, and how often by make test-all. Each run draws its own seeds, so
+// that many runs together try as many.
+func usually(often, thorough int) int {
+	if os.Getenv("PATHWAYS_TEST_THOROUGH") != "" {
+		return thorough
+	}
+	return often
+}
 
 // seedVariable names the one seed to try, as a failure prints it.
 const seedVariable = "PATHWAYS_SEED"
@@ -66,7 +76,7 @@ func TestSimulation(t *testing.T) {
 
 // The same with many workers, few of which go.
 func TestSimulationOfMany(t *testing.T) {
-	for range 3 {
+	for range *simulationsOfMany {
 		seed, ok := givenSeed(t)
 		if !ok {
 			seed = rand.Uint64N(1 << 32)
