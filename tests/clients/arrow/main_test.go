@@ -118,7 +118,7 @@ func TestExampleInAnotherModule(t *testing.T) {
 	}
 	build := exec.CommandContext(t.Context(), "sh", "-ec", string(commands[1]))
 	build.Dir = folder
-	build.Env = append(os.Environ(), "OPENPATHWAYS="+root, "CGO_ENABLED=0", "GOFLAGS=")
+	build.Env = append(os.Environ(), "OPENPATHWAYS="+root, "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=")
 	switch out, err := build.CombinedOutput(); {
 	case err != nil && strings.Contains(string(out), "dial tcp"):
 		t.Skipf("the module proxy cannot be reached: %s", out)
