@@ -39,9 +39,25 @@ type Member struct {
 
 // Dial asks the controller to be a member, without waiting for the others.
 //
+// Once the controller may have taken the question, the end of ctx does not end the wait
+// for its answer, but for parting: a member that hung up before would be one for a
+// moment, and in the way of who comes next. Wait says goodbye for it.
+//
 // Errors: the dialer's, and the controller's refusal.
 func Dial(ctx context.Context, c Config) (*Pending, error) {
-	conn, _, err := c.Dialer.Dial(ctx, c.Address, &wire.Hello{Role: wire.Role_ROLE_MEMBER, Name: c.Name, Host: c.Host,
+	if ctx.Err() != nil {
+		return nil, status.New(status.Cancelled, "told to stop before the controller was asked")
+	}
+	answered, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-answered.Done():
+		case <-time.After(parting):
+			cancel()
+		}
+	})()
+	conn, _, err := c.Dialer.Dial(answered, c.Address, &wire.Hello{Role: wire.Role_ROLE_MEMBER, Name: c.Name, Host: c.Host,
 		Member: &wire.MemberOffer{Island: c.Island, Nodes: uint32(c.Nodes)}})
 	if err != nil {
 		return nil, err

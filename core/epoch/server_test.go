@@ -100,6 +100,42 @@ func (w where) gather(t *testing.T, names ...string) []*Member {
 	return members
 }
 
+// impatient is a Dialer whose user is told to stop when the question is about to leave.
+type impatient struct {
+	transport.Dialer
+	stop context.CancelFunc
+}
+
+func (d impatient) Dial(ctx context.Context, address string, hello *wire.Hello) (transport.Conn, *wire.Welcome, error) {
+	d.stop()
+	return d.Dialer.Dial(ctx, address, hello)
+}
+
+// Who is told to stop while it asks to be a member is none when it has returned, and not
+// in the way of one that asks for an epoch of another size.
+func TestMemberIsToldToStopWhileItAsks(t *testing.T) {
+	each(t, Limits{}, func(t *testing.T, w where) {
+		for range 20 {
+			ctx, stop := context.WithCancel(t.Context())
+			p, err := Dial(ctx, Config{Dialer: impatient{w.dialer, stop}, Address: w.address, Name: "stops", Island: "i", Nodes: 2})
+			if err == nil {
+				_, err = p.Wait(ctx)
+			}
+			if status.CodeOf(err) != status.Cancelled {
+				t.Fatalf("who was told to stop: %v", err)
+			}
+			if p, err = w.dial(t, "comes", 3); err != nil {
+				t.Fatal(err)
+			}
+			ended, end := context.WithCancel(t.Context())
+			end()
+			if _, err := p.Wait(ended); status.CodeOf(err) != status.Cancelled {
+				t.Fatalf("who came next: %v", err)
+			}
+		}
+	})
+}
+
 func TestMembersMeet(t *testing.T) {
 	each(t, Limits{}, func(t *testing.T, w where) {
 		members := w.gather(t, "w2", "w0", "w10")
