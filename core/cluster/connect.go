@@ -58,7 +58,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 	machine, _ := os.Hostname() // for people: "" is as good
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
-		Hello: &wire.Hello{Name: c.Name, Host: host, Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
+		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,
@@ -121,4 +121,15 @@ func Host() string {
 	}
 	files, _ := os.Readlink("/proc/self/ns/mnt")
 	return strings.TrimSpace(string(boot)) + " " + files
+}
+
+// network names this machine and its network namespace: equal in two processes where a
+// loopback address is the same to both. It is "" where the system does not say.
+func network() string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	space, err := os.Readlink("/proc/self/ns/net")
+	if err != nil || len(boot) == 0 {
+		return ""
+	}
+	return strings.TrimSpace(string(boot)) + " " + space
 }

@@ -72,7 +72,7 @@ func TestHowAWorkerEnds(t *testing.T) {
 		t.Errorf("the controller logs\n%s", text)
 	}
 
-	dead, _, err := streams.Dial(t.Context(), address, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Worker: worker.Offer(drivers[0])},
+	dead, _, err := streams.Dial(t.Context(), address, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Host: cluster.Host(), Worker: worker.Offer(drivers[0])},
 		streams.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -81,7 +81,7 @@ func (c WorkerConfig) options() (stream.Options, error) {
 // epoch.
 func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) error {
 	var err error
-	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Worker: worker.Offer(c.Driver)}
+	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Network: network(), Worker: worker.Offer(c.Driver)}
 	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
 	for _, d := range hello.Worker.Devices {
 		if c.MemoryLimit > 0 && (d.MemoryLimit == 0 || c.MemoryLimit < d.MemoryLimit) {

@@ -39,6 +39,63 @@ func TestWorkerThatOthersCannotReach(t *testing.T) {
 	}
 }
 
+// A unix socket is reached by processes of its host, a loopback address by those of its
+// network. A worker is refused that one which is there cannot dial, or that cannot dial
+// that one, and so is a client.
+func TestWorkersOfOtherMachines(t *testing.T) {
+	type process struct{ host, network, address string }
+	join := func(st *State, conn uint64, role wire.Role, p process) (refused error) {
+		h := &wire.Hello{Role: role, Name: "new", Host: p.host, Network: p.network}
+		if role == wire.Role_ROLE_WORKER {
+			h.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}, Addresses: strings.Fields(p.address)}
+		}
+		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil) {
+			if a.Kind == Refuse {
+				refused = a.Err
+			}
+		}
+		return refused
+	}
+	const worker, client = wire.Role_ROLE_WORKER, wire.Role_ROLE_CLIENT
+	for _, c := range []struct {
+		what       string
+		there      process
+		role       wire.Role
+		comes      process
+		want       status.Code
+		says, does string
+	}{
+		{"unix sockets of one host", process{"a", "a", "unix:/1"}, worker, process{"a", "a", "unix:/2"}, status.OK, "", ""},
+		{"a unix socket of another host", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2"}, status.InvalidArgument, "unix:/2", "worker new"},
+		{"beside a unix socket of another host", process{"a", "a", "unix:/1"}, worker, process{"b", "b", "tcp:node2:1"}, status.FailedPrecondition, "unix:/1", "worker there"},
+		{"loopback of one network", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "n", "tcp:[::1]:2"}, status.OK, "", ""},
+		{"loopback of another network", process{"a", "n", "tcp:node1:1"}, worker, process{"a", "m", "tcp:localhost:2"}, status.InvalidArgument, "tcp:localhost:2", "worker new"},
+		{"loopback of an older version", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "", "tcp:127.0.0.1:2"}, status.OK, "", ""},
+		{"one address of two", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2 tcp:node2:1"}, status.OK, "", ""},
+		{"a client of the same host", process{"a", "a", "unix:/1"}, client, process{"a", "b", ""}, status.OK, "", ""},
+		{"a client of another host", process{"a", "a", "unix:/1"}, client, process{"b", "b", ""}, status.FailedPrecondition, "unix:/1", "worker there"},
+	} {
+		st := New(Config{Cluster: "test"})
+		there := &wire.Hello{Role: worker, Name: "there", Host: c.there.host, Network: c.there.network, Worker: &wire.WorkerOffer{
+			Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}, Addresses: strings.Fields(c.there.address)}}
+		st.Step(Event{Kind: Join, Conn: 1, Message: there}, nil)
+		err := join(st, 2, c.role, c.comes)
+		if status.CodeOf(err) != c.want {
+			t.Errorf("%s: %v, expected %v", c.what, err, c.want)
+		}
+		for _, part := range []string{c.says, c.does, "--listen"} {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v does not say %q", c.what, err, part)
+			}
+		}
+		// What is there is not in the way of others once it has gone.
+		st.Step(Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
+		if err := join(st, 3, worker, process{"c", "c", "tcp:node3:1"}); err != nil && c.want != status.OK {
+			t.Errorf("%s: after it has gone: %v", c.what, err)
+		}
+	}
+}
+
 // A second worker of a name is called otherwise, for as long as the first is there.
 func TestWorkersOfOneName(t *testing.T) {
 	st := New(Config{Cluster: "test"})

@@ -101,6 +101,11 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
 		return err
 	}
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil && !spotOf(h).reaches(w.spot, w.offer.Addresses) {
+			return unreached(h.Name, w)
+		}
+	}
 	view := st.layout.View()
 	if view.Len() == 0 {
 		return status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")

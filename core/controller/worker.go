@@ -27,6 +27,7 @@ type worker struct {
 	protocol uint32
 	gone     error // why it is not there any more
 	views    int   // sessions that have devices of it; the slot is free when they and it have gone
+	spot     spot
 	last     *wire.Heartbeat
 	heard    int64
 }
@@ -50,6 +51,9 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		if err := wire.CheckAddress(a); err != nil {
 			return status.Wrap(err, "worker %s", h.Name)
 		}
+	}
+	if err := st.apartFrom(h); err != nil {
+		return err
 	}
 	if len(st.present) >= st.limits.Workers {
 		return status.New(status.ResourceExhausted, "the cluster has %d workers, which is its limit", len(st.present))
@@ -80,7 +84,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	}
 	board := st.board(host, o.Board)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
-		name: name, protocol: h.ProtocolMax, heard: st.now, process: &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
+		name: name, protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now, process: &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
 			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)

@@ -27,3 +27,27 @@ func CheckAddress(address string) error {
 	}
 	return nil
 }
+
+// Where says from where an address can be dialled.
+type Where uint8
+
+// The answers.
+const (
+	Anywhere       Where = iota // as far as its form tells
+	FromItsHost                 // a unix socket: by processes that see the same files, see Hello.host
+	FromItsNetwork              // a loopback address: within the network namespace of its machine, see Hello.network
+)
+
+// WhereFrom returns from where an address of a Process can be dialled, by its form alone.
+func WhereFrom(address string) Where {
+	if strings.HasPrefix(address, "unix:") {
+		return FromItsHost
+	}
+	if at, ok := strings.CutPrefix(address, "tcp:"); ok {
+		host, _, _ := net.SplitHostPort(at)
+		if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.IsLoopback() {
+			return FromItsNetwork
+		}
+	}
+	return Anywhere
+}

@@ -216,6 +216,7 @@ type Hello struct {
 	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
 	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`         // of ROLE_CLIENT, for people: who runs it
 	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`   // of ROLE_CLIENT, for people: the name of its machine
+	Network       string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`   // names the machine and its network namespace: equal where loopback addresses are the same
 	Identity      []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"` // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -366,6 +367,13 @@ func (x *Hello) GetUser() string {
 func (x *Hello) GetMachine() string {
 	if x != nil {
 		return x.Machine
+	}
+	return ""
+}
+
+func (x *Hello) GetNetwork() string {
+	if x != nil {
+		return x.Network
 	}
 	return ""
 }
@@ -5511,7 +5519,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xf9\x04\n" +
+	"wire.proto\x12\rpathways.wire\"\x93\x05\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -5530,7 +5538,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05alone\x18\x0e \x01(\bR\x05alone\x12\x18\n" +
 	"\adevices\x18\x14 \x01(\rR\adevices\x12\x12\n" +
 	"\x04user\x18\x15 \x01(\tR\x04user\x12\x18\n" +
-	"\amachine\x18\x16 \x01(\tR\amachine\x12\x1a\n" +
+	"\amachine\x18\x16 \x01(\tR\amachine\x12\x18\n" +
+	"\anetwork\x18\x18 \x01(\tR\anetwork\x12\x1a\n" +
 	"\bidentity\x18\x17 \x01(\fR\bidentity\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

@@ -1,0 +1,65 @@
+package controller
+
+import (
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A worker's unix sockets are dialled by processes of its host alone, and its loopback
+// addresses by those of its network. Whoever cannot dial it at any address learns that
+// when it joins, or when the worker does, and not by the first array that is moved.
+// Addresses of other kinds are dialled by the controller before a worker joins: see
+// core/cluster.
+
+// spot is where a process runs, as it says itself.
+type spot struct{ host, network string }
+
+func spotOf(h *wire.Hello) spot { return spot{h.Host, h.Network} }
+
+// reaches reports whether a process here can dial one at there that has these addresses.
+// It can where nothing speaks against it: older processes do not say their network.
+func (here spot) reaches(there spot, addresses []string) bool {
+	for _, a := range addresses {
+		switch wire.WhereFrom(a) {
+		case wire.FromItsHost:
+			if here.host == there.host {
+				return true
+			}
+		case wire.FromItsNetwork:
+			if here.network == there.network || here.network == "" || there.network == "" {
+				return true
+			}
+		default:
+			return true
+		}
+	}
+	return len(addresses) == 0 // within one process
+}
+
+// apartFrom returns why one of the workers that are there and one that joins cannot both
+// dial each other, or nil.
+//
+// Errors: INVALID_ARGUMENT for addresses of the one that joins, FAILED_PRECONDITION for
+// those of the other.
+func (st *State) apartFrom(h *wire.Hello) error {
+	at, addresses := spotOf(h), h.Worker.Addresses
+	for _, o := range st.workers {
+		switch {
+		case o == nil || o.gone != nil:
+		case !o.spot.reaches(at, addresses):
+			return status.New(status.InvalidArgument, "worker %s is refused, since worker %s, on another machine or in another container, cannot reach it at %s: "+
+				"start it with --listen and an address of its machine that others reach", h.Name, o.name, strings.Join(addresses, " or "))
+		case !at.reaches(o.spot, o.offer.Addresses):
+			return unreached(h.Name, o)
+		}
+	}
+	return nil
+}
+
+// unreached is the error of a process that cannot dial a worker which is there.
+func unreached(who string, w *worker) error {
+	return status.New(status.FailedPrecondition, "%s cannot reach worker %s, on another machine or in another container, which listens at %s: "+
+		"start that worker again with --listen and an address of its machine that others reach", who, w.name, strings.Join(w.offer.Addresses, " and "))
+}
