@@ -622,7 +622,7 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
         [ids[:2]],
     ]
     text = lowered.as_text()
-    assert "program figure_2.<locals>.f: 1 inputs" in text and "result 1" in text and "test_program.py" in text
+    assert "program figure_2.<locals>.f: 1 input, " in text and "result 1" in text and "test_program.py" in text
     path = tmp_path / "f.svg"
     lowered.save(path)
     root = ElementTree.parse(path).getroot()
