@@ -24,8 +24,14 @@ static const struct {
 };
 enum { kRequired = sizeof required / sizeof *required };
 
-// An attribute that calls have whose first dimensions XLA may split (jax.ffi.register_ffi_target_as_batch_partitionable).
-static const char batched[] = "num_batch_dims";
+// Programs with these are better for it, and stay as they are where jaxlib cannot partition them.
+static const char* const optional[] = {
+    // An attribute that calls have whose first dimensions XLA may split (jax.ffi.register_ffi_target_as_batch_partitionable).
+    "num_batch_dims",
+    // The memory that compute_on places a result in. It asks nothing of Python, but older partitioners refuse it where the
+    // result is split: jaxlib's does not.
+    "annotate_device_placement",
+};
 
 static bool has(const char* code, size_t size, const char* word) { return memmem(code, size, word, strlen(word)) != NULL; }
 
@@ -36,7 +42,9 @@ bool pw_partition_optional(const char* code, size_t size) {
 }
 
 bool pw_partition_asks(const char* code, size_t size) {
-  return !pw_partition_optional(code, size) || has(code, size, batched);
+  for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+    if (has(code, size, optional[i])) return true;
+  return !pw_partition_optional(code, size);
 }
 
 char* pw_partition_refused(const char* text, size_t size) {

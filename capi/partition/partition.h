@@ -7,8 +7,9 @@
 
 // --- for the doors ---
 
-// Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python. It reads the
-// program once for each such call that there is, and is false of all other programs.
+// Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, or that the
+// plugin's may refuse and jaxlib's does not. It reads the program once for each such call that there is, and is false of
+// all other programs.
 bool pw_partition_asks(const char* code, size_t size);
 
 // A program whose partitioning is done: malloc'd, NULL where the program can stay as it is.
