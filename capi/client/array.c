@@ -536,7 +536,7 @@ static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t n
   on.buffer = buffer;
   PC_TRY(pc_take(api->PJRT_Buffer_IsOnCpu(&on)));
   if (!on.is_on_cpu)
-    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not in this process's memory; copy them with pathways_array_read");
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes cannot be looked at in this process's memory; copy them with pathways_array_read");
   PJRT_Event* event;
   PC_TRY(ready_event(api, buffer, &event));
   PW_ARGS(PJRT_Event_Await_Args, await);

@@ -286,7 +286,9 @@ PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
 PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   pp_reads(b->symbol);
-  args->event = (PJRT_Event*)pr_future_hold(b->object->made);
+  // Bytes come straight from their worker, and so before the controller's word that the array was made.
+  pr_future* here = pr_view_arrived(b);
+  args->event = (PJRT_Event*)(here ? here : pr_future_hold(b->object->made));
   return NULL;
 }
 

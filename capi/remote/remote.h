@@ -139,9 +139,17 @@ enum { PR_FREED = 64 };  // most names that go along with one entry
 
 // ---- bytes of shards in this process (view.c) ----
 
-// How Go answers prGoLend. False: nobody wants the block any more. Failed takes message.
+enum { PR_IN_MESSAGE = 16 << 10 };  // so many bytes and less travel inside a message, not in a block of memory
+
+// How Go answers prGoLend. Room is memory for bytes that come in no block; the view frees
+// it. NULL: there is none. Came is false where the block is not wanted any more. Failed
+// takes message.
+char* pr_view_room(pr_view* view, size_t size);
 bool pr_view_came(pr_view* view, char* data, uint64_t block);
 void pr_view_failed(pr_view* view, PJRT_Error_Code code, char* message);
+// pr_view_arrived returns what has fired, or is about to, since a shard's bytes are here, for the caller to drop; NULL
+// where they are not.
+pr_future* pr_view_arrived(pr_buffer* buffer);
 // pr_view_leave lets go of a shard's bytes unless somebody looks at them; end, also then.
 void pr_view_leave(pr_buffer* buffer);
 void pr_view_end(pr_buffer* buffer);

@@ -229,24 +229,38 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 	if err != nil {
 		return fail(err, message)
 	}
-	if !s.cluster.Lends(uint32(device), int64(size)) {
-		return fail(status.New(status.FailedPrecondition, "%d bytes of device %d cannot stay in this process: its worker is on another host, or as much of them is looked at as may be; have them copied", size, device), message)
+	failed := func(err error) {
+		var text *C.char
+		code := fail(err, &text)
+		C.pr_view_failed(v, C.PJRT_Error_Code(code), text)
 	}
 	s.underWay.Add(1)
-	arrived := func(b transport.Block, err error) {
-		s.underWay.Add(-1)
-		if err != nil {
-			var text *C.char
-			code := fail(err, &text)
-			C.pr_view_failed(v, C.PJRT_Error_Code(code), text)
-			return
-		}
-		handle := cgo.NewHandle(b)
-		if !C.pr_view_came(v, (*C.char)(unsafe.Pointer(unsafe.SliceData(b.Data))), C.uint64_t(handle)) {
-			prGoReturn(C.uint64_t(handle))
-		}
+	if size > C.PR_IN_MESSAGE && s.cluster.Lends(uint32(device), int64(size)) {
+		err = s.cluster.Receive(uint64(object), uint32(device), int64(size), func(b transport.Block, err error) {
+			s.underWay.Add(-1)
+			if err != nil {
+				failed(err)
+				return
+			}
+			handle := cgo.NewHandle(b)
+			if !C.pr_view_came(v, (*C.char)(unsafe.Pointer(unsafe.SliceData(b.Data))), C.uint64_t(handle)) {
+				prGoReturn(C.uint64_t(handle))
+			}
+		})
+	} else if room := C.pr_view_room(v, size); room == nil {
+		err = status.New(status.ResourceExhausted, "this process has no %d bytes of memory for an array's contents", size)
+	} else {
+		dst := unsafe.Slice((*byte)(unsafe.Pointer(room)), size)
+		err = s.cluster.Fetch(uint64(object), uint32(device), dst, func(err error) {
+			s.underWay.Add(-1)
+			if err != nil {
+				failed(err)
+				return
+			}
+			C.pr_view_came(v, room, 0)
+		})
 	}
-	if err := s.cluster.Receive(uint64(object), uint32(device), int64(size), arrived); err != nil {
+	if err != nil {
 		s.underWay.Add(-1)
 		return fail(err, message)
 	}

@@ -1,5 +1,7 @@
-// What is looked at here without a copy: the bytes of a shard, which its worker has
-// written into this process's memory. NumPy, DLPack and the C API see them there.
+// What is looked at here: the bytes of a shard. A worker of this host has written them
+// into shared memory, where NumPy, DLPack and the C API see them without a copy. Those
+// that travel inside a message or come from another host, and those for which there is
+// no more shared memory, lie in memory of the view's own.
 //
 // jaxlib asks IsOnCpu of an array that it is about to read, or is told to fetch ahead
 // (copy_to_host_async), and of no other; where the answer is yes it asks for nothing
@@ -16,10 +18,7 @@
 #include "python.h"
 #include "remote.h"
 
-enum {
-  kCopied = 16 << 10,     // so many bytes and less travel inside a message, and are copied
-  kListenNs = 100000000,  // how often who waits hears whether the user has pressed Ctrl-C
-};
+enum { kListenNs = 100000000 };  // how often a read that waits hears whether the user has pressed Ctrl-C
 
 struct pr_view {
   bool held;    // its buffer has it
@@ -27,6 +26,7 @@ struct pr_view {
   bool failed;
   int32_t looks;  // external references
   char* data;     // NULL until it has arrived
+  char* room;     // for bytes that are in no block, or NULL
   uint64_t block;  // Go's
   uint64_t forks;  // of this process when it arrived
   pr_future* arrived;  // has no callbacks
@@ -43,6 +43,7 @@ static uint64_t over(pr_view* v) {
   v->data = NULL;
   if (!v->coming) {
     pr_future_drop(v->arrived);
+    free(v->room);
     free(v);
     PR_COUNT(views, -1);
   }
@@ -53,6 +54,11 @@ static void give_back(uint64_t block) {
   if (block == 0) return;
   PR_COUNT(go_entries, 1);
   prGoReturn(block);
+}
+
+char* pr_view_room(pr_view* v, size_t size) {
+  enum { kAlign = 64 };  // JAX copies what DLPack shows it at other addresses
+  return v->room = aligned_alloc(kAlign, (size / kAlign + 1) * kAlign);
 }
 
 bool pr_view_came(pr_view* v, char* data, uint64_t block) {
@@ -82,6 +88,15 @@ void pr_view_failed(pr_view* v, PJRT_Error_Code code, char* message) {
   pthread_mutex_unlock(&mu);
   pr_future_set(arrived, code, message);
   pr_future_drop(arrived);
+}
+
+pr_future* pr_view_arrived(pr_buffer* b) {
+  if (atomic_load_explicit(&b->view, memory_order_acquire) == NULL) return NULL;
+  pthread_mutex_lock(&mu);
+  pr_view* v = b->view;
+  pr_future* arrived = v && v->data ? pr_future_hold(v->arrived) : NULL;
+  pthread_mutex_unlock(&mu);
+  return arrived;
 }
 
 void pr_view_leave(pr_buffer* b) {
@@ -114,7 +129,7 @@ void pr_view_end(pr_buffer* b) {
 // exports an array of a GPU by DLPack says that it is there, so that of a CPU alone.
 static bool lendable(const pr_buffer* b) {
   const pw_shape* s = b->shape;
-  return b->symbol == NULL && b->object->number != 0 && b->minor_to_major == NULL && pr_host_bytes(s) > 0 &&
+  return b->symbol == NULL && b->object->number != 0 && b->minor_to_major == NULL && pr_host_bytes(s) >= 0 &&
          (pw_type_bits(s->type) >= 8 || s->type == PJRT_Buffer_Type_PRED) &&
          strcmp(b->device->client->topology.platform, "cpu") == 0;
 }
@@ -181,7 +196,7 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
 PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   ANY(b, args->buffer, "PJRT_Buffer_IsOnCpu");
   args->is_on_cpu = b->symbol != NULL;  // whoever reads it asks for its address next, and is told what is wrong
-  if (b->symbol || pw_forked || pr_host_bytes(b->shape) <= kCopied) return NULL;
+  if (b->symbol || pw_forked) return NULL;
   send_for(b);
   pthread_mutex_lock(&mu);
   pr_view* v = b->view;

@@ -33,6 +33,7 @@ for row in x[1:]:
 assert np.array_equal(np.asarray(step(a))[0], expected)
 turned = jax.jit(lambda a: a.T, out_shardings=NamedSharding(mesh, P("d")))(a)
 assert np.array_equal(np.asarray(turned), x.T)
+assert memoryview(a.addressable_shards[-1].data).tobytes() == x[-1:].tobytes()
 print(len(devices), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))))
 """
 

@@ -90,14 +90,18 @@ d = np.from_dlpack(x)
 right(np.asarray(x + 1), 6)
 del x, d
 
-# More than one dtype and shape; those of less than a byte, and short ones, are copied.
+# More than one dtype and shape; those of less than a byte are copied.
 for dtype in ("bool", "int8", "bfloat16", "float64", "complex64", "int4"):
     x = jnp.arange(SIZE).reshape(100, 10, 100) % 7
     y = x.astype(dtype)
     assert np.array_equal(np.asarray(y), np.asarray(x).astype(y.dtype)), dtype
-x = jax.device_put(np.float32(3))
-assert np.asarray(x) == 3
-del x, y
+for dtype in (np.uint8, np.float32):
+    for shape in ((), (0,), (10,), (2, 3)):
+        x = jax.device_put(np.full(shape, 3, dtype))
+        host, memory = np.asarray(x), memoryview(x)
+        assert (memory.shape, memory.tobytes()) == (shape, np.full(shape, 3, dtype).tobytes())
+        assert np.asarray(memory).ctypes.data == host.ctypes.data == np.from_dlpack(x).ctypes.data
+del host, memory, x, y
 gc.collect()
 assert live() == 0, pathways.stats()
 

@@ -316,11 +316,12 @@ pathways_error pathways_array_read(pathways_array array, int32_t shard, void* da
 pathways_error pathways_array_copy(pathways_array array, const int32_t* devices, size_t num_devices, pathways_array* copy);
 
 // pathways_array_view gives the address of a shard's bytes, dense with the last
-// dimension fastest, where the device's memory is this process's, or where they are
-// more than 16 KiB on a worker of this host, which writes them into it. It waits for the contents. The bytes stay, unchanged, until the view is dropped, whatever
-// becomes of array and session; as long, they are not donated.
+// dimension fastest. Of a CPU device in this process, that is where the bytes are; of a CPU
+// device of a cluster, where they have come to. It waits for the contents. The bytes stay,
+// unchanged, until the view is dropped, whatever becomes of array and session; as long,
+// they are not donated.
 //
-// Errors: FAILED_PRECONDITION where the bytes are elsewhere or not dense.
+// Errors: FAILED_PRECONDITION where the device is no CPU, or the bytes are not dense.
 pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways_view* view, const void** data);
 
 // ---- DLPack ----
