@@ -115,7 +115,7 @@ func TestGraph(t *testing.T) {
 			inputs []*sharded.Array
 			want   string
 		}{
-			"few":       {nil, "takes 1 arrays, got 0"},
+			"few":       {nil, "takes 1 array, got 0"},
 			"elsewhere": {[]*sharded.Array{vector(t, s, sharded.Rows(2, 3))}, "input 0: the array lies on the devices [2 3]"},
 		} {
 			if _, err := g.Play(c.inputs...); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
@@ -153,7 +153,7 @@ func TestBadGraph(t *testing.T) {
 		"other shards": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Reshard(v, sharded.Layout{Devices: []int{0, 1}}))[0]
 		}, "has shards of f32[8] where f32[4]"},
-		"few arguments":     {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] }, "takes 1 arguments, got 0"},
+		"few arguments":     {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] }, "takes 1 argument, got 0"},
 		"few devices":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Copy(v, 2) }, "node 0, a transfer: an array of 2 shards"},
 		"a bad layout":      {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(v, sharded.Rows(0, 1, 2)) }, "node 0, a transfer: an array of dimensions [8] cannot be cut"},
 		"an unknown layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(b.Run(blind, v)[0], rows) }, "it is not known how the array lies"},
