@@ -247,9 +247,15 @@ static PJRT_Error* explained(PJRT_Error* err) {
   return with;
 }
 
-// partitioned_here reports whether it is for this library to have a program partitioned that asks Python: JAX teaches a
-// plugin that has the extension itself.
-static bool partitioned_here(void) {
+// partitioned_here reports whether it is for this library to have a client's programs partitioned: JAX teaches a plugin
+// that has the extension itself, and jaxlib's CPU client would take away what a program for another platform says of
+// its memories.
+static bool partitioned_here(PJRT_Client* client) {
+  PW_ARGS(PJRT_Client_PlatformName_Args, platform);
+  platform.client = client->under;
+  PJRT_Error* err = pw_under->PJRT_Client_PlatformName(&platform);
+  if (err) pw_error_free(err);
+  if (err || platform.platform_name_size != 3 || memcmp(platform.platform_name, "cpu", 3) != 0) return false;
   for (const PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next)
     if (x->type == PJRT_Extension_Type_Custom_Partitioner) return false;
   return true;
@@ -272,7 +278,7 @@ static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   if (pw_forked) return pw_forked_error();
   PJRT_Program program = *args->program;
-  if (pw_partition_asks(program.code, program.code_size) && partitioned_here()) {
+  if (pw_partition_asks(program.code, program.code_size) && partitioned_here(args->client)) {
     pw_partitioned p = {0};
     char* message = NULL;
     PW_COUNT(go_entries, 1);
