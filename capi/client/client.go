@@ -18,12 +18,12 @@ package client
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include "client.h"
 */
 import "C"
 
 import (
-	_ "github.com/openpathways/pathways/capi/edge"    // what client.h declares
+	_ "github.com/openpathways/pathways/capi/base"    // what client.h declares
 	_ "github.com/openpathways/pathways/capi/program" // what program.h declares
 )

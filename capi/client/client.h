@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "edge.h"
+#include "base.h"
 #include "openpathways.h"
 
 // ---- errors (error.c) ----

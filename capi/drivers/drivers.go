@@ -5,13 +5,41 @@ package drivers
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/pjrt"
 	"github.com/openpathways/pathways/device/sim"
 )
+
+var (
+	mu        sync.Mutex
+	installed []string // guarded by mu: directories of installed packages
+)
+
+// SetDirs says where packages, and so plugins, are installed. It has effect until the
+// plugin is looked for.
+func SetDirs(dirs []string) {
+	mu.Lock()
+	defer mu.Unlock()
+	installed = dirs
+}
+
+// Dirs returns the directories where plugins may be installed: those of SetDirs, and the one
+// in which the package of this library lies.
+func Dirs() []string {
+	mu.Lock()
+	defer mu.Unlock()
+	dirs := slices.Clone(installed)
+	if path := base.Library(); path != "" {
+		dirs = append(dirs, filepath.Dir(filepath.Dir(path)))
+	}
+	return dirs
+}
 
 // Kind finds a kind of devices. Name is "auto" for the best there is on this machine,
 // "cpu", "cuda", "tpu", "sim" for simulated devices, or the path of a PJRT

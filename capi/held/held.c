@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "_cgo_export.h"
-#include "edge.h"
+#include "base.h"
 
 #define SHOWN __attribute__((visibility("default")))
 

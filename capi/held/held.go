@@ -7,17 +7,16 @@
 package held
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include "held.h"
 */
 import "C"
 
 import (
-	"runtime/debug"
 	"sync"
 	"unsafe"
 
-	_ "github.com/openpathways/pathways/capi/edge" // numbers, and forks
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -64,23 +63,6 @@ func unknown(number uint64) error {
 // Count is the number of arrays that are held.
 func Count() int64 { return int64(C.pw_held_count()) }
 
-// Refusal writes an error as the C API gives it; "" for nil.
-func Refusal(err error) string {
-	if err == nil {
-		return ""
-	}
-	code := status.CodeOf(err)
-	if code == status.OK {
-		code = status.Unknown
-	}
-	return code.String() + ": " + err.Error()
-}
-
-// Bug is the error of a panic, which never crosses into C.
-func Bug(panicked any) error {
-	return status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", panicked, debug.Stack())
-}
-
 // shards reads a list: of each shard its device, start and size.
 func shards(list *C.int64_t, n, dims int) []reshard.Shard {
 	row := 1 + 2*dims
@@ -97,7 +79,7 @@ func shards(list *C.int64_t, n, dims int) []reshard.Shard {
 func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64_t, numTo C.size_t, to *C.int64_t, memory *C.char, number *C.uint64_t) (refusal *C.char) {
 	defer func() {
 		if p := recover(); p != nil {
-			refusal = C.CString(Refusal(Bug(p)))
+			refusal = C.CString(base.Refusal(base.Bug(p)))
 		}
 	}()
 	n := int(numDims)
@@ -110,7 +92,7 @@ func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64
 		w.Memory = C.GoString(memory)
 	}
 	if len(w.To) == 0 {
-		return C.CString(Refusal(status.New(status.InvalidArgument, "an array without any destination shard")))
+		return C.CString(base.Refusal(status.New(status.InvalidArgument, "an array without any destination shard")))
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -141,7 +123,7 @@ func pwGoPlanHold(number C.uint64_t, shards, dims *C.size_t) *C.char {
 	defer mu.Unlock()
 	w := ways[uint64(number)]
 	if w == nil {
-		return C.CString(Refusal(unknown(uint64(number))))
+		return C.CString(base.Refusal(unknown(uint64(number))))
 	}
 	w.refs++
 	*shards, *dims = C.size_t(len(w.To)), C.size_t(len(w.Dims))

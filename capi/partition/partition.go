@@ -24,7 +24,7 @@
 package partition
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "partition.h"
 */
@@ -37,7 +37,7 @@ import (
 	"path/filepath"
 	"unsafe"
 
-	_ "github.com/openpathways/pathways/capi/edge" // what partition.c calls
+	_ "github.com/openpathways/pathways/capi/base" // what partition.c calls
 	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"

@@ -14,9 +14,9 @@ import (
 	"os"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/ffi"
-	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/core/command"
 	"github.com/openpathways/pathways/device"
 	driver "github.com/openpathways/pathways/device/pjrt"
@@ -42,11 +42,11 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 		args = append(args, C.GoString(s))
 	}
 	env := command.Env{
-		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: pjrt.Version, Out: os.Stdout, Err: os.Stderr,
+		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: base.Version, Out: os.Stdout, Err: os.Stderr,
 		Handler: ffi.Load,
 		Kinds: func(name string, count int) (device.Kind, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
-			return drivers.Kind(name, count, pjrt.PluginDirs(), func(p *driver.Plugin) {
+			return drivers.Kind(name, count, drivers.Dirs(), func(p *driver.Plugin) {
 				C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
 			})
 		},

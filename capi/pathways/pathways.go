@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -19,6 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/profile"
@@ -39,7 +41,7 @@ func text(v any) *C.char {
 }
 
 //export pwGoDirs
-func pwGoDirs(list *C.char) { pjrt.SetPluginDirs(strings.Split(C.GoString(list), ":")) }
+func pwGoDirs(list *C.char) { drivers.SetDirs(strings.Split(C.GoString(list), ":")) }
 
 //export pwGoStats
 func pwGoStats() *C.char {
@@ -125,7 +127,7 @@ type info struct {
 //export pwGoInfo
 func pwGoInfo() *C.char {
 	found, p, err := pjrt.Plugin()
-	i := info{Version: pjrt.Version, Go: runtime.Version(), PJRT: version{abi.Major, abi.Minor}}
+	i := info{Version: base.Version, Go: runtime.Version(), PJRT: version{abi.Major, abi.Minor}}
 	for _, c := range found.Candidates {
 		i.Candidates = append(i.Candidates, candidate{c.Path, c.Kind, c.Chosen, c.Note})
 	}
@@ -154,7 +156,7 @@ func refusal(err error) *C.char {
 	if err == nil {
 		return nil
 	}
-	return C.CString(held.Refusal(err))
+	return C.CString(base.Refusal(err))
 }
 
 //export pwGoShutdown

@@ -9,7 +9,8 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/held" // C
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
@@ -38,10 +39,10 @@ func slicesOf(session uint64) (client.Slices, error) {
 // refuse turns an error, or a panic of its caller, into what C takes.
 func refuse(err *error, refusal **C.char) {
 	if p := recover(); p != nil {
-		*err = held.Bug(p)
+		*err = base.Bug(p)
 	}
 	if *err != nil {
-		*refusal = C.CString(held.Refusal(*err))
+		*refusal = C.CString(base.Refusal(*err))
 	}
 }
 

@@ -1,6 +1,5 @@
 // The table, made once from the plugin that the core found.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -10,29 +9,10 @@
 
 const PJRT_Api* pw_under;
 pw_counters pw_count;
-bool pw_forked;
-_Atomic uint64_t pw_forks;
 
 static PJRT_Api table;
 static PJRT_Error_Code load_code;
 static char* load_message;  // why there is no plugin; NULL where there is one
-
-static void forking(void) { atomic_fetch_add(&pw_forks, 1); }
-static void forked(void) { pw_forked = true; }
-
-// Go runs as soon as the library is loaded, so forks are watched from then on.
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(forking, NULL, forked); }
-
-PJRT_Error* pw_forked_error(void) {
-  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                  "this process was made by fork() after Open Pathways was loaded, and its threads stayed behind in the "
-                  "parent; start processes with multiprocessing.get_context(\"spawn\")");
-}
-
-char* pw_forked_refusal(void) {
-  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                "with multiprocessing.get_context(\"spawn\")");
-}
 
 static void load(void) {
   int code = 0;
@@ -42,6 +22,7 @@ static void load(void) {
   table.struct_size = PJRT_Api_STRUCT_SIZE;
   table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
   table.pjrt_api_version.minor_version = PW_ABI_MINOR;
+  pw_errors_of(pw_under);
   if (pw_under) {
     if (pw_under->pjrt_api_version.minor_version < PW_ABI_MINOR)
       table.pjrt_api_version.minor_version = pw_under->pjrt_api_version.minor_version;
@@ -117,9 +98,4 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   pw_error_free(err);
   pw_memory_stats(args, &d->account);  // the plugin does not count
   return NULL;
-}
-
-const char* pw_library(void) {
-  Dl_info info;
-  return dladdr((void*)pw_embedded_api, &info) && info.dli_fname ? info.dli_fname : "";
 }

@@ -4,31 +4,6 @@
 #include "_cgo_export.h"
 #include "run.h"
 
-// Bits an element, indexed by PJRT_Buffer_Type. Tokens take none.
-static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
-                                    8,  8,  8, 8,  4,  4,  0, 2,  2,  8,  8,  8,  4,  1,  1,   6,  6};
-
-static const char* const type_names[] = {
-    "invalid",       "pred",      "s8",         "s16",        "s32",      "s64",    "u8",     "u16",     "u32",
-    "u64",           "f16",       "f32",        "f64",        "bf16",     "c64",    "c128",   "f8e5m2",  "f8e4m3fn",
-    "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s4",        "u4",       "token",  "s2",     "u2",      "f8e4m3",
-    "f8e3m4",        "f8e8m0fnu", "f4e2m1fn",   "s1",         "u1",       "f6e2m3fn", "f6e3m2fn"};
-
-void pw_shape_text(const pw_shape* s, char* text, size_t size) {
-  size_t n = (size_t)snprintf(text, size, "%s[", s->type < sizeof type_names / sizeof *type_names ? type_names[s->type] : "?");
-  for (size_t i = 0; i < s->num_dims && n < size; i++)
-    n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)s->dims[i]);
-  if (n < size) snprintf(text + n, size - n, "]");
-}
-
-int pw_type_bits(PJRT_Buffer_Type type) { return type < sizeof type_bits ? type_bits[type] : 64; }
-
-int64_t pw_shape_bytes(const pw_shape* s) {
-  int64_t n = pw_type_bits(s->type);
-  for (size_t i = 0; i < s->num_dims; i++) n *= s->dims[i];
-  return (n + 7) / 8;
-}
-
 static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory, pw_shape* shape,
                  pw_array* array) {
   b->under = under;

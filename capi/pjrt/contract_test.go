@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/openpathways/pathways/capi/drivers"
 	door "github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
@@ -23,7 +24,7 @@ func table(t *testing.T) *pjrt.Plugin {
 	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
-	door.SetPluginDirs(dirs)
+	drivers.SetDirs(dirs)
 	p, err := pjrt.Wrap("the front door", door.Table())
 	if err != nil {
 		t.Fatalf("%v (this test needs a PJRT plugin: pip install fastatomstruct-xla-cpu, and set PATHWAYS_PLUGIN_DIRS "+

@@ -26,7 +26,7 @@ package pjrt
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "door.h"
 */
@@ -36,16 +36,15 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	_ "github.com/openpathways/pathways/capi/edge" // what door.h takes from it
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/drivers"
+	_ "github.com/openpathways/pathways/capi/held" // C
 	_ "github.com/openpathways/pathways/capi/partition"
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
@@ -68,20 +67,11 @@ type session struct {
 var (
 	mu       sync.Mutex // guards the making and ending of sessions
 	sessions atomic.Pointer[[]*session]
-	dirs     []string // guarded by mu: where packages are installed
 	found    pjrt.Found
 	plugin   *pjrt.Plugin
 	failure  error
 	looked   bool
 )
-
-// SetPluginDirs says where packages are installed. It has effect until the
-// plugin is looked for.
-func SetPluginDirs(d []string) {
-	mu.Lock()
-	defer mu.Unlock()
-	dirs = d
-}
 
 // Plugin finds and loads the plugin underneath, once a process.
 func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
@@ -89,21 +79,11 @@ func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
 	defer mu.Unlock()
 	if !looked {
 		looked = true
-		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: append(slices.Clip(dirs), beside()...)}); failure == nil {
+		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: drivers.Dirs()}); failure == nil {
 			plugin, failure = pjrt.Open(found.Path)
 		}
 	}
 	return found, plugin, failure
-}
-
-// beside is where packages are that were installed with this library, for clients
-// that do not say it.
-func beside() []string {
-	path := C.GoString(C.pw_library())
-	if path == "" {
-		return nil
-	}
-	return []string{filepath.Dir(filepath.Dir(path))}
 }
 
 // get gives a session by its number, or nil. It takes no lock.
@@ -134,36 +114,16 @@ func count() int {
 	return 0
 }
 
-// fail writes an error where C looks for it and gives its code.
-func fail(err error, message **C.char) C.int {
-	if err == nil {
-		return 0
-	}
-	code := status.CodeOf(err)
-	if code == status.OK {
-		code = status.Unknown
-	}
-	*message = C.CString(err.Error())
-	return C.int(code)
-}
-
-// guard turns a panic into an error: a panic never crosses into C.
-func guard(code *C.int, message **C.char) {
-	if p := recover(); p != nil {
-		*code = fail(held.Bug(p), message)
-	}
-}
-
 func closed() error {
 	return status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
 }
 
 //export pwGoPlugin
 func pwGoPlugin(code *C.int, message **C.char) (api *C.PJRT_Api) {
-	defer guard(code, message)
+	defer base.Guard(code, message)
 	_, p, err := Plugin()
 	if err != nil {
-		*code = fail(err, message)
+		*code = C.int(base.Fail(err, message))
 		return nil
 	}
 	return (*C.PJRT_Api)(p.API())
@@ -183,10 +143,10 @@ func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize 
 
 //export pwGoPlace
 func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_object, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
-		return fail(closed(), message)
+		return C.int(base.Fail(closed(), message))
 	}
 	free(freed, n)
 	o, err := s.Place(int(device), int64(bytes))
@@ -194,7 +154,7 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_obj
 		o, err = s.Place(int(device), int64(bytes))
 	}
 	*object = C.uint64_t(o)
-	return fail(err, message)
+	return C.int(base.Fail(err, message))
 }
 
 // free tells the stores of arrays that have gone.
@@ -220,10 +180,10 @@ func pwGoEnter(t *C.pw_turn) {
 }
 
 func enter(t *C.pw_turn) (code C.int) {
-	defer guard(&code, &t.message)
+	defer base.Guard(&code, &t.message)
 	s := get(t.session)
 	if s == nil {
-		return fail(closed(), &t.message)
+		return C.int(base.Fail(closed(), &t.message))
 	}
 	free(t.freed, t.num_freed)
 	run := client.Run{
@@ -241,7 +201,7 @@ func enter(t *C.pw_turn) (code C.int) {
 	t.gang = C.uint64_t(turn.Gang)
 	switch {
 	case err != nil:
-		return fail(err, &t.message)
+		return C.int(base.Fail(err, &t.message))
 	case !turn.Now:
 		t.verdict = C.PW_QUEUED
 	default:
@@ -258,7 +218,7 @@ func (w waiting) Launch(gang uint64) bool { return bool(C.pw_run_launch(w.run, C
 
 func (w waiting) Fail(_ uint64, err error) {
 	var message *C.char
-	code := fail(err, &message)
+	code := base.Fail(err, &message)
 	C.pw_run_fail(w.run, C.PJRT_Error_Code(code), message)
 	C.free(unsafe.Pointer(message))
 }
@@ -274,12 +234,12 @@ func pwGoArm(id, gang C.uint64_t, run *C.pw_run) {
 
 //export pwGoAwait
 func pwGoAwait(id, gang C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
-		return fail(closed(), message)
+		return C.int(base.Fail(closed(), message))
 	}
-	return fail(s.Island().Await(uint64(gang)), message)
+	return C.int(base.Fail(s.Island().Await(uint64(gang)), message))
 }
 
 //export pwGoReport
@@ -308,10 +268,10 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
 	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
 	params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
-		return fail(closed(), message)
+		return C.int(base.Fail(closed(), message))
 	}
 	p := client.Program{Name: C.GoString(name), Collective: bool(collective), Format: C.GoStringN(format, C.int(formatSize))}
 	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
@@ -323,7 +283,7 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	}
 	number, err := s.AddProgram(p)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	*program = C.uint64_t(number)
 	*params = signature(C.GoStringN(compiledFormat, C.int(compiledFormatSize)), unsafe.Slice((*byte)(unsafe.Pointer(compiled)), compiledSize))
@@ -398,21 +358,21 @@ const numCells = 256
 
 //export pwGoClientCreate
 func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, version **C.char, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	_, p, err := Plugin()
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	o, err := options(args)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	if err := o.check(p.Kind()); err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	c, err := p.Create(o.ClientOptions)
 	if err != nil {
-		return fail(o.explain(err), message)
+		return C.int(base.Fail(o.explain(err), message))
 	}
 	system := cluster.Embedded{Cells: cells(numCells), Limit: o.limit}
 	for _, d := range c.Devices() {
@@ -425,7 +385,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	inner, err := system.Open()
 	if err != nil {
 		c.Close()
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	s := &session{Session: inner, under: c, stop: make(chan struct{})}
 	mu.Lock()
@@ -438,7 +398,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	major, minor := p.Version()
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
 	// programs apart from those of other backends in JAX's cache.
-	*version = C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, embedded, over PJRT %d.%d: %s", Version, major, minor, c.PlatformVersion()))
+	*version = C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, embedded, over PJRT %d.%d: %s", base.Version, major, minor, c.PlatformVersion()))
 	return 0
 }
 
@@ -495,13 +455,6 @@ func pwGoClientDestroy(id C.uint64_t) {
 	if err := s.under.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pathways:", err)
 	}
-}
-
-// PluginDirs is where packages are installed, and so plugins may be.
-func PluginDirs() []string {
-	mu.Lock()
-	defer mu.Unlock()
-	return append(slices.Clip(dirs), beside()...)
 }
 
 // Latest is the session made last of those that are open, or 0.

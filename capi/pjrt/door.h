@@ -12,7 +12,7 @@
 #ifndef PATHWAYS_CAPI_PJRT_DOOR_H_
 #define PATHWAYS_CAPI_PJRT_DOOR_H_
 
-#include "edge.h"
+#include "base.h"
 #include "held.h"
 #include "program.h"
 
@@ -23,8 +23,7 @@ extern const PJRT_Api* pw_under;
 #define PW_HAS(slot) \
   (pw_under != NULL && pw_under->struct_size >= offsetof(PJRT_Api, slot) + sizeof(void*) && pw_under->slot != NULL)
 
-// The errors, shapes, refusal and places of edge.h are defined here (error.c,
-// slab.c, api.c, wait.c), its memories there. Errors are of either side.
+// pw_unimplemented is the error of a slot that the plugin lacks. Errors are ours or the plugin's.
 PJRT_Error* pw_unimplemented(const char* slot);
 
 // ---- arrays, buffers (slab.c, buffer.c) ----
@@ -270,19 +269,11 @@ void pw_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pw_extensions(void);
 // Whether all results have the default layout, as far as the plugin can tell.
 bool pw_default_layouts(PJRT_Executable* executable);
-const char* pw_library(void);       // the path of this library
 PJRT_Error* pw_load_error(void);  // why there is no plugin
-
-// A client may say where its program is: locate writes "file:line" of the caller's
-// frame into text and gives its length, or 0. It is asked for errors and for runs
-// that have to wait, never on the way of a run that is launched at once. NULL
-// unsets it.
-typedef int (*pw_locate)(char* text, int size);
-void pw_set_locate(pw_locate locate);
 
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
-  _Atomic int64_t clients, executables, buffers, arrays, shapes, errors, runs, origins;
+  _Atomic int64_t clients, executables, buffers, arrays, runs, origins;
   _Atomic int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } pw_counters;
 extern pw_counters pw_count;

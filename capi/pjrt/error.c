@@ -1,108 +1,11 @@
-#define _GNU_SOURCE
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-
+// The errors of the table, and what a plugin that lacks a slot is told.
 #include "door.h"
-
-// An error of ours. Clients of ABI 0.112 and later may use the function table
-// instead of the API's slots, so it stands first.
-typedef struct {
-  PJRT_Error base;
-  PJRT_Error_Code code;
-  size_t size;
-  char* message;
-} pw_failure;
-
-static void vt_destroy(PJRT_Error* error) { pw_error_free(error); }
-
-static void vt_message(const PJRT_Error* error, const char** message, size_t* size) {
-  *message = ((const pw_failure*)error)->message;
-  *size = ((const pw_failure*)error)->size;
-}
-
-static PJRT_Error_Code vt_code(const PJRT_Error* error) { return ((const pw_failure*)error)->code; }
-
-static void vt_payloads(const PJRT_Error* error, void* visitor, void* user_arg) {
-  (void)error, (void)visitor, (void)user_arg;
-}
-
-static PJRT_Error_FunctionTable table = {
-    .struct_size = sizeof(PJRT_Error_FunctionTable),
-    .instance_size = sizeof(pw_failure),
-    .destroy = (void*)vt_destroy,
-    .message = (void*)vt_message,
-    .get_code = (void*)vt_code,
-    .for_each_payload = (void*)vt_payloads,
-};
-
-static bool ours(const PJRT_Error* error) { return error->vtable == (void*)&table; }
-
-PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message) {
-  pw_failure* f = malloc(sizeof *f);
-  f->base.vtable = (void*)&table;
-  f->code = code;
-  f->message = message ? message : strdup("");
-  f->size = strlen(f->message);
-  PW_COUNT(errors, 1);
-  return &f->base;
-}
-
-PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) {
-  va_list list;
-  va_start(list, format);
-  char* message = NULL;
-  if (vasprintf(&message, format, list) < 0) message = NULL;
-  va_end(list);
-  return pw_error_take(code, message);
-}
 
 PJRT_Error* pw_unimplemented(const char* slot) {
   if (pw_under == NULL) return pw_load_error();
   return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
                   "%s is not available: the plugin underneath (PJRT %d.%d) does not have it", slot,
                   pw_under->pjrt_api_version.major_version, pw_under->pjrt_api_version.minor_version);
-}
-
-void pw_error_free(PJRT_Error* error) {
-  if (error == NULL) return;
-  if (!ours(error)) {
-    PW_ARGS(PJRT_Error_Destroy_Args, a);
-    a.error = error;
-    pw_under->PJRT_Error_Destroy(&a);
-    return;
-  }
-  free(((pw_failure*)error)->message);
-  free(error);
-  PW_COUNT(errors, -1);
-}
-
-void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size) {
-  if (ours(error)) {
-    *code = vt_code(error);
-    vt_message(error, message, size);
-    return;
-  }
-  PW_ARGS(PJRT_Error_GetCode_Args, c);
-  c.error = error;
-  PJRT_Error* failed = pw_under->PJRT_Error_GetCode(&c);
-  if (failed) pw_error_free(failed);
-  *code = c.code;
-  PW_ARGS(PJRT_Error_Message_Args, m);
-  m.error = error;
-  pw_under->PJRT_Error_Message(&m);
-  *message = m.message;
-  *size = m.message_size;
-}
-
-PJRT_Error* pw_error_context(PJRT_Error* error, const char* context) {
-  PJRT_Error_Code code;
-  const char* message;
-  size_t size;
-  pw_error_read(error, &code, &message, &size);
-  PJRT_Error* with = pw_error(code, "%.*s%s", (int)size, message, context);
-  pw_error_free(error);
-  return with;
 }
 
 // ---- slots ----
@@ -122,7 +25,7 @@ PJRT_Error* pw_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args) {
 }
 
 PJRT_Error* pw_PJRT_Error_ForEachPayload(PJRT_Error_ForEachPayload_Args* args) {
-  if (ours(args->error)) return NULL;
+  if (pw_error_ours(args->error)) return NULL;
   if (!PW_HAS(PJRT_Error_ForEachPayload)) return pw_unimplemented("PJRT_Error_ForEachPayload");
   return pw_under->PJRT_Error_ForEachPayload(args);
 }

@@ -103,17 +103,6 @@ void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* l
   if (slots != some) free(slots);
 }
 
-static _Atomic(pw_locate) locator;
-
-void pw_set_locate(pw_locate locate) { atomic_store(&locator, locate); }
-
-int pw_location(const PJRT_ExecuteOptions* options, char* text, int size) {
-  const char* at = options && PW_COVERS(options, call_location) ? options->call_location : NULL;
-  if (at && *at) return snprintf(text, (size_t)size, "%s", at);
-  pw_locate locate = atomic_load(&locator);
-  return locate ? locate(text, size) : 0;
-}
-
 void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, const char* location) {
   if (*location) snprintf(text, size, " [%.200s, called at %.300s]", e->name, location);
 }

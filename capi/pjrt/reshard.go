@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
@@ -66,12 +67,12 @@ type destination struct {
 func pwGoReshard(h *C.pw_held_array, number C.uint64_t, out **C.pw_held_array) (refusal *C.char) {
 	defer func() {
 		if p := recover(); p != nil {
-			refusal = C.CString(held.Refusal(held.Bug(p)))
+			refusal = C.CString(base.Refusal(base.Bug(p)))
 		}
 	}()
 	made, err := begin(h, uint64(number))
 	if err != nil {
-		return C.CString(held.Refusal(err))
+		return C.CString(base.Refusal(err))
 	}
 	*out = made
 	return nil

@@ -245,23 +245,6 @@ void pw_buffer_release(pw_buffer* b) {
   pw_array_drop(b->array);
 }
 
-pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t n) {
-  pw_shape* s = malloc(sizeof *s + n * sizeof(int64_t));
-  s->refs = 1;
-  s->type = type;
-  s->num_dims = n;
-  if (n) memcpy(s->dims, dims, n * sizeof(int64_t));
-  PW_COUNT(shapes, 1);
-  return s;
-}
-
-void pw_shape_drop(pw_shape* s) {
-  if (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
-    free(s);
-    PW_COUNT(shapes, -1);
-  }
-}
-
 PJRT_Error* pw_delete_under(pw_buffer* b) {
   if (b->of || b->under == NULL) {  // the contents are not its own, or there are none
     pw_buffer_release(b);

@@ -5,10 +5,12 @@ package pjrt
 
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {
-  int64_t clients, executables, buffers, arrays, shapes, errors, runs, origins;
+  int64_t clients, executables, buffers, arrays, runs, origins;
   int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
+
+static int64_t errors_alive(void) { return atomic_load_explicit(&pw_errors_alive, memory_order_relaxed); }
 
 static counters read_counters(void) {
   counters out;
@@ -26,9 +28,6 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 )
-
-// Version is the version of Open Pathways, set when it is linked.
-var Version = "0.1.0"
 
 // Stats are the counters of the door and of the sessions behind it.
 type Stats struct {
@@ -91,7 +90,7 @@ func ReadStats() Stats {
 	st.Live["executables"] = int64(c.executables)
 	st.Live["buffers"] = int64(c.buffers)
 	st.Live["arrays"] = int64(c.arrays)
-	st.Live["errors"] = int64(c.errors)
+	st.Live["errors"] = int64(C.errors_alive())
 	st.Live["runs"] = int64(c.runs)
 	st.Live["origins"] = int64(c.origins)
 	st.Live["objects"] = objects

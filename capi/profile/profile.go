@@ -8,7 +8,7 @@
 package profile
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include "profile.h"
 */
 import "C"
@@ -19,10 +19,9 @@ import (
 	"sync"
 	"time"
 
-	_ "github.com/openpathways/pathways/capi/edge" // forks
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/held" // C
 	"github.com/openpathways/pathways/core/observe"
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xplane"
 )
 
@@ -131,7 +130,7 @@ func missing(profiles []Profile) (warnings []string) {
 
 //export pwGoProfileStart
 func pwGoProfileStart(number *C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	mu.Lock()
 	// A client that has loaded the table twice makes two profilers for one profile;
 	// the first has it all.
@@ -155,7 +154,7 @@ func pwGoProfileStart(number *C.uint64_t, message **C.char) (code C.int) {
 
 //export pwGoProfileStop
 func pwGoProfileStop(number C.uint64_t, bytes **C.uint8_t, size *C.size_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	mu.Lock()
 	r := clients[uint64(number)]
 	delete(clients, uint64(number))
@@ -167,12 +166,4 @@ func pwGoProfileStop(number C.uint64_t, bytes **C.uint8_t, size *C.size_t, messa
 		*bytes, *size = (*C.uint8_t)(C.CBytes(b)), C.size_t(len(b))
 	}
 	return 0
-}
-
-// guard turns a panic into an error: a panic never crosses into C.
-func guard(code *C.int, message **C.char) {
-	if p := recover(); p != nil {
-		err := held.Bug(p)
-		*code, *message = C.int(status.CodeOf(err)), C.CString(err.Error())
-	}
 }

@@ -4,7 +4,7 @@
 #ifndef PATHWAYS_CAPI_PROFILE_H_
 #define PATHWAYS_CAPI_PROFILE_H_
 
-#include "edge.h"
+#include "base.h"
 
 // pw_profiler_extension makes an extension for a table; the table keeps it.
 PJRT_Extension_Base* pw_profiler_extension(void);

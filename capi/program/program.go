@@ -8,7 +8,7 @@
 // may play it at once. Only packages of capi import it.
 package program
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 // #include "program.h"
 import "C"
 

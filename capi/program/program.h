@@ -7,7 +7,7 @@
 #ifndef PATHWAYS_CAPI_PROGRAM_H_
 #define PATHWAYS_CAPI_PROGRAM_H_
 
-#include "edge.h"
+#include "base.h"
 #include "held.h"
 
 // pp_symbol names the shard of a value of a capture. A buffer that carries one has

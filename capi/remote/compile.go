@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/client"
@@ -27,26 +28,26 @@ const bufferCallback = "xla_buffer_python_cpu_callback"
 //export prGoCompile
 func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t, options *C.char, optionsSize C.size_t,
 	out **C.PJRT_Executable, message **C.char) (failed C.int) {
-	defer guard(&failed, message)
+	defer base.Guard(&failed, message)
 	x, err := compile(c, program{
 		format:  goString(format, formatSize),
 		code:    goBytes(code, codeSize),
 		options: goBytes(options, optionsSize),
 	})
 	*out = x
-	return fail(err, message)
+	return C.int(base.Fail(err, message))
 }
 
 //export prGoLoad
 func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, optionsSize C.size_t, out **C.PJRT_Executable, message **C.char) (failed C.int) {
-	defer guard(&failed, message)
+	defer base.Guard(&failed, message)
 	p, err := unpack(goBytes(data, size))
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	if optionsSize > 0 {
 		if p.options, err = compileoptions.Again(p.options, goBytes(options, optionsSize)); err != nil {
-			return fail(err, message)
+			return C.int(base.Fail(err, message))
 		}
 	}
 	x, err := compile(c, p)
@@ -54,7 +55,7 @@ func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, op
 		err = status.Wrap(err, "the program was serialized on %q, and this is %q", p.version, version)
 	}
 	*out = x
-	return fail(err, message)
+	return C.int(base.Fail(err, message))
 }
 
 //export prGoSerialize

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
-	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/command"
@@ -43,7 +43,7 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 		if err != nil {
 			return nil, err
 		}
-		kind, err := drivers.Kind("auto", each, pjrt.PluginDirs(), func(p *driver.Plugin) {
+		kind, err := drivers.Kind("auto", each, drivers.Dirs(), func(p *driver.Plugin) {
 			C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
 		})
 		if err != nil {
@@ -89,7 +89,7 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 		host, _ := os.Hostname()
 		return cluster.Connect(ctx, cluster.ClientConfig{
 			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()), Devices: devices,
-			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + pjrt.Version, Alone: alone, Hurry: interrupted,
+			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone, Hurry: interrupted,
 		}, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -37,7 +38,7 @@ func newEnds() *ends {
 // end makes an entry of the queue.
 func end(token uint64, err error) C.pr_end {
 	out := C.pr_end{token: C.uint64_t(token)}
-	out.code = C.int32_t(fail(err, &out.message))
+	out.code = C.int32_t(base.Fail(err, &out.message))
 	return out
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/core/client"
 	dataflow "github.com/openpathways/pathways/core/program"
@@ -47,12 +48,12 @@ var errNodes = status.New(status.Unimplemented, "the program cannot be played at
 
 //export prGoPlay
 func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, numFreed C.size_t, shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	free(freed, numFreed)
 	s, err := of((*C.PJRT_Client)(p.base.client).session)
 	if err != nil {
 		*played = true
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	handle := uintptr(C.pr_lowered(p))
 	if handle == 0 {
@@ -79,7 +80,7 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, 
 	if err := s.cluster.Play(&spec); err != nil {
 		s.underWay.Add(-int64(l.nodes))
 		s.plays.forget(spec.Token)
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	for i, k := range l.keeps {
 		C.pr_played(p, C.size_t(k.value), C.uint64_t(spec.First+k.made), futures[i], shards)

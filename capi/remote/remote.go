@@ -22,7 +22,7 @@ package remote
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../edge -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "remote.h"
 */
@@ -36,10 +36,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	_ "github.com/openpathways/pathways/capi/edge" // what remote.h declares
+	"github.com/openpathways/pathways/capi/base"
 	_ "github.com/openpathways/pathways/capi/ffi"
-	"github.com/openpathways/pathways/capi/held"
-	"github.com/openpathways/pathways/capi/pjrt"
+	_ "github.com/openpathways/pathways/capi/held" // C
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
@@ -117,26 +116,6 @@ func open() []*session {
 	return out
 }
 
-// fail writes an error where C looks for it and gives its code.
-func fail(err error, message **C.char) C.int {
-	if err == nil {
-		return 0
-	}
-	code := status.CodeOf(err)
-	if code == status.OK {
-		code = status.Unknown
-	}
-	*message = C.CString(err.Error())
-	return C.int(code)
-}
-
-// guard turns a panic into an error: a panic never crosses into C.
-func guard(code *C.int, message **C.char) {
-	if p := recover(); p != nil {
-		*code = fail(held.Bug(p), message)
-	}
-}
-
 // of gives an open session.
 func of(id C.uint64_t) (*session, error) {
 	if s := get(id); s != nil && !s.closed.Load() {
@@ -147,13 +126,13 @@ func of(id C.uint64_t) (*session, error) {
 
 //export prGoConnect
 func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	mu.Lock()
 	where, how := address, dial
 	mu.Unlock()
 	asked, err := readOptions(values, n)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	if asked.address != "" {
 		where = asked.address
@@ -164,7 +143,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		}
 	}
 	if how == nil {
-		return fail(status.New(status.FailedPrecondition, "no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message)
+		return C.int(base.Fail(status.New(status.FailedPrecondition, "no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
 	}
 	s := &session{puts: map[uint64]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -172,7 +151,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	if err != nil {
 		s.cancel()
 		s.ends.close()
-		return fail(status.Wrap(err, "cannot use the cluster at %s", where), message)
+		return C.int(base.Fail(status.Wrap(err, "cannot use the cluster at %s", where), message))
 	}
 	s.cluster = cluster
 	mu.Lock()
@@ -188,7 +167,7 @@ func (s *session) describe() *C.PJRT_Client {
 	name := C.CString(platform.GetName())
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
 	// programs apart from those of other backends in JAX's cache.
-	version := C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, cluster: %s", pjrt.Version, platform.GetVersion()))
+	version := C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, cluster: %s", base.Version, platform.GetVersion()))
 	defer C.free(unsafe.Pointer(name))
 	defer C.free(unsafe.Pointer(version))
 	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))

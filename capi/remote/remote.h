@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "edge.h"
+#include "base.h"
 #include "held.h"
 #include "program.h"
 

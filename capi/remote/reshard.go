@@ -10,6 +10,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/held"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
@@ -21,12 +22,12 @@ import (
 func prGoReshard(h *C.pr_held, number C.uint64_t, out **C.pr_held) (refusal *C.char) {
 	defer func() {
 		if p := recover(); p != nil {
-			refusal = C.CString(held.Refusal(held.Bug(p)))
+			refusal = C.CString(base.Refusal(base.Bug(p)))
 		}
 	}()
 	made, err := move(h, uint64(number))
 	if err != nil {
-		return C.CString(held.Refusal(err))
+		return C.CString(base.Refusal(err))
 	}
 	*out = made
 	return nil

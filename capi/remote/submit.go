@@ -11,6 +11,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -22,11 +23,11 @@ var specs = sync.Pool{New: func() any { return new(client.RunSpec) }}
 
 //export prGoRun
 func prGoRun(r *C.pr_run) (code C.int) {
-	defer guard(&code, &r.message)
+	defer base.Guard(&code, &r.message)
 	free(r.freed, r.num_freed)
 	s, err := of(r.session)
 	if err != nil {
-		return fail(err, &r.message)
+		return C.int(base.Fail(err, &r.message))
 	}
 	spec := specs.Get().(*client.RunSpec)
 	// The lists are C's, and are read before Run returns.
@@ -45,7 +46,7 @@ func prGoRun(r *C.pr_run) (code C.int) {
 	var moved []uint64
 	if r.num_mixed > 0 {
 		if moved, err = s.mix(r, spec); err != nil {
-			return fail(err, &r.message)
+			return C.int(base.Fail(err, &r.message))
 		}
 	}
 	var functions *caller
@@ -66,7 +67,7 @@ func prGoRun(r *C.pr_run) (code C.int) {
 	}
 	*spec = client.RunSpec{}
 	specs.Put(spec)
-	return fail(err, &r.message)
+	return C.int(base.Fail(err, &r.message))
 }
 
 // mix says where arguments come from whose rows are shards of several objects.
@@ -172,11 +173,11 @@ func (p *put) end() {
 
 //export prGoPut
 func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool, number *C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
 		C.pr_future_drop(C.pr_put_free(c))
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	p := &put{s: s, c: c}
 	spec := client.PutSpec{Object: s.cluster.Objects(1), Shape: shapeOf(c.shape), Memory: C.GoString(memory),
@@ -191,7 +192,7 @@ func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, toke
 		delete(s.puts, spec.Token)
 		s.mu.Unlock()
 		p.end()
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	if during {
 		p.keep()
@@ -202,10 +203,10 @@ func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, toke
 
 //export prGoFetch
 func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.size_t, f *C.pr_fetch, token C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	s.underWay.Add(1)
 	done := func(err error) {
@@ -217,21 +218,21 @@ func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.siz
 	}
 	if err := s.cluster.Fetch(uint64(object), uint32(device), unsafe.Slice((*byte)(unsafe.Pointer(dst)), size), done); err != nil {
 		s.underWay.Add(-1)
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	return 0
 }
 
 //export prGoLend
 func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_view, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	failed := func(err error) {
 		var text *C.char
-		code := fail(err, &text)
+		code := base.Fail(err, &text)
 		C.pr_view_failed(v, C.PJRT_Error_Code(code), text)
 	}
 	s.underWay.Add(1)
@@ -262,7 +263,7 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 	}
 	if err != nil {
 		s.underWay.Add(-1)
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	return 0
 }
@@ -277,10 +278,10 @@ func prGoReturn(block C.uint64_t) {
 
 //export prGoCopy
 func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, memory *C.char, token C.uint64_t, number *C.uint64_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	t := &wire.Transfer{
 		Object: s.cluster.Objects(1),
@@ -290,7 +291,7 @@ func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, mem
 	s.underWay.Add(1)
 	if err := s.cluster.Transfer(t, uint64(token)); err != nil {
 		s.underWay.Add(-1)
-		return fail(err, message)
+		return C.int(base.Fail(err, message))
 	}
 	*number = C.uint64_t(t.Object)
 	return 0

@@ -1,8 +1,8 @@
 // What the doors of this library have in common: how they read a peer's
 // structs, make errors, describe shapes, and refuse to run in the child of a
 // fork.
-#ifndef PATHWAYS_CAPI_EDGE_H_
-#define PATHWAYS_CAPI_EDGE_H_
+#ifndef PATHWAYS_CAPI_BASE_H_
+#define PATHWAYS_CAPI_BASE_H_
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,7 +40,7 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
     return NULL;                                 \
   }
 
-// ---- errors ----
+// ---- errors (error.c) ----
 
 // pw_error makes an error of ours; the caller of the door owns it.
 PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -51,8 +51,13 @@ PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
 PJRT_Error* pw_error_context(PJRT_Error* error, const char* context);
 void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size);
 void pw_error_free(PJRT_Error* error);
+// pw_errors_of names the table of the plugin whose errors pass through this library: what is
+// not ours is read and freed by it. Called before the first of them.
+void pw_errors_of(const PJRT_Api* api);
+bool pw_error_ours(const PJRT_Error* error);
+extern _Atomic int64_t pw_errors_alive;
 
-// ---- shapes ----
+// ---- shapes (shape.c) ----
 
 // pw_shape is what an executable's output or a host array fixed. Counted.
 typedef struct pw_shape {
@@ -110,7 +115,7 @@ static inline bool pw_fits(const pw_shape* shape, const pw_shape* takes) {
 }
 PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes);
 
-// ---- memories ----
+// ---- memories (memory.c) ----
 
 // pw_memory_base begins every memory handle: clients reach a table of functions
 // through it, by which they hang data on the memory (memory.c).
@@ -154,14 +159,17 @@ static inline void pw_account_sub(pw_account* a, int64_t bytes) {
 void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
 void pw_memory_more(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
 
-// ---- costs ----
+// ---- costs (cost.go) ----
 
 // pwGoCost counts what a compiled program costs. The values and their names are
 // one malloc'd block. It gives 0, or a code with a malloc'd message.
 extern int pwGoCost(char* format, size_t format_size, char* program, size_t size, PJRT_NamedValue** values, size_t* num,
                     char** message);
 
-// ---- forks ----
+// pw_library returns the path of the file that this code was loaded from; "" where that is not known.
+const char* pw_library(void);
+
+// ---- forks (fork.c) ----
 
 // True in the child of a fork: Go does not run there.
 extern bool pw_forked;
@@ -169,11 +177,18 @@ extern _Atomic uint64_t pw_forks;  // begun by this process
 PJRT_Error* pw_forked_error(void);
 char* pw_forked_refusal(void);  // the same for the C API, see pathways.h
 
-// ---- where the user's program is ----
+// ---- where the user's program is (location.c) ----
 
 enum { PW_LOCATION = 512 };
 // pw_location writes where the user's program made the call that is on this
 // thread, as its options or its client say; text stays as it is where nobody does.
 int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
 
-#endif  // PATHWAYS_CAPI_EDGE_H_
+// A client may say where its program is: locate writes "file:line" of the caller's
+// frame into text and gives its length, or 0. It is asked for errors and for runs
+// that have to wait, never on the way of a run that is launched at once. NULL
+// unsets it.
+typedef int (*pw_locate)(char* text, int size);
+void pw_set_locate(pw_locate locate);
+
+#endif  // PATHWAYS_CAPI_BASE_H_

@@ -1,8 +1,8 @@
-package pjrt
+package base
 
 /*
 #include <stdlib.h>
-#include "door.h"
+#include "base.h"
 */
 import "C"
 
@@ -21,10 +21,10 @@ import (
 //export pwGoCost
 func pwGoCost(format *C.char, formatSize C.size_t, program *C.char, size C.size_t,
 	values **C.PJRT_NamedValue, num *C.size_t, message **C.char) (code C.int) {
-	defer guard(&code, message)
+	defer Guard(&code, message)
 	cost, err := hlo.ReadCost(C.GoStringN(format, C.int(formatSize)), unsafe.Slice((*byte)(unsafe.Pointer(program)), size))
 	if err != nil {
-		return fail(status.Wrap(err, "cannot count what the program costs"), message)
+		return C.int(Fail(status.Wrap(err, "cannot count what the program costs"), message))
 	}
 	names := slices.Sorted(maps.Keys(cost))
 	need := uintptr(len(names)) * unsafe.Sizeof(C.PJRT_NamedValue{})

@@ -1,7 +1,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "edge.h"
+#include "base.h"
 
 // Data that a client hangs on a memory, by key.
 struct pw_user_data {

@@ -1,5 +1,5 @@
 // What is wrong with an argument of a run, in the words of both doors.
-#include "edge.h"
+#include "base.h"
 
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer) {
   if (buffer == NULL)

@@ -1,0 +1,67 @@
+// Package base is what every room of capi stands on where it meets C: how a peer's
+// structs are read, errors, shapes, what is wrong with an argument, data that clients
+// hang on memories, the refusal to run in the child of a fork, where the user's program
+// is, numbers of what is kept, what a compiled program costs, and Python's Ctrl-C.
+// base.h, numbers.h and python.h are its contract for C.
+//
+// Every function may be called from any thread. It imports nothing of capi; only
+// packages of capi import it.
+package base
+
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+// #include <stdlib.h>
+// #include "base.h"
+import "C"
+
+import (
+	"runtime/debug"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Version is the version of Open Pathways, as the package for Python has it.
+const Version = "0.1.0"
+
+// Bug returns the error of a panic, which never crosses into C.
+func Bug(panicked any) error {
+	return status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", panicked, debug.Stack())
+}
+
+// Refusal returns an error as the C API's functions return it, its code, a colon and its
+// text, and "" for nil.
+func Refusal(err error) string {
+	if err == nil {
+		return ""
+	}
+	return code(err).String() + ": " + err.Error()
+}
+
+// Fail stores an error's text, which the caller frees, where C looks for it, and
+// returns its code: 0 where there is no error. Char is the importing package's C.char.
+func Fail[Char ~int8 | ~uint8](err error, message **Char) int32 {
+	if err == nil {
+		return 0
+	}
+	*message = (*Char)(unsafe.Pointer(C.CString(err.Error())))
+	return int32(code(err))
+}
+
+// Guard turns a panic into an error. Every function that C calls defers it.
+func Guard[Code ~int32, Char ~int8 | ~uint8](to *Code, message **Char) {
+	if p := recover(); p != nil {
+		*to = Code(Fail(Bug(p), message))
+	}
+}
+
+// Library returns the path of the file that this code was loaded from, such as that of
+// libpathways.so, or "".
+func Library() string { return C.GoString(C.pw_library()) }
+
+// code returns the code of an error, which is never OK.
+func code(err error) status.Code {
+	if c := status.CodeOf(err); c != status.OK {
+		return c
+	}
+	return status.Unknown
+}
