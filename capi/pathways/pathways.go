@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../held -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -21,7 +21,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/capi/program"
@@ -53,7 +53,7 @@ func pwGoStats() *C.char {
 	st.Sessions += int(r.Sessions)
 	st.Fetches += r.Fetches
 	st.Reshards += r.Reshards
-	if n := held.Count(); n > 0 {
+	if n := export.Count(); n > 0 {
 		st.Live["held"] = n
 	}
 	if n := program.Count(); n > 0 {

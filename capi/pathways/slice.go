@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
-	_ "github.com/openpathways/pathways/capi/held" // C
+	_ "github.com/openpathways/pathways/capi/export" // C
 	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"

@@ -26,7 +26,7 @@ package pjrt
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../held -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "door.h"
 */
@@ -44,7 +44,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
-	_ "github.com/openpathways/pathways/capi/held" // C
+	_ "github.com/openpathways/pathways/capi/export" // C
 	_ "github.com/openpathways/pathways/capi/partition"
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"

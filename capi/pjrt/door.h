@@ -13,7 +13,7 @@
 #define PATHWAYS_CAPI_PJRT_DOOR_H_
 
 #include "base.h"
-#include "held.h"
+#include "export.h"
 #include "program.h"
 
 // The plugin's table. Set once, before any client exists.

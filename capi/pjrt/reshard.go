@@ -15,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -84,7 +84,7 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 	if s == nil {
 		return nil, closed()
 	}
-	way, err := held.Get(number)
+	way, err := export.Get(number)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/capi/base"
-	_ "github.com/openpathways/pathways/capi/held" // C
+	_ "github.com/openpathways/pathways/capi/export" // C
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/xplane"
 )

@@ -8,11 +8,11 @@
 // may play it at once. Only packages of capi import it.
 package program
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../held -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 // #include "program.h"
 import "C"
 
-import _ "github.com/openpathways/pathways/capi/held" // arrays go in and out of a program as held ones
+import _ "github.com/openpathways/pathways/capi/export" // arrays go in and out of a program as held ones
 
 // Count is the number of programs that are kept.
 func Count() int64 { return int64(C.pp_count()) }

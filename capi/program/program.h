@@ -8,7 +8,7 @@
 #define PATHWAYS_CAPI_PROGRAM_H_
 
 #include "base.h"
-#include "held.h"
+#include "export.h"
 
 // pp_symbol names the shard of a value of a capture. A buffer that carries one has
 // no contents: it is made by unmade, and whoever reads it gets its error.

@@ -14,7 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/core/client"
 	dataflow "github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
@@ -350,7 +350,7 @@ func (low *lowering) copy(n *C.pp_node) error {
 }
 
 func (low *lowering) reshard(n *C.pp_node) error {
-	way, err := held.Get(uint64(n.plan))
+	way, err := export.Get(uint64(n.plan))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base.h"
-#include "held.h"
+#include "export.h"
 #include "program.h"
 
 typedef struct pr_memory pr_memory;

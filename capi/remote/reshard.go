@@ -11,7 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
-	"github.com/openpathways/pathways/capi/held"
+	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -39,7 +39,7 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 	if err != nil {
 		return nil, err
 	}
-	way, err := held.Get(number)
+	way, err := export.Get(number)
 	if err != nil {
 		return nil, err
 	}

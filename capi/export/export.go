@@ -1,14 +1,14 @@
-// Package held keeps arrays that were taken out of a PJRT client, or made to be
+// Package export keeps arrays that were taken out of a PJRT client, or made to be
 // given to one, and the plans by which they move. The doors hold the arrays, in C
 // (held.h is that contract); the C API of capi/pathways names them by numbers.
 //
 // Every function may be called from any goroutine. Only packages of capi import
 // it.
-package held
+package export
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
-#include "held.h"
+#include "export.h"
 */
 import "C"
 

@@ -1,4 +1,4 @@
-#include "held.h"
+#include "export.h"
 
 #include <pthread.h>
 #include <stdlib.h>
