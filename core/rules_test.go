@@ -135,7 +135,7 @@ func TestRules(t *testing.T) {
 	for _, b := range broken {
 		t.Error(b)
 	}
-	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "core/placement", "core/controller", "device", "device/pjrt", "capi/pjrt", "core/arrowio", "transport/arrowmem"} {
+	for _, dir := range []string{"core/schedule", "core/shape", "core/status", "core/executor", "core/placement", "core/controller", "device", "device/pjrt", "capi/embedded", "core/arrowio", "transport/arrowmem"} {
 		if _, ok := packages[dir]; !ok {
 			t.Errorf("package %s was not found; a rule that is about it keeps nothing", dir)
 		}
@@ -162,10 +162,10 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"cgo beside a tree", "capital/x.go", doc + "import \"C\"\n", "cgo"},
 		{"cgo in capi", "capi/lib/x.go", doc + "import \"C\"\n", ""},
 		{"cgo in the driver", "device/pjrt/x.go", doc + "import \"C\"\n", ""},
-		{"capi in core", "core/client/x.go", imports(module + "/capi/pjrt"), "core/client imports capi/pjrt"},
+		{"capi in core", "core/client/x.go", imports(module + "/capi/pjrt"), "core/client imports capi/embedded"},
 		{"the driver in a test of core", "core/client/x_test.go", imports(module + "/device/pjrt"), "core/client imports device/pjrt"},
 		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"), "device/sim imports device/pjrt/abi"},
-		{"the driver in capi", "capi/pjrt/x.go", imports(module + "/device/pjrt"), ""},
+		{"the driver in capi", "capi/embedded/x.go", imports(module + "/device/pjrt"), ""},
 		{"the contract in core", "core/executor/x.go", imports(module + "/device"), ""},
 		{"Arrow in core", "core/client/x.go", imports(arrow + "/go/v15/arrow"), "core/client/x.go:3: Arrow's library is for core/arrowio and transport/arrowmem alone"},
 		{"Arrow in what is linked", "capi/lib/x.go", imports(arrow + "/go/v15/arrow/memory"), "Arrow's library"},

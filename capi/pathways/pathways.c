@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 #include "python.h"
 #include "table.h"
 

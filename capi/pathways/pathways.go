@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../pjrt -I${SRCDIR}/../remote -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../remote -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -21,8 +21,8 @@ import (
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
+	"github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/capi/export"
-	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/capi/remote"
@@ -45,7 +45,7 @@ func pwGoDirs(list *C.char) { drivers.SetDirs(strings.Split(C.GoString(list), ":
 
 //export pwGoStats
 func pwGoStats() *C.char {
-	st, r := pjrt.ReadStats(), remote.ReadStats()
+	st, r := embedded.ReadStats(), remote.ReadStats()
 	st.GoEntries += r.GoEntries
 	st.Executes += r.Executes
 	st.Puts += r.Puts
@@ -63,7 +63,7 @@ func pwGoStats() *C.char {
 		st.Live[kind] += n
 	}
 	return text(struct {
-		pjrt.Stats
+		embedded.Stats
 		UnderWay int64 `json:"under_way"`
 		Copied   int64 `json:"copied"`
 	}{st, r.UnderWay, r.Copied})
@@ -82,7 +82,7 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 	}
 	if change {
 		live := 0
-		for _, counts := range []map[string]int64{pjrt.ReadStats().Live, remote.ReadStats().Live} {
+		for _, counts := range []map[string]int64{embedded.ReadStats().Live, remote.ReadStats().Live} {
 			live += int(counts["clients"] + counts["executables"] + counts["buffers"])
 		}
 		if live > 0 {
@@ -126,7 +126,7 @@ type info struct {
 
 //export pwGoInfo
 func pwGoInfo() *C.char {
-	found, p, err := pjrt.Plugin()
+	found, p, err := embedded.Plugin()
 	i := info{Version: base.Version, Go: runtime.Version(), PJRT: version{abi.Major, abi.Minor}}
 	for _, c := range found.Candidates {
 		i.Candidates = append(i.Candidates, candidate{c.Path, c.Kind, c.Chosen, c.Note})
@@ -167,7 +167,7 @@ func pwGoShutdown(timeoutMS C.int64_t, exits C.bool) *C.char {
 		end = remote.Exit
 	}
 	err := end(timeout)
-	if other := pjrt.Shutdown(timeout); err == nil {
+	if other := embedded.Shutdown(timeout); err == nil {
 		err = other
 	}
 	return refusal(err)

@@ -1,7 +1,7 @@
 #include <stdbool.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 #include "pathways.h"
 #include "table.h"
 

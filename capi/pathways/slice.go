@@ -10,8 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/embedded"
 	_ "github.com/openpathways/pathways/capi/export" // C
-	"github.com/openpathways/pathways/capi/pjrt"
 	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/placement"
@@ -23,7 +23,7 @@ func latest() (session uint64, err error) {
 	if id := remote.Latest(); id > 0 {
 		return id<<1 | 1, nil
 	}
-	if id := pjrt.Latest(); id > 0 {
+	if id := embedded.Latest(); id > 0 {
 		return id << 1, nil
 	}
 	return 0, status.New(status.FailedPrecondition, "slices are of a PJRT client's devices, and there is no client; make one first")
@@ -33,7 +33,7 @@ func slicesOf(session uint64) (client.Slices, error) {
 	if session&1 == 1 {
 		return remote.Slices(session >> 1)
 	}
-	return pjrt.Slices(session >> 1)
+	return embedded.Slices(session >> 1)
 }
 
 // refuse turns an error, or a panic of its caller, into what C takes.

@@ -9,7 +9,7 @@
 #include "_cgo_export.h"
 #include "pjrt_abi.h"
 
-const PJRT_Api* pw_embedded_api(void);  // capi/pjrt
+const PJRT_Api* pw_embedded_api(void);  // capi/embedded
 const PJRT_Api* pr_api(void);           // capi/remote
 
 static PJRT_Api shown;

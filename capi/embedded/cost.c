@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 
 typedef struct cost {
   struct cost* next;

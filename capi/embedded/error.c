@@ -1,5 +1,5 @@
 // The errors of the table, and what a plugin that lacks a slot is told.
-#include "door.h"
+#include "embedded.h"
 
 PJRT_Error* pw_unimplemented(const char* slot) {
   if (pw_under == NULL) return pw_load_error();

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 #include "ffi.h"
 
 const PJRT_Api* pw_under;

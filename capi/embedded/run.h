@@ -1,9 +1,9 @@
 // What a run at once (execute.c) and a run that waits for its turn (wait.c) have in
 // common.
-#ifndef PATHWAYS_CAPI_PJRT_RUN_H_
-#define PATHWAYS_CAPI_PJRT_RUN_H_
+#ifndef PATHWAYS_CAPI_EMBEDDED_RUN_H_
+#define PATHWAYS_CAPI_EMBEDDED_RUN_H_
 
-#include "door.h"
+#include "embedded.h"
 
 // A buffer that was brought to the device that needs it.
 typedef struct pw_moved {
@@ -68,4 +68,4 @@ PJRT_Error* pw_fulfil(PJRT_Client* client, void* fulfil, PJRT_Buffer* buffer, PJ
 PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
                      PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays);
 
-#endif  // PATHWAYS_CAPI_PJRT_RUN_H_
+#endif  // PATHWAYS_CAPI_EMBEDDED_RUN_H_

@@ -1,7 +1,7 @@
-package pjrt
+package embedded
 
 /*
-#include "door.h"
+#include "embedded.h"
 */
 import "C"
 

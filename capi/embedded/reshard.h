@@ -1,8 +1,8 @@
 // What moving arrays between shardings needs of C (reshard.c), for reshard.go.
-#ifndef PATHWAYS_CAPI_PJRT_RESHARD_H_
-#define PATHWAYS_CAPI_PJRT_RESHARD_H_
+#ifndef PATHWAYS_CAPI_EMBEDDED_RESHARD_H_
+#define PATHWAYS_CAPI_EMBEDDED_RESHARD_H_
 
-#include "door.h"
+#include "embedded.h"
 
 // pw_held_array is an array outside of its client.
 typedef struct pw_held_array {
@@ -61,4 +61,4 @@ void pw_moved_fail(PJRT_Client* client, void* fulfil, int code, const char* mess
 void pw_moved_begun(pw_array* array, pw_held_array* from, uint64_t gang);
 void pw_moved_settled(pw_array* array);
 
-#endif  // PATHWAYS_CAPI_PJRT_RESHARD_H_
+#endif  // PATHWAYS_CAPI_EMBEDDED_RESHARD_H_

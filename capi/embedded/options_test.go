@@ -1,4 +1,4 @@
-package pjrt
+package embedded
 
 import (
 	"maps"

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 
 _Atomic bool pw_tracing;
 

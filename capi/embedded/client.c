@@ -1,7 +1,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "door.h"
+#include "embedded.h"
 
 static pthread_mutex_t clients_mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list of open clients
 static PJRT_Client* clients;

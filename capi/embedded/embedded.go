@@ -1,4 +1,4 @@
-// Package pjrt is the front door for PJRT clients such as JAX: GetPjrtApi gives
+// Package embedded is the front door for PJRT clients such as JAX: GetPjrtApi gives
 // a function table behind which the core orders every run and counts every
 // array, over the plugin that device/pjrt found.
 //
@@ -21,14 +21,14 @@
 // a run whose results cannot be made before it: see wait.c.
 //
 // Only capi/lib and capi/pathways import it.
-package pjrt
+package embedded
 
 //go:generate go run ./gen
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
-#include "door.h"
+#include "embedded.h"
 */
 import "C"
 

@@ -1,4 +1,4 @@
-package pjrt_test
+package embedded_test
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/capi/drivers"
-	door "github.com/openpathways/pathways/capi/pjrt"
+	door "github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/device"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "door.h"
+#include "embedded.h"
 #include "ffi.h"
 #include "partition.h"
 

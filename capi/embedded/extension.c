@@ -1,6 +1,6 @@
 #include <stdlib.h>
 
-#include "door.h"
+#include "embedded.h"
 #include "ffi.h"
 #include "profile.h"
 

@@ -1,7 +1,7 @@
-package pjrt
+package embedded
 
 /*
-#include "door.h"
+#include "embedded.h"
 
 static const char* named_string(const PJRT_NamedValue* v) { return v->string_value; }
 static int64_t named_int(const PJRT_NamedValue* v) { return v->int64_value; }

@@ -1,4 +1,4 @@
-package pjrt
+package embedded
 
 /*
 #include <stdlib.h>

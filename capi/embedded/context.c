@@ -1,7 +1,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "door.h"
+#include "embedded.h"
 
 // A context that runs wait with. Its owner may destroy it meanwhile; the plugin
 // is told when the last run has been launched.

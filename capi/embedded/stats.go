@@ -1,7 +1,7 @@
-package pjrt
+package embedded
 
 /*
-#include "door.h"
+#include "embedded.h"
 
 // counters is pw_counters without its atomics, which cgo does not know.
 typedef struct {

@@ -1,8 +1,8 @@
-package pjrt
+package embedded
 
 /*
 #include <stdlib.h>
-#include "door.h"
+#include "embedded.h"
 
 static inline void pw_set_tracing(bool on) { atomic_store(&pw_tracing, on); }
 */
