@@ -3,7 +3,7 @@
 // is C; this file makes it part of the build.
 //
 // It stands on the two function tables of this library, which it calls as a PJRT
-// client does: capi/embedded for this process's devices, capi/remote for a cluster's.
+// client does: capi/embedded for this process's devices, capi/cluster for a cluster's.
 // So a session of either kind has the order, the promises and the errors that JAX
 // has, several may be open at once, and a call has no entry into Go but the door's.
 //

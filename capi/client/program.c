@@ -5,7 +5,7 @@
 #include "client.h"
 #include "program.h"
 
-extern const pp_door pw_door, pr_door;  // capi/embedded, capi/remote
+extern const pp_door pw_door, pr_door;  // capi/embedded, capi/cluster
 
 // place is what an input or a result is like.
 typedef struct {

@@ -4,7 +4,7 @@
 #include "client.h"
 
 const PJRT_Api* pw_embedded_api(void);  // capi/embedded
-const PJRT_Api* pr_api(void);           // capi/remote
+const PJRT_Api* pr_api(void);           // capi/cluster
 
 uint32_t pathways_api_version(void) { return (uint32_t)PATHWAYS_API_MAJOR << 16 | PATHWAYS_API_MINOR; }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/openpathways/pathways/capi/cluster" // the doors, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
-	_ "github.com/openpathways/pathways/capi/remote" // the doors, whose C this calls
 	"github.com/openpathways/pathways/core/compileoptions"
 )
 

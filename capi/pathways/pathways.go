@@ -5,7 +5,7 @@
 package pathways
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../remote -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -20,12 +20,12 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/capi/program"
-	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/pjrt/abi"
@@ -45,7 +45,7 @@ func pwGoDirs(list *C.char) { drivers.SetDirs(strings.Split(C.GoString(list), ":
 
 //export pwGoStats
 func pwGoStats() *C.char {
-	st, r := embedded.ReadStats(), remote.ReadStats()
+	st, r := embedded.ReadStats(), cluster.ReadStats()
 	st.GoEntries += r.GoEntries
 	st.Executes += r.Executes
 	st.Puts += r.Puts
@@ -82,15 +82,15 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 	}
 	if change {
 		live := 0
-		for _, counts := range []map[string]int64{embedded.ReadStats().Live, remote.ReadStats().Live} {
+		for _, counts := range []map[string]int64{embedded.ReadStats().Live, cluster.ReadStats().Live} {
 			live += int(counts["clients"] + counts["executables"] + counts["buffers"])
 		}
 		if live > 0 {
 			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
 		}
 	}
-	remote.Use(C.GoString(address), func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
-		return remote.Connect(ctx, address, devices, same, notify)
+	cluster.Use(C.GoString(address), func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
+		return cluster.Connect(ctx, address, devices, same, notify)
 	})
 	return nil
 }
@@ -162,9 +162,9 @@ func refusal(err error) *C.char {
 //export pwGoShutdown
 func pwGoShutdown(timeoutMS C.int64_t, exits C.bool) *C.char {
 	timeout := time.Duration(timeoutMS) * time.Millisecond
-	end := remote.Shutdown
+	end := cluster.Shutdown
 	if exits {
-		end = remote.Exit
+		end = cluster.Exit
 	}
 	err := end(timeout)
 	if other := embedded.Shutdown(timeout); err == nil {

@@ -10,9 +10,9 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/capi/embedded"
 	_ "github.com/openpathways/pathways/capi/export" // C
-	"github.com/openpathways/pathways/capi/remote"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
@@ -20,7 +20,7 @@ import (
 
 // Each door numbers its sessions; here those of a cluster are odd.
 func latest() (session uint64, err error) {
-	if id := remote.Latest(); id > 0 {
+	if id := cluster.Latest(); id > 0 {
 		return id<<1 | 1, nil
 	}
 	if id := embedded.Latest(); id > 0 {
@@ -31,7 +31,7 @@ func latest() (session uint64, err error) {
 
 func slicesOf(session uint64) (client.Slices, error) {
 	if session&1 == 1 {
-		return remote.Slices(session >> 1)
+		return cluster.Slices(session >> 1)
 	}
 	return embedded.Slices(session >> 1)
 }

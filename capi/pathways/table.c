@@ -10,7 +10,7 @@
 #include "pjrt_abi.h"
 
 const PJRT_Api* pw_embedded_api(void);  // capi/embedded
-const PJRT_Api* pr_api(void);           // capi/remote
+const PJRT_Api* pr_api(void);           // capi/cluster
 
 static PJRT_Api shown;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the choice

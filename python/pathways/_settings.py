@@ -16,7 +16,7 @@ from pathways._errors import PathwaysError
 MAX_DEVICES = 4096
 OPTIONS = ("address", "devices", "memory_limit", "wait")
 WAIT = 30.0  # seconds, where nothing is said
-# What capi/remote connects to. It checks the rest of an address.
+# What capi/cluster connects to. It checks the rest of an address.
 SCHEMES = ("tcp:", "unix:", "local:", "sim:")
 
 

@@ -1,0 +1,299 @@
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "cluster.h"
+
+// where finds the device and memory that a call names by either.
+static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, pr_memory** m) {
+  *d = device;
+  *m = memory ? (pr_memory*)memory : (device ? pr_memory_kind(device, "", 0) : NULL);
+  if (*m == NULL) return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "an array needs a device or a memory to go to, and this call names none");
+  *d = (*m)->device;
+  return NULL;
+}
+
+// born gives a handle to the one shard of a new object.
+static PJRT_Buffer* born(PJRT_Client* c, uint64_t number, pr_future* made, PJRT_Device* d, pr_memory* m, pw_shape* shape) {
+  pr_buffer* b;
+  int64_t bytes = pw_shape_bytes(shape);
+  pr_buffers_new(&b, 1);
+  b->device = d;
+  b->memory = m;
+  b->shape = shape;
+  b->object = pr_object_new(c->session, number, made, 1, bytes);
+  pr_buffer_count(b, bytes);
+  return pr_buffer_handle(b);
+}
+
+// ---- from the host ----
+
+void pr_put_fill(pr_put* p, char* dst) {
+  const char* src = p->copy ? p->copy : p->data;
+  int64_t size = pr_host_bytes(p->shape);
+  if (size == 0) return;
+  PR_COUNT(copied, size);
+  if (p->strides && !p->copy)
+    pr_pack(dst, src, p->shape->dims, p->strides, p->shape->num_dims, pr_element_size(p->shape->type));
+  else
+    memcpy(dst, src, (size_t)size);
+}
+
+void pr_put_keep(pr_put* p) {
+  char* copy = malloc((size_t)pr_host_bytes(p->shape) + 1);
+  pr_put_fill(p, copy);
+  p->copy = copy;
+}
+
+pr_future* pr_put_free(pr_put* p) {
+  pr_future* done = p->done;
+  pw_shape_drop(p->shape);
+  free(p->strides);
+  free(p->copy);
+  free(p);
+  PR_COUNT(puts, -1);
+  return done;
+}
+
+PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PJRT_Device* d;
+  pr_memory* m;
+  PJRT_Error* err = where(args->device, PW_COVERS(args, memory) ? args->memory : NULL, &d, &m);
+  if (err) return err;
+  size_t n = args->num_dims, element = pr_element_size(args->type);
+  if (element == 0)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of type %d: expected an array of numbers", (int)args->type);
+  if (args->byte_strides && args->num_byte_strides != n)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of %zu dimensions comes with %zu strides", n,
+                    args->num_byte_strides);
+  if (PW_COVERS(args, device_layout) && args->device_layout) {
+    int64_t* strides = calloc(n + 1, sizeof *strides);
+    err = pr_layout_strides(args->device_layout, args->dims, n, element, strides);
+    if (err == NULL && !pr_dense(args->dims, strides, n, element))
+      err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "an array of another layout than row-major on a device of a cluster");
+    free(strides);
+    if (err) return err;
+  }
+  bool during = args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+  pr_put* p = calloc(1, sizeof *p);
+  p->data = args->data;
+  p->shape = pw_shape_new(args->type, args->dims, n);
+  p->done = during ? pr_future_ready() : pr_future_new(2);
+  if (args->byte_strides && !pr_dense(args->dims, args->byte_strides, n, element)) {
+    p->strides = malloc(n * sizeof *p->strides);
+    memcpy(p->strides, args->byte_strides, n * sizeof *p->strides);
+  }
+  PR_COUNT(puts, 1);
+  pr_future *done = during ? pr_future_ready() : p->done, *made = pr_future_new(2);
+  pw_shape* shape = p->shape;
+  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  uint64_t number = 0;
+  char* message = NULL;
+  PR_COUNT(go_entries, 1);
+  PR_COUNT(host_puts, 1);
+  int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, (uintptr_t)made, during, &number, &message);
+  if (code) {  // Go has let go of p, but not of the futures
+    pr_future_drop(done);
+    pr_future_drop(made);
+    pr_future_drop(made);
+    pw_shape_drop(shape);
+    return pw_error_take((PJRT_Error_Code)code, message);
+  }
+  args->done_with_host_buffer = (PJRT_Event*)done;
+  args->buffer = born(args->client, number, made, d, m, shape);
+  return NULL;
+}
+
+// ---- to the host ----
+
+void pr_fetch_end(pr_fetch* f, bool arrived) {
+  if (arrived) {
+    PR_COUNT(copied, pr_host_bytes(f->shape));
+    pr_unpack(f->dst, f->bytes, f->shape->dims, f->strides, f->shape->num_dims, pr_element_size(f->shape->type));
+  }
+  pw_shape_drop(f->shape);
+  free(f->strides);
+  free(f->bytes);
+  free(f);
+  PR_COUNT(fetches, -1);
+}
+
+PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  pp_reads(b->symbol);
+  PJRT_Error* none = pr_unmade(b);
+  if (none) return none;
+  size_t n = b->shape->num_dims, element = pr_element_size(b->shape->type);
+  size_t need = (size_t)pr_host_bytes(b->shape), span = need;
+  int64_t* strides = NULL;
+  if (args->host_layout) {
+    strides = calloc(n + 1, sizeof *strides);
+    PJRT_Error* err = pr_layout_strides(args->host_layout, b->shape->dims, n, element, strides);
+    if (err) {
+      free(strides);
+      return err;
+    }
+    if (pr_dense(b->shape->dims, strides, n, element)) {
+      free(strides);
+      strides = NULL;
+    } else {
+      span = element;
+      for (size_t i = 0; i < n; i++) span += (size_t)(b->shape->dims[i] - 1) * (size_t)llabs(strides[i]);
+    }
+  }
+  if (args->dst == NULL) {
+    args->dst_size = span;
+    free(strides);
+    return NULL;
+  }
+  if (args->dst_size < span) {
+    free(strides);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "PJRT_Buffer_ToHostBuffer: the array takes %zu bytes, and the destination has %zu",
+                    span, args->dst_size);
+  }
+  pr_fetch* f = NULL;
+  if (strides) {
+    f = calloc(1, sizeof *f);
+    *f = (pr_fetch){.bytes = malloc(need + 1), .dst = args->dst, .shape = b->shape, .strides = strides};
+    atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
+    PR_COUNT(fetches, 1);
+  }
+  pr_future* arrived = pr_future_new(2);
+  char* message = NULL;
+  PR_COUNT(go_entries, 1);
+  PR_COUNT(host_fetches, 1);
+  int code = prGoFetch(b->object->session, b->object->number, (uint32_t)b->device->description.id,
+                       f ? f->bytes : args->dst, need, f, (uintptr_t)arrived, &message);
+  if (code) {
+    if (f) pr_fetch_end(f, false);
+    pr_future_drop(arrived);
+    pr_future_drop(arrived);
+    return pw_error_take((PJRT_Error_Code)code, message);
+  }
+  args->event = (PJRT_Event*)arrived;
+  return NULL;
+}
+
+// ---- from device to device ----
+
+static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer** out) {
+  if (pw_forked) return pw_forked_error();
+  if (pp_capturing && b->symbol) return pp_copy(&pr_door, pr_buffer_handle(b), &m->base.base, out);
+  PJRT_Error* none = pr_unmade(b);
+  if (none) return none;
+  if (d->client != b->device->client)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the array belongs to another client than the device it is to go to; copy it through the host");
+  if (b->minor_to_major)  // JAX takes the copy to lie as the array does
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                    "an array that does not lie row by row in memory moves to no other device of a cluster as it is; bring it "
+                    "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
+                    "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
+  pr_future* made = pr_future_new(2);
+  pw_shape* shape = b->shape;
+  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  uint64_t number = 0;
+  char* message = NULL;
+  PR_COUNT(go_entries, 1);
+  int code = prGoCopy(b->object->session, b->object->number, (uint32_t)b->device->description.id,
+                      (uint32_t)d->description.id, shape, m->kind, (uintptr_t)made,
+                      &number, &message);
+  if (code) {
+    pr_future_drop(made);
+    pr_future_drop(made);
+    pw_shape_drop(shape);
+    return pw_error_take((PJRT_Error_Code)code, message);
+  }
+  *out = born(d->client, number, made, d, m, shape);
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_CopyToDevice");
+  return move(b, args->dst_device, pr_memory_kind(args->dst_device, "", 0), &args->dst_buffer);
+}
+
+PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_CopyToMemory");
+  pr_memory* m = (pr_memory*)args->dst_memory;
+  return move(b, m->device, m, &args->dst_buffer);
+}
+
+// ---- what only reads ----
+
+PJRT_Error* pr_PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_ElementType");
+  args->type = b->shape->type;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_Dimensions");
+  args->dims = b->shape->dims;
+  args->num_dims = b->shape->num_dims;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_UnpaddedDimensions(PJRT_Buffer_UnpaddedDimensions_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_UnpaddedDimensions");
+  args->unpadded_dims = b->shape->dims;
+  args->num_dims = b->shape->num_dims;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_DynamicDimensionIndices(PJRT_Buffer_DynamicDimensionIndices_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_DynamicDimensionIndices");
+  args->dynamic_dim_indices = NULL;
+  args->num_dynamic_dims = 0;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayout_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_GetMemoryLayout");
+  static const int64_t descending[] = {31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
+                                       15, 14, 13, 12, 11, 10, 9,  8,  7,  6,  5,  4,  3,  2,  1,  0};
+  size_t n = b->shape->num_dims, most = sizeof descending / sizeof *descending;
+  if (n > most)
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_GetMemoryLayout of an array of %zu dimensions", n);
+  args->layout = pw_tiled(b->minor_to_major ? b->minor_to_major : descending + most - n, n);
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_OnDeviceSizeInBytes");
+  args->on_device_size_in_bytes = (size_t)pw_shape_bytes(b->shape);
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_Device(PJRT_Buffer_Device_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_Device");
+  args->device = b->device;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
+  ANY(b, args->buffer, "PJRT_Buffer_Memory");
+  args->memory = &b->memory->base.base;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
+  pr_buffer* b = pr_buffer_of(args->buffer);
+  args->is_deleted = b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire);
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
+  pp_reads(b->symbol);
+  // Bytes come straight from their worker, and so before the controller's word that the array was made.
+  pr_future* here = pr_view_arrived(b);
+  args->event = (PJRT_Event*)(here ? here : pr_future_hold(b->object->made));
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
+  LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
+  pp_reads(b->symbol);
+  return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_UnsafePointer: the array is in the memory of another process; read it with numpy.asarray()");
+}

@@ -1,0 +1,346 @@
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "_cgo_export.h"
+#include "cluster.h"
+
+static char* text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+static char* text(const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  char* out = NULL;
+  if (vasprintf(&out, format, list) < 0) out = NULL;
+  va_end(list);
+  return out;
+}
+
+// ---- how Go makes a client ----
+
+PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices) {
+  PJRT_Client* c = calloc(1, sizeof *c);
+  c->session = session;
+  c->topology.platform = strdup(platform);
+  c->topology.version = strdup(version);
+  c->num_devices = c->topology.num_devices = devices;
+  c->device_structs = calloc(devices + 1, sizeof *c->device_structs);
+  c->devices = calloc(devices + 1, sizeof *c->devices);
+  c->topology.devices = calloc(devices + 1, sizeof *c->topology.devices);
+  for (size_t i = 0; i < devices; i++) {
+    c->devices[i] = &c->device_structs[i];
+    c->devices[i]->client = c;
+    c->devices[i]->description.id = (int)i;
+    c->topology.devices[i] = &c->devices[i]->description;
+  }
+  PR_COUNT(clients, 1);
+  return c;
+}
+
+static void attribute(PJRT_NamedValue* v, const char* name) {
+  memset(v, 0, sizeof *v);
+  v->struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  v->name = strdup(name);
+  v->name_size = strlen(name);
+  v->value_size = 1;
+}
+
+void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
+                      size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host) {
+  pw_account* account = &c->device_structs[i].account;
+  account->limit = limit;
+  account->share = share;
+  account->host = host;
+  PJRT_DeviceDescription* d = &c->device_structs[i].description;
+  d->kind = strdup(kind);
+  // As the devices of one process read; whose they are, attributes say.
+  d->text = text("%c%sDevice(id=%zu)", toupper(*c->topology.platform), *c->topology.platform ? c->topology.platform + 1 : "", i);
+  d->debug = text("%s:%zu", c->topology.platform, i);
+  d->memories = calloc(memories + 1, sizeof *d->memories);
+  d->num_memories = memories;
+  d->default_memory = default_memory < memories ? default_memory : 0;
+  d->attributes = calloc(3, sizeof *d->attributes);
+  d->num_attributes = 3;
+  attribute(&d->attributes[0], "slice_index");
+  d->attributes[0].type = PJRT_NamedValue_kInt64;
+  d->attributes[0].int64_value = slice;
+  attribute(&d->attributes[1], "worker");
+  d->attributes[1].type = PJRT_NamedValue_kString;
+  d->attributes[1].string_value = strdup(worker);
+  d->attributes[1].value_size = strlen(worker);
+  attribute(&d->attributes[2], "local_index");
+  d->attributes[2].type = PJRT_NamedValue_kInt64;
+  d->attributes[2].int64_value = local;
+}
+
+void pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind, const char* text,
+                      const char* debug) {
+  pr_memory* m = calloc(1, sizeof *m);
+  pw_memory_init(&m->base);
+  m->id = (int)c->num_memories++;
+  m->kind = strdup(kind);
+  m->text = strdup(text);
+  m->debug = strdup(debug);
+  m->device = c->devices[device];
+  c->device_structs[device].description.memories[i] = m;
+}
+
+void pr_client_done(PJRT_Client* c) {
+  c->memories = calloc(c->num_memories + 1, sizeof *c->memories);
+  size_t n = 0;
+  for (size_t d = 0; d < c->num_devices; d++)
+    for (size_t i = 0; i < c->device_structs[d].description.num_memories; i++) {
+      pr_memory* m = c->device_structs[d].description.memories[i];
+      for (size_t k = 0; k < n; k++)  // equal kinds have equal numbers
+        if (strcmp(((pr_memory*)c->memories[k])->kind, m->kind) == 0) {
+          m->kind_id = ((pr_memory*)c->memories[k])->kind_id;
+          break;
+        } else if (((pr_memory*)c->memories[k])->kind_id >= m->kind_id) {
+          m->kind_id = ((pr_memory*)c->memories[k])->kind_id + 1;
+        }
+      c->memories[n++] = &m->base.base;
+    }
+  // The same cluster says the same: JAX keeps compiled programs apart by it.
+  char* out = NULL;
+  size_t size = 0;
+  FILE* f = open_memstream(&out, &size);
+  fprintf(f, "%s\n%s\n", c->topology.platform, c->topology.version);
+  for (size_t d = 0; d < c->num_devices; d++)
+    fprintf(f, "%s slice %lld\n", c->device_structs[d].description.kind,
+            (long long)c->device_structs[d].description.attributes[0].int64_value);
+  fclose(f);
+  c->topology.serialized = out;
+}
+
+void pr_client_free(PJRT_Client* c) {
+  for (size_t d = 0; d < c->num_devices; d++) {
+    PJRT_DeviceDescription* x = &c->device_structs[d].description;
+    for (size_t i = 0; i < x->num_memories; i++) {
+      pr_memory* m = x->memories[i];
+      pw_memory_close(&m->base);
+      free(m->kind);
+      free(m->text);
+      free(m->debug);
+      free(m);
+    }
+    for (size_t i = 0; i < x->num_attributes; i++) {
+      free((char*)x->attributes[i].name);
+      if (x->attributes[i].type == PJRT_NamedValue_kString) free((char*)x->attributes[i].string_value);
+    }
+    free(x->attributes);
+    free(x->memories);
+    free(x->kind);
+    free(x->text);
+    free(x->debug);
+  }
+  free(c->topology.platform);
+  free(c->topology.version);
+  free(c->topology.serialized);
+  free(c->topology.devices);
+  free(c->device_structs);
+  free(c->devices);
+  free(c->memories);
+  free(c);
+  PR_COUNT(clients, -1);
+}
+
+pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size) {
+  PJRT_DeviceDescription* d = &device->description;
+  for (size_t i = 0; i < d->num_memories; i++)
+    if (strlen(d->memories[i]->kind) == size && memcmp(d->memories[i]->kind, kind, size) == 0) return d->memories[i];
+  return d->num_memories ? d->memories[d->default_memory] : NULL;
+}
+
+// ---- the cluster's attributes, as those of a plugin; from the latest client, and never freed, since peers keep what they read ----
+
+enum { kAttributes = 64 };
+static PJRT_NamedValue attributes[kAttributes];
+static size_t num_attributes;
+
+size_t pr_attributes_new(void) { return num_attributes = 0; }
+
+void pr_attribute_string(const char* name, const char* value) {
+  if (num_attributes == kAttributes) return;
+  PJRT_NamedValue* v = &attributes[num_attributes++];
+  attribute(v, name);
+  v->type = PJRT_NamedValue_kString;
+  v->string_value = strdup(value);
+  v->value_size = strlen(value);
+}
+
+void pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
+  if (num_attributes == kAttributes) return;
+  PJRT_NamedValue* v = &attributes[num_attributes++];
+  attribute(v, name);
+  if (!list) {
+    v->type = PJRT_NamedValue_kInt64;
+    v->int64_value = *values;
+    return;
+  }
+  int64_t* copy = calloc(n + 1, sizeof *copy);
+  if (n) memcpy(copy, values, n * sizeof *copy);
+  v->type = PJRT_NamedValue_kInt64List;
+  v->int64_array_value = copy;
+  v->value_size = n;
+}
+
+PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
+  (void)args;
+  return NULL;
+}
+
+PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = attributes, args->num_attributes = num_attributes)
+
+// ---- client ----
+
+PJRT_Error* pr_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  char* message = NULL;
+  PR_COUNT(go_entries, 1);
+  int code = prGoConnect((PJRT_NamedValue*)args->create_options, args->num_options, &args->client, &message);
+  return code ? pw_error_take((PJRT_Error_Code)code, message) : NULL;
+}
+
+PJRT_Error* pr_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
+  if (args->client == NULL || pw_forked) return NULL;
+  PR_COUNT(go_entries, 1);
+  pp_client_ended(args->client);
+  pw_held_end(args->client);
+  prGoDisconnect(args->client->session);
+  pr_client_free(args->client);
+  return NULL;
+}
+
+PW_READS(pr, PJRT_Client_PlatformName, GIVE(platform_name, args->client->topology.platform))
+PW_READS(pr, PJRT_Client_PlatformVersion, GIVE(platform_version, args->client->topology.version))
+PW_READS(pr, PJRT_Client_ProcessIndex, args->process_index = 0)
+PW_READS(pr, PJRT_Client_Devices, args->devices = args->client->devices, args->num_devices = args->client->num_devices)
+
+PW_READS(pr, PJRT_Client_AddressableDevices,
+         args->addressable_devices = args->client->devices,
+         args->num_addressable_devices = args->client->num_devices)
+
+static PJRT_Error* lookup(PJRT_Client* c, int id, PJRT_Device** device) {
+  if (id < 0 || (size_t)id >= c->num_devices)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "no device has id %d: this client has %zu devices, from 0", id,
+                    c->num_devices);
+  *device = c->devices[id];
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Client_LookupDevice(PJRT_Client_LookupDevice_Args* args) {
+  return lookup(args->client, args->id, &args->device);
+}
+
+PJRT_Error* pr_PJRT_Client_LookupAddressableDevice(PJRT_Client_LookupAddressableDevice_Args* args) {
+  return lookup(args->client, args->local_hardware_id, &args->addressable_device);
+}
+
+PW_READS(pr, PJRT_Client_AddressableMemories,
+         args->addressable_memories = args->client->memories,
+         args->num_addressable_memories = args->client->num_memories)
+
+PJRT_Error* pr_PJRT_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args* args) {
+  int64_t n = (int64_t)args->num_replicas * args->num_partitions;
+  if (args->num_replicas < 1 || args->num_partitions < 1 || n > (int64_t)args->client->num_devices)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas of %d partitions do not fit on %zu devices",
+                    args->num_replicas, args->num_partitions, args->client->num_devices);
+  if (args->default_assignment_size < (size_t)n)
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "a device assignment of %lld entries does not fit into %zu",
+                    (long long)n, args->default_assignment_size);
+  for (int i = 0; i < n; i++) args->default_assignment[i] = i;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProcessInfo_Args* args) {
+  (void)args;  // this process is the only one
+  return NULL;
+}
+
+// ---- devices ----
+
+PW_READS(pr, PJRT_DeviceDescription_Id, args->id = args->device_description->id)
+PW_READS(pr, PJRT_DeviceDescription_ProcessIndex, args->process_index = 0)
+
+PW_READS(pr, PJRT_DeviceDescription_Attributes,
+         args->attributes = args->device_description->attributes,
+         args->num_attributes = args->device_description->num_attributes)
+
+PW_READS(pr, PJRT_DeviceDescription_Kind, GIVE(device_kind, args->device_description->kind))
+PW_READS(pr, PJRT_DeviceDescription_DebugString, GIVE(debug_string, args->device_description->debug))
+PW_READS(pr, PJRT_DeviceDescription_ToString, GIVE(to_string, args->device_description->text))
+PW_READS(pr, PJRT_Device_GetDescription, args->device_description = &args->device->description)
+PW_READS(pr, PJRT_Device_IsAddressable, args->is_addressable = true)
+PW_READS(pr, PJRT_Device_LocalHardwareId, args->local_hardware_id = args->device->description.id)
+
+PW_READS(pr, PJRT_Device_AddressableMemories,
+         args->memories = (PJRT_Memory* const*)args->device->description.memories,
+         args->num_memories = args->device->description.num_memories)
+
+PW_READS(pr, PJRT_Device_DefaultMemory, args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0))
+
+// What this client has there, and what the worker told of the device when it joined:
+// no other process is asked.
+PW_READS(pr, PJRT_Device_MemoryStats, pw_memory_stats(args, &args->device->account))
+
+static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client
+
+PJRT_Error* pr_PJRT_Device_GetAttributes(PJRT_Device_GetAttributes_Args* args) {
+  PJRT_DeviceDescription* d = &((PJRT_Device*)args->device)->description;
+  args->attributes = args->device_attributes = d->attributes;
+  args->num_attributes = d->num_attributes;
+  args->attributes_deleter = (void*)keep_attributes;
+  return NULL;
+}
+
+// ---- memories ----
+
+static pr_memory* memory_of(PJRT_Memory* m) { return (pr_memory*)m; }
+
+PW_READS(pr, PJRT_Memory_Id, args->id = memory_of(args->memory)->id)
+PW_READS(pr, PJRT_Memory_Kind, GIVE(kind, memory_of(args->memory)->kind))
+PW_READS(pr, PJRT_Memory_Kind_Id, args->kind_id = memory_of(args->memory)->kind_id)
+PW_READS(pr, PJRT_Memory_DebugString, GIVE(debug_string, memory_of(args->memory)->debug))
+PW_READS(pr, PJRT_Memory_ToString, GIVE(to_string, memory_of(args->memory)->text))
+PW_READS(pr, PJRT_Memory_AddressableByDevices, args->devices = &memory_of(args->memory)->device, args->num_devices = 1)
+
+// ---- topology: the client's own, which lives as long as the client ----
+
+PW_READS(pr, PJRT_Client_TopologyDescription, args->topology = &args->client->topology)
+
+PJRT_Error* pr_PJRT_TopologyDescription_Destroy(PJRT_TopologyDescription_Destroy_Args* args) {
+  (void)args;
+  return NULL;
+}
+
+PW_READS(pr, PJRT_TopologyDescription_PlatformName, GIVE(platform_name, args->topology->platform))
+PW_READS(pr, PJRT_TopologyDescription_PlatformVersion, GIVE(platform_version, args->topology->version))
+
+PW_READS(pr, PJRT_TopologyDescription_GetDeviceDescriptions,
+         args->descriptions = args->topology->devices,
+         args->num_descriptions = args->topology->num_devices)
+
+PW_READS(pr, PJRT_TopologyDescription_Attributes, args->attributes = NULL, args->num_attributes = 0)
+
+static void keep_topology(PJRT_SerializedTopology* topology) { free(topology); }
+
+PJRT_Error* pr_PJRT_TopologyDescription_Serialize(PJRT_TopologyDescription_Serialize_Args* args) {
+  char* copy = strdup(args->topology->serialized);
+  GIVE(serialized_bytes, copy);
+  args->serialized_topology = (PJRT_SerializedTopology*)copy;
+  args->serialized_topology_deleter = keep_topology;
+  return NULL;
+}
+
+PJRT_Error* pr_PJRT_TopologyDescription_Fingerprint(PJRT_TopologyDescription_Fingerprint_Args* args) {
+  uint64_t h = 14695981039346656037u;  // FNV-1a
+  for (const char* p = ((PJRT_TopologyDescription*)args->topology)->serialized; *p; p++)
+    h = (h ^ (unsigned char)*p) * 1099511628211u;
+  args->fingerprint = h;
+  return NULL;
+}
+
+uint64_t pr_client_session(const PJRT_Client* c);  // for capi/client
+uint64_t pr_client_session(const PJRT_Client* c) { return c->session; }

@@ -1,0 +1,260 @@
+// Package cluster is the door of a cluster: a PJRT function table whose devices
+// are those of many workers. It stands on core/client.Cluster, which takes whole
+// objects; remote.h says how the C side is built.
+//
+// # Guarantees
+//
+// A table slot works or answers UNIMPLEMENTED by name. Execute returns before
+// the run has begun; what it gives becomes ready, or fails with code and text,
+// when the cluster says so. Whatever only reads answers in C; an operation is
+// one entry into Go. A logical array is one object, freed once.
+//
+// # Concurrency
+//
+// Any slot may be called from any thread, with or without Python's GIL. Only
+// Compile, Await and a submission without credit wait. Callbacks of events run
+// on one goroutine a client, which holds no lock and on which the cluster's own
+// work does not depend.
+//
+// Only capi/pathways imports it, and tests.
+package cluster
+
+//go:generate go run ./gen
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#include <stdlib.h>
+#include "cluster.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/export" // C
+	_ "github.com/openpathways/pathways/capi/ffi"
+	_ "github.com/openpathways/pathways/capi/program"
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Dial makes a session on the cluster that an address names, with exactly so many
+// devices; 0 is all. Ended operations are told to notify.
+type Dial func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error)
+
+var (
+	mu       sync.Mutex // guards the making and ending of sessions, and what follows
+	address  string
+	dial     Dial
+	sessions atomic.Pointer[[]*session]
+)
+
+// Use says which cluster the clients made from now on are of.
+func Use(where string, how Dial) {
+	mu.Lock()
+	defer mu.Unlock()
+	address, dial = where, how
+}
+
+// API is the function table, a const PJRT_Api* that lives for ever.
+func API() unsafe.Pointer { return unsafe.Pointer(C.pr_api()) }
+
+// session is a client of the door with the cluster behind it.
+type session struct {
+	number   uint64
+	cluster  client.Cluster
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	closed   atomic.Bool
+	ends     *ends
+	underWay atomic.Int64 // operations with a token
+	handlers atomic.Bool  // a program calls handlers that this process has registered
+	mu       sync.Mutex
+	puts     map[uint64]*put // by token; guarded by mu
+	callers  callers
+	plays    plays
+}
+
+// get gives a session by its number, or nil. It takes no lock.
+func get(id C.uint64_t) *session {
+	if all := sessions.Load(); all != nil && id > 0 && uint64(id) <= uint64(len(*all)) {
+		return (*all)[id-1]
+	}
+	return nil
+}
+
+// set writes a session's place; 0 is a new one. The caller holds mu.
+func set(id uint64, s *session) uint64 {
+	var all []*session
+	if old := sessions.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	if id == 0 {
+		all = append(all, nil)
+		id = uint64(len(all))
+	}
+	all[id-1] = s
+	sessions.Store(&all)
+	return id
+}
+
+func open() []*session {
+	var out []*session
+	if all := sessions.Load(); all != nil {
+		for _, s := range *all {
+			if s != nil {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// of gives an open session.
+func of(id C.uint64_t) (*session, error) {
+	if s := get(id); s != nil && !s.closed.Load() {
+		return s, nil
+	}
+	return nil, status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
+}
+
+//export prGoConnect
+func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, message **C.char) (code C.int) {
+	defer base.Guard(&code, message)
+	mu.Lock()
+	where, how := address, dial
+	mu.Unlock()
+	asked, err := readOptions(values, n)
+	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	if asked.address != "" {
+		where = asked.address
+	}
+	if how == nil && asked.address != "" {
+		how = func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
+			return Connect(ctx, address, devices, nil, notify)
+		}
+	}
+	if how == nil {
+		return C.int(base.Fail(status.New(status.FailedPrecondition, "no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
+	}
+	s := &session{puts: map[uint64]*put{}, ends: newEnds()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	cluster, err := how(s.ctx, where, asked.devices, s.notify)
+	if err != nil {
+		s.cancel()
+		s.ends.close()
+		return C.int(base.Fail(status.Wrap(err, "cannot use the cluster at %s", where), message))
+	}
+	s.cluster = cluster
+	mu.Lock()
+	s.number = set(0, s)
+	mu.Unlock()
+	*out = s.describe()
+	return 0
+}
+
+// describe makes the C side of a client.
+func (s *session) describe() *C.PJRT_Client {
+	platform, devices := s.cluster.Platform(), s.cluster.Devices()
+	name := C.CString(platform.GetName())
+	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
+	// programs apart from those of other backends in JAX's cache.
+	version := C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, cluster: %s", base.Version, platform.GetVersion()))
+	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(version))
+	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))
+	memories := 0 // of the devices before; numbers them as one process's
+	for i, d := range devices {
+		kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
+		C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
+			C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
+		C.free(unsafe.Pointer(kind))
+		C.free(unsafe.Pointer(worker))
+		for j, m := range d.Memories {
+			words, debugs := platform.MemoryText(m, memories)
+			kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
+			C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind, text, debug)
+			C.free(unsafe.Pointer(kind))
+			C.free(unsafe.Pointer(text))
+			C.free(unsafe.Pointer(debug))
+			memories++
+		}
+	}
+	C.pr_client_done(c)
+
+	C.pr_attributes_new()
+	for k, v := range platform.GetStrings() {
+		name, value := C.CString(k), C.CString(v)
+		C.pr_attribute_string(name, value)
+		C.free(unsafe.Pointer(name))
+		C.free(unsafe.Pointer(value))
+	}
+	ints := func(k string, v []int64, list bool) {
+		name := C.CString(k)
+		C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list))
+		C.free(unsafe.Pointer(name))
+	}
+	for k, v := range platform.GetInts() {
+		ints(k, []int64{v}, false)
+	}
+	for _, l := range platform.GetLists() {
+		ints(l.Name, l.Values, true)
+	}
+	return c
+}
+
+//export prGoDisconnect
+func prGoDisconnect(id C.uint64_t) {
+	mu.Lock()
+	s := get(id)
+	if s != nil {
+		set(uint64(id), nil)
+	}
+	mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.close()
+	s.ends.close()
+}
+
+// close ends the session on the cluster: what is under way fails.
+func (s *session) close() {
+	if s.closed.Swap(true) {
+		return
+	}
+	s.cancel()
+	if err := s.cluster.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "pathways:", err)
+	}
+}
+
+// Latest is the session made last of those that are open, or 0.
+func Latest() uint64 {
+	all := open()
+	for i := len(all) - 1; i >= 0; i-- {
+		if !all[i].closed.Load() {
+			return all[i].number
+		}
+	}
+	return 0
+}
+
+// Slices gives who grants a session's slices.
+//
+// Errors: UNAVAILABLE after its end.
+func Slices(id uint64) (client.Slices, error) {
+	s, err := of(C.uint64_t(id))
+	if err != nil {
+		return nil, err
+	}
+	return s.cluster, nil
+}

@@ -1,0 +1,371 @@
+// The door of a cluster: a PJRT table whose devices are those of many workers.
+// It stands on core/client.Cluster, which takes whole objects and gives numbers.
+//
+// All handles are ours. An event is a future: one for each operation, counted,
+// and handed out as often as it is asked for. A buffer is a shard of an object;
+// the object is what the cluster knows. Whatever only reads answers here, in C;
+// Go is entered once for an operation.
+#ifndef PATHWAYS_CAPI_CLUSTER_H_
+#define PATHWAYS_CAPI_CLUSTER_H_
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base.h"
+#include "export.h"
+#include "program.h"
+
+typedef struct pr_memory pr_memory;
+
+// ---- counters (table.c): handles alive, and what was done ----
+typedef struct {
+  _Atomic int64_t clients, executables, buffers, objects, futures, puts, fetches, views;  // alive
+  _Atomic int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
+} pr_counters;
+extern pr_counters pr_count;
+static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }
+#define PR_COUNT(field, n) atomic_fetch_add_explicit(&pr_count.field, (n), memory_order_relaxed)
+
+// GIVE answers with a text and its size.
+#define GIVE(field, text) (args->field = (text), args->field##_size = strlen(args->field))
+
+PJRT_Error* pr_unimplemented(const char* slot);
+const PJRT_Api* pr_api(void);  // the table; the same for ever
+void pr_table_fill(PJRT_Api* table);
+PJRT_Extension_Base* pr_extensions(void);
+
+// ---- futures (future.c) ----
+
+// pr_future is the end of one operation.
+typedef struct pr_future pr_future;
+enum { PR_PENDING = 0, PR_READY = 1, PR_FAILED = 2 };
+
+pr_future* pr_future_new(int32_t refs);
+pr_future* pr_future_ready(void);  // one that is ready; a new reference
+pr_future* pr_future_hold(pr_future* future);
+void pr_future_drop(pr_future* future);
+int pr_future_state(pr_future* future);
+void pr_future_wait(pr_future* future);
+void pr_future_wait_for(pr_future* future, int64_t ns);  // or until a signal comes
+PJRT_Error* pr_future_error(pr_future* future);  // NULL unless it failed
+// pr_future_set fires a future once: later calls do nothing. It takes message,
+// which is malloc'd. Callbacks run here, so no lock may be held.
+void pr_future_set(pr_future* future, PJRT_Error_Code code, char* message);
+
+// pr_end is one operation's end, as Go tells it; takes the token's reference.
+typedef struct {
+  uint64_t token;  // a pr_future
+  int32_t code;
+  char* message;  // malloc'd, or NULL
+} pr_end;
+void pr_fire(const pr_end* ends, size_t n);
+
+// ---- objects and buffers (slab.c) ----
+
+// pr_object is what the cluster calls an object: one shard or many. Slots are
+// kept for ever.
+typedef struct pr_object {
+  struct pr_object* next;  // free list, or objects for the cluster to free
+  _Atomic int32_t refs;    // handles, and the list of objects to be freed
+  _Atomic int32_t live;    // shards not yet destroyed, deleted or donated
+  uint64_t session, number;  // 0: the cluster knows of none, and made has an error
+  int64_t bytes;           // of all shards
+  pr_future* made;
+} pr_object;
+
+typedef struct pr_view pr_view;
+
+// pr_charge is the memory of a shard that several handles, or who keeps it outside of
+// its client, hold. It counts until the last of them lets go. slab.c's lock guards it.
+typedef struct pr_charge {
+  int32_t refs;
+  PJRT_Device* device;
+  int64_t bytes;
+} pr_charge;
+extern pr_charge pr_uncounted;
+
+// pr_buffer is a shard. A handle used after Destroy meets another generation.
+typedef struct pr_buffer {
+  struct pr_buffer* next;       // free list
+  _Atomic uint16_t generation;  // handles carry it in their upper 16 bits
+  _Atomic bool gone;            // deleted, donated or destroyed
+  _Atomic uint64_t donor;       // number of the latest call that wants to donate it
+  PJRT_Device* device;
+  pr_memory* memory;
+  pw_shape* shape;
+  int64_t* minor_to_major;  // malloc'd; NULL: descending
+  pr_object* object;
+  // What of its memory counts on the device: NULL: all, by this handle alone; a charge
+  // where handles share it; pr_uncounted: none, or no more.
+  _Atomic(pr_charge*) charge;
+  bool kept;          // a further handle of a shard, by which no run may donate it
+  pp_symbol* symbol;  // what it stands for in a capture, or NULL
+  _Atomic(pr_view*) view;  // its bytes in this process, or NULL, see view.c
+} pr_buffer;
+
+// pr_name names an object of a session.
+typedef struct {
+  uint64_t session, number;
+} pr_name;
+
+pr_object* pr_object_new(uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes);
+void pr_buffers_new(pr_buffer** out, size_t n);
+PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer);
+pr_buffer* pr_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
+PJRT_Error* pr_buffer_gone(const char* slot);
+PJRT_Error* pr_buffer_deleted(const char* slot);
+#define ANY(b, handle, slot)           \
+  pr_buffer* b = pr_buffer_of(handle); \
+  if (b == NULL) return pr_buffer_gone(slot)
+#define LIVE(b, handle, slot) \
+  ANY(b, handle, slot);       \
+  if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pr_buffer_deleted(slot)
+PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
+void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
+// pr_buffer_count puts a new buffer of so many bytes into its device's account;
+// pr_buffer_release takes them out.
+void pr_buffer_count(pr_buffer* buffer, int64_t bytes);
+pr_charge* pr_charge_share(pr_buffer* buffer);  // one more reference
+pr_charge* pr_charge_hold(pr_charge* charge);
+void pr_charge_drop(pr_charge* charge);
+// Of somebody who keeps a shard's object without a handle of the shard. Hold fails
+// where the last shard has gone.
+bool pr_object_hold(pr_object* object);
+void pr_object_release(pr_object* object);
+// pr_freed takes objects whose last shard has gone: none before a batch is
+// together, unless all are asked for.
+size_t pr_freed(pr_name* names, size_t room, bool all);
+enum { PR_FREED = 64 };  // most names that go along with one entry
+
+// ---- bytes of shards in this process (view.c) ----
+
+enum { PR_IN_MESSAGE = 16 << 10 };  // so many bytes and less travel inside a message, not in a block of memory
+
+// How Go answers prGoLend. Room is memory for bytes that come in no block; the view frees
+// it. NULL: there is none. Came is false where the block is not wanted any more. Failed
+// takes message.
+char* pr_view_room(pr_view* view, size_t size);
+bool pr_view_came(pr_view* view, char* data, uint64_t block);
+void pr_view_failed(pr_view* view, PJRT_Error_Code code, char* message);
+// pr_view_arrived returns what has fired, or is about to, since a shard's bytes are here, for the caller to drop; NULL
+// where they are not.
+pr_future* pr_view_arrived(pr_buffer* buffer);
+// pr_view_leave lets go of a shard's bytes unless somebody looks at them; end, also then.
+void pr_view_leave(pr_buffer* buffer);
+void pr_view_end(pr_buffer* buffer);
+
+// ---- clients, devices, memories (client.c) ----
+
+struct PJRT_DeviceDescription {
+  int id;
+  char *kind, *text, *debug;
+  PJRT_NamedValue* attributes;
+  size_t num_attributes;
+  pr_memory** memories;
+  size_t num_memories, default_memory;
+};
+
+struct PJRT_Device {
+  PJRT_Client* client;
+  PJRT_DeviceDescription description;
+  pw_account account;
+};
+
+struct pr_memory {
+  pw_memory_base base;  // first
+  int id, kind_id;
+  char *kind, *text, *debug;
+  PJRT_Device* device;
+};
+
+struct PJRT_TopologyDescription {
+  char *platform, *version, *serialized;
+  PJRT_DeviceDescription** devices;
+  size_t num_devices;
+};
+
+struct PJRT_Client {
+  uint64_t session;
+  PJRT_TopologyDescription topology;
+  PJRT_Device* device_structs;
+  PJRT_Device** devices;
+  size_t num_devices;
+  PJRT_Memory** memories;
+  size_t num_memories;
+};
+
+// How Go makes a client.
+PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
+void pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
+                      size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
+void pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
+                      const char* debug);
+void pr_client_done(PJRT_Client* client);
+void pr_client_free(PJRT_Client* client);
+pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size);  // the default for size 0
+// What PJRT_Plugin_Attributes says: from the beginning, and one more.
+size_t pr_attributes_new(void);
+void pr_attribute_string(const char* name, const char* value);
+void pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list);
+
+// ---- executables (program.c) ----
+
+typedef struct {
+  pw_shape* shape;
+  int64_t bytes;  // of a shard
+  char* memory;
+  size_t memory_size;
+  int64_t* minor_to_major;
+  bool descending;  // minor_to_major is that of dense row-major bytes
+} pr_array;
+
+// pr_order_copy returns a malloc'd copy of the order of n dimensions; NULL of NULL, which
+// is the descending order.
+static inline int64_t* pr_order_copy(const int64_t* minor_to_major, size_t n) {
+  if (minor_to_major == NULL) return NULL;
+  int64_t* copy = malloc((n + 1) * sizeof *copy);
+  memcpy(copy, minor_to_major, n * sizeof *copy);
+  return copy;
+}
+static inline const int64_t* pr_array_order(const pr_array* a) { return a->descending ? NULL : a->minor_to_major; }
+
+typedef struct {
+  char* data;
+  size_t size;
+} pr_bytes;
+
+struct PJRT_Executable {
+  _Atomic int32_t refs;
+  PJRT_Client* client;
+  uint64_t session, program;
+  char *name, *fingerprint;
+  size_t replicas, partitions;
+  PJRT_Device** devices;  // one a row of Execute
+  uint32_t* rows;         // their numbers
+  size_t num_devices;
+  pr_array *outputs, *params;
+  size_t num_outputs, num_params;
+  bool any_params;        // what it takes is not known here
+  pw_port port;           // it is not run, see reshard.c
+  bool* donates;          // by parameter
+  pr_memory** memories;   // [device][output]
+  // A run may fail for want of memory after its call has returned, and takes much
+  // longer than finding the line that made the call, about a microsecond.
+  bool heavy;
+  int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
+  pr_bytes format, code, options, optimized, assignment;
+  // as PJRT wants to see them
+  PJRT_Buffer_Type* types;
+  int64_t* dims;
+  size_t* ranks;
+  const char **kinds, **param_kinds;
+  size_t *kind_sizes, *param_kind_sizes;
+  PJRT_LogicalDeviceIds* logical;
+  _Atomic(PJRT_NamedValue*) properties;  // with their names, one block
+  _Atomic size_t num_properties;
+  _Atomic(void*) output_layouts;  // lists of the Layouts extension
+  _Atomic(void*) param_layouts;
+};
+
+struct PJRT_LoadedExecutable {
+  PJRT_Executable* x;
+  _Atomic int32_t refs;  // the handle, and programs
+  _Atomic bool deleted, closed;
+};
+void pr_loaded_drop(PJRT_LoadedExecutable* executable);
+
+// ---- captures (capture.c) ----
+extern const pp_door pr_door;
+// pr_unmade is the error of a buffer that the cluster does not know of.
+static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->number ? NULL : pr_future_error(b->object->made); }
+
+// pr_through is Execute of a program that is not run.
+PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args);
+PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
+
+enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
+// How Go makes an executable.
+PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const char* name, const char* fingerprint,
+                                size_t replicas, size_t partitions, size_t devices, size_t params, size_t outputs);
+void pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t num_dims,
+                      const int64_t* minor_to_major, const char* memory, bool donated);
+void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device);
+void pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size);
+void pr_program_cost(PJRT_Executable* x, const int64_t* cost);
+void pr_program_done(PJRT_Executable* x);
+void pr_program_drop(PJRT_Executable* x);
+
+// pr_context_functions gives the Python functions of an execute context, or NULL.
+const void* pr_context_functions(PJRT_ExecuteContext* context);
+// pr_context_keep makes a context with those functions; NULL where there are none.
+PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functions);
+
+// ---- layouts (layout.c) ----
+
+// pr_pack and pr_unpack copy an array between dense row-major bytes and strides.
+void pr_pack(char* dense, const char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element);
+void pr_unpack(char* strided, const char* dense, const int64_t* dims, const int64_t* strides, size_t n, size_t element);
+bool pr_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element);
+// pr_layout_strides turns a caller's layout into strides.
+PJRT_Error* pr_layout_strides(const PJRT_Buffer_MemoryLayout* layout, const int64_t* dims, size_t n, size_t element,
+                              int64_t* strides);
+size_t pr_element_size(PJRT_Buffer_Type type);  // in host memory
+int64_t pr_host_bytes(const pw_shape* shape);
+
+static inline const int64_t* pr_shape_dims(const pw_shape* shape) { return shape->dims; }
+
+// ---- what is asked of Go ----
+
+// pr_put is host data on its way out. Go calls pr_put_fill once, or drops it.
+typedef struct pr_put {
+  const char* data;
+  char* copy;  // of the data, where the caller's own is not there any more
+  pw_shape* shape;
+  int64_t* strides;  // NULL: dense
+  pr_future* done;   // fires when the caller's data is not needed any more
+} pr_put;
+void pr_put_fill(pr_put* put, char* dst);
+void pr_put_keep(pr_put* put);   // the caller's data goes: copy it
+pr_future* pr_put_free(pr_put* put);  // gives done, for pr_fire
+
+// pr_fetch is where fetched bytes go that are not wanted dense.
+typedef struct pr_fetch {
+  char *bytes, *dst;
+  pw_shape* shape;
+  int64_t* strides;
+} pr_fetch;
+void pr_fetch_end(pr_fetch* fetch, bool arrived);
+
+// pr_shard names a row's shard of an argument.
+typedef struct {
+  uint64_t object;
+  uint32_t device;
+  const pr_buffer* buffer;
+} pr_shard;
+
+// pr_run is one run, for Go.
+typedef struct {
+  uint64_t session, program;
+  uint64_t token;
+  const uint64_t* inputs;  // 0: see shards
+  size_t num_inputs;
+  size_t num_rows;
+  const uint32_t* mixed;   // arguments that are not one object on the rows' devices
+  size_t num_mixed;
+  const pr_shard* shards;  // num_rows of each of mixed
+  const uint32_t* rows;    // devices of the rows; read where there are mixed arguments
+  const uint32_t* not_donated;
+  size_t num_not_donated;
+  int32_t only;  // a device, or -1
+  const char* trace;
+  size_t trace_size;
+  const void* functions;   // what the program may call, of its execute context; or NULL
+  uint64_t caller;         // out, where there are functions: for prGoServe
+  const pr_name* freed;
+  size_t num_freed;
+  size_t num_outputs;
+  uint64_t first_output;  // out
+  char* message;          // out
+} pr_run;
+
+#endif  // PATHWAYS_CAPI_CLUSTER_H_

@@ -1,0 +1,140 @@
+package cluster
+
+/*
+#include <stdlib.h>
+#include "compiling.h"
+#include "python.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"context"
+	"time"
+	"unsafe"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// The user is told of a slow compile when the controller says that it is one, after
+// this time, and then after twice as long each time.
+const tellAgain = 5 * time.Second
+
+// How often a thread that waits looks whether its user has pressed Ctrl-C.
+const lookAgain = 100 * time.Millisecond
+
+// at is a worker that has been compiling since a time.
+type at struct {
+	worker string
+	since  time.Time
+}
+
+// wait compiles on the cluster and tells the user where that takes long. Some
+// versions of jaxlib have a thread of their own here and leave it behind when the
+// user interrupts; with others it is the user's, who is heard here.
+func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
+	slow, done := make(chan at, 1), make(chan error, 1)
+	spec.Slow = func(worker string, since time.Duration) {
+		select {
+		case slow <- at{worker, time.Now().Add(-since)}:
+		default: // the one before has not been told
+		}
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	var remote *client.Remote
+	go func() {
+		var err error
+		remote, err = s.cluster.Compile(ctx, spec)
+		done <- err
+	}()
+	var now at
+	next := tellAgain
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
+	program := programName(spec.Code)
+	var exception unsafe.Pointer
+	say := func() {
+		exception = tell(program, now, C.PR_COMPILING)
+		for next < time.Since(now.since)+time.Second { // where this came late, the next is not due at once
+			next *= 2
+		}
+		again.Reset(time.Until(now.since.Add(next)))
+	}
+	for exception == nil {
+		select {
+		case now = <-slow:
+			say()
+		case <-again.C:
+			if now.worker != "" {
+				say()
+			}
+		case <-look.C:
+			exception = C.pw_python_interrupted()
+		case err := <-done:
+			how := C.int(C.PR_COMPILED)
+			if err != nil {
+				how = C.PR_FAILED
+			}
+			over(program, now, how, nil)
+			return remote, err
+		}
+	}
+	go func() { // it may stand behind a submission, which waits for room
+		if <-done == nil {
+			s.cluster.Forget(remote.ID)
+		}
+	}()
+	over(program, now, C.PR_GIVEN_UP, exception)
+	return nil, status.New(status.Cancelled, "compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it makes is kept for the next time", program)
+}
+
+// tell tells the user, and gives what handlers of signals have raised meanwhile: an
+// exception of Python's, or nil.
+func tell(program string, now at, how C.int) unsafe.Pointer {
+	p, w := C.CString(program), C.CString(now.worker)
+	defer C.free(unsafe.Pointer(p))
+	defer C.free(unsafe.Pointer(w))
+	return C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
+}
+
+// over tells the user of the end of something that he was told of, and has Python
+// raise an exception, unless it is nil.
+func over(program string, now at, how C.int, exception unsafe.Pointer) {
+	if now.worker != "" {
+		if again := tell(program, now, how); exception == nil {
+			exception = again
+		} else if again != nil {
+			C.pw_python_drop(again)
+		}
+	}
+	if exception != nil {
+		C.pw_python_raise(exception)
+	}
+}
+
+// Names that JAX gives to modules begin with these.
+var modulePrefixes = [][]byte{[]byte("jit_"), []byte("pmap_"), []byte("shmap_")}
+
+// programName finds the name of a module in its text or bytecode, for people.
+func programName(code []byte) string {
+	for _, prefix := range modulePrefixes {
+		i := bytes.Index(code, prefix)
+		if i < 0 {
+			continue
+		}
+		n := len(prefix)
+		for i+n < len(code) && n < 100 && nameByte(code[i+n]) {
+			n++
+		}
+		return string(code[i : i+n])
+	}
+	return "a program"
+}
+
+func nameByte(c byte) bool {
+	return c == '_' || c == '.' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
+}

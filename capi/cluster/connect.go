@@ -1,0 +1,161 @@
+package cluster
+
+/*
+#include "ffi.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/drivers"
+	"github.com/openpathways/pathways/core/client"
+	core "github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/command"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	driver "github.com/openpathways/pathways/device/pjrt"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// Connect is the Dial of addresses:
+//
+//	local:WxD            a cluster in this process, of W workers with D devices each
+//	sim:WxD, sim:D       the same with simulated devices
+//	tcp:… and unix:…     a controller
+//
+// The session has exactly so many devices; 0 is all. Versions is what must agree
+// with a controller's.
+//
+// Errors: INVALID_ARGUMENT for another address, RESOURCE_EXHAUSTED where there are
+// too few devices, and why the cluster cannot be reached.
+func Connect(ctx context.Context, address string, devices int, versions map[string]string, notify client.Notify) (client.Cluster, error) {
+	scheme, rest, _ := strings.Cut(address, ":")
+	switch scheme {
+	case "local":
+		workers, each, err := grid(rest)
+		if err != nil {
+			return nil, err
+		}
+		kind, err := drivers.Kind("auto", each, drivers.Dirs(), func(p *driver.Plugin) {
+			C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
+		})
+		if err != nil {
+			return nil, err
+		}
+		var all []device.Driver
+		for range workers {
+			d, err := kind.Join(ctx, device.Membership{})
+			if err != nil {
+				closeAll(all)
+				return nil, err
+			}
+			all = append(all, d)
+		}
+		return within(ctx, devices, notify, all, func() {})
+	case "sim":
+		workers, each, err := grid(rest)
+		if err != nil {
+			return nil, err
+		}
+		kinds, island := make([]device.Kind, workers), sim.NewIsland(sim.Real, 1)
+		for i := range kinds {
+			kinds[i] = sim.Kind{Options: sim.Options{Devices: each, Island: island}}
+		}
+		all, leave, err := core.Join(ctx, kinds)
+		if err != nil {
+			return nil, err
+		}
+		return within(ctx, devices, notify, all, leave)
+	case "tcp", "unix":
+		lookup, err := command.Lookup(os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
+		secret, err := core.SecretOf(lookup)
+		if err != nil {
+			return nil, err
+		}
+		alone, err := core.AloneOf(lookup)
+		if err != nil {
+			return nil, err
+		}
+		host, _ := os.Hostname()
+		return core.Connect(ctx, core.ClientConfig{
+			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()), Devices: devices,
+			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone, Hurry: interrupted,
+		}, notify)
+	}
+	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)
+}
+
+// How often a client says that it lives, and how long the others may be silent.
+const (
+	heartbeat = time.Second
+	silence   = 10 * time.Second
+)
+
+// maxDevices bounds a cluster in this process.
+const maxDevices = 4096
+
+// grid reads "WxD", or "D" for one worker.
+func grid(text string) (workers, each int, err error) {
+	workers = 1
+	w, d, both := strings.Cut(text, "x")
+	if !both {
+		d = w
+	} else if workers, err = strconv.Atoi(w); err != nil {
+		workers = 0
+	}
+	if each, err = strconv.Atoi(d); err != nil || workers < 1 || each < 1 || workers > maxDevices/each {
+		return 0, 0, status.New(status.InvalidArgument, "%q are no workers and devices; expected WxD, such as 2x4 for two workers with four devices each, of at most %d devices", text, maxDevices)
+	}
+	return workers, each, nil
+}
+
+// inner is a session on a cluster that ends with it.
+type inner struct {
+	client.Cluster
+	end func()
+}
+
+func (c inner) Close() error {
+	err := c.Cluster.Close()
+	c.end()
+	return err
+}
+
+func closeAll(all []device.Driver) {
+	for _, d := range all {
+		_ = d.Close() // what it had to say was said to who waited
+	}
+}
+
+// within makes a cluster in this process for one session, with these drivers;
+// closed is called when they are.
+func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
+	local, err := core.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
+	end := func() {
+		if local != nil {
+			local.Close()
+		}
+		closeAll(all)
+		closed()
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	c, err := local.ConnectTo(ctx, "door", devices, notify)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return inner{c, end}, nil
+}

@@ -1,0 +1,164 @@
+// Events. A future is the end of one operation; every event of the operation is
+// a reference to it.
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cluster.h"
+
+typedef struct callback {
+  struct callback* next;
+  PJRT_Event_OnReadyCallback call;
+  void* arg;
+} callback;
+
+struct pr_future {
+  _Atomic int32_t refs;
+  _Atomic uint32_t state;    // the word that waiters sleep on
+  _Atomic uint32_t waiters;
+  _Atomic bool set;          // somebody fires it
+  _Atomic(callback*) callbacks;  // latest first; &fired when they have been called
+  PJRT_Error_Code code;
+  char* message;
+};
+
+static callback fired;
+static pr_future always = {.refs = 1, .state = PR_READY, .set = true, .callbacks = &fired};
+
+pr_future* pr_future_new(int32_t refs) {
+  pr_future* f = calloc(1, sizeof *f);
+  f->refs = refs;
+  PR_COUNT(futures, 1);
+  return f;
+}
+
+pr_future* pr_future_hold(pr_future* f) {
+  atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+  return f;
+}
+
+pr_future* pr_future_ready(void) { return pr_future_hold(&always); }
+
+void pr_future_drop(pr_future* f) {
+  if (atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1) return;
+  callback* c = atomic_load_explicit(&f->callbacks, memory_order_relaxed);
+  while (c && c != &fired) {  // of an event that nobody will ever set
+    callback* next = c->next;
+    free(c);
+    c = next;
+  }
+  free(f->message);
+  free(f);
+  PR_COUNT(futures, -1);
+}
+
+int pr_future_state(pr_future* f) { return (int)atomic_load_explicit(&f->state, memory_order_acquire); }
+
+PJRT_Error* pr_future_error(pr_future* f) {
+  return pr_future_state(f) == PR_FAILED ? pw_error(f->code, "%s", f->message ? f->message : "") : NULL;
+}
+
+void pr_future_set(pr_future* f, PJRT_Error_Code code, char* message) {
+  if (atomic_exchange_explicit(&f->set, true, memory_order_acq_rel)) {
+    free(message);
+    return;
+  }
+  f->code = code;
+  f->message = message;
+  atomic_store(&f->state, code ? PR_FAILED : PR_READY);
+  if (atomic_load(&f->waiters)) syscall(SYS_futex, &f->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  callback *c = atomic_exchange_explicit(&f->callbacks, &fired, memory_order_acq_rel), *first = NULL;
+  while (c) {  // in the order of their coming
+    callback* next = c->next;
+    c->next = first;
+    first = c;
+    c = next;
+  }
+  while (first) {
+    callback* next = first->next;
+    first->call(pr_future_error(f), first->arg);
+    free(first);
+    first = next;
+  }
+}
+
+void pr_future_wait(pr_future* f) {
+  atomic_fetch_add(&f->waiters, 1);
+  while (atomic_load(&f->state) == PR_PENDING)
+    syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, NULL, NULL, 0);
+  atomic_fetch_sub(&f->waiters, 1);
+}
+
+void pr_future_wait_for(pr_future* f, int64_t ns) {
+  struct timespec most = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  atomic_fetch_add(&f->waiters, 1);
+  syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, &most, NULL, 0);
+  atomic_fetch_sub(&f->waiters, 1);
+}
+
+void pr_fire(const pr_end* ends, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    pr_future* f = (pr_future*)(uintptr_t)ends[i].token;
+    pr_future_set(f, (PJRT_Error_Code)ends[i].code, ends[i].message);
+    pr_future_drop(f);
+  }
+}
+
+// ---- slots ----
+
+static pr_future* of(PJRT_Event* event) { return (pr_future*)event; }
+
+PJRT_Error* pr_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
+  if (args->event) pr_future_drop(of(args->event));
+  return NULL;
+}
+
+PW_READS(pr, PJRT_Event_IsReady, args->is_ready = pr_future_state(of(args->event)) != PR_PENDING)
+
+PJRT_Error* pr_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
+  if (pr_future_state(of(args->event)) == PR_PENDING)
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Error: the event has not fired yet; await it first");
+  return pr_future_error(of(args->event));
+}
+
+PJRT_Error* pr_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
+  pr_future* f = of(args->event);
+  if (pr_future_state(f) == PR_PENDING) {
+    if (pw_forked) return pw_forked_error();
+    pr_future_wait(f);
+  }
+  return pr_future_error(f);
+}
+
+PJRT_Error* pr_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
+  pr_future* f = of(args->event);
+  callback* c = malloc(sizeof *c);
+  *c = (callback){.call = args->callback, .arg = args->user_arg};
+  callback* head = atomic_load_explicit(&f->callbacks, memory_order_acquire);
+  do {
+    if (head == &fired) {
+      free(c);
+      args->callback(pr_future_error(f), args->user_arg);
+      return NULL;
+    }
+    c->next = head;
+  } while (!atomic_compare_exchange_weak_explicit(&f->callbacks, &head, c, memory_order_acq_rel, memory_order_acquire));
+  return NULL;
+}
+
+PW_READS(pr, PJRT_Event_Create, args->event = (PJRT_Event*)pr_future_new(1))
+
+PJRT_Error* pr_PJRT_Event_Set(PJRT_Event_Set_Args* args) {
+  pr_future* f = of(args->event);
+  if (atomic_load(&f->set)) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Set: the event was set before");
+  char* message = NULL;
+  if (args->error_code) {
+    message = calloc(1, args->error_message_size + 1);
+    if (args->error_message_size) memcpy(message, args->error_message, args->error_message_size);
+  }
+  pr_future_set(f, args->error_code, message);
+  return NULL;
+}

@@ -1,0 +1,30 @@
+// What playing a program as one message needs of C (capture.c), for play.go.
+#ifndef PATHWAYS_CAPI_CLUSTER_PLAY_H_
+#define PATHWAYS_CAPI_CLUSTER_PLAY_H_
+
+#include "graph.h"
+#include "python.h"
+#include "reshard.h"
+
+// pr_source is a shard that a play is given: of an input, or a constant.
+typedef struct {
+  uint64_t object;
+  uint32_t device;
+} pr_source;
+
+// pr_played makes the handles of a value that a play gives. The future is taken.
+void pr_played(const pp_program* program, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards);
+
+static inline uintptr_t pr_lowered(pp_program* p) { return atomic_load(&p->lowered); }
+// pr_lower gives a program what was made of it first.
+static inline uintptr_t pr_lower(pp_program* p, uintptr_t made) {
+  uintptr_t have = 0;
+  return atomic_compare_exchange_strong(&p->lowered, &have, made) ? made : have;
+}
+static inline PJRT_Executable* pr_executable(const pp_node* n) { return n->executable->x; }
+static inline uint32_t pr_device_number(PJRT_Device* d) { return (uint32_t)d->description.id; }
+static inline const char* pr_memory_name(PJRT_Memory* m) { return ((pr_memory*)m)->kind; }
+static inline pw_shape* pr_output_shape(const PJRT_Executable* x, size_t o) { return x->outputs[o].shape; }
+static inline int64_t pr_output_bytes(const PJRT_Executable* x, size_t o) { return x->outputs[o].bytes; }
+
+#endif  // PATHWAYS_CAPI_CLUSTER_PLAY_H_

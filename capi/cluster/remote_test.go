@@ -1,0 +1,109 @@
+package cluster_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/capi/cluster"
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+	"github.com/openpathways/pathways/device/pjrt"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// door opens a client of the door over a cluster of simulated devices.
+func door(t testing.TB, o sim.Options) (*pjrt.Client, *single) {
+	t.Helper()
+	var inner *single
+	cluster.Use("test", func(_ context.Context, _ string, _ int, notify client.Notify) (client.Cluster, error) {
+		d, err := sim.Open(o)
+		if err != nil {
+			return nil, err
+		}
+		inner = newSingle(d, notify)
+		return inner, nil
+	})
+	p, err := pjrt.Wrap("the cluster's door", cluster.API())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.Create(pjrt.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, inner
+}
+
+// TestContract drives the table as a client does, through the whole contract of
+// a driver.
+func TestContract(t *testing.T) {
+	slow := sim.Options{Cost: time.Millisecond, Jitter: time.Millisecond, Latency: 100 * time.Microsecond, Bandwidth: 1 << 30}
+	for name, o := range map[string]sim.Options{"Instant": {}, "Slow": slow} {
+		t.Run(name, func(t *testing.T) {
+			tooBig := sim.Program{Name: "too_big", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Temp: 1 << 60}
+			devicetest.Run(t, devicetest.Harness{
+				Open: func(t testing.TB, n int) device.Driver {
+					o := o
+					o.Devices = n
+					o.Island = sim.NewIsland(sim.Instant, 1)
+					c, _ := door(t, o)
+					return c
+				},
+				Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
+					return devicetest.Source{Program: suiteProgram(p, s).Source(), Options: compileoptions.New(len(devices), 1, devices, slices.Equal(devices, []int{0}))}
+				},
+				Failure: &devicetest.Failure{Code: status.DataLoss, Text: "the simulated disk ate it"},
+				TooBig:  &devicetest.Source{Program: tooBig.Source()},
+			})
+		})
+	}
+	nothingAlive(t)
+}
+
+// nothingAlive sees to it that nothing is left. Who fires an event lets go of it
+// behind its last callback, and so maybe behind the close that this callback ended.
+func nothingAlive(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); len(cluster.ReadStats().Live) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("alive at the end: %v", cluster.ReadStats().Live)
+		}
+	}
+}
+
+// suiteProgram writes a program of the conformance suite.
+func suiteProgram(p devicetest.Program, s shape.Shape) sim.Program {
+	in := sim.Param{DType: s.DType.String(), Dims: s.Dims}
+	addOne := sim.Result{Op: "add", Args: []int{0}, Value: 1}
+	prog := sim.Program{Name: p.String(), Params: []sim.Param{in}, Results: []sim.Result{{Op: "copy", Args: []int{0}}}}
+	switch p {
+	case devicetest.AddOne:
+		prog.Results[0] = addOne
+	case devicetest.Add:
+		prog.Params = append(prog.Params, in)
+		prog.Results[0] = sim.Result{Op: "add", Args: []int{0, 1}}
+	case devicetest.Two:
+		prog.Results = append(prog.Results, addOne)
+	case devicetest.Donate:
+		prog.Params[0].Donated = true
+		prog.Results[0] = addOne
+	case devicetest.AllReduce:
+		prog.Results[0].Op = "all-reduce"
+	case devicetest.Slow:
+		cost := 20 * time.Millisecond
+		prog.Cost = &cost
+	case devicetest.Fail:
+		prog.Fail = &sim.Failure{Code: "DATA_LOSS", Text: "the simulated disk ate it"}
+	}
+	return prog
+}

@@ -1,0 +1,127 @@
+package cluster
+
+/*
+#include <stdlib.h>
+#include "reshard.h"
+*/
+import "C"
+
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/export"
+	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+//export prGoReshard
+func prGoReshard(h *C.pr_held, number C.uint64_t, out **C.pr_held) (refusal *C.char) {
+	defer func() {
+		if p := recover(); p != nil {
+			refusal = C.CString(base.Refusal(base.Bug(p)))
+		}
+	}()
+	made, err := move(h, uint64(number))
+	if err != nil {
+		return C.CString(base.Refusal(err))
+	}
+	*out = made
+	return nil
+}
+
+// move has an array move, and gives what it will be.
+func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
+	s, err := of(h.client.session)
+	if err != nil {
+		return nil, err
+	}
+	way, err := export.Get(number)
+	if err != nil {
+		return nil, err
+	}
+	devices := s.cluster.Devices()
+	plan, err := way.Plan(s.site())
+	if err != nil {
+		return nil, err
+	}
+	from := shapeOf(h.shape)
+	if err := check(h, from, plan, len(devices)); err != nil {
+		return nil, err
+	}
+	to := shape.Shape{DType: from.DType, Dims: plan.To[0].Size}
+	t := &wire.Transfer{
+		Object: s.cluster.Objects(1),
+		Array:  &wire.Array{Dtype: uint32(to.DType), Dims: to.Dims, Memory: way.Memory},
+		Moves:  moves(h, from, plan),
+	}
+	token := C.pr_future_new(2) // the object's, and the cluster's
+	s.underWay.Add(1)
+	if err := s.cluster.Transfer(t, uint64(uintptr(unsafe.Pointer(token)))); err != nil {
+		s.underWay.Add(-1)
+		C.pr_future_drop(token)
+		C.pr_future_drop(token)
+		return nil, err
+	}
+	ids := make([]uint32, len(plan.To))
+	for i, d := range plan.To {
+		ids[i] = uint32(d.Device)
+	}
+	one := C.pw_shape_new(h.shape._type, (*C.int64_t)(unsafe.SliceData(to.Dims)), C.size_t(len(to.Dims)))
+	defer C.pw_shape_drop(one)
+	kind := C.CString(way.Memory)
+	defer C.free(unsafe.Pointer(kind))
+	return C.pr_moved_new(h.client, C.uint64_t(t.Object), token, (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), one, kind), nil
+}
+
+// site says of which worker devices are, for plans.
+func (s *session) site() func(device int) int {
+	devices := s.cluster.Devices()
+	return func(d int) int {
+		if d >= 0 && d < len(devices) {
+			return int(devices[d].Worker)
+		}
+		return -1
+	}
+}
+
+// moves writes a plan for the shards of an array.
+func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
+	array := &wire.Array{Dtype: uint32(from.DType), Dims: from.Dims}
+	out, room := make([]*wire.Move, len(plan.Pieces)), make([]wire.Move, len(plan.Pieces))
+	for i := range plan.Pieces {
+		p, m := &plan.Pieces[i], &room[i]
+		m.Source = uint64(C.pr_held_object(h, C.size_t(p.From)).number)
+		m.From, m.To = uint32(plan.From[p.From].Device), uint32(plan.To[p.To].Device)
+		if !plan.Whole(p) {
+			m.Start, m.Size, m.At, m.Shard = p.Start, p.Size, p.At, array
+		}
+		out[i] = m
+	}
+	return out
+}
+
+// check says why a plan is not for an array.
+func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) error {
+	if int(h.n) != len(plan.From) {
+		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(int(h.n), "shard"), len(plan.From))
+	}
+	for i, want := range plan.From {
+		if d := int(C.pr_held_device(h, C.size_t(i))); d != want.Device || !slices.Equal(from.Dims, want.Size) {
+			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
+				i, from.Dims, d, want.Size, want.Device)
+		}
+	}
+	for i, to := range plan.To {
+		switch {
+		case to.Device < 0 || to.Device >= devices:
+			return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", to.Device, devices-1)
+		case !slices.Equal(to.Size, plan.To[0].Size):
+			return status.New(status.InvalidArgument, "destination shard %d has size %v, and the first %v: expected equal ones", i, to.Size, plan.To[0].Size)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+// What moving arrays between shardings needs of C (reshard.c), for reshard.go.
+#ifndef PATHWAYS_CAPI_CLUSTER_RESHARD_H_
+#define PATHWAYS_CAPI_CLUSTER_RESHARD_H_
+
+#include "cluster.h"
+
+// pr_held is an array outside of its client. One that was made here has handles
+// that nobody was given, one that was exported holds the objects of its shards.
+typedef struct pr_held {
+  pw_held base;  // first
+  PJRT_Client* client;
+  bool fresh;
+  pw_shape* shape;  // of a shard; a reference
+  int64_t* minor_to_major;  // of a shard, its own copy; NULL: descending
+  size_t n;
+  struct {
+    PJRT_Device* device;
+    pr_memory* memory;
+    pr_object* object;
+    pr_charge* charge;  // of one that was exported
+    pr_buffer* buffer;  // of one that was made here
+  } shards[];
+} pr_held;
+
+pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
+                     const int64_t* minor_to_major);
+static inline pr_object* pr_held_object(pr_held* h, size_t i) { return h->shards[i].object; }
+static inline uint32_t pr_held_device(pr_held* h, size_t i) { return (uint32_t)h->shards[i].device->description.id; }
+// pr_moved_new makes handles of an object's shards, on devices of the client. The
+// future is taken.
+pr_held* pr_moved_new(PJRT_Client* client, uint64_t object, pr_future* made, const uint32_t* devices, size_t n,
+                      pw_shape* shape, const char* kind);
+
+#endif  // PATHWAYS_CAPI_CLUSTER_RESHARD_H_

@@ -1,0 +1,181 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/capi/cluster"
+	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/devicetest"
+	"github.com/openpathways/pathways/device/pjrt"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+var vector = shape.Shape{DType: shape.F32, Dims: []int64{4}}
+
+// inputs puts one array on each of a client's first n devices.
+func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
+	t.Helper()
+	rows := make([][]device.Buffer, n)
+	for i := range rows {
+		b, err := c.FromHost(device.Host{Shape: vector, Data: make([]byte, 16), Device: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows[i] = []device.Buffer{b}
+	}
+	return rows
+}
+
+func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int) device.Executable {
+	t.Helper()
+	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(), compileoptions.New(len(devices), 1, devices, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func release(rows ...[]device.Buffer) {
+	for _, row := range rows {
+		for _, b := range row {
+			b.Close()
+		}
+	}
+}
+
+// Time on the devices stands still until the test moves it: Execute, and what runs
+// on results to come, return all the same.
+func TestExecuteReturnsAtOnce(t *testing.T) {
+	island := sim.NewIsland(sim.Manual, 1)
+	c, _ := door(t, sim.Options{Devices: 2, Island: island, Cost: time.Second})
+	x := compile(t, c, devicetest.AddOne, 0, 1)
+	rows := inputs(t, c, 2)
+	var made [][]device.Buffer
+	for range 5 {
+		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, rows...)
+		rows = r.Outputs
+	}
+	for _, row := range rows {
+		if row[0].Ready().Ready() {
+			t.Error("a result is ready although no time has passed on the devices")
+		}
+	}
+	island.Advance(5 * time.Second)
+	for _, row := range rows {
+		if err := row[0].Ready().Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	release(append(made, rows...)...)
+	x.Close()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A run enters Go once, whatever the number of devices, and so does a batch of
+// what is let go of.
+func TestEntriesIntoGo(t *testing.T) {
+	c, inner := door(t, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
+	x := compile(t, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
+	rows := inputs(t, c, 8)
+	before := cluster.ReadStats()
+	const runs = 1000
+	for range runs {
+		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(r.Outputs...)
+	}
+	after := cluster.ReadStats()
+	if n := after.Executes - before.Executes; n != runs {
+		t.Errorf("%d runs were counted, want %d", n, runs)
+	}
+	if n := after.GoEntries - before.GoEntries; n > runs+runs/100 {
+		t.Errorf("%d entries into Go for %d runs on 8 devices", n, runs)
+	}
+	freed := func() int {
+		inner.mu.Lock()
+		defer inner.mu.Unlock()
+		return inner.freed
+	}
+	for end := time.Now().Add(time.Minute); freed() < runs; time.Sleep(time.Millisecond) { // the last ones go by themselves
+		if time.Now().After(end) {
+			t.Fatalf("%d objects were freed after %d runs whose results nobody holds", freed(), runs)
+		}
+	}
+	release(rows...)
+	x.Close()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A client that goes leaves nothing, although results and events of runs were
+// never looked at.
+func TestCloseUnderWay(t *testing.T) {
+	island := sim.NewIsland(sim.Manual, 1)
+	c, _ := door(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
+	x := compile(t, c, devicetest.AddOne, 0)
+	rows := inputs(t, c, 1)
+	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(append(r.Outputs, rows...)...)
+	x.Close()
+	island.Advance(time.Second)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	nothingAlive(t)
+}
+
+// BenchmarkExecute is the door's part of a run, over a cluster of function calls.
+func BenchmarkExecute(b *testing.B) {
+	c, _ := door(b, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
+	x := compile(b, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
+	rows := inputs(b, c, 8)
+	for b.Loop() {
+		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		release(r.Outputs...)
+	}
+	release(rows...)
+	x.Close()
+	if err := c.Close(); err != nil {
+		b.Error(err)
+	}
+}
+
+// What Serialize wrote is read again, and any other bytes are refused.
+func FuzzUnpack(f *testing.F) {
+	whole := cluster.Pack("version", "mlir", []byte("module {}"), []byte{1, 2})
+	for _, cut := range []int{0, 5, len(whole) - 1, len(whole)} {
+		f.Add(whole[:cut])
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		version, format, code, options, err := cluster.Unpack(data)
+		if err != nil {
+			return
+		}
+		if again := cluster.Pack(version, format, code, options); !bytes.Equal(again, data) {
+			// Lengths may be written in more bytes than they need.
+			if _, _, _, _, err := cluster.Unpack(again); err != nil || len(again) > len(data) {
+				t.Errorf("%q is read as a program that is written as %q (%v)", data, again, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package cluster
+
+/*
+#include <stdlib.h>
+#include "cluster.h"
+*/
+import "C"
+
+import (
+	"runtime/cgo"
+	"sync"
+	"unsafe"
+
+	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+var specs = sync.Pool{New: func() any { return new(client.RunSpec) }}
+
+//export prGoRun
+func prGoRun(r *C.pr_run) (code C.int) {
+	defer base.Guard(&code, &r.message)
+	free(r.freed, r.num_freed)
+	s, err := of(r.session)
+	if err != nil {
+		return C.int(base.Fail(err, &r.message))
+	}
+	spec := specs.Get().(*client.RunSpec)
+	// The lists are C's, and are read before Run returns.
+	*spec = client.RunSpec{
+		Program:    uint64(r.program),
+		Inputs:     unsafe.Slice((*uint64)(r.inputs), r.num_inputs),
+		NotDonated: unsafe.Slice((*uint32)(r.not_donated), r.num_not_donated),
+		Only:       int(r.only),
+		Trace:      unsafe.Slice((*byte)(unsafe.Pointer(r.trace)), r.trace_size),
+		Token:      uint64(r.token),
+	}
+	if n := int(r.num_outputs); n > 0 {
+		spec.FirstOutput = s.cluster.Objects(n)
+		r.first_output = C.uint64_t(spec.FirstOutput)
+	}
+	var moved []uint64
+	if r.num_mixed > 0 {
+		if moved, err = s.mix(r, spec); err != nil {
+			return C.int(base.Fail(err, &r.message))
+		}
+	}
+	var functions *caller
+	if r.functions != nil {
+		functions = s.callers.add(r.functions, spec.Token)
+		spec.Call, r.caller = functions.call, C.uint64_t(functions.handle)
+	}
+	s.underWay.Add(1)
+	if err = s.cluster.Run(spec); err != nil {
+		s.underWay.Add(-1)
+		if functions != nil {
+			functions.handle.Delete()
+			s.callers.end(spec.Token)
+		}
+	}
+	if moved != nil {
+		s.cluster.Free(moved)
+	}
+	*spec = client.RunSpec{}
+	specs.Put(spec)
+	return C.int(base.Fail(err, &r.message))
+}
+
+// mix says where arguments come from whose rows are shards of several objects.
+// Shards that are not on their row's device are brought there first, as new
+// objects, which it gives.
+func (s *session) mix(r *C.pr_run, spec *client.RunSpec) (moved []uint64, err error) {
+	rows := unsafe.Slice((*uint32)(r.rows), r.num_rows)
+	all := unsafe.Slice(r.shards, r.num_rows*r.num_mixed)
+	for k, argument := range unsafe.Slice((*uint32)(r.mixed), r.num_mixed) {
+		shards := all[k*len(rows):][:len(rows)]
+		var here uint64 // the object of those that are brought
+		var moves []*wire.Move
+		var pieces []*wire.Piece
+		for row, shard := range shards {
+			object := uint64(shard.object)
+			if uint32(shard.device) != rows[row] {
+				if here == 0 {
+					here = s.cluster.Objects(1)
+				}
+				moves = append(moves, &wire.Move{Source: object, From: uint32(shard.device), To: rows[row]})
+				object = here
+			}
+			if n := len(pieces); n > 0 && pieces[n-1].Object == object {
+				pieces[n-1].Rows++
+			} else {
+				pieces = append(pieces, &wire.Piece{Object: object, Rows: 1})
+			}
+		}
+		if here != 0 {
+			b := shards[0].buffer
+			t := &wire.Transfer{Object: here, Moves: moves, Array: arrayOf(b.shape, C.GoString(b.memory.kind))}
+			if err := s.cluster.Transfer(t, 0); err != nil {
+				s.cluster.Free(moved)
+				return nil, err
+			}
+			moved = append(moved, here)
+			C.pr_count_moved(C.int64_t(len(moves)))
+		}
+		if len(pieces) == 1 {
+			spec.Inputs[argument] = pieces[0].Object
+		} else {
+			spec.Mixed = append(spec.Mixed, &wire.Mixed{Argument: argument, Pieces: pieces})
+		}
+	}
+	return moved, nil
+}
+
+func shapeOf(s *C.pw_shape) shape.Shape {
+	dims := unsafe.Slice((*int64)(C.pr_shape_dims(s)), s.num_dims)
+	return shape.Shape{DType: shape.DType(s._type), Dims: append([]int64(nil), dims...)}
+}
+
+func arrayOf(s *C.pw_shape, memory string) *wire.Array {
+	x := shapeOf(s)
+	return &wire.Array{Dtype: uint32(x.DType), Dims: x.Dims, Memory: memory}
+}
+
+// put is host data on its way to a device. The data goes with whoever comes
+// first: the cluster, which asks for it once, or the operation's end.
+type put struct {
+	s  *session
+	mu sync.Mutex
+	c  *C.pr_put // guarded by mu; nil when it has gone
+}
+
+// fill is what the cluster calls.
+func (p *put) fill(_ uint32, dst []byte, written func(error)) {
+	p.mu.Lock()
+	c := p.c
+	var err error
+	switch {
+	case c == nil:
+		err = status.New(status.Cancelled, "the transfer from the host has ended")
+	case len(dst) != int(C.pr_host_bytes(c.shape)):
+		err = status.New(status.Internal, "a shard takes %d bytes, and there is room for %d", int(C.pr_host_bytes(c.shape)), len(dst))
+	default:
+		C.pr_put_fill(c, (*C.char)(unsafe.Pointer(unsafe.SliceData(dst))))
+	}
+	p.mu.Unlock()
+	p.end()
+	written(err)
+}
+
+// keep has the caller's data copied, where the cluster has not had it yet.
+func (p *put) keep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.c != nil {
+		C.pr_put_keep(p.c)
+	}
+}
+
+// end lets go of the data, and says so.
+func (p *put) end() {
+	p.mu.Lock()
+	c := p.c
+	p.c = nil
+	p.mu.Unlock()
+	if c != nil {
+		p.s.ends.add(end(uint64(uintptr(unsafe.Pointer(C.pr_put_free(c)))), nil))
+	}
+}
+
+//export prGoPut
+func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool, number *C.uint64_t, message **C.char) (code C.int) {
+	defer base.Guard(&code, message)
+	s, err := of(id)
+	if err != nil {
+		C.pr_future_drop(C.pr_put_free(c))
+		return C.int(base.Fail(err, message))
+	}
+	p := &put{s: s, c: c}
+	spec := client.PutSpec{Object: s.cluster.Objects(1), Shape: shapeOf(c.shape), Memory: C.GoString(memory),
+		Devices: []uint32{uint32(device)}, Fill: p.fill, Token: uint64(token) | ofPut}
+	s.mu.Lock()
+	s.puts[spec.Token] = p
+	s.mu.Unlock()
+	s.underWay.Add(1)
+	if err := s.cluster.Put(&spec); err != nil {
+		s.underWay.Add(-1)
+		s.mu.Lock()
+		delete(s.puts, spec.Token)
+		s.mu.Unlock()
+		p.end()
+		return C.int(base.Fail(err, message))
+	}
+	if during {
+		p.keep()
+	}
+	*number = C.uint64_t(spec.Object)
+	return 0
+}
+
+//export prGoFetch
+func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.size_t, f *C.pr_fetch, token C.uint64_t, message **C.char) (code C.int) {
+	defer base.Guard(&code, message)
+	s, err := of(id)
+	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	s.underWay.Add(1)
+	done := func(err error) {
+		if f != nil {
+			C.pr_fetch_end(f, C.bool(err == nil))
+		}
+		s.underWay.Add(-1)
+		s.ends.add(end(uint64(token), err))
+	}
+	if err := s.cluster.Fetch(uint64(object), uint32(device), unsafe.Slice((*byte)(unsafe.Pointer(dst)), size), done); err != nil {
+		s.underWay.Add(-1)
+		return C.int(base.Fail(err, message))
+	}
+	return 0
+}
+
+//export prGoLend
+func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_view, message **C.char) (code C.int) {
+	defer base.Guard(&code, message)
+	s, err := of(id)
+	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	failed := func(err error) {
+		var text *C.char
+		code := base.Fail(err, &text)
+		C.pr_view_failed(v, C.PJRT_Error_Code(code), text)
+	}
+	s.underWay.Add(1)
+	if size > C.PR_IN_MESSAGE && s.cluster.Lends(uint32(device), int64(size)) {
+		err = s.cluster.Receive(uint64(object), uint32(device), int64(size), func(b transport.Block, err error) {
+			s.underWay.Add(-1)
+			if err != nil {
+				failed(err)
+				return
+			}
+			handle := cgo.NewHandle(b)
+			if !C.pr_view_came(v, (*C.char)(unsafe.Pointer(unsafe.SliceData(b.Data))), C.uint64_t(handle)) {
+				prGoReturn(C.uint64_t(handle))
+			}
+		})
+	} else if room := C.pr_view_room(v, size); room == nil {
+		err = status.New(status.ResourceExhausted, "this process has no %d bytes of memory for an array's contents", size)
+	} else {
+		dst := unsafe.Slice((*byte)(unsafe.Pointer(room)), size)
+		err = s.cluster.Fetch(uint64(object), uint32(device), dst, func(err error) {
+			s.underWay.Add(-1)
+			if err != nil {
+				failed(err)
+				return
+			}
+			C.pr_view_came(v, room, 0)
+		})
+	}
+	if err != nil {
+		s.underWay.Add(-1)
+		return C.int(base.Fail(err, message))
+	}
+	return 0
+}
+
+//export prGoReturn
+func prGoReturn(block C.uint64_t) {
+	handle := cgo.Handle(block)
+	b := handle.Value().(transport.Block)
+	handle.Delete()
+	b.Release()
+}
+
+//export prGoCopy
+func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, memory *C.char, token C.uint64_t, number *C.uint64_t, message **C.char) (code C.int) {
+	defer base.Guard(&code, message)
+	s, err := of(id)
+	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	t := &wire.Transfer{
+		Object: s.cluster.Objects(1),
+		Array:  arrayOf(array, C.GoString(memory)),
+		Moves:  []*wire.Move{{Source: uint64(object), From: uint32(from), To: uint32(to)}},
+	}
+	s.underWay.Add(1)
+	if err := s.cluster.Transfer(t, uint64(token)); err != nil {
+		s.underWay.Add(-1)
+		return C.int(base.Fail(err, message))
+	}
+	*number = C.uint64_t(t.Object)
+	return 0
+}
