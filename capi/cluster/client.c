@@ -342,5 +342,5 @@ PJRT_Error* pr_PJRT_TopologyDescription_Fingerprint(PJRT_TopologyDescription_Fin
   return NULL;
 }
 
-uint64_t pr_client_session(const PJRT_Client* c);  // for capi/client
+uint64_t pr_client_session(const PJRT_Client* c);  // for capi/public
 uint64_t pr_client_session(const PJRT_Client* c) { return c->session; }

@@ -279,5 +279,5 @@ PW_READS(pw, PJRT_Memory_AddressableByDevices,
          args->devices = ((pw_memory*)args->memory)->devices,
          args->num_devices = ((pw_memory*)args->memory)->num_devices)
 
-uint64_t pw_client_session(const PJRT_Client* c);  // for capi/client
+uint64_t pw_client_session(const PJRT_Client* c);  // for capi/public
 uint64_t pw_client_session(const PJRT_Client* c) { return c->session; }

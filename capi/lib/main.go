@@ -10,10 +10,10 @@ package main
 import "C" // monitor.c
 
 import (
-	_ "github.com/openpathways/pathways/capi/client"
 	_ "github.com/openpathways/pathways/capi/embedded"
 	_ "github.com/openpathways/pathways/capi/ffi"
 	_ "github.com/openpathways/pathways/capi/pathways"
+	_ "github.com/openpathways/pathways/capi/public"
 )
 
 func main() {}

@@ -20,7 +20,7 @@ void pathways_slice_release(pathways_slice_name slice) {
   if (!pw_forked) pwGoSliceRelease(slice);
 }
 
-// For capi/client, by session. A session is its door's number, and whether the door is
+// For capi/public, by session. A session is its door's number, and whether the door is
 // that of a cluster.
 
 static pathways_slice_name name_of(uint64_t session, bool cluster, uint64_t number) {

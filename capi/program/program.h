@@ -109,7 +109,7 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
 int64_t pp_clock(void);
 void pp_compiled(int64_t begin);
 
-// What capi/client does, whose arrays are handles of a door's from the first to the
+// What capi/public does, whose arrays are handles of a door's from the first to the
 // last. pp_begin begins a capture on the calling thread, or gives a refusal; pp_leave
 // ends it, if there is one, without a program.
 char* pp_begin(void);

@@ -5,7 +5,7 @@ memory: on the host the device uses the same bytes, if they are aligned. What go
 `numpy.asarray` sees. Either side keeps the other's memory until it is through with it.
 
 Small arrays are many, so each way is one call of the library, which reads, checks and makes Arrow's structs
-(capi/client/arrow_numpy.c); what is here turns capsules into arrays and arrays into capsules.
+(capi/public/arrow_numpy.c); what is here turns capsules into arrays and arrays into capsules.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Stream._fields_ = [
 
 
 class Column(ctypes.Structure):
-    """What the library tells of a column: see capi/client/arrow_numpy.c."""
+    """What the library tells of a column: see capi/public/arrow_numpy.c."""
 
     _fields_ = [("tensor", ctypes.c_void_p), ("name", ctypes.c_char_p), ("converted", ctypes.c_int64)]
 

@@ -1,8 +1,8 @@
 // The structs of DLPack, with version and without: facts of its ABI.
-#ifndef PATHWAYS_CAPI_CLIENT_DLPACK_H_
-#define PATHWAYS_CAPI_CLIENT_DLPACK_H_
+#ifndef PATHWAYS_CAPI_PUBLIC_DLPACK_H_
+#define PATHWAYS_CAPI_PUBLIC_DLPACK_H_
 
-#include "client.h"
+#include "public.h"
 
 enum { PC_DL_HOST = 1 };  // DLDeviceType
 
@@ -40,4 +40,4 @@ _Static_assert(sizeof(dl_tensor) == 48 && sizeof(dl_managed) == 64 && sizeof(dl_
 // pc_dl_type says how DLPack names a type of elements; bits are 0 where it has none.
 void pc_dl_type(pathways_type type, uint8_t* code, uint8_t* bits);
 
-#endif  // PATHWAYS_CAPI_CLIENT_DLPACK_H_
+#endif  // PATHWAYS_CAPI_PUBLIC_DLPACK_H_

@@ -1,4 +1,4 @@
-// Package client is the stable C API for programs that are not JAX: sessions,
+// Package public is the stable C API for programs that are not JAX: sessions,
 // programs, arrays, runs, futures and slices, as openpathways.h describes them. All of it
 // is C; this file makes it part of the build.
 //
@@ -13,13 +13,13 @@
 // behind. Nothing here is locked while a door or a callback runs.
 //
 // Only capi/lib imports it.
-package client
+package public
 
 //go:generate go run ./gen
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
-#include "client.h"
+#include "public.h"
 */
 import "C"
 

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "public.h"
 
 // A handle: kind in the upper 4 bits, slot in the next 28, generation in the lower 32.
 enum { kSlab = 1024, kSlabs = 1 << 18 };

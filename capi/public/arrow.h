@@ -1,9 +1,9 @@
 // Arrow data as columns, and columns as Arrow data. The structs are facts of the ABI
 // of the Arrow C data interface.
-#ifndef PATHWAYS_CAPI_CLIENT_ARROW_H_
-#define PATHWAYS_CAPI_CLIENT_ARROW_H_
+#ifndef PATHWAYS_CAPI_PUBLIC_ARROW_H_
+#define PATHWAYS_CAPI_PUBLIC_ARROW_H_
 
-#include "client.h"
+#include "public.h"
 
 struct ArrowSchema {
   const char *format, *name, *metadata;
@@ -55,4 +55,4 @@ void pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, con
 // pc_arrow_describe makes the schema of that.
 void pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema);
 
-#endif  // PATHWAYS_CAPI_CLIENT_ARROW_H_
+#endif  // PATHWAYS_CAPI_PUBLIC_ARROW_H_

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client.h"
+#include "public.h"
 
 const PJRT_Api* pw_embedded_api(void);  // capi/embedded
 const PJRT_Api* pr_api(void);           // capi/cluster

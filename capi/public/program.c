@@ -2,7 +2,7 @@
 // (capi/program) and played again.
 #include <stdlib.h>
 
-#include "client.h"
+#include "public.h"
 #include "program.h"
 
 extern const pp_door pw_door, pr_door;  // capi/embedded, capi/cluster

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "public.h"
 
 // ---- the library's thread ----
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client.h"
+#include "public.h"
 
 typedef struct {
   pc_object base;

@@ -1,7 +1,7 @@
 // Slices: devices of a session's that are granted together. Who grants them is Go's.
 #include <stdlib.h>
 
-#include "client.h"
+#include "public.h"
 #include "program.h"
 
 // Of capi/pathways and the doors. A refusal is "CODE: text", malloc'd.
