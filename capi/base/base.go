@@ -2,7 +2,7 @@
 // structs are read, errors, shapes, what is wrong with an argument, data that clients
 // hang on memories, the refusal to run in the child of a fork, where the user's program
 // is, numbers of what is kept, what a compiled program costs, and Python's Ctrl-C.
-// base.h, numbers.h and python.h are its contract for C.
+// base.h, numbers.h and interpreter.h are its contract for C.
 //
 // Every function may be called from any thread. It imports nothing of capi; only
 // packages of capi import it.

@@ -16,7 +16,7 @@
 // on one goroutine a client, which holds no lock and on which the cluster's own
 // work does not depend.
 //
-// Only capi/pathways imports it, and tests.
+// Only capi/python imports it, and tests.
 package cluster
 
 //go:generate go run ./gen

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "python.h"
+#include "interpreter.h"
 
 static _Atomic(pr_compiling) told;
 static pthread_rwlock_t telling = PTHREAD_RWLOCK_INITIALIZER;  // read by who calls told

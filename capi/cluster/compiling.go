@@ -3,7 +3,7 @@ package cluster
 /*
 #include <stdlib.h>
 #include "compiling.h"
-#include "python.h"
+#include "interpreter.h"
 */
 import "C"
 

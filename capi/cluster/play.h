@@ -3,7 +3,7 @@
 #define PATHWAYS_CAPI_CLUSTER_PLAY_H_
 
 #include "graph.h"
-#include "python.h"
+#include "interpreter.h"
 #include "reshard.h"
 
 // pr_source is a shard that a play is given: of an input, or a constant.

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "python.h"
+#include "interpreter.h"
 #include "cluster.h"
 
 enum { kListenNs = 100000000 };  // how often a read that waits hears whether the user has pressed Ctrl-C

@@ -20,7 +20,7 @@
 // is held while the plugin runs. Only a full queue makes Execute wait, and the turn of
 // a run whose results cannot be made before it: see wait.c.
 //
-// Only capi/lib and capi/pathways import it.
+// Only capi/lib and capi/python import it.
 package embedded
 
 //go:generate go run ./gen

@@ -1,6 +1,6 @@
 // Package export keeps arrays that were taken out of a PJRT client, or made to be
 // given to one, and the plans by which they move. The doors hold the arrays, in C
-// (held.h is that contract); the C API of capi/pathways names them by numbers.
+// (held.h is that contract); the C API of capi/python names them by numbers.
 //
 // Every function may be called from any goroutine. Only packages of capi import
 // it.

@@ -1,5 +1,5 @@
 // Arrays that are held outside of a PJRT client: taken out of it by an export
-// program, or made for one and given to it by an import program. capi/pathways
+// program, or made for one and given to it by an import program. capi/python
 // says, in pathways.h, how it is used; here is what a door has to do.
 //
 // Every function may be called from any thread.

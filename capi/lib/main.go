@@ -12,8 +12,8 @@ import "C" // monitor.c
 import (
 	_ "github.com/openpathways/pathways/capi/embedded"
 	_ "github.com/openpathways/pathways/capi/ffi"
-	_ "github.com/openpathways/pathways/capi/pathways"
 	_ "github.com/openpathways/pathways/capi/public"
+	_ "github.com/openpathways/pathways/capi/python"
 )
 
 func main() {}

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "python.h"
+#include "interpreter.h"
 
 // ---- which programs ask ----
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
-#include "python.h"
+#include "interpreter.h"
 
 // play is one run of a program.
 typedef struct {

@@ -1,5 +1,5 @@
 // Programs: what a thread asked of a door, recorded as a graph of nodes, and
-// played with other inputs. capi/pathways says, in pathways.h, how it is used; here
+// played with other inputs. capi/python says, in pathways.h, how it is used; here
 // is what a door has to do.
 //
 // While pp_capturing is set, a door gives its runs and copies that concern a symbol

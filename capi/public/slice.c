@@ -4,7 +4,7 @@
 #include "public.h"
 #include "program.h"
 
-// Of capi/pathways and the doors. A refusal is "CODE: text", malloc'd.
+// Of capi/python and the doors. A refusal is "CODE: text", malloc'd.
 char* pw_slice_grant(uint64_t session, bool cluster, int64_t devices, const int64_t* topology, size_t num_topology,
                      const char* island, const char* kind, uint64_t* number, uint32_t* granted);
 char* pw_slice_remap(uint64_t session, bool cluster, uint64_t number, uint32_t* devices, size_t num_devices);

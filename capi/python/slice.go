@@ -1,4 +1,4 @@
-package pathways
+package python
 
 /*
 #include "pathways.h"

@@ -1,8 +1,8 @@
-// Package pathways is the C API, pathways_*, for whoever is not a PJRT client:
+// Package python is the C API, pathways_*, for whoever is not a PJRT client:
 // the Python package, other runtimes, tools. pathways.h is its contract.
 //
 // Only capi/lib imports it.
-package pathways
+package python
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra

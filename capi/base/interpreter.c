@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "python.h"
+#include "interpreter.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

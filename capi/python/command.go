@@ -1,4 +1,4 @@
-package pathways
+package python
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../ffi

@@ -7,7 +7,7 @@
 
 #include "_cgo_export.h"
 #include "embedded.h"
-#include "python.h"
+#include "interpreter.h"
 #include "table.h"
 
 int pathways_plugin_dirs(const char* directories) {
