@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -346,7 +346,7 @@ func (c *single) Close() error {
 	return err
 }
 
-func (c *single) Define(*program.Graph) (uint64, error) {
+func (c *single) Define(*graph.Graph) (uint64, error) {
 	return 0, status.New(status.Unimplemented, "graphs are played by clusters of more parts")
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/core/client"
-	dataflow "github.com/openpathways/pathways/core/program"
+	dataflow "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )

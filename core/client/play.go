@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -27,8 +27,8 @@ type part struct {
 }
 
 // Define implements Cluster.
-func (r *remote) Define(g *program.Graph) (uint64, error) {
-	parts, err := g.Split(program.MaxNodes)
+func (r *remote) Define(g *graph.Graph) (uint64, error) {
+	parts, err := g.Split(graph.MaxNodes)
 	if err == nil && len(parts) == 0 {
 		err = g.Check()
 	}

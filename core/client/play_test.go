@@ -9,16 +9,16 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 // chain is a graph of so many runs.
-func chain(nodes int) *program.Graph {
-	g := &program.Graph{Inputs: 1, Programs: map[uint64]*program.Program{7: {Name: "f", Outputs: []int64{4}, Devices: []uint32{0}}}}
+func chain(nodes int) *graph.Graph {
+	g := &graph.Graph{Inputs: 1, Programs: map[uint64]*graph.Program{7: {Name: "f", Outputs: []int64{4}, Devices: []uint32{0}}}}
 	for i := range nodes {
-		g.Nodes = append(g.Nodes, program.Node{Run: &program.Run{Program: 7, Inputs: []uint64{uint64(i) + 1}, Only: -1}})
+		g.Nodes = append(g.Nodes, graph.Node{Run: &graph.Run{Program: 7, Inputs: []uint64{uint64(i) + 1}, Only: -1}})
 	}
 	g.Outputs = []uint64{uint64(nodes) + 1}
 	return g
@@ -77,13 +77,13 @@ func TestPlay(t *testing.T) {
 // A graph of any size is a message for so many nodes, and so is a play: each part is
 // given what it reads, and what crosses goes behind the last that does.
 func TestPlayParts(t *testing.T) {
-	const nodes = 2*program.MaxNodes + 100
+	const nodes = 2*graph.MaxNodes + 100
 	n := connect(t)
 	id, err := n.cluster.Define(chain(nodes))
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * program.MaxNodes})
+	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * graph.MaxNodes})
 	n.quiet()
 	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -61,11 +61,11 @@ type Cluster interface {
 	// the graph fails its plays. The programs of its Runs stay loaded until it is
 	// forgotten. G is read before Define returns.
 	//
-	// Errors: those of program.Graph.Check, but that a graph may have any number of
+	// Errors: those of graph.Graph.Check, but that a graph may have any number of
 	// nodes, and of a session that is lost.
-	Define(g *program.Graph) (uint64, error)
+	Define(g *graph.Graph) (uint64, error)
 	// Play submits all nodes of a graph at once, as so many operations: each ends as
-	// Notify says. It is one message for every program.MaxNodes of them. PlaySpec is
+	// Notify says. It is one message for every graph.MaxNodes of them. PlaySpec is
 	// read before Play returns.
 	//
 	// Errors: INVALID_ARGUMENT where the graph is not known or has other inputs; that
@@ -132,8 +132,8 @@ type PlaySpec struct {
 }
 
 // Program is what a graph is to know of a compiled program.
-func (r *Remote) Program() *program.Program {
-	p := &program.Program{Name: r.Info.Name, Parameters: len(r.Info.Parameters), Donated: r.Info.Donated, Devices: r.Info.Devices}
+func (r *Remote) Program() *graph.Program {
+	p := &graph.Program{Name: r.Info.Name, Parameters: len(r.Info.Parameters), Donated: r.Info.Donated, Devices: r.Info.Devices}
 	for _, o := range r.Info.Outputs {
 		p.Outputs = append(p.Outputs, max(0, shape.Shape{DType: shape.DType(o.GetDtype()), Dims: o.GetDims()}.Bytes()))
 	}

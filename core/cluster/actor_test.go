@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/placement"
-	"github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -460,7 +460,7 @@ func (a *actor) play() bool {
 			inputs = append(inputs, o)
 		}
 	}
-	g := &program.Graph{Inputs: len(inputs), Programs: map[uint64]*program.Program{}}
+	g := &graph.Graph{Inputs: len(inputs), Programs: map[uint64]*graph.Program{}}
 	var there []*array // by what the graph has made so far, with its numbers
 	for i, o := range inputs {
 		there = append(there, &array{object: uint64(i + 1), devices: o.devices, values: o.values, risk: o.risk})
@@ -475,11 +475,11 @@ func (a *actor) play() bool {
 		y := there[a.r.IntN(len(there))]
 		if a.r.IntN(3) == 0 {
 			z, m := a.moves(y, last+1)
-			t := &program.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+			t := &graph.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
 			for _, v := range m.Moves {
-				t.Moves = append(t.Moves, program.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})
+				t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})
 			}
-			g.Nodes = append(g.Nodes, program.Node{Transfer: t})
+			g.Nodes = append(g.Nodes, graph.Node{Transfer: t})
 			nodes, there, last = append(nodes, z), append(there, z), last+1
 			continue
 		}
@@ -497,14 +497,14 @@ func (a *actor) play() bool {
 			in = append(in, o)
 		}
 		z := &array{object: last + 1, devices: y.devices, values: map[int]shard{}, risk: a.risk(y.devices...)}
-		run := &program.Run{Program: p.ID, Only: -1}
+		run := &graph.Run{Program: p.ID, Only: -1}
 		for _, o := range in {
 			run.Inputs = append(run.Inputs, o.object)
 			z.risk = z.risk || o.risk
 		}
 		z.compute(n, in)
 		g.Programs[p.ID] = p.Program()
-		g.Nodes = append(g.Nodes, program.Node{Run: run})
+		g.Nodes = append(g.Nodes, graph.Node{Run: run})
 		if n == replace {
 			consumed[y.object] = true
 			there = slices.DeleteFunc(there, func(o *array) bool { return o == y })

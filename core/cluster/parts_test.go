@@ -7,7 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -32,8 +32,8 @@ func TestPlayParts(t *testing.T) {
 	d := draw(1)
 	early := d.run(one, 1)                                   // kept, and read in the last part
 	some := d.run(one, 1)                                    // the last part reads a shard of it
-	y := d.fill(one, 1, program.MaxNodes)                    // 4,094 more than the input
-	y = d.fill(one, d.run(eat, y), 2*program.MaxNodes)       // 8,192 more, in the memory of the first
+	y := d.fill(one, 1, graph.MaxNodes)                      // 4,094 more than the input
+	y = d.fill(one, d.run(eat, y), 2*graph.MaxNodes)         // 8,192 more, in the memory of the first
 	moved := d.run(far, d.move(some, []int{2}, []int{3}))    // 2 more than that of device 2
 	z := d.run(add, d.run(sum, early), d.run(add, y, early)) // of all parts
 	g := d.keeps(early, z, moved)
@@ -98,7 +98,7 @@ func TestPlayPartsFail(t *testing.T) {
 	a := d.run(one, 1)
 	b := d.run(one, a)
 	d.Nodes[1].Run.Trace = []byte("model.py:12")
-	y := d.fill(one, a, program.MaxNodes+100)
+	y := d.fill(one, a, graph.MaxNodes+100)
 	bad := d.run(add, y, b)
 	good := d.run(add, y, a)
 	g := d.keeps(bad, good)
@@ -117,7 +117,7 @@ func TestPlayPartsFail(t *testing.T) {
 			t.Errorf("node %d: %v", i, err)
 		}
 	}
-	n := float32(program.MaxNodes + 98 + 2)
+	n := float32(graph.MaxNodes + 98 + 2)
 	s.expect(p.object(good), 1, n+2, n+4, n+6, n+8)
 	if _, err := s.read(p.object(bad), 0); status.CodeOf(err) != status.DataLoss {
 		t.Errorf("what depends on it: %v", err)
@@ -138,7 +138,7 @@ func TestPlayPartsStop(t *testing.T) {
 	one := s.program(addOne, 0)
 	d := draw(1)
 	a := d.run(one, 1)
-	b := d.fill(one, a, program.MaxNodes)
+	b := d.fill(one, a, graph.MaxNodes)
 	g := d.keeps(a, d.run(one, b))
 	id := s.define(g)
 	x, token, write := s.held(0) // nothing ends before it is there
@@ -151,19 +151,19 @@ func TestPlayPartsStop(t *testing.T) {
 		t.Errorf("a play of which nothing was sent: %v", err)
 	}
 	write()
-	for i := range uint64(program.MaxNodes) {
+	for i := range uint64(graph.MaxNodes) {
 		if err := s.Wait(p.Token + i); err != nil {
 			t.Fatalf("node %d: %v", i, err)
 		}
 	}
-	if err := s.Wait(p.Token + program.MaxNodes); !errors.Is(err, enough) {
+	if err := s.Wait(p.Token + graph.MaxNodes); !errors.Is(err, enough) {
 		t.Errorf("a node that was not sent: %v", err)
 	}
 	if err := s.Wait(token); err != nil {
 		t.Error(err)
 	}
 	s.expect(p.First, 0, 1, 1, 1, 1)
-	s.Free([]uint64{x, p.First, p.First + program.MaxNodes})
+	s.Free([]uint64{x, p.First, p.First + graph.MaxNodes})
 	clustertest.Free(t, drivers)
 	if err := l.Check(); err != nil {
 		t.Error(err)

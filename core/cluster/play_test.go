@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -22,18 +22,18 @@ import (
 
 // drawing is a graph that is being made.
 type drawing struct {
-	program.Graph
+	graph.Graph
 	last uint64
 }
 
 func draw(inputs int) *drawing {
-	return &drawing{Graph: program.Graph{Inputs: inputs, Programs: map[uint64]*program.Program{}}, last: uint64(inputs)}
+	return &drawing{Graph: graph.Graph{Inputs: inputs, Programs: map[uint64]*graph.Program{}}, last: uint64(inputs)}
 }
 
 // run adds a run and gives its first output.
 func (d *drawing) run(r *client.Remote, inputs ...uint64) uint64 {
 	d.Programs[r.ID] = r.Program()
-	d.Nodes = append(d.Nodes, program.Node{Run: &program.Run{Program: r.ID, Inputs: inputs, Only: -1}})
+	d.Nodes = append(d.Nodes, graph.Node{Run: &graph.Run{Program: r.ID, Inputs: inputs, Only: -1}})
 	first := d.last + 1
 	d.last += uint64(len(r.Info.Outputs))
 	return first
@@ -41,23 +41,23 @@ func (d *drawing) run(r *client.Remote, inputs ...uint64) uint64 {
 
 // move adds a transfer of whole vectors, from devices to devices.
 func (d *drawing) move(source uint64, from, to []int) uint64 {
-	t := &program.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+	t := &graph.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
 	for i := range from {
-		t.Moves = append(t.Moves, program.Move{Source: source, From: uint32(from[i]), To: uint32(to[i])})
+		t.Moves = append(t.Moves, graph.Move{Source: source, From: uint32(from[i]), To: uint32(to[i])})
 	}
-	d.Nodes = append(d.Nodes, program.Node{Transfer: t})
+	d.Nodes = append(d.Nodes, graph.Node{Transfer: t})
 	d.last++
 	return d.last
 }
 
 // keeps ends the drawing.
-func (d *drawing) keeps(outputs ...uint64) *program.Graph {
+func (d *drawing) keeps(outputs ...uint64) *graph.Graph {
 	d.Outputs = outputs
 	return &d.Graph
 }
 
 // define defines a graph.
-func (s *session) define(g *program.Graph) uint64 {
+func (s *session) define(g *graph.Graph) uint64 {
 	s.T.Helper()
 	id, err := s.Define(g)
 	if err != nil {
@@ -69,12 +69,12 @@ func (s *session) define(g *program.Graph) uint64 {
 // played is a play that was submitted.
 type played struct {
 	s      *session
-	g      *program.Graph
+	g      *graph.Graph
 	tokens []uint64 // by node
 	first  uint64
 }
 
-func (s *session) play(id uint64, g *program.Graph, inputs ...uint64) *played {
+func (s *session) play(id uint64, g *graph.Graph, inputs ...uint64) *played {
 	s.T.Helper()
 	p := &played{s: s, g: g, first: s.Objects(g.Made())}
 	first := s.Tokens(len(g.Nodes))
@@ -461,10 +461,10 @@ func TestGraphBytes(t *testing.T) {
 		for i := range n {
 			devices[i], others[i] = uint32(i), n+i
 		}
-		add := &program.Program{Name: "add", Parameters: 1, Outputs: []int64{16}, Devices: devices}
+		add := &graph.Program{Name: "add", Parameters: 1, Outputs: []int64{16}, Devices: devices}
 		d := draw(1)
 		d.Programs[1] = add
-		d.Nodes = []program.Node{{Run: &program.Run{Program: 1, Inputs: []uint64{1}, Only: -1}}, {Run: &program.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
+		d.Nodes = []graph.Node{{Run: &graph.Run{Program: 1, Inputs: []uint64{1}, Only: -1}}, {Run: &graph.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
 		chain = append(chain, proto.Size(wire.GraphOf(1, &d.Graph)))
 		d.Nodes, d.last = d.Nodes[:1], 2
 		d.move(2, clustertest.UpTo(n), others)

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	graphs "github.com/openpathways/pathways/core/program"
+	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )

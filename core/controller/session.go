@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/placement"
-	graphs "github.com/openpathways/pathways/core/program"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"

@@ -4,7 +4,7 @@ import (
 	"sync"
 
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -21,7 +21,7 @@ import (
 //	results, err := graph.Play(array)
 type Builder struct {
 	session *Session
-	graph   program.Graph
+	graph   graph.Graph
 	inputs  []form
 	made    []*Value // what nodes make, in order
 	err     error
@@ -37,7 +37,7 @@ type Value struct {
 
 // Build begins a graph.
 func (s *Session) Build() *Builder {
-	return &Builder{session: s, graph: program.Graph{Programs: map[uint64]*program.Program{}}}
+	return &Builder{session: s, graph: graph.Graph{Programs: map[uint64]*graph.Program{}}}
 }
 
 // fail keeps what went wrong first.
@@ -104,7 +104,7 @@ func (b *Builder) run(p *Program, kept []uint32, arguments []*Value) []*Value {
 		b.fail(status.Wrap(err, "node %d", len(b.graph.Nodes)))
 	}
 	b.graph.Programs[p.remote.ID] = p.remote.Program()
-	r := &program.Run{Program: p.remote.ID, NotDonated: kept, Only: -1}
+	r := &graph.Run{Program: p.remote.ID, NotDonated: kept, Only: -1}
 	for _, v := range arguments {
 		r.Inputs = append(r.Inputs, v.object())
 	}
@@ -112,34 +112,34 @@ func (b *Builder) run(p *Program, kept []uint32, arguments []*Value) []*Value {
 	for i := range results {
 		results[i] = p.gives(i)
 	}
-	return b.add(program.Node{Run: r}, results)
+	return b.add(graph.Node{Run: r}, results)
 }
 
 // Reshard adds a transfer into another layout; see Array.Reshard.
 func (b *Builder) Reshard(v *Value, layout Layout) *Value {
-	return b.transfer(v, func() (form, []program.Move, error) { return b.session.way(&v.form, v.object(), layout) })
+	return b.transfer(v, func() (form, []graph.Move, error) { return b.session.way(&v.form, v.object(), layout) })
 }
 
 // Copy adds a transfer to other devices, shard by shard; see Array.Copy.
 func (b *Builder) Copy(v *Value, devices ...int) *Value {
-	return b.transfer(v, func() (form, []program.Move, error) { return b.session.copies(&v.form, v.object(), devices) })
+	return b.transfer(v, func() (form, []graph.Move, error) { return b.session.copies(&v.form, v.object(), devices) })
 }
 
-func (b *Builder) transfer(v *Value, way func() (form, []program.Move, error)) *Value {
+func (b *Builder) transfer(v *Value, way func() (form, []graph.Move, error)) *Value {
 	err := b.of(v)
 	var to form
-	var moves []program.Move
+	var moves []graph.Move
 	if err == nil && b.err == nil {
 		to, moves, err = way()
 	}
 	if err != nil {
 		b.fail(status.Wrap(err, "node %d, a transfer", len(b.graph.Nodes)))
 	}
-	return b.add(program.Node{Transfer: &program.Transfer{Shape: to.one(), Moves: moves}}, []form{to})[0]
+	return b.add(graph.Node{Transfer: &graph.Transfer{Shape: to.one(), Moves: moves}}, []form{to})[0]
 }
 
 // add adds a node and what it makes.
-func (b *Builder) add(n program.Node, makes []form) []*Value {
+func (b *Builder) add(n graph.Node, makes []form) []*Value {
 	b.graph.Nodes = append(b.graph.Nodes, n)
 	out := make([]*Value, len(makes))
 	for i, f := range makes {
@@ -230,7 +230,7 @@ func (b *Builder) maker(number int) int {
 }
 
 // Graph is runs and transfers that are played by one call, which is one message for
-// every program.MaxNodes of them.
+// every graph.MaxNodes of them.
 type Graph struct {
 	session     *Session
 	id          uint64

@@ -3,7 +3,7 @@ package sharded
 import (
 	"slices"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -41,7 +41,7 @@ func (a *Array) Copy(devices ...int) (*Array, error) {
 }
 
 // way gives the moves that bring an object into another layout.
-func (s *Session) way(from *form, object uint64, layout Layout) (form, []program.Move, error) {
+func (s *Session) way(from *form, object uint64, layout Layout) (form, []graph.Move, error) {
 	if err := from.known(); err != nil {
 		return form{}, nil, err
 	}
@@ -56,10 +56,10 @@ func (s *Session) way(from *form, object uint64, layout Layout) (form, []program
 	if err != nil {
 		return form{}, nil, err
 	}
-	moves := make([]program.Move, len(plan.Pieces))
+	moves := make([]graph.Move, len(plan.Pieces))
 	for i := range plan.Pieces {
 		p := &plan.Pieces[i]
-		moves[i] = program.Move{Source: object, From: uint32(plan.From[p.From].Device), To: uint32(plan.To[p.To].Device)}
+		moves[i] = graph.Move{Source: object, From: uint32(plan.From[p.From].Device), To: uint32(plan.To[p.To].Device)}
 		if !plan.Whole(p) {
 			moves[i].Start, moves[i].Size, moves[i].At, moves[i].Shard = p.Start, p.Size, p.At, from.one()
 		}
@@ -68,7 +68,7 @@ func (s *Session) way(from *form, object uint64, layout Layout) (form, []program
 }
 
 // copies gives the moves that bring an object's shards to other devices.
-func (s *Session) copies(from *form, object uint64, devices []int) (form, []program.Move, error) {
+func (s *Session) copies(from *form, object uint64, devices []int) (form, []graph.Move, error) {
 	l, err := Layout{Devices: append([]int{}, devices...)}.check(nil, s.Devices())
 	if err == nil && len(devices) != from.Shards() {
 		err = status.New(status.InvalidArgument, "an array of %d shards cannot be copied to %d devices shard by shard; use Reshard", from.Shards(), len(devices))
@@ -77,9 +77,9 @@ func (s *Session) copies(from *form, object uint64, devices []int) (form, []prog
 		return form{}, nil, err
 	}
 	to := form{from.dtype, Layout{l.Devices, slices.Clone(from.layout.Tiles)}, from.shard, from.tiled}
-	moves := make([]program.Move, len(devices))
+	moves := make([]graph.Move, len(devices))
 	for i, d := range l.Devices {
-		moves[i] = program.Move{Source: object, From: uint32(from.layout.Devices[i]), To: uint32(d)}
+		moves[i] = graph.Move{Source: object, From: uint32(from.layout.Devices[i]), To: uint32(d)}
 	}
 	return to, moves, nil
 }
@@ -94,7 +94,7 @@ func (a *form) shards() []reshard.Shard {
 }
 
 // transfer submits moves.
-func (s *Session) transfer(to form, moves []program.Move) (*Array, error) {
+func (s *Session) transfer(to form, moves []graph.Move) (*Array, error) {
 	a := &Array{form: to, session: s, object: s.cluster.Objects(1)}
 	t := &wire.Transfer{Object: a.object, Array: &wire.Array{Dtype: uint32(to.dtype), Dims: to.shard}}
 	for _, m := range moves {

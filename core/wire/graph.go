@@ -4,14 +4,14 @@ import (
 	"math"
 	"slices"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
 
 // GraphOf makes a message of a graph. Moves of equal boxes between devices in a row
 // become one, so that the message of a graph between slices of any size is as long.
-func GraphOf(name uint64, g *program.Graph) *Graph {
+func GraphOf(name uint64, g *graph.Graph) *Graph {
 	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Given: g.Given, Nodes: make([]*Node, len(g.Nodes))}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -24,7 +24,7 @@ func GraphOf(name uint64, g *program.Graph) *Graph {
 	return m
 }
 
-func runOf(r *program.Run) *Run {
+func runOf(r *graph.Run) *Run {
 	m := &Run{Program: r.Program, Inputs: r.Inputs, NotDonated: r.NotDonated, Trace: r.Trace}
 	if r.Only >= 0 {
 		m.Only = uint32(r.Only) + 1
@@ -43,7 +43,7 @@ func arrayOf(s shape.Shape, memory string) *Array {
 	return &Array{Dtype: uint32(s.DType), Dims: s.Dims, Memory: memory}
 }
 
-func transferOf(t *program.Transfer) *Transfer {
+func transferOf(t *graph.Transfer) *Transfer {
 	m := &Transfer{Array: arrayOf(t.Shape, t.Memory)}
 	for i := 0; i < len(t.Moves); {
 		v := &t.Moves[i]
@@ -65,7 +65,7 @@ func transferOf(t *program.Transfer) *Transfer {
 }
 
 // follows reports whether a move is like the first of a row, k devices on.
-func follows(first, m *program.Move, k int) bool {
+func follows(first, m *graph.Move, k int) bool {
 	return m.Source == first.Source && m.From == first.From+uint32(k) && m.To == first.To+uint32(k) &&
 		slices.Equal(m.Start, first.Start) && slices.Equal(m.Size, first.Size) && slices.Equal(m.At, first.At) &&
 		(len(m.Size) == 0 || m.Shard.DType == first.Shard.DType && slices.Equal(m.Shard.Dims, first.Shard.Dims))
@@ -75,11 +75,11 @@ func follows(first, m *program.Move, k int) bool {
 //
 // Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED where it is too large to be looked
 // at.
-func (m *Graph) Program() (*program.Graph, error) {
-	if m.Inputs > program.MaxObjects || len(m.Nodes) > program.MaxNodes {
-		return nil, status.New(status.ResourceExhausted, "the graph has %d inputs and %d nodes; at most %d and %d", m.Inputs, len(m.Nodes), program.MaxObjects, program.MaxNodes)
+func (m *Graph) Program() (*graph.Graph, error) {
+	if m.Inputs > graph.MaxObjects || len(m.Nodes) > graph.MaxNodes {
+		return nil, status.New(status.ResourceExhausted, "the graph has %d inputs and %d nodes; at most %d and %d", m.Inputs, len(m.Nodes), graph.MaxObjects, graph.MaxNodes)
 	}
-	g := &program.Graph{Inputs: int(m.Inputs), Outputs: m.Outputs, Given: m.Given, Nodes: make([]program.Node, len(m.Nodes))}
+	g := &graph.Graph{Inputs: int(m.Inputs), Outputs: m.Outputs, Given: m.Given, Nodes: make([]graph.Node, len(m.Nodes))}
 	moves := uint64(0)
 	for i, n := range m.Nodes {
 		if (n.GetRun() == nil) == (n.GetTransfer() == nil) {
@@ -92,8 +92,8 @@ func (m *Graph) Program() (*program.Graph, error) {
 		for _, v := range n.Transfer.Moves {
 			moves += max(1, uint64(v.GetCount()))
 		}
-		if moves > program.MaxMoves {
-			return nil, status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", program.MaxMoves)
+		if moves > graph.MaxMoves {
+			return nil, status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", graph.MaxMoves)
 		}
 		t, err := n.Transfer.program()
 		if err != nil {
@@ -105,12 +105,12 @@ func (m *Graph) Program() (*program.Graph, error) {
 	return g, nil
 }
 
-func (m *Run) program() *program.Run {
-	r := &program.Run{Program: m.Program, Inputs: m.Inputs, NotDonated: m.NotDonated, Trace: m.Trace, Only: int(m.Only) - 1}
+func (m *Run) program() *graph.Run {
+	r := &graph.Run{Program: m.Program, Inputs: m.Inputs, NotDonated: m.NotDonated, Trace: m.Trace, Only: int(m.Only) - 1}
 	for _, mixed := range m.Mixed {
-		one := program.Mixed{Argument: mixed.GetArgument()}
+		one := graph.Mixed{Argument: mixed.GetArgument()}
 		for _, p := range mixed.GetPieces() {
-			one.Pieces = append(one.Pieces, program.Piece{Object: p.GetObject(), Rows: p.GetRows()})
+			one.Pieces = append(one.Pieces, graph.Piece{Object: p.GetObject(), Rows: p.GetRows()})
 		}
 		r.Mixed = append(r.Mixed, one)
 	}
@@ -121,15 +121,15 @@ func (a *Array) shape() shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
 }
 
-func (m *Transfer) program() (*program.Transfer, error) {
-	t := &program.Transfer{Shape: m.Array.shape(), Memory: m.Array.GetMemory()}
+func (m *Transfer) program() (*graph.Transfer, error) {
+	t := &graph.Transfer{Shape: m.Array.shape(), Memory: m.Array.GetMemory()}
 	for i, v := range m.Moves {
 		n := max(1, v.GetCount())
 		if v == nil || v.From > math.MaxUint32-n || v.To > math.MaxUint32-n {
 			return nil, status.New(status.InvalidArgument, "move %d of a transfer names devices that cannot be", i)
 		}
 		for k := range n {
-			t.Moves = append(t.Moves, program.Move{Source: v.Source, From: v.From + k, To: v.To + k, Start: v.Start, Size: v.Size, At: v.At, Shard: v.Shard.shape()})
+			t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From + k, To: v.To + k, Start: v.Start, Size: v.Size, At: v.At, Shard: v.Shard.shape()})
 		}
 	}
 	return t, nil

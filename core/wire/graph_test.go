@@ -6,28 +6,28 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 var square = shape.Shape{DType: shape.BF16, Dims: []int64{4, 4}}
 
-func example(devices uint32) *program.Graph {
-	t := &program.Transfer{Shape: square, Memory: "device", Trace: []byte("x.py:3")}
+func example(devices uint32) *graph.Graph {
+	t := &graph.Transfer{Shape: square, Memory: "device", Trace: []byte("x.py:3")}
 	for d := range devices {
-		t.Moves = append(t.Moves, program.Move{Source: 3, From: d, To: devices + d})
+		t.Moves = append(t.Moves, graph.Move{Source: 3, From: d, To: devices + d})
 	}
-	boxes := &program.Transfer{Shape: square}
+	boxes := &graph.Transfer{Shape: square}
 	for d := range devices { // two boxes a shard: rows of none are equal
-		boxes.Moves = append(boxes.Moves, program.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
-			program.Move{Source: 4, From: d, To: d, Start: []int64{2, 0}, Size: []int64{2, 4}, At: []int64{0, 0}, Shard: square})
+		boxes.Moves = append(boxes.Moves, graph.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
+			graph.Move{Source: 4, From: d, To: d, Start: []int64{2, 0}, Size: []int64{2, 4}, At: []int64{0, 0}, Shard: square})
 	}
-	return &program.Graph{Inputs: 2, Outputs: []uint64{5, 3}, Given: []uint64{2},
-		Programs: map[uint64]*program.Program{7: {Name: "f", Outputs: []int64{32}, Devices: []uint32{0, 1}}},
-		Nodes: []program.Node{{Run: &program.Run{Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
-			Mixed: []program.Mixed{{Argument: 1, Pieces: []program.Piece{{Object: 1, Rows: 1}, {Object: 2, Rows: 1}}}}}},
-			{Transfer: t}, {Transfer: boxes}, {Run: &program.Run{Program: 7, Inputs: []uint64{5}, Only: 3}}}}
+	return &graph.Graph{Inputs: 2, Outputs: []uint64{5, 3}, Given: []uint64{2},
+		Programs: map[uint64]*graph.Program{7: {Name: "f", Outputs: []int64{32}, Devices: []uint32{0, 1}}},
+		Nodes: []graph.Node{{Run: &graph.Run{Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
+			Mixed: []graph.Mixed{{Argument: 1, Pieces: []graph.Piece{{Object: 1, Rows: 1}, {Object: 2, Rows: 1}}}}}},
+			{Transfer: t}, {Transfer: boxes}, {Run: &graph.Run{Program: 7, Inputs: []uint64{5}, Only: 3}}}}
 }
 
 // A graph that has been a message is the same.
@@ -89,13 +89,13 @@ func FuzzGraph(f *testing.F) {
 				moves += len(tr.Moves)
 			}
 		}
-		if moves > program.MaxMoves || len(g.Nodes) > program.MaxNodes {
+		if moves > graph.MaxMoves || len(g.Nodes) > graph.MaxNodes {
 			t.Errorf("%d moves, %d nodes", moves, len(g.Nodes))
 		}
-		g.Programs = map[uint64]*program.Program{}
+		g.Programs = map[uint64]*graph.Program{}
 		for i, n := range m.Nodes {
 			if n.Run != nil {
-				g.Programs[n.Run.Program] = &program.Program{Outputs: make([]int64, min(m.Nodes[i].Makes, 4)), Devices: []uint32{0, 1}}
+				g.Programs[n.Run.Program] = &graph.Program{Outputs: make([]int64, min(m.Nodes[i].Makes, 4)), Devices: []uint32{0, 1}}
 			}
 		}
 		if g.Check() != nil {

@@ -3570,7 +3570,7 @@ func (x *Free) GetObjects() []uint64 {
 }
 
 // Client to controller, and on to the workers of its nodes. Objects are numbered
-// within it, see core/program: inputs from 1 on, then what nodes make.
+// within it, see core/graph: inputs from 1 on, then what nodes make.
 type Graph struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Graph         uint64                 `protobuf:"varint,1,opt,name=graph,proto3" json:"graph,omitempty"` // name made by the client

@@ -3,7 +3,7 @@ package worker
 import (
 	"slices"
 
-	graphs "github.com/openpathways/pathways/core/program"
+	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
-	graphs "github.com/openpathways/pathways/core/program"
+	graphs "github.com/openpathways/pathways/core/graph"
 )
 
 // drawing is a graph of runs that is being made.

@@ -1,4 +1,4 @@
-package program
+package graph
 
 // Step is a node that somebody takes part in, and what he lets go of then.
 type Step struct {

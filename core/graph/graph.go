@@ -1,4 +1,4 @@
-// Package program describes dataflow graphs: computations and transfers on
+// Package graph describes dataflow graphs: computations and transfers on
 // sharded arrays, one node each, whatever the number of shards.
 //
 // A Graph is defined once and played many times, each time on other arrays. Its
@@ -14,7 +14,7 @@
 //
 // The package is pure: no goroutine, lock, clock or randomness. It does not change
 // a Graph, so any number of goroutines may read one. Anything may import it.
-package program
+package graph
 
 import (
 	"slices"

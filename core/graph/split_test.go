@@ -1,4 +1,4 @@
-package program_test
+package graph_test
 
 import (
 	"fmt"
@@ -7,13 +7,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 )
 
 // performed is what the nodes of a graph do, in the whole's words: what each is and
 // reads, and what goes behind it.
-func performed(g *program.Graph, name func(object uint64) uint64) []string {
+func performed(g *graph.Graph, name func(object uint64) uint64) []string {
 	var out []string
 	for i, step := range g.Lower(func(int) bool { return true }) {
 		n := &g.Nodes[i]
@@ -98,13 +98,13 @@ func TestSplit(t *testing.T) {
 // Each bound cuts by itself. What is wrong with a graph has no parts, and a node that
 // is beyond them by itself is a part that Check refuses.
 func TestSplitBounds(t *testing.T) {
-	g := &program.Graph{Inputs: 1, Programs: programs()}
-	for range program.MaxNodes + 1 {
+	g := &graph.Graph{Inputs: 1, Programs: programs()}
+	for range graph.MaxNodes + 1 {
 		g.Nodes = append(g.Nodes, run(4, 1))
 	}
 	lengths := func(want ...int) {
 		t.Helper()
-		parts, err := g.Split(program.MaxNodes)
+		parts, err := g.Split(graph.MaxNodes)
 		var got []int
 		for _, p := range parts {
 			got = append(got, len(p.Graph.Nodes))
@@ -116,25 +116,25 @@ func TestSplitBounds(t *testing.T) {
 			t.Errorf("parts of %v nodes, %v; want %v", got, err, want)
 		}
 	}
-	lengths(program.MaxNodes, 1)
+	lengths(graph.MaxNodes, 1)
 
 	many := move(1, 0, 1)
-	for len(many.Transfer.Moves) < program.MaxMoves/2 {
+	for len(many.Transfer.Moves) < graph.MaxMoves/2 {
 		many.Transfer.Moves = append(many.Transfer.Moves, many.Transfer.Moves...)
 	}
-	g.Nodes = []program.Node{many, many, many, run(4, 1)}
+	g.Nodes = []graph.Node{many, many, many, run(4, 1)}
 	lengths(2, 2)
 
-	g.Programs[6] = &program.Program{Name: "many", Outputs: make([]int64, program.MaxObjects-1), Devices: []uint32{0}}
-	g.Nodes = []program.Node{run(6, 1), run(6, 1)}
+	g.Programs[6] = &graph.Program{Name: "many", Outputs: make([]int64, graph.MaxObjects-1), Devices: []uint32{0}}
+	g.Nodes = []graph.Node{run(6, 1), run(6, 1)}
 	lengths(1, 1)
 
-	g.Programs[6].Outputs = make([]int64, program.MaxObjects)
-	parts, err := g.Split(program.MaxNodes)
+	g.Programs[6].Outputs = make([]int64, graph.MaxObjects)
+	parts, err := g.Split(graph.MaxNodes)
 	if err != nil || status.CodeOf(parts[0].Graph.Check()) != status.ResourceExhausted {
 		t.Errorf("nodes that make more than there may be: %v", err)
 	}
-	g.Nodes = []program.Node{run(2, 1), run(4, 1)}
+	g.Nodes = []graph.Node{run(2, 1), run(4, 1)}
 	if _, err := g.Split(1); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a part that reads what one before has consumed: %v", err)
 	}

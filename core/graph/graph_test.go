@@ -1,4 +1,4 @@
-package program_test
+package graph_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/openpathways/pathways/core/program"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -16,8 +16,8 @@ import (
 var vector = shape.Shape{DType: shape.F32, Dims: []int64{4}}
 
 // programs are on devices 0 and 1, or on 0 alone.
-func programs() map[uint64]*program.Program {
-	return map[uint64]*program.Program{
+func programs() map[uint64]*graph.Program {
+	return map[uint64]*graph.Program{
 		1: {Name: "add", Parameters: 2, Outputs: []int64{16}, Devices: []uint32{0, 1}},
 		2: {Name: "eat", Parameters: 1, Outputs: []int64{16}, Donated: []uint32{0}, Devices: []uint32{0, 1}},
 		3: {Name: "split", Parameters: 1, Outputs: []int64{8, 8}, Devices: []uint32{0}},
@@ -25,78 +25,78 @@ func programs() map[uint64]*program.Program {
 	}
 }
 
-func run(id uint64, inputs ...uint64) program.Node {
-	return program.Node{Run: &program.Run{Program: id, Inputs: inputs, Only: -1}}
+func run(id uint64, inputs ...uint64) graph.Node {
+	return graph.Node{Run: &graph.Run{Program: id, Inputs: inputs, Only: -1}}
 }
 
-func move(source uint64, from, to uint32) program.Node {
-	return program.Node{Transfer: &program.Transfer{Shape: vector, Moves: []program.Move{{Source: source, From: from, To: to}}}}
+func move(source uint64, from, to uint32) graph.Node {
+	return graph.Node{Transfer: &graph.Transfer{Shape: vector, Moves: []graph.Move{{Source: source, From: from, To: to}}}}
 }
 
 func TestCheck(t *testing.T) {
-	box := func(start, at, size []int64) program.Node {
+	box := func(start, at, size []int64) graph.Node {
 		n := move(1, 0, 1)
-		n.Transfer.Moves[0] = program.Move{Source: 1, From: 0, To: 1, Start: start, At: at, Size: size, Shard: vector}
+		n.Transfer.Moves[0] = graph.Move{Source: 1, From: 0, To: 1, Start: start, At: at, Size: size, Shard: vector}
 		return n
 	}
-	mixed := func(pieces ...program.Piece) program.Node {
+	mixed := func(pieces ...graph.Piece) graph.Node {
 		n := run(1, 1, 0)
-		n.Run.Mixed = []program.Mixed{{Argument: 1, Pieces: pieces}}
+		n.Run.Mixed = []graph.Mixed{{Argument: 1, Pieces: pieces}}
 		return n
 	}
 	kept := run(2, 1)
 	kept.Run.NotDonated = []uint32{0}
-	only := func(id uint64) program.Node {
+	only := func(id uint64) graph.Node {
 		n := run(id, 1)
 		n.Run.Only = 1
 		return n
 	}
-	many := make([]program.Node, program.MaxNodes+1)
+	many := make([]graph.Node, graph.MaxNodes+1)
 	for i := range many {
 		many[i] = run(3, 1)
 	}
 	for _, c := range []struct {
 		name    string
-		nodes   []program.Node
+		nodes   []graph.Node
 		outputs []uint64
 		want    string // "" is a good graph; it has inputs 1 and 2
 	}{
-		{"a chain", []program.Node{run(1, 1, 2), run(1, 3, 3)}, []uint64{4}, ""},
-		{"several results", []program.Node{run(3, 1), run(1, 3, 4)}, []uint64{3, 5}, ""},
-		{"no result", []program.Node{run(4, 1)}, nil, ""},
-		{"a transfer", []program.Node{move(1, 0, 1)}, []uint64{3}, ""},
-		{"a box", []program.Node{box([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
-		{"mixed", []program.Node{mixed(program.Piece{Object: 1, Rows: 1}, program.Piece{Object: 2, Rows: 1})}, nil, ""},
-		{"a portable program on another device", []program.Node{only(3)}, nil, ""},
-		{"not donated", []program.Node{kept, run(1, 1, 1)}, nil, ""},
-		{"donated twice over", []program.Node{run(2, 1), run(2, 3), run(2, 4)}, []uint64{5}, ""},
+		{"a chain", []graph.Node{run(1, 1, 2), run(1, 3, 3)}, []uint64{4}, ""},
+		{"several results", []graph.Node{run(3, 1), run(1, 3, 4)}, []uint64{3, 5}, ""},
+		{"no result", []graph.Node{run(4, 1)}, nil, ""},
+		{"a transfer", []graph.Node{move(1, 0, 1)}, []uint64{3}, ""},
+		{"a box", []graph.Node{box([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
+		{"mixed", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 2, Rows: 1})}, nil, ""},
+		{"a portable program on another device", []graph.Node{only(3)}, nil, ""},
+		{"not donated", []graph.Node{kept, run(1, 1, 1)}, nil, ""},
+		{"donated twice over", []graph.Node{run(2, 1), run(2, 3), run(2, 4)}, []uint64{5}, ""},
 		{"nothing", nil, nil, "0 nodes"},
 		{"too much", many, nil, "4097 nodes"},
-		{"neither", []program.Node{{}}, nil, "node 0: expected either"},
-		{"a program that is not known", []program.Node{run(7, 1)}, nil, "program 7 is not known"},
-		{"too few arguments", []program.Node{run(1, 1)}, nil, "node 0, add: it takes 2 arguments, got 1"},
-		{"what is made later", []program.Node{run(1, 1, 4), run(1, 1, 1)}, nil, "node 0, add: it reads array 4; before it there are arrays 1 to 2"},
-		{"itself", []program.Node{move(3, 0, 1)}, nil, "node 0, a transfer: it reads array 3"},
-		{"what was donated", []program.Node{run(2, 1), run(1, 2, 1)}, nil, "node 1, add: it reads array 1, which node 0, eat, has consumed"},
-		{"what was donated, moved", []program.Node{run(2, 1), move(1, 0, 1)}, nil, "node 1, a transfer: it reads array 1, which node 0, eat"},
-		{"keeps an input", []program.Node{run(2, 1)}, []uint64{2}, "the graph keeps array 2; expected"},
-		{"keeps nothing that is", []program.Node{run(2, 1)}, []uint64{4}, "the graph keeps array 4; expected"},
-		{"keeps it twice", []program.Node{run(2, 1)}, []uint64{3, 3}, "each once"},
-		{"keeps what was donated", []program.Node{run(2, 1), run(2, 3)}, []uint64{3, 4}, "the graph keeps array 3, which node 1, eat, has consumed"},
-		{"no array", []program.Node{run(1, 1, 0)}, nil, "1 arguments name no array"},
-		{"pieces too short", []program.Node{mixed(program.Piece{Object: 1, Rows: 1})}, nil, "other than 2 rows"},
-		{"pieces too long", []program.Node{mixed(program.Piece{Object: 1, Rows: 1 << 31}, program.Piece{Object: 1, Rows: 1 << 31})}, nil, "other than 2 rows"},
-		{"an empty piece", []program.Node{mixed(program.Piece{Object: 1, Rows: 2}, program.Piece{Object: 1})}, nil, "other than 2 rows"},
-		{"a piece of nothing", []program.Node{mixed(program.Piece{Object: 1, Rows: 1}, program.Piece{Object: 9, Rows: 1})}, nil, "reads array 9"},
-		{"alone", []program.Node{only(4)}, nil, "print: it is for 2 devices and cannot run on device 1 alone"},
-		{"no moves", []program.Node{{Transfer: &program.Transfer{Shape: vector}}}, nil, "without moves"},
-		{"no type", []program.Node{{Transfer: &program.Transfer{Moves: []program.Move{{Source: 1}}}}}, nil, "element type"},
-		{"a box too large", []program.Node{box([]int64{2}, []int64{0}, []int64{3})}, nil, "does not become"},
-		{"a box outside", []program.Node{box([]int64{0}, []int64{2}, []int64{3})}, nil, "does not become"},
-		{"a box of other rank", []program.Node{box([]int64{0, 0}, []int64{0}, []int64{3})}, nil, "does not become"},
-		{"a box that overflows", []program.Node{box([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil, "does not become"},
+		{"neither", []graph.Node{{}}, nil, "node 0: expected either"},
+		{"a program that is not known", []graph.Node{run(7, 1)}, nil, "program 7 is not known"},
+		{"too few arguments", []graph.Node{run(1, 1)}, nil, "node 0, add: it takes 2 arguments, got 1"},
+		{"what is made later", []graph.Node{run(1, 1, 4), run(1, 1, 1)}, nil, "node 0, add: it reads array 4; before it there are arrays 1 to 2"},
+		{"itself", []graph.Node{move(3, 0, 1)}, nil, "node 0, a transfer: it reads array 3"},
+		{"what was donated", []graph.Node{run(2, 1), run(1, 2, 1)}, nil, "node 1, add: it reads array 1, which node 0, eat, has consumed"},
+		{"what was donated, moved", []graph.Node{run(2, 1), move(1, 0, 1)}, nil, "node 1, a transfer: it reads array 1, which node 0, eat"},
+		{"keeps an input", []graph.Node{run(2, 1)}, []uint64{2}, "the graph keeps array 2; expected"},
+		{"keeps nothing that is", []graph.Node{run(2, 1)}, []uint64{4}, "the graph keeps array 4; expected"},
+		{"keeps it twice", []graph.Node{run(2, 1)}, []uint64{3, 3}, "each once"},
+		{"keeps what was donated", []graph.Node{run(2, 1), run(2, 3)}, []uint64{3, 4}, "the graph keeps array 3, which node 1, eat, has consumed"},
+		{"no array", []graph.Node{run(1, 1, 0)}, nil, "1 arguments name no array"},
+		{"pieces too short", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1})}, nil, "other than 2 rows"},
+		{"pieces too long", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1 << 31}, graph.Piece{Object: 1, Rows: 1 << 31})}, nil, "other than 2 rows"},
+		{"an empty piece", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 2}, graph.Piece{Object: 1})}, nil, "other than 2 rows"},
+		{"a piece of nothing", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 9, Rows: 1})}, nil, "reads array 9"},
+		{"alone", []graph.Node{only(4)}, nil, "print: it is for 2 devices and cannot run on device 1 alone"},
+		{"no moves", []graph.Node{{Transfer: &graph.Transfer{Shape: vector}}}, nil, "without moves"},
+		{"no type", []graph.Node{{Transfer: &graph.Transfer{Moves: []graph.Move{{Source: 1}}}}}, nil, "element type"},
+		{"a box too large", []graph.Node{box([]int64{2}, []int64{0}, []int64{3})}, nil, "does not become"},
+		{"a box outside", []graph.Node{box([]int64{0}, []int64{2}, []int64{3})}, nil, "does not become"},
+		{"a box of other rank", []graph.Node{box([]int64{0, 0}, []int64{0}, []int64{3})}, nil, "does not become"},
+		{"a box that overflows", []graph.Node{box([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil, "does not become"},
 	} {
-		g := &program.Graph{Inputs: 2, Nodes: c.nodes, Outputs: c.outputs, Programs: programs()}
+		g := &graph.Graph{Inputs: 2, Nodes: c.nodes, Outputs: c.outputs, Programs: programs()}
 		switch err := g.Check(); {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
@@ -111,8 +111,8 @@ func TestCheck(t *testing.T) {
 func TestString(t *testing.T) {
 	first := run(1, 1, 2)
 	first.Run.Trace = []byte("model.py:12")
-	g := &program.Graph{Inputs: 2, Nodes: []program.Node{first, move(3, 1, 5), run(3, 4), run(4, 3)}, Outputs: []uint64{5}, Programs: programs()}
-	g.Nodes[1].Transfer.Moves = append(g.Nodes[1].Transfer.Moves, program.Move{Source: 3, From: 0, To: 4})
+	g := &graph.Graph{Inputs: 2, Nodes: []graph.Node{first, move(3, 1, 5), run(3, 4), run(4, 3)}, Outputs: []uint64{5}, Programs: programs()}
+	g.Nodes[1].Transfer.Moves = append(g.Nodes[1].Transfer.Moves, graph.Move{Source: 3, From: 0, To: 4})
 	const want = `graph of 4 nodes, 2 inputs, keeps 5
    0  add on 0-1: (1, 2) -> (3), 32 bytes, called at model.py:12
    1  a transfer on 0-1 to 4-5: (3) -> (4), 32 bytes
@@ -128,9 +128,9 @@ func TestString(t *testing.T) {
 }
 
 // drawGraph draws a graph that makes sense.
-func drawGraph(t *rapid.T) *program.Graph {
-	g := &program.Graph{Inputs: rapid.IntRange(0, 3).Draw(t, "inputs"), Programs: programs()}
-	g.Programs[5] = &program.Program{Name: "make", Outputs: []int64{16}, Devices: []uint32{0}}
+func drawGraph(t *rapid.T) *graph.Graph {
+	g := &graph.Graph{Inputs: rapid.IntRange(0, 3).Draw(t, "inputs"), Programs: programs()}
+	g.Programs[5] = &graph.Program{Name: "make", Outputs: []int64{16}, Devices: []uint32{0}}
 	var live []uint64
 	for i := range g.Inputs {
 		live = append(live, uint64(i+1))
@@ -138,7 +138,7 @@ func drawGraph(t *rapid.T) *program.Graph {
 	last := uint64(g.Inputs)
 	for range rapid.IntRange(1, 20).Draw(t, "nodes") {
 		one := func() uint64 { return rapid.SampledFrom(live).Draw(t, "object") }
-		var n program.Node
+		var n graph.Node
 		switch kind := rapid.IntRange(0, 5).Draw(t, "kind"); {
 		case len(live) == 0 || kind == 5:
 			n = run(5)
@@ -146,7 +146,7 @@ func drawGraph(t *rapid.T) *program.Graph {
 			n = move(one(), uint32(rapid.IntRange(0, 3).Draw(t, "from")), uint32(rapid.IntRange(0, 3).Draw(t, "to")))
 		case kind == 1 && rapid.Bool().Draw(t, "mixed"):
 			n = run(1, one(), 0)
-			n.Run.Mixed = []program.Mixed{{Argument: 1, Pieces: []program.Piece{{Object: one(), Rows: 1}, {Object: one(), Rows: 1}}}}
+			n.Run.Mixed = []graph.Mixed{{Argument: 1, Pieces: []graph.Piece{{Object: one(), Rows: 1}, {Object: one(), Rows: 1}}}}
 		case kind == 1:
 			n = run(1, one(), one())
 		default:
