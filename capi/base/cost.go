@@ -11,8 +11,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
 // pwGoCost counts what a compiled program costs, for cost.c. The values and their

@@ -15,10 +15,10 @@ import (
 	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/compileoptions"
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // bufferCallback is the custom call by which programs show Python their buffers in

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/capi/cluster"
-	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
 	"github.com/openpathways/pathways/device/pjrt"

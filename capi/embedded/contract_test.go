@@ -10,8 +10,8 @@ import (
 
 	"github.com/openpathways/pathways/capi/drivers"
 	door "github.com/openpathways/pathways/capi/embedded"
-	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
 	"github.com/openpathways/pathways/device/pjrt"

@@ -50,8 +50,8 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/executor"
-	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/device/pjrt"
 )

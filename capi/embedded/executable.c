@@ -309,7 +309,7 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
 PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   PW_COPY(PJRT_Executable_DeserializeAndLoad_Args, a, args);
   a.client = args->client->under;
-  char* edited;  // see core/aot
+  char* edited;  // see core/xla/aot
   size_t size;
   pwGoForLoad((char*)a.serialized_executable, a.serialized_executable_size, &edited, &size);
   if (edited) {

@@ -38,10 +38,10 @@ import (
 	"unsafe"
 
 	_ "github.com/openpathways/pathways/capi/base" // what partition.c calls
-	"github.com/openpathways/pathways/core/compileoptions"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // Program is what a client compiles.

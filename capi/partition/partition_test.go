@@ -7,7 +7,7 @@ import (
 
 	_ "github.com/openpathways/pathways/capi/cluster" // the doors, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
-	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
 // In a process without Python the plugin answers, as it does to a program that asks nothing.

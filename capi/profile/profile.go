@@ -22,7 +22,7 @@ import (
 	"github.com/openpathways/pathways/capi/base"
 	_ "github.com/openpathways/pathways/capi/export" // C
 	"github.com/openpathways/pathways/core/observe"
-	"github.com/openpathways/pathways/core/xplane"
+	"github.com/openpathways/pathways/core/xla/xplane"
 )
 
 // Patience is how long the end of a profile waits for computations that were

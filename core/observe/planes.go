@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/openpathways/pathways/core/xplane"
+	"github.com/openpathways/pathways/core/xla/xplane"
 )
 
 // Device is a device that has a plane in a profile.

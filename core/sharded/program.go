@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
 // CompileSpec is a program to be compiled.

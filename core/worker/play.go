@@ -4,10 +4,10 @@ import (
 	"slices"
 
 	graphs "github.com/openpathways/pathways/core/graph"
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // A graph is kept taken apart, and a play makes gangs of its nodes: the same as if

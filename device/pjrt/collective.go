@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 	_ "github.com/openpathways/pathways/device/pjrt/ffi" // its C
 )

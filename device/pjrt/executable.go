@@ -13,11 +13,11 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/openpathways/pathways/core/compileoptions"
-	"github.com/openpathways/pathways/core/hlo"
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/hlo"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 	"github.com/openpathways/pathways/device"
 )
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/openpathways/pathways/core/compileoptions"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
 )

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/openpathways/pathways/core/aot"
+	"github.com/openpathways/pathways/core/xla/aot"
 )
 
 // flags has this machine's processor flags as Linux tells them, by LLVM's names: Linux

@@ -1,6 +1,6 @@
 package sim
 
-import "github.com/openpathways/pathways/core/compileoptions"
+import "github.com/openpathways/pathways/core/xla/compileoptions"
 
 // CompileOptions writes the xla.CompileOptionsProto that asks for one replica on
 // each of the devices with these ids.

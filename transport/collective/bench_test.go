@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // chain lets every rank enter an all-reduce so many times, each in Done of the

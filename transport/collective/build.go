@@ -3,8 +3,8 @@ package collective
 import (
 	"slices"
 
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // builder makes the rounds of one group.

@@ -31,7 +31,7 @@
 package collective
 
 import (
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // Place is where a rank runs.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/match"
 )

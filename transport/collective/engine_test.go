@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // world is some processes with an engine each.

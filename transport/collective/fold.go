@@ -5,8 +5,8 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // kernel folds elements of one type by one reduction.

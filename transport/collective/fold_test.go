@@ -13,8 +13,8 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // dtypes that have kernels.

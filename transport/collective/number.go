@@ -3,7 +3,7 @@ package collective
 import (
 	"math"
 
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 var (

@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // smallBytes is the size of a rank's operands up to which an all-reduce brings

@@ -13,9 +13,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
 )
 

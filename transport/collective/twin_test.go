@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // twin computes what a collective gives to each rank from what all ranks bring,

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 // Wait is a collective that devices of this process are in, and what it waits

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/spmd"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
 )
 

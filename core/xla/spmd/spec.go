@@ -13,7 +13,7 @@ package spmd
 import (
 	"github.com/openpathways/pathways/core/shape"
 
-	"github.com/openpathways/pathways/core/compileoptions"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
 // Op is what a collective does with its operands.

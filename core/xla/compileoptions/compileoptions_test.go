@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // options asks for 2 replicas of 3 partitions, with fields that are not known

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	"github.com/openpathways/pathways/core/xplane"
+	"github.com/openpathways/pathways/core/xla/xplane"
 )
 
 // space is the descriptor of an XSpace, as far as it is written: made here, so that

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // programs gives the serialized programs of testdata by their names.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openpathways/pathways/core/aot"
-	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/xla/aot"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // executable is one as XLA's CPU compiler serializes it, as far as aot reads it.

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers of messages in XLA's xla/xla_data.proto.

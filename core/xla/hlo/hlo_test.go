@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 func TestReadSignatureTellsHowArraysLie(t *testing.T) {

@@ -3,9 +3,9 @@ package spmd
 import (
 	"strings"
 
-	"github.com/openpathways/pathways/core/hlo"
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/hlo"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers of messages in XLA's xla/service/hlo.proto.

@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/openpathways/pathways/core/protowalk"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Of a feature's name, as LLVM writes them in a list: "+avx2,+avx512f,-amx-tile". Both

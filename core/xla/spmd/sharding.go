@@ -1,8 +1,8 @@
 package spmd
 
 import (
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers and values of xla.OpSharding and xla.NamedShardingProto in XLA's xla/xla_data.proto.

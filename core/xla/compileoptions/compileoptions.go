@@ -11,8 +11,8 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers of messages in XLA's xla/pjrt/proto/compile_options.proto,

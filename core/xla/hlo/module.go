@@ -3,8 +3,8 @@ package hlo
 import (
 	"slices"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers of messages in XLA's xla/service/hlo.proto and xla/xla_data.proto.

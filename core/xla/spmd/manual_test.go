@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // partitioned is a program as XLA dumps it on both sides of the pass: a function of f32[8,6], in rows on four of eight

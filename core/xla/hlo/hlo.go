@@ -14,9 +14,9 @@ package hlo
 import (
 	"slices"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Field numbers of messages in XLA's xla/service/hlo.proto.

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // Rewrite makes of a partitioned and optimised program (HloModuleProtoWithConfig,

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // More field numbers of messages in XLA's xla/service/hlo.proto and xla/xla_data.proto.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openpathways/pathways/core/protowalk"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // builder writes an HloModuleProtoWithConfig.

@@ -1,9 +1,9 @@
 package spmd
 
 import (
-	"github.com/openpathways/pathways/core/hlo"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
 // reductions are the opcodes of what folds two elements.
