@@ -48,7 +48,7 @@ import (
 	_ "github.com/openpathways/pathways/capi/partition"
 	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/cluster"
+	core "github.com/openpathways/pathways/core/embedded"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/hlo"
@@ -58,7 +58,7 @@ import (
 
 // session is a client of the door with what it stands on.
 type session struct {
-	*client.Session
+	*core.Session
 	under *pjrt.Client
 	stop  chan struct{}
 	moves sync.WaitGroup // arrays on their way between shardings
@@ -186,7 +186,7 @@ func enter(t *C.pw_turn) (code C.int) {
 		return C.int(base.Fail(closed(), &t.message))
 	}
 	free(t.freed, t.num_freed)
-	run := client.Run{
+	run := core.Run{
 		Program: uint64(t.program),
 		Only:    int(t.only),
 		After:   unsafe.Slice((*uint64)(t.after), t.num_after),
@@ -273,7 +273,7 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	if s == nil {
 		return C.int(base.Fail(closed(), message))
 	}
-	p := client.Program{Name: C.GoString(name), Collective: bool(collective), Format: C.GoStringN(format, C.int(formatSize))}
+	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Format: C.GoStringN(format, C.int(formatSize))}
 	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
 	for _, d := range unsafe.Slice(devices, numDevices) {
 		p.Devices = append(p.Devices, int(d))
@@ -374,7 +374,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return C.int(base.Fail(o.explain(err), message))
 	}
-	system := cluster.Embedded{Cells: cells(numCells), Limit: o.limit}
+	system := core.Embedded{Cells: cells(numCells), Limit: o.limit}
 	for _, d := range c.Devices() {
 		system.Devices = append(system.Devices, d.Kind)
 	}

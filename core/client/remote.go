@@ -1,3 +1,15 @@
+// Package client is a session on a controller: it submits programs, runs, plays and
+// transfers of whole arrays, and learns how each ended.
+//
+// # Guarantees
+//
+// Submission blocks for nothing but credit. Operations reach the controller in the
+// order of their submission. Each ends once: with its result, its error, or that of
+// the session's end. What a session made ends with it.
+//
+// # Concurrency
+//
+// Every method may be called from any goroutine. Notify is called on one at a time.
 package client
 
 import (

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -15,6 +16,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // near is a session on a far controller.
 type near struct {

@@ -1,3 +1,7 @@
+// Package cluster assembles the processes of a cluster from their parts: controllers,
+// workers, and the connections of clients, over sockets or inside one process.
+//
+// It decides nothing itself: order is core/controller's, devices are core/worker's.
 package cluster
 
 import (

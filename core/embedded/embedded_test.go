@@ -1,22 +1,16 @@
-package cluster_test
+package embedded
 
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/status"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 // Each session that is opened stands by itself: devices, memory and order.
 func TestEmbedded(t *testing.T) {
-	e := cluster.Embedded{Devices: []string{"cpu", "cpu"}, Limit: 1 << 20}
-	var sessions [2]*client.Session
+	e := Embedded{Devices: []string{"cpu", "cpu"}, Limit: 1 << 20}
+	var sessions [2]*Session
 	for i := range sessions {
 		e.Cells = []*executor.Cell{new(executor.Cell)}
 		s, err := e.Open()
@@ -25,11 +19,11 @@ func TestEmbedded(t *testing.T) {
 		}
 		defer s.Close()
 		sessions[i] = s
-		program, err := s.AddProgram(client.Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
+		program, err := s.AddProgram(Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		turn, err := s.Submit(client.Run{Program: program, Only: -1}, make([]uint64, 1))
+		turn, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
 		if err != nil || !turn.Now {
 			t.Fatalf("the first run of a session: %+v, %v", turn, err)
 		}
@@ -38,7 +32,7 @@ func TestEmbedded(t *testing.T) {
 				t.Errorf("device %d: %+v, want 64 bytes in use of %d", d, u, 1<<20)
 			}
 		}
-		if _, err := s.AddProgram(client.Program{Name: "third", Devices: []int{2}}); status.CodeOf(err) != status.InvalidArgument {
+		if _, err := s.AddProgram(Program{Name: "third", Devices: []int{2}}); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a program on a device that is not there: %v", err)
 		}
 	}
@@ -49,7 +43,7 @@ func TestEmbedded(t *testing.T) {
 }
 
 func TestEmbeddedRefuses(t *testing.T) {
-	for _, e := range []cluster.Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
+	for _, e := range []Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
 		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%+v: %v, want INVALID_ARGUMENT", e, err)
 		}

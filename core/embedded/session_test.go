@@ -1,4 +1,4 @@
-package client_test
+package embedded
 
 import (
 	"strings"
@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -19,13 +18,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const devices = 8
 
-func open(t testing.TB, id uint32, table *store.Table) *client.Session {
+func open(t testing.TB, id uint32, table *store.Table) *Session {
 	t.Helper()
 	cells := make([]*executor.Cell, 4)
 	for i := range cells {
 		cells[i] = new(executor.Cell)
 	}
-	s, err := client.Open(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), table)
+	s, err := begin(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), table)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -33,9 +32,9 @@ func open(t testing.TB, id uint32, table *store.Table) *client.Session {
 	return s
 }
 
-func add(t testing.TB, s *client.Session, on []int, outputs ...int64) uint64 {
+func add(t testing.TB, s *Session, on []int, outputs ...int64) uint64 {
 	t.Helper()
-	id, err := s.AddProgram(client.Program{Name: "step", Devices: on, Outputs: outputs})
+	id, err := s.AddProgram(Program{Name: "step", Devices: on, Outputs: outputs})
 	if err != nil || id == 0 {
 		t.Fatalf("AddProgram: %d, %v", id, err)
 	}
@@ -50,7 +49,7 @@ func upTo(n int) []int {
 	return on
 }
 
-func submit(t testing.TB, s *client.Session, r client.Run, outputs int) (executor.Turn, []uint64) {
+func submit(t testing.TB, s *Session, r Run, outputs int) (executor.Turn, []uint64) {
 	t.Helper()
 	objects := make([]uint64, outputs)
 	turn, err := s.Submit(r, objects)
@@ -61,14 +60,14 @@ func submit(t testing.TB, s *client.Session, r client.Run, outputs int) (executo
 }
 
 // end ends a launch as the thread does that ran it.
-func end(s *client.Session, turn executor.Turn) {
+func end(s *Session, turn executor.Turn) {
 	if turn.Cell != nil && turn.Cell.Or(executor.CellEnded)&executor.CellWanted != 0 {
 		s.Island().Report(turn.Gang)
 	}
 }
 
 // holds asserts the number of objects and the bytes in use on each device.
-func holds(t testing.TB, s *client.Session, what string, objects int, bytes ...int64) {
+func holds(t testing.TB, s *Session, what string, objects int, bytes ...int64) {
 	t.Helper()
 	if n := s.Objects(); n != objects {
 		t.Errorf("%s: %d objects, want %d", what, n, objects)
@@ -107,7 +106,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 		t.Errorf("the number %d of a forgotten program is given again", id)
 	}
 	for _, id := range []uint64{0, gone, 12345, 1 << 63} {
-		turn, err := s.Submit(client.Run{Program: id, Only: -1}, make([]uint64, 1))
+		turn, err := s.Submit(Run{Program: id, Only: -1}, make([]uint64, 1))
 		fails(t, "Submit", err, status.NotFound, "program", "deleted")
 		if turn != (executor.Turn{}) {
 			t.Errorf("a refused run has turn %+v", turn)
@@ -119,7 +118,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 func TestAddProgramRefuses(t *testing.T) {
 	s := open(t, 1, store.New())
 	for _, on := range [][]int{{-1}, {devices}, {0, devices}, {}, {3, 3}} {
-		if _, err := s.AddProgram(client.Program{Name: "bad", Devices: on}); status.CodeOf(err) != status.InvalidArgument {
+		if _, err := s.AddProgram(Program{Name: "bad", Devices: on}); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a program on devices %v: %v", on, err)
 		}
 	}
@@ -134,11 +133,11 @@ func TestOutputsAreCounted(t *testing.T) {
 	var all []uint64
 	for n := range int64(3) {
 		holds(t, s, "after some runs", int(2*n), 0, 128*n, 128*n, 128*n)
-		turn, objects := submit(t, s, client.Run{Program: program, Only: -1}, 2)
+		turn, objects := submit(t, s, Run{Program: program, Only: -1}, 2)
 		end(s, turn)
 		all = append(all, objects...)
 	}
-	turn, _ := submit(t, s, client.Run{Program: none, Only: -1}, 0)
+	turn, _ := submit(t, s, Run{Program: none, Only: -1}, 0)
 	end(s, turn)
 	holds(t, s, "after a run without outputs", 6, 0, 384, 384, 384)
 	s.Forget(program) // its results stay
@@ -153,17 +152,17 @@ func TestOutputsAreCounted(t *testing.T) {
 // A portable program runs on the one device that is asked for.
 func TestOnly(t *testing.T) {
 	s := open(t, 1, store.New())
-	turn, _ := submit(t, s, client.Run{Program: add(t, s, upTo(devices)), Only: -1}, 0)
+	turn, _ := submit(t, s, Run{Program: add(t, s, upTo(devices)), Only: -1}, 0)
 	defer end(s, turn)
 	program := add(t, s, []int{0}, 10)
-	one, on5 := submit(t, s, client.Run{Program: program, Only: 5}, 1)
+	one, on5 := submit(t, s, Run{Program: program, Only: 5}, 1)
 	if !one.Now || one.Cell != nil {
 		t.Errorf("a run on one device: %+v, want its turn at once", one)
 	}
 	holds(t, s, "on device 5", 1, 0, 0, 0, 0, 0, 10)
-	_, on0 := submit(t, s, client.Run{Program: program, Only: -1}, 1)
+	_, on0 := submit(t, s, Run{Program: program, Only: -1}, 1)
 	holds(t, s, "where it was compiled for", 2, 10, 0, 0, 0, 0, 10)
-	_, err := s.Submit(client.Run{Program: program, Only: devices}, make([]uint64, 1))
+	_, err := s.Submit(Run{Program: program, Only: devices}, make([]uint64, 1))
 	fails(t, "Submit", err, status.InvalidArgument, "device 8", "8 devices")
 	s.Free(on5[0])
 	s.Free(on0[0])
@@ -173,12 +172,12 @@ func TestOnly(t *testing.T) {
 func TestAfterAndNested(t *testing.T) {
 	s := open(t, 1, store.New())
 	left, right := add(t, s, []int{0, 1}), add(t, s, []int{2, 3})
-	first, _ := submit(t, s, client.Run{Program: left, Only: -1}, 0)
-	reads, _ := submit(t, s, client.Run{Program: right, Only: -1, After: []uint64{first.Gang}}, 0)
+	first, _ := submit(t, s, Run{Program: left, Only: -1}, 0)
+	reads, _ := submit(t, s, Run{Program: right, Only: -1, After: []uint64{first.Gang}}, 0)
 	if reads.Now {
 		t.Error("a run has its turn before what it reads from was launched")
 	}
-	nested, _ := submit(t, s, client.Run{Program: left, Only: -1, Nested: true}, 0)
+	nested, _ := submit(t, s, Run{Program: left, Only: -1, Nested: true}, 0)
 	if !nested.Now {
 		t.Error("a run from inside a callback waits for its own turn")
 	}
@@ -193,20 +192,20 @@ func TestAfterAndNested(t *testing.T) {
 func TestSubmitUndoesItself(t *testing.T) {
 	s := open(t, 1, store.New())
 	good, bad := add(t, s, upTo(devices), 8), add(t, s, upTo(devices), 8, 8, -1)
-	_, err := s.Submit(client.Run{Program: good, Only: -1}, make([]uint64, 2))
+	_, err := s.Submit(Run{Program: good, Only: -1}, make([]uint64, 2))
 	fails(t, "Submit with room for other outputs", err, status.Internal, "1 outputs", "for 2")
 
-	_, err = s.Submit(client.Run{Program: bad, Only: -1}, make([]uint64, 3))
+	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3))
 	fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run with its turn", 0)
-	turn, objects := submit(t, s, client.Run{Program: good, Only: -1}, 1)
+	turn, objects := submit(t, s, Run{Program: good, Only: -1}, 1)
 	if !turn.Now {
 		t.Fatal("the run that came to nothing kept its turn")
 	}
-	_, err = s.Submit(client.Run{Program: bad, Only: -1}, make([]uint64, 3)) // has to wait
+	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3)) // has to wait
 	fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run that had to wait", 1, 8, 8, 8, 8, 8, 8, 8, 8)
-	next, more := submit(t, s, client.Run{Program: good, Only: -1}, 1)
+	next, more := submit(t, s, Run{Program: good, Only: -1}, 1)
 	end(s, turn)
 	if err := s.Island().Await(next.Gang); err != nil {
 		t.Errorf("behind a run that came to nothing: %v", err)
@@ -265,7 +264,7 @@ func TestFreeOfStaleObjects(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	table := store.New()
 	open(t, 1, table)
-	_, err := client.Open(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), table)
+	_, err := begin(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), table)
 	fails(t, "Open with a number that is taken", err, status.AlreadyExists)
 }
 
@@ -283,8 +282,8 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		program := add(t, s, upTo(devices), 16)
-		turn, objects := submit(t, s, client.Run{Program: program, Only: -1}, 1)
-		queued, _ := submit(t, s, client.Run{Program: program, Only: -1}, 1)
+		turn, objects := submit(t, s, Run{Program: program, Only: -1}, 1)
+		queued, _ := submit(t, s, Run{Program: program, Only: -1}, 1)
 		v := verdict{make(chan error, 2)}
 		s.Island().Arm(queued.Gang, v)
 		if _, err := s.Place(0, 1); err != nil {
@@ -294,7 +293,7 @@ func TestClose(t *testing.T) {
 		s.Close()
 		holds(t, s, "after", 1, 0, 0, 0, 0, 0, 0, 0, 5)
 		fails(t, "a run that waited", <-v.err, status.Cancelled, "shut down")
-		_, err := s.Submit(client.Run{Program: program, Only: -1}, make([]uint64, 1))
+		_, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
 		fails(t, "Submit after Close", err, status.Unavailable, "shut down")
 		if _, err := s.Place(0, 1); err == nil {
 			t.Error("Place after Close made an object")
@@ -318,7 +317,7 @@ func TestThreads(t *testing.T) {
 		threads.Go(func() {
 			for round := range 100 {
 				program := add(t, s, upTo(1+(n+round)%devices), 8, 8)
-				turn, objects := submit(t, s, client.Run{Program: program, Only: -1}, 2)
+				turn, objects := submit(t, s, Run{Program: program, Only: -1}, 2)
 				if !turn.Now {
 					if err := s.Island().Await(turn.Gang); err != nil {
 						t.Error(err)
@@ -356,7 +355,7 @@ func BenchmarkSubmitFree(b *testing.B) {
 			objects := make([]uint64, c.outputs)
 			b.ReportAllocs()
 			for b.Loop() {
-				turn, err := s.Submit(client.Run{Program: program, Only: -1}, objects)
+				turn, err := s.Submit(Run{Program: program, Only: -1}, objects)
 				if err != nil || !turn.Now {
 					b.Fatal("no turn", err)
 				}

@@ -1,20 +1,4 @@
-// Package client is what every front door calls: one session's programs,
-// objects and runs.
-//
-// A front door gives it whole runs and gets turns. It never sees a shard: a run
-// is a program and the gangs it must come after, its results are one object an
-// output whatever the number of devices.
-//
-// # Guarantees
-//
-// Submission waits for nothing but a full queue. Everything that a session made
-// goes with the session. IDs of programs and objects that have gone are refused
-// with an error, not taken for others.
-//
-// # Concurrency
-//
-// Every method may be called from any goroutine.
-package client
+package embedded
 
 import (
 	"slices"
@@ -66,12 +50,12 @@ type Session struct {
 	last     uint64 // program number given last; none is given twice
 }
 
-// Open begins a session on an island of devices of these kinds, whose objects are
+// begin makes a session on an island of devices of these kinds, whose objects are
 // counted in table.
 //
 // Errors: ALREADY_EXISTS where table has an owner with this id, INVALID_ARGUMENT for
 // no devices.
-func Open(id uint32, name string, kinds []string, island *executor.Island, table *store.Table) (*Session, error) {
+func begin(id uint32, name string, kinds []string, island *executor.Island, table *store.Table) (*Session, error) {
 	s := &Session{id: id, island: island, table: table, programs: map[uint64]*kept{}}
 	var err error
 	if s.local, err = newLocal(kinds); err != nil {

@@ -1,14 +1,23 @@
-// Package cluster assembles the parts of the system into processes.
+// Package embedded is the system inside one process: sessions on devices that the
+// process owns itself. It joins an order of gangs, an account of objects and slices
+// by function calls, and never sees a shard: a run is a program and the gangs that it
+// must come after, its results are one object an output whatever the number of devices.
 //
-// Embedded joins client, scheduler and store in the user's process by function
-// calls. It is the system with nothing left out but the network.
-package cluster
+// # Guarantees
+//
+// Submission blocks for nothing but a full queue. Everything that a session made
+// ends with the session. IDs of programs and objects that are no more are refused
+// with an error, and not taken for others.
+//
+// # Concurrency
+//
+// Every method may be called from any goroutine. Only capi/embedded imports it.
+package embedded
 
 import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -37,7 +46,7 @@ var sessions atomic.Uint32
 // Open makes an island of the devices, with a session on it.
 //
 // Errors: INVALID_ARGUMENT for fields that make no sense.
-func (e Embedded) Open() (*client.Session, error) {
+func (e Embedded) Open() (*Session, error) {
 	if len(e.Devices) < 1 {
 		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got none")
 	}
@@ -54,5 +63,5 @@ func (e Embedded) Open() (*client.Session, error) {
 	}
 	island := executor.NewIsland(e.Cells, config)
 	island.Bound(e.Window)
-	return client.Open(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
+	return begin(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
 }
