@@ -1,4 +1,4 @@
-// What programs (capi/program) need of this door: symbols, which are shards of
+// What programs (capi/capture) need of this door: symbols, which are shards of
 // objects that the cluster does not know of, and further handles of a shard.
 #include <stdlib.h>
 

@@ -22,7 +22,7 @@ package cluster
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../capture -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "cluster.h"
 */
@@ -37,9 +37,9 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/capture"
 	_ "github.com/openpathways/pathways/capi/export" // C
 	_ "github.com/openpathways/pathways/capi/ffi"
-	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 )

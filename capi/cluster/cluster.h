@@ -13,7 +13,7 @@
 
 #include "base.h"
 #include "export.h"
-#include "program.h"
+#include "capture.h"
 
 typedef struct pr_memory pr_memory;
 

@@ -1,4 +1,4 @@
-// What programs (capi/program) need of this door: symbols, which are buffers that the
+// What programs (capi/capture) need of this door: symbols, which are buffers that the
 // plugin does not know and that have an error for contents, and further handles of a shard.
 #include <stdlib.h>
 

@@ -26,7 +26,7 @@ package embedded
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../partition -I${SRCDIR}/../program -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../partition -I${SRCDIR}/../capture -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "embedded.h"
 */
@@ -43,10 +43,10 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
+	_ "github.com/openpathways/pathways/capi/capture"
 	"github.com/openpathways/pathways/capi/drivers"
 	_ "github.com/openpathways/pathways/capi/export" // C
 	_ "github.com/openpathways/pathways/capi/partition"
-	_ "github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	core "github.com/openpathways/pathways/core/embedded"
 	"github.com/openpathways/pathways/core/executor"

@@ -14,7 +14,7 @@
 
 #include "base.h"
 #include "export.h"
-#include "program.h"
+#include "capture.h"
 
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;

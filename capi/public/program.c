@@ -1,9 +1,9 @@
 // Programs: what a thread has a session run and copy, recorded by the session's door
-// (capi/program) and played again.
+// (capi/capture) and played again.
 #include <stdlib.h>
 
 #include "public.h"
-#include "program.h"
+#include "capture.h"
 
 extern const pp_door pw_door, pr_door;  // capi/embedded, capi/cluster
 

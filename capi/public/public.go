@@ -18,12 +18,12 @@ package public
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -I${SRCDIR}/../capture -std=gnu11 -O2 -Wall -Wextra
 #include "public.h"
 */
 import "C"
 
 import (
 	_ "github.com/openpathways/pathways/capi/base"    // what client.h declares
-	_ "github.com/openpathways/pathways/capi/program" // what program.h declares
+	_ "github.com/openpathways/pathways/capi/capture" // what program.h declares
 )

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "public.h"
-#include "program.h"
+#include "capture.h"
 
 // Of capi/python and the doors. A refusal is "CODE: text", malloc'd.
 char* pw_slice_grant(uint64_t session, bool cluster, int64_t devices, const int64_t* topology, size_t num_topology,

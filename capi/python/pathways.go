@@ -5,7 +5,7 @@
 package python
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../program -std=gnu11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../capture -std=gnu11 -O2 -Wall -Wextra
 #include <stdbool.h>
 #include <stdint.h>
 */
@@ -20,12 +20,12 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/capi/capture"
 	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/capi/profile"
-	"github.com/openpathways/pathways/capi/program"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/pjrt/abi"
@@ -56,7 +56,7 @@ func pwGoStats() *C.char {
 	if n := export.Count(); n > 0 {
 		st.Live["held"] = n
 	}
-	if n := program.Count(); n > 0 {
+	if n := capture.Count(); n > 0 {
 		st.Live["captured"] = n
 	}
 	for kind, n := range r.Live {

@@ -1,8 +1,8 @@
 // The graph that record.c makes, play.c plays and describe.c describes; graph.c has its parts.
-#ifndef PATHWAYS_CAPI_PROGRAM_GRAPH_H_
-#define PATHWAYS_CAPI_PROGRAM_GRAPH_H_
+#ifndef PATHWAYS_CAPI_CAPTURE_GRAPH_H_
+#define PATHWAYS_CAPI_CAPTURE_GRAPH_H_
 
-#include "program.h"
+#include "capture.h"
 
 // pp_ref is a shard: of a value, or, where value is PP_CONSTANT, a constant.
 typedef struct {
@@ -95,4 +95,4 @@ extern char* pwGoPlanHold(uint64_t plan, size_t* shards, size_t* dims);
 extern void pwGoPlanFree(uint64_t plan);
 extern void pwGoPlanTo(uint64_t plan, int64_t* devices, int64_t* size, char** memory);
 
-#endif  // PATHWAYS_CAPI_PROGRAM_GRAPH_H_
+#endif  // PATHWAYS_CAPI_CAPTURE_GRAPH_H_

@@ -1,4 +1,4 @@
-// Package program records what a thread asks of a door as a graph, and plays the
+// Package capture records what a thread asks of a door as a graph, and plays the
 // graph with other inputs. While a thread captures, computations and moves on it
 // are not run: each becomes a node, and its results are buffers without contents
 // that name the node's values. All of it is C; program.h is its contract, and
@@ -6,10 +6,10 @@
 //
 // A capture belongs to its thread. A program never changes; any number of threads
 // may play it at once. Only packages of capi import it.
-package program
+package capture
 
 // #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
-// #include "program.h"
+// #include "capture.h"
 import "C"
 
 import _ "github.com/openpathways/pathways/capi/export" // arrays go in and out of a program as held ones
