@@ -162,7 +162,7 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"cgo beside a tree", "capital/x.go", doc + "import \"C\"\n", "cgo"},
 		{"cgo in capi", "capi/lib/x.go", doc + "import \"C\"\n", ""},
 		{"cgo in the driver", "device/pjrt/x.go", doc + "import \"C\"\n", ""},
-		{"capi in core", "core/client/x.go", imports(module + "/capi/pjrt"), "core/client imports capi/embedded"},
+		{"capi in core", "core/client/x.go", imports(module + "/capi/embedded"), "core/client imports capi/embedded"},
 		{"the driver in a test of core", "core/client/x_test.go", imports(module + "/device/pjrt"), "core/client imports device/pjrt"},
 		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"), "device/sim imports device/pjrt/abi"},
 		{"the driver in capi", "capi/embedded/x.go", imports(module + "/device/pjrt"), ""},

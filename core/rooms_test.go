@@ -1,0 +1,270 @@
+package core_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// A room is a package with all that its folder holds, C included.
+type room struct {
+	path  string
+	users []string // who may import it, or call its C; "*" is every room below
+}
+
+// rooms lists every room of the library after those that it stands on, so that there
+// is no circle: an arrow may point only upwards in this table. Who wants a new arrow
+// adds it here, and thereby shows it to whoever reads the change.
+var rooms = []room{
+	// Ground: values, formats and their readers. None of them acts.
+	{"core/status", []string{"*"}},
+	{"core/shape", []string{"*"}},
+	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd", "device/pjrt", "core/worker", "capi/cluster"}},
+	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker", "core/sharded", "capi/partition", "capi/cluster"}},
+	{"core/xla/hlo", []string{"core/xla/spmd", "device/pjrt", "core/worker", "capi/base", "capi/embedded"}},
+	{"core/xla/spmd", []string{"device/pjrt", "transport/collective", "core/worker", "capi/partition"}},
+	{"core/xla/aot", []string{"device/pjrt"}},
+	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
+	{"core/status/system", []string{"core/controller", "core/cluster", "core/command"}},
+	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
+	{"core/wire", []string{
+		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
+		"core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/command", "core/sharded",
+		"capi/ffi", "capi/cluster"}},
+
+	// Deciders: state machines without clock, lock or goroutine.
+	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
+	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "capi/python"}},
+	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
+	{"core/store", []string{"core/embedded"}},
+
+	// Links between processes.
+	{"transport", []string{
+		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective", "transport/arrowmem",
+		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/sharded",
+		"core/arrowio", "capi/cluster"}},
+	{"transport/shm", []string{"transport/inproc", "transport/bulk", "transport/arrowmem", "core/cluster", "core/sharded"}},
+	{"transport/match", []string{"transport/inproc", "transport/bulk", "transport/collective"}},
+	{"transport/resume", []string{"transport/bulk"}},
+	{"transport/inproc", []string{"core/cluster"}},
+	{"transport/stream", []string{"transport/bulk", "core/cluster"}},
+	{"transport/bulk", []string{"core/cluster", "capi/cluster"}},
+	{"transport/collective", []string{"core/worker", "core/cluster"}},
+	{"transport/arrowmem", []string{"core/arrowio"}},
+	{"transport/transporttest", nil},
+
+	// Drivers of devices.
+	{"device", []string{
+		"device/pjrt", "device/sim", "device/devicetest", "core/epoch", "core/worker", "core/cluster", "core/cluster/clustertest",
+		"core/command", "capi/drivers", "capi/python", "capi/cluster", "capi/cmd/pathways"}},
+	{"device/pjrt/abi", []string{"device/pjrt", "capi/python"}},
+	{"device/pjrt/ffi", []string{"device/pjrt", "capi/ffi"}},
+	{"device/pjrt", []string{"capi/drivers", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
+	{"device/sim", []string{"capi/drivers", "capi/cluster"}},
+	{"device/devicetest", nil},
+
+	// Shells around the deciders: they act.
+	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
+	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
+	{"core/controller", []string{"core/cluster"}},
+	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster", "capi/python"}},
+	{"core/epoch", []string{"core/cluster"}},
+	{"core/worker", []string{"core/cluster"}},
+
+	// Assembly: processes made of the parts.
+	{"core/embedded", []string{"capi/embedded"}},
+	{"core/cluster", []string{"core/command", "core/sharded", "capi/cluster"}},
+	{"core/cluster/clustertest", nil},
+	{"core/command", []string{"capi/cluster", "capi/python", "capi/cmd/pathways"}},
+	{"core/sharded", []string{"core/arrowio"}},
+	{"core/arrowio", nil},
+
+	// Where clients of C and Python come in.
+	{"capi/base", []string{
+		"capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded", "capi/cluster",
+		"capi/python", "capi/public"}},
+	{"capi/drivers", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/cmd/pathways"}},
+	{"capi/ffi", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/lib"}},
+	{"capi/export", []string{"capi/capture", "capi/profile", "capi/embedded", "capi/cluster", "capi/python"}},
+	{"capi/capture", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/public"}},
+	{"capi/profile", []string{"capi/embedded", "capi/cluster", "capi/python"}},
+	{"capi/partition", []string{"capi/embedded", "capi/cluster"}},
+	{"capi/embedded", []string{"capi/python", "capi/public", "capi/lib"}},
+	{"capi/cluster", []string{"capi/python", "capi/public"}},
+	{"capi/python", []string{"capi/public", "capi/lib"}},
+	{"capi/public", []string{"capi/lib"}},
+	{"capi/lib", nil},
+	{"capi/cmd/pathways", nil},
+}
+
+var (
+	defined  = regexp.MustCompile(`(?m)^[a-zA-Z][^\n;{}()=]*?\b((?:pw|pr|pp|pc)_\w+)\([^;{}]*?\)\s*\{`)
+	exported = regexp.MustCompile(`(?m)^//export (\w+)`)
+	used     = regexp.MustCompile(`\b(?:(?:pw|pr|pp|pc)_|(?:pw|pr|pp|pc)Go)\w+`)
+	prose    = regexp.MustCompile(`(?m)//.*$|"(?:\\.|[^"\\\n])*"`)
+	static   = regexp.MustCompile(`^(?:static|typedef|extern)\b`)
+)
+
+// arrows returns which room uses which, with a file that does, from Go's imports and
+// from the names of C: a function belongs to the room whose folder defines it.
+func arrows(tree fs.FS) (map[[2]string]string, error) {
+	found := map[[2]string]string{}
+	owner := map[string]string{} // of a function of C
+	code := map[string][]byte{}  // C, and Go that exports to it
+	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base, dir := path.Base(name), path.Dir(name)
+		if d.IsDir() {
+			if name != "." && (base[0] == '.' || base == "testdata" || base == "gen" || name == "tests" || name == "examples" || name == "build") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		ext := path.Ext(name)
+		if strings.HasSuffix(name, "_test.go") || ext != ".go" && ext != ".c" {
+			return nil
+		}
+		text, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		if ext == ".c" {
+			text = prose.ReplaceAll(text, nil)
+			code[name] = text
+			for _, m := range defined.FindAllSubmatch(text, -1) {
+				if !static.Match(m[0]) {
+					owner[string(m[1])] = dir
+				}
+			}
+			return nil
+		}
+		for _, m := range exported.FindAllSubmatch(text, -1) {
+			owner[string(m[1])] = dir
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range f.Imports {
+			p, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			if own, ours := strings.CutPrefix(p, module+"/"); ours {
+				found[[2]string{dir, own}] = name
+			}
+		}
+		return nil
+	})
+	for name, text := range code {
+		for _, m := range used.FindAll(text, -1) {
+			if to := owner[string(m)]; to != "" && to != path.Dir(name) {
+				found[[2]string{path.Dir(name), to}] = name
+			}
+		}
+	}
+	return found, err
+}
+
+// misplaced tells of each arrow that the table does not have, or has the wrong way
+// round, and of each entry of the table that stands for nothing.
+func misplaced(found map[[2]string]string, table []room) (broken []string) {
+	place := map[string]int{}
+	for i, r := range table {
+		place[r.path] = i
+	}
+	used := map[[2]string]bool{}
+	for arrow, file := range found {
+		from, to := arrow[0], arrow[1]
+		i, known := place[to]
+		j, user := place[from]
+		switch {
+		case !known || !user:
+			missing := to
+			if known {
+				missing = from
+			}
+			broken = append(broken, fmt.Sprintf("%s: %s is not in the table of rooms", file, missing))
+			continue
+		case j < i:
+			broken = append(broken, fmt.Sprintf("%s: %s uses %s, which stands on it", file, from, to))
+		case !slices.Contains(table[i].users, from) && !slices.Contains(table[i].users, "*"):
+			broken = append(broken, fmt.Sprintf("%s: %s uses %s, which is for %s", file, from, to, strings.Join(table[i].users, ", ")))
+		}
+		used[arrow] = true
+	}
+	for _, r := range table {
+		for _, user := range r.users {
+			if user != "*" && !used[[2]string{user, r.path}] {
+				broken = append(broken, fmt.Sprintf("%s may use %s, and does not: take it out of the table", user, r.path))
+			}
+		}
+	}
+	slices.Sort(broken)
+	return broken
+}
+
+func TestRoomsStandOnEachOtherAsTheTableSays(t *testing.T) {
+	found, err := arrows(os.DirFS(".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arrow := range [][2]string{{"core/executor", "core/schedule"}, {"capi/public", "capi/embedded"}, {"capi/ffi", "device/pjrt"}} {
+		if found[arrow] == "" {
+			t.Errorf("no arrow from %s to %s was found: the arrows are not read as they should be", arrow[0], arrow[1])
+		}
+	}
+	for _, b := range misplaced(found, rooms) {
+		t.Error(b)
+	}
+}
+
+func TestArrowsThatTheTableForbidsAreFound(t *testing.T) {
+	table := []room{{"core/a", []string{"core/b"}}, {"core/b", nil}, {"core/c", nil}}
+	goFile := func(dir, imports string) string {
+		return fmt.Sprintf("package %s\n\nimport _ %q\n", path.Base(dir), module+"/"+imports)
+	}
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"allowed", map[string]string{"core/b/b.go": goFile("core/b", "core/a")}, ""},
+		{"another user", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/c/c.go": goFile("core/c", "core/a")}, "core/c uses core/a, which is for core/b"},
+		{"the wrong way", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.go": goFile("core/a", "core/b")}, "core/a uses core/b, which stands on it"},
+		{"unknown", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/d/d.go": goFile("core/d", "core/a")}, "core/d is not in the table"},
+		{"unused", nil, "core/b may use core/a, and does not"},
+		{"C", map[string]string{
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n", "core/c/c.c": "int pw_two(void) { return pw_one(); }\n",
+		}, "core/c uses core/a, which is for core/b"},
+		{"a name in a comment of C", map[string]string{
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n", "core/c/c.c": "// as pw_one\nint pw_two(void) { return 2; }\n",
+		}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree := fstest.MapFS{}
+			for name, text := range c.files {
+				tree[name] = &fstest.MapFile{Data: []byte(text)}
+			}
+			found, err := arrows(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			broken := misplaced(found, table)
+			if (c.want == "") != (len(broken) == 0) || c.want != "" && !slices.ContainsFunc(broken, func(b string) bool { return strings.Contains(b, c.want) }) {
+				t.Errorf("got %q, want %q", broken, c.want)
+			}
+		})
+	}
+}
