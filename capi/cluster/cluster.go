@@ -19,7 +19,7 @@
 // Only capi/python imports it, and tests.
 package cluster
 
-//go:generate go run ./gen
+//go:generate go run ../base/gen pr cluster.h
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../capture -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden

@@ -23,7 +23,7 @@
 // Only capi/lib and capi/python import it.
 package embedded
 
-//go:generate go run ./gen
+//go:generate go run ../base/gen pw embedded.h forward
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../ffi -I${SRCDIR}/../export -I${SRCDIR}/../partition -I${SRCDIR}/../capture -I${SRCDIR}/../profile -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
