@@ -53,7 +53,7 @@ test-all: test-go test-python ## run all tests, on every Python and on clusters 
 .PHONY: test-go
 test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, and with the plugins of every Python found
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
-	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/pjrt)
+	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/embedded)
 	$(call say,go test of what allocates nothing)
 	$(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/store
 	$(call say,go build without cgo)

@@ -34,7 +34,7 @@ var rooms = []room{
 	{"core/xla/spmd", []string{"device/pjrt", "transport/collective", "core/worker", "capi/partition"}},
 	{"core/xla/aot", []string{"device/pjrt"}},
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
-	{"core/status/system", []string{"core/controller", "core/cluster", "core/command"}},
+	{"core/status/system", []string{"*"}},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
@@ -43,7 +43,7 @@ var rooms = []room{
 
 	// Deciders: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
-	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "capi/python"}},
+	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/python"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
 
