@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from html import escape
 from typing import Any
 
@@ -36,6 +37,16 @@ def devices_text(devices: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def _line(location: str) -> str:
+    """The line of a node, as "file:line"; in a notebook, whose cells have files that IPython makes up, by its cell."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    file, _, line = location.rpartition(":")
+    label = getattr(shell.compile, "format_code_name", None) if shell else None  # IPython 8 has it
+    cell = label(file) if label else None
+    return f"{' '.join(cell)}, line {line}" if cell else location
+
+
 def as_text(name: str, graph: dict[str, Any]) -> str:
     values = graph["values"]
 
@@ -55,7 +66,7 @@ def as_text(name: str, graph: dict[str, Any]) -> str:
         lines.append(f"  {value(i)} = input{' (donated)' if values[i]['donated'] else ''}")
     for node in graph["nodes"]:
         gives = "; ".join(value(i) for i in node["gives"])
-        where = f"  # {node['location']}" if node["location"] else ""
+        where = f"  # {_line(node['location'])}" if node["location"] else ""
         on = "" if node["gives"] else f" on {devices_text(node['devices'])}"
         lines.append(f"  {gives + ' = ' if gives else ''}{node['name']}({reads(node)}){on}{where}")
     lines += [f"  result {i}: {reads(output)}" for i, output in enumerate(graph["outputs"])]
@@ -85,9 +96,8 @@ def _boxes(graph: dict[str, Any]) -> tuple[list[_Box], list[tuple[_Box, _Box, in
             arrows.append((makers[r["value"]], box, r["bytes"]))
 
     for node in graph["nodes"]:
-        box = _Box(
-            node["name"].removeprefix("jit_"), os.path.basename(node["location"]), node["devices"], 0, node["kind"]
-        )
+        where = os.path.basename(_line(node["location"]))
+        box = _Box(node["name"].removeprefix("jit_"), where, node["devices"], 0, node["kind"])
         add(box, node["reads"])
         makers.update(dict.fromkeys(node["gives"], box))
     for n, output in enumerate(graph["outputs"]):

@@ -93,7 +93,8 @@ def _svg(spans: list[Span]) -> str:
     rows = {device: i for i, device in enumerate(devices)}
     whole = max((span.begin + span.seconds for span in spans), default=0.0) or 1e-6
     scale = _WIDTH / whole
-    unit, called = next(((u, c) for u, c in _UNITS if whole >= u), _UNITS[-1])
+    # From a tenth of a unit on, so that two traces of much the same length, side by side, have the same.
+    unit, called = next(((u, c) for u, c in _UNITS if whole >= u / 10), _UNITS[-1])
     names = list(dict.fromkeys(span.name for span in spans))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     width, bottom = _LEFT + _WIDTH + _RIGHT, _TOP + _ROW * max(len(devices), 1)

@@ -1,0 +1,74 @@
+"""Runs the notebooks of the examples, each in a kernel of its own; `make notebooks` keeps what they put out."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbclient
+import nbformat
+
+NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
+HANG_SECONDS = 300  # a cell that takes so long hangs
+
+
+def run(name: str, folder: Path) -> nbformat.NotebookNode:
+    """Runs a notebook in a folder and returns it with what its cells put out, each stream in one piece.
+
+    The environment is the caller's, but that devices are the notebook's own business and its shell commands are those
+    of this installation.
+    """
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    metadata = dict(notebook.metadata)  # a kernel adds its version
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.update(outputs=[], execution_count=None)
+    away = ("PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "JAX_PLATFORMS", "XLA_FLAGS")
+    kept = {variable: os.environ.pop(variable) for variable in away if variable in os.environ} | {
+        "PATH": os.environ["PATH"]
+    }
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    try:
+        client = nbclient.NotebookClient(
+            notebook, timeout=HANG_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        )
+        client.execute()
+    finally:
+        os.environ.update(kept)
+    notebook.metadata.update(metadata)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # when each cell ran
+        if cell.cell_type == "code":
+            cell.outputs = _in_one_piece(cell.outputs)
+    return notebook
+
+
+def _in_one_piece(outputs):
+    """Joins what a cell printed to one stream: it arrives in pieces, and may be cut anywhere."""
+    joined = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if output.output_type == "stream" and last and last.output_type == "stream" and last.name == output.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
+def main():
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        # Paths of a cluster are in what cells print, so that they are the same wherever the notebooks are run.
+        runtime = Path(tempfile.gettempdir()) / "notebooks"
+        runtime.mkdir(mode=0o700)
+        os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = run(path.stem, Path(folder))
+        nbformat.write(notebook, path)
+        for left in sorted(runtime.rglob("*"), reverse=True):
+            left.rmdir() if left.is_dir() else left.unlink()
+        runtime.rmdir()
+        print("ran", path.relative_to(NOTEBOOKS.parents[1]))
+
+
+if __name__ == "__main__":
+    main()
