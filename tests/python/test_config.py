@@ -1,5 +1,6 @@
 """The file of PATHWAYS_CONFIG: read by scripts that never import pathways, too, and wrong lines are told by number."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -96,3 +97,23 @@ def test_scripts_and_commands_know_the_same_options():
     done = fresh.run("import pathways_command\npathways_command.main(['options'])", door=None)
     variables = {words[1] for words in map(str.split, done.stdout.splitlines()[1:]) if words}
     assert variables == {"PATHWAYS_" + name.upper().replace("-", "_") for name in (*config.OPTIONS, "config")}
+
+
+def test_every_variable_is_in_the_commands_help():
+    """What the sources read, `pathways options` and `pathways --help` name, and the other way round."""
+    said = fresh.run("import pathways_command as c\nc.main(['options'])\nc.main(['--help'])", door=None).stdout
+    documented = set(re.findall(r"PATHWAYS_[A-Z_]+[A-Z]", said))
+    options = {"PATHWAYS_" + name.upper().replace("-", "_") for name in (*config.OPTIONS, "config")}
+    root = Path(__file__).parents[2]
+    sources = [
+        path.read_text(encoding="utf-8")
+        for folder in ("python", "core", "capi", "device", "transport")
+        for path in (root / folder).rglob("*")
+        if path.suffix in (".py", ".go", ".c") and not path.name.endswith("_test.go")
+    ]
+    look = re.compile(r"""(?:environ(?:\.get)?|getenv|[Ll]ookup(?:Env)?|Getenv)\s*[(\[]\s*["'](PATHWAYS_[A-Z_]+)["']""")
+    read = {name for source in sources for name in look.findall(source)}
+    assert {"PATHWAYS_TOKEN", "PATHWAYS_CONFIG", "PATHWAYS_PLUGIN_DIRS", "PATHWAYS_LIBRARY"} <= read
+    assert read <= documented, f"not documented: {read - documented}"
+    quoted = {name for source in sources for name in re.findall(r'"(PATHWAYS_[A-Z_]+)"', source)}
+    assert documented <= options | quoted, f"not read: {documented - options - quoted}"
