@@ -254,6 +254,7 @@ struct PJRT_Executable {
   bool heavy;
   int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
   pr_bytes format, code, options, optimized, assignment;
+  bool manual;  // capi/partition made the program, and its options
   // as PJRT wants to see them
   PJRT_Buffer_Type* types;
   int64_t* dims;

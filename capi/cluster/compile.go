@@ -46,9 +46,13 @@ func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, op
 		return C.int(base.Fail(err, message))
 	}
 	if optionsSize > 0 {
-		if p.options, err = compileoptions.Again(p.options, goBytes(options, optionsSize)); err != nil {
-			return C.int(base.Fail(err, message))
+		given := goBytes(options, optionsSize)
+		if p.manual {
+			if given, err = compileoptions.ManualAgain(p.options, given); err != nil {
+				return C.int(base.Fail(err, message))
+			}
 		}
+		p.options = given
 	}
 	x, err := compile(c, p)
 	if version := C.GoString(c.topology.version); err != nil && p.version != version {
@@ -65,6 +69,7 @@ func prGoSerialize(x *C.PJRT_Executable, out **C.char, size *C.size_t) {
 		format:  goString(x.format.data, x.format.size),
 		code:    goBytes(x.code.data, x.code.size),
 		options: goBytes(x.options.data, x.options.size),
+		manual:  bool(x.manual),
 	}.pack()
 	*out, *size = (*C.char)(C.CBytes(data)), C.size_t(len(data))
 }
@@ -91,11 +96,11 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address")
 	}
 	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other
-		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options})
+		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options, Manual: p.manual})
 		if err != nil {
 			return nil, err
 		}
-		p.format, p.code, p.options = done.Format, done.Code, done.Options
+		p.format, p.code, p.options, p.manual = done.Format, done.Code, done.Options, done.Manual
 	}
 	handlers := ffi.Named(p.code)
 	if len(handlers) > 0 {
@@ -169,6 +174,7 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 		counts := [...]int64{cost.ArgumentBytes, cost.OutputBytes, cost.AliasBytes, cost.TempBytes, cost.CodeBytes}
 		C.pr_program_cost(x, (*C.int64_t)(&counts[0]))
 	}
+	x.manual = C.bool(p.manual)
 	x.any_params = C.bool(len(info.Parameters) == 0)
 	C.pr_program_done(x)
 	return x, nil

@@ -15,13 +15,17 @@ type program struct {
 	format  string
 	code    []byte
 	options []byte
+	manual  bool // options are those of compileoptions.Manual: each instruction says its sharding
 }
 
 // magic begins a serialized program; a later form has another number.
-const magic = "pathways program 1\n"
+const magic = "pathways program 2\n"
 
 func (p program) pack() []byte {
-	out := []byte(magic)
+	out := append([]byte(magic), 0)
+	if p.manual {
+		out[len(magic)] = 1
+	}
 	for _, part := range [][]byte{[]byte(p.version), []byte(p.format), p.code, p.options} {
 		out = binary.AppendUvarint(out, uint64(len(part)))
 		out = append(out, part...)
@@ -34,9 +38,10 @@ func (p program) pack() []byte {
 // Errors: INVALID_ARGUMENT.
 func unpack(data []byte) (program, error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
-	if !ok {
+	if !ok || len(rest) == 0 || rest[0] > 1 {
 		return program{}, status.New(status.InvalidArgument, "these %d bytes are no executable that a cluster's client of this version serialized; compile the program again", len(data))
 	}
+	manual, rest := rest[0] == 1, rest[1:]
 	var parts [4][]byte
 	for i := range parts {
 		n, size := binary.Uvarint(rest)
@@ -48,5 +53,5 @@ func unpack(data []byte) (program, error) {
 	if len(rest) > 0 {
 		return program{}, status.New(status.InvalidArgument, "a serialized executable has %d bytes too many; compile the program again", len(rest))
 	}
-	return program{string(parts[0]), string(parts[1]), parts[2], parts[3]}, nil
+	return program{string(parts[0]), string(parts[1]), parts[2], parts[3], manual}, nil
 }

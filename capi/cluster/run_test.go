@@ -162,18 +162,18 @@ func BenchmarkExecute(b *testing.B) {
 
 // What Serialize wrote is read again, and any other bytes are refused.
 func FuzzUnpack(f *testing.F) {
-	whole := cluster.Pack("version", "mlir", []byte("module {}"), []byte{1, 2})
+	whole := cluster.Pack("version", "mlir", []byte("module {}"), []byte{1, 2}, true)
 	for _, cut := range []int{0, 5, len(whole) - 1, len(whole)} {
 		f.Add(whole[:cut])
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		version, format, code, options, err := cluster.Unpack(data)
+		version, format, code, options, manual, err := cluster.Unpack(data)
 		if err != nil {
 			return
 		}
-		if again := cluster.Pack(version, format, code, options); !bytes.Equal(again, data) {
+		if again := cluster.Pack(version, format, code, options, manual); !bytes.Equal(again, data) {
 			// Lengths may be written in more bytes than they need.
-			if _, _, _, _, err := cluster.Unpack(again); err != nil || len(again) > len(data) {
+			if _, _, _, _, _, err := cluster.Unpack(again); err != nil || len(again) > len(data) {
 				t.Errorf("%q is read as a program that is written as %q (%v)", data, again, err)
 			}
 		}

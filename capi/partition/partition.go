@@ -48,6 +48,7 @@ import (
 type Program struct {
 	Format        string
 	Code, Options []byte
+	Manual        bool // Apply has made it: its options are those of compileoptions.Manual
 }
 
 // Apply partitions a program that asks Python; any other stays as it is.
@@ -92,7 +93,7 @@ func apply(p Program) (Program, error) {
 	if err != nil {
 		return p, err
 	}
-	return Program{Format: C.PW_PARTITIONED_FORMAT, Code: whole.Module, Options: options}, nil
+	return Program{Format: C.PW_PARTITIONED_FORMAT, Code: whole.Module, Options: options, Manual: true}, nil
 }
 
 // call has Python partition the program. It is false where there is no Python.

@@ -15,16 +15,16 @@ func TestProgramsWithoutPythonStay(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	two := compileoptions.New(1, 2, nil, false)
 	for _, p := range []partition.Program{
-		{"mlir", []byte("a program with CustomSPMDPartitioning"), two},
-		{"mlir", []byte("a program with num_batch_dims"), two},
-		{"mlir", []byte("a program with InspectSharding"), compileoptions.New(1, 1, nil, false)},
-		{"hlo", []byte("a program with InspectSharding"), two},
-		{"mlir", []byte("InspectSharding"), []byte{0xff}},
-		{"mlir", nil, nil},
+		{"mlir", []byte("a program with CustomSPMDPartitioning"), two, false},
+		{"mlir", []byte("a program with num_batch_dims"), two, false},
+		{"mlir", []byte("a program with InspectSharding"), compileoptions.New(1, 1, nil, false), false},
+		{"hlo", []byte("a program with InspectSharding"), two, false},
+		{"mlir", []byte("InspectSharding"), []byte{0xff}, false},
+		{"mlir", nil, nil, false},
 	} {
 		got, err := partition.Apply(p)
 		if err != nil || got.Format != p.Format || string(got.Code) != string(p.Code) || string(got.Options) != string(p.Options) {
-			t.Errorf("%s %q: got %q, %v", p.Format, p.Code, got, err)
+			t.Errorf("%s %q: got %+v, %v", p.Format, p.Code, got, err)
 		}
 	}
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {

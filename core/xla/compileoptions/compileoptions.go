@@ -306,14 +306,11 @@ func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
-// Again returns the options with which a serialized program is compiled again: those that are given now, and where those
-// it was compiled with are Manual's, what Manual makes of them.
+// ManualAgain returns what Manual makes of the options that are given now, for a program that was compiled with stored,
+// which Manual made.
 //
 // Errors: INVALID_ARGUMENT for options that are none.
-func Again(stored, given []byte) ([]byte, error) {
-	if !bytes.Contains(stored, []byte(unneeded)) {
-		return given, nil
-	}
+func ManualAgain(stored, given []byte) ([]byte, error) {
 	var arguments [][]byte
 	var build, result []byte
 	for f := range protowalk.Fields(stored) {
