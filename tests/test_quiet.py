@@ -34,3 +34,41 @@ def test_the_persistent_cache_prints_nothing_when_it_is_used(tmp_path):
     assert list(tmp_path.glob("*-cache"))
     assert first.stdout == second.stdout != ""
     assert first.stderr == second.stderr == ""
+
+
+# The second computation stands in the queue, for devices that the first holds for a while.
+QUEUED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+here = jax.devices()
+
+def on(devices, f):
+    mesh = Mesh(np.array(devices), ("x",))
+    x = jax.device_put(np.ones((len(devices), 30000), np.float32), NamedSharding(mesh, P("x")))
+    f = jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    return jax.jit(f).lower(x).compile(), x
+
+def long(v):
+    return jax.lax.psum(jax.lax.fori_loop(0, 1000, lambda _, v: jnp.sin(v) + 1, v), "x")
+
+first, x = on(here[:4], long)
+second, y = on(here[1:7], lambda v: (jax.lax.psum(v, "x") + v, v))
+a, b = first(x), second(y)
+assert pathways.stats()["queued"] == 1
+"""
+SHUTDOWN = """
+pathways.shutdown()
+try:
+    jax.block_until_ready(b)
+except jax.errors.JaxRuntimeError as err:
+    print("before this computation had its turn" in str(err))
+"""
+
+
+@pytest.mark.embedded("the queue is this process's")
+@pytest.mark.parametrize("end", [SHUTDOWN, ""], ids=["shutdown", "exit"])
+def test_the_end_of_a_session_prints_nothing_of_what_is_queued(end):
+    done = fresh.run(QUEUED + end, env={"PATHWAYS_ADDRESS": ""}, imports=True)
+    assert done.stdout == ("True\n" if end else "")
+    assert done.stderr == ""

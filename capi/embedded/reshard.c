@@ -369,14 +369,16 @@ int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, voi
     to->under = a.buffer;
     return 0;
   }
-  if ((err = pw_fulfil(c, fulfil, a.buffer, PJRT_Error_Code_OK, NULL, 0))) pw_error_free(err);
+  if ((err = pw_fulfil(c, fulfil, a.buffer))) pw_error_free(err);
   pw_destroy_buffer(a.buffer);
   return 0;
 }
 
-void pw_moved_fail(PJRT_Client* c, void* fulfil, int code, const char* message) {
-  PJRT_Error* err = pw_fulfil(c, fulfil, NULL, (PJRT_Error_Code)code, message, strlen(message));
-  if (err) pw_error_free(err);
+void pw_moved_fail(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* fulfil, int code,
+                   const char* message) {
+  int64_t order[shape->num_dims + 1];
+  pw_fulfil_error(c, fulfil, memory, shape, pw_descending(order, shape->num_dims), (PJRT_Error_Code)code, message,
+                  strlen(message));
 }
 
 void pw_moved_settled(pw_array* a) {

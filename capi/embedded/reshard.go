@@ -306,7 +306,7 @@ func (m *move) put(d *destination, message **C.char) C.int {
 }
 
 func (m *move) fail(d *destination, code C.int, message *C.char) {
-	C.pw_moved_fail(m.client, d.fulfil, code, message)
+	C.pw_moved_fail(m.client, d.memory, m.shape, d.fulfil, code, message)
 }
 
 // run keeps the promises, when all sources are ready.

@@ -57,7 +57,8 @@ int pw_moved_promise(pw_buffer* shard, void** fulfil, char** message);
 void* pw_moved_memory(size_t bytes);  // for pw_moved_put, which takes it
 int pw_moved_put(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfil,
                  pw_buffer* to, char** message);
-void pw_moved_fail(PJRT_Client* client, void* fulfil, int code, const char* message);
+void pw_moved_fail(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* fulfil, int code,
+                   const char* message);
 void pw_moved_begun(pw_array* array, pw_held_array* from, uint64_t gang);
 void pw_moved_settled(pw_array* array);
 

@@ -56,12 +56,19 @@ PJRT_Error* pw_origin_error(PJRT_Error* error, pw_buffer* buffer);
 // is NULL for a gang that had to wait.
 void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
 
-// A promise is a buffer that is handed out before what it stands for is there, and
-// that pw_fulfil gives its contents, or an error.
-PJRT_Error* pw_promise_new(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
-                           PJRT_Buffer** buffer, void** fulfil);
-PJRT_Error* pw_fulfil(PJRT_Client* client, void* fulfil, PJRT_Buffer* buffer, PJRT_Error_Code code, const char* message,
-                      size_t size);
+// ---- promises (promise.c) ----
+
+// A promise is a buffer that is handed out before what it stands for is there. Its
+// callback is called once, by pw_fulfil with the contents or by pw_fulfil_error.
+PJRT_Error* pw_promise_new(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape,
+                           const int64_t* minor_to_major, PJRT_Buffer** buffer, void** callback);
+PJRT_Error* pw_fulfil(PJRT_Client* client, void* callback, PJRT_Buffer* buffer);
+// pw_fulfil_error has everything that waits for a promise, which was made with the same
+// memory, shape and layout, get an error. XLA's plugins log each promise that is
+// fulfilled with an error, so what fulfils it is a buffer that has failed. Where the
+// plugin makes none, which may take as much memory as contents would, it logs.
+void pw_fulfil_error(PJRT_Client* client, void* callback, PJRT_Memory* memory, const pw_shape* shape,
+                     const int64_t* minor_to_major, PJRT_Error_Code code, const char* message, size_t size);
 
 // pw_queue sees to a run that was not given its turn: it hands out promises, or
 // waits. It takes the moves. Options are of this version, as Execute makes them.

@@ -21,32 +21,18 @@ struct pw_run {
   pw_moved* moves;
 };
 
-PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
-                           PJRT_Buffer** buffer, void** fulfil) {
-  PJRT_Buffer_MemoryLayout layout = pw_tiled(minor_to_major, shape->num_dims);
-  PW_ARGS(PJRT_Client_CreateAliasBuffer_Args, a);
-  a.client = c->under;
-  a.memory = pw_lower_memory(memory);
-  a.shape_dims = shape->dims;
-  a.shape_num_dims = shape->num_dims;
-  a.shape_element_type = shape->type;
-  a.shape_layout = &layout;
-  PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
-  *buffer = a.alias_buffer;
-  *fulfil = a.fulfill_alias_buffer_cb;
-  return err;
+// home returns the memory of one of a run's results.
+static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size_t device, size_t output) {
+  const pw_output* o = &e->outputs[output];
+  return only ? pw_memory_kind(only, o->kind, o->kind_size) : e->memories[device * e->num_outputs + output];
 }
 
-PJRT_Error* pw_fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer,
-                      PJRT_Error_Code code, const char* message, size_t size) {
-  PW_ARGS(PJRT_Client_FulfillAliasBuffer_Args, a);
-  a.client = c->under;
-  a.buffer = buffer;
-  a.status_code = code;
-  a.error_message = message;
-  a.error_message_size = size;
-  a.fulfill_alias_buffer_cb = callback;
-  return pw_under->PJRT_Client_FulfillAliasBuffer(&a);
+// fail_promise fails what was handed out for one result.
+static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
+                         size_t size) {
+  const PJRT_LoadedExecutable* e = r->executable;
+  pw_fulfil_error(e->client, r->fulfil[device][output], home(e, r->only, device, output), e->outputs[output].shape,
+                  e->outputs[output].minor_to_major, code, message, size);
 }
 
 static void run_free(pw_run* r) {
@@ -183,9 +169,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
       r->promises[d] = r->promises[0] + d * outs;
       r->fulfil[d] = r->fulfil[0] + d * outs;
       for (size_t o = 0; o < outs && promises; o++) {
-        PJRT_Memory* memory = only ? pw_memory_kind(only, e->outputs[o].kind, e->outputs[o].kind_size)
-                                   : e->memories[d * outs + o];
-        if ((err = pw_promise_new(c, memory, e->outputs[o].shape, e->outputs[o].minor_to_major, &r->promises[d][o],
+        if ((err = pw_promise_new(c, home(e, only, d, o), e->outputs[o].shape, e->outputs[o].minor_to_major, &r->promises[d][o],
                                   &r->fulfil[d][o])))
           promises = false;
       }
@@ -195,8 +179,7 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
     // What was made so far cannot be taken back but by failing it.
     for (size_t i = 0; r->fulfil && i < n * outs; i++)
       if (r->fulfil[0][i]) {
-        PJRT_Error* ignored = pw_fulfil(c, r->fulfil[0][i], NULL, PJRT_Error_Code_CANCELLED, "not used", 8);
-        if (ignored) pw_error_free(ignored);
+        fail_promise(r, i / outs, i % outs, PJRT_Error_Code_CANCELLED, "not used", 8);
         pw_destroy_buffer(r->promises[0][i]);
         r->fulfil[0][i] = NULL;
       }
@@ -260,11 +243,8 @@ PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only
 
 // fail ends a run without results: whoever waits for them gets the error.
 static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
-  PJRT_Client* c = r->executable->client;
-  for (size_t i = 0; i < r->num_devices * r->num_outputs; i++) {
-    PJRT_Error* err = pw_fulfil(c, r->fulfil[0][i], NULL, code, message, size);
-    if (err) pw_error_free(err);
-  }
+  for (size_t d = 0; d < r->num_devices; d++)
+    for (size_t o = 0; o < r->num_outputs; o++) fail_promise(r, d, o, code, message, size);
   settle(r);
 }
 
@@ -312,7 +292,7 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
     pw_watch(e->session, gang, NULL, done, n);
     if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
     for (size_t i = 0; i < n * outs; i++) {
-      PJRT_Error* late = pw_fulfil(e->client, r->fulfil[0][i], result[i], PJRT_Error_Code_OK, NULL, 0);
+      PJRT_Error* late = pw_fulfil(e->client, r->fulfil[0][i], result[i]);
       if (late) pw_error_free(late);
       pw_destroy_buffer(result[i]);
     }
