@@ -108,6 +108,7 @@ lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, stati
 	test -z "$$unformatted" || { echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	$(call say,go vet)
 	$(GO) vet ./...
+	$(GO) vet -tags invariants $(addprefix ./,$(dir $(shell git ls-files '*invariants_on.go')))
 	$(call say,staticcheck)
 	$(GO) tool staticcheck ./...
 	$(call say,ruff)
