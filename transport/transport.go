@@ -118,9 +118,10 @@ type Exchange interface {
 	// Fail ends all pushes and expectations of a space and ID with err, and drops
 	// what arrived for them.
 	Fail(space, id uint64, err error)
-	// Peers says where processes are, and which have gone. Links are made when
-	// first needed, and again where they break. What is under way waits for that for
-	// a bounded time, or fails with UNAVAILABLE that names both processes.
+	// Peers says where processes are, and which have gone. What waits for one of those
+	// fails with UNAVAILABLE and the text of why, which names it; why may be nil. Links
+	// are made when first needed, and again where they break. What is under way waits for
+	// that for a bounded time, or fails with UNAVAILABLE that names both processes.
 	Peers(come []*wire.Process, gone []uint64, why error)
 	// Self is the process number of this side.
 	Self() uint64

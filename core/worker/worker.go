@@ -434,9 +434,6 @@ func reason(s *wire.Status) error {
 // peers takes note of processes.
 func (w *Worker) peers(m *wire.Peers) {
 	why := m.Why.Err()
-	if why == nil {
-		why = status.New(status.Unavailable, "the process was lost, as the controller says")
-	}
 	w.mu.Lock()
 	for _, p := range m.Come {
 		w.names[p.Number] = p.Name
@@ -447,6 +444,9 @@ func (w *Worker) peers(m *wire.Peers) {
 	w.mu.Unlock()
 	w.config.Exchange.Peers(m.Come, m.Gone, why)
 	if w.config.Engine != nil {
+		if why == nil {
+			why = status.New(status.Unavailable, "the process was lost, as the controller says")
+		}
 		for _, n := range m.Gone {
 			w.config.Engine.Lost(n, why)
 		}

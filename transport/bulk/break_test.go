@@ -304,6 +304,70 @@ func TestLinkWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
+// resumes dials as process 3 to go on with a link, and returns the answer.
+func resumes(t testing.TB, address string, token [tokenSize]byte, attempt, received uint64) (wire.Kind, []byte) {
+	t.Helper()
+	hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Host: "here", Cluster: "test"}
+	conn, _, err := stream.Dial(context.Background(), address, hello, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.Send(kindResume, resumeFrame(token, attempt, received)); err != nil {
+		t.Fatal(err)
+	}
+	kind, payload, err := conn.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kind, bytes.Clone(payload)
+}
+
+// records keeps what is logged.
+type records struct {
+	slog.Handler
+	logged chan slog.Record
+}
+
+func (r records) Enabled(context.Context, slog.Level) bool { return true }
+func (r records) Handle(_ context.Context, record slog.Record) error {
+	r.logged <- record
+	return nil
+}
+
+// What waits for a process that has gone is told why, in the words of the controller.
+// The process may dial once more before it knows, which warns of nothing.
+func TestPeerDialsAfterItHasGone(t *testing.T) {
+	x, _, address := neighbours(t, "tcp")
+	logged := make(chan slog.Record, 100)
+	x.log = slog.New(records{slog.DiscardHandler, logged})
+	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
+	h := intrude(t, address, 3)
+	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
+	for offers := 0; offers == 0; offers, _ = x.table.Len() { // until it has come
+		time.Sleep(time.Millisecond)
+	}
+	why := status.New(status.Cancelled, "client three is gone: it said goodbye")
+	x.Peers(nil, []uint64{3}, why)
+	got := make(chan error, 1)
+	x.Expect(3, key(2, 0), 5, nil, func(_ transport.Block, err error) { got <- err })
+	if err := <-got; status.CodeOf(err) != status.Unavailable || err.Error() != why.Error() {
+		t.Errorf("what waits for it is told %v, want UNAVAILABLE and %q", err, why)
+	}
+	if kind, _ := resumes(t, address, h.token, 2, 0); kind != kindGoodbye {
+		t.Errorf("a message of kind %d, expected a refusal", kind)
+	}
+	for {
+		record := <-logged
+		if record.Level > slog.LevelDebug {
+			t.Errorf("%v %s", record.Level, record.Message)
+		}
+		if record.Message == "a link was dropped" {
+			break
+		}
+	}
+}
+
 // Connections for a link that come out of turn, or claim what cannot be, do no harm
 // to others.
 func TestResumeOutOfTurn(t *testing.T) {
@@ -316,20 +380,7 @@ func TestResumeOutOfTurn(t *testing.T) {
 	}
 	again := func(token [tokenSize]byte, attempt, received uint64) (wire.Kind, []byte) {
 		t.Helper()
-		hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Host: "here", Cluster: "test"}
-		conn, _, err := stream.Dial(context.Background(), address, hello, options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		if err := conn.Send(kindResume, resumeFrame(token, attempt, received)); err != nil {
-			t.Fatal(err)
-		}
-		kind, payload, err := conn.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return kind, bytes.Clone(payload)
+		return resumes(t, address, token, attempt, received)
 	}
 	refusal := func(kind wire.Kind, payload []byte) status.Code {
 		t.Helper()

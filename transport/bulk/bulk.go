@@ -274,8 +274,8 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 		if err != nil {
 			continue
 		}
-		if why != nil {
-			err = status.New(status.Unavailable, "%s has gone: %w", p.name(), why)
+		if why != nil { // which names it
+			err = status.New(status.Unavailable, "%w", why)
 		} else {
 			err = status.New(status.Unavailable, "%s has gone", p.name())
 		}

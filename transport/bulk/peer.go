@@ -428,7 +428,11 @@ func (x *Exchange) Take(in *transport.Incoming) {
 	}
 	x.running.Go(func() {
 		if err := x.take(p, in, conn); err != nil {
-			x.log.Log(x.ctx, x.level(err), "a link was dropped", "peer", in.Peer(), "why", err)
+			level := x.level(err)
+			if p.reason() != nil { // that it has gone was logged; it may dial once more before it is told
+				level = slog.LevelDebug
+			}
+			x.log.Log(x.ctx, level, "a link was dropped", "peer", in.Peer(), "why", err)
 			conn.Close()
 			conn.DropFiles()
 		}
