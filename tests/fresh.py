@@ -8,6 +8,7 @@ door it came through, so that what it prints or saves can be compared.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -104,11 +105,13 @@ def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.Com
 
 
 def end(processes) -> None:
-    """Kills those scripts that nobody waited for."""
+    """Ends scripts, however far they are, and closes their pipes."""
     for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        process.kill()  # nothing where it has ended
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with contextlib.suppress(BrokenPipeError):  # what stdin holds for a script that has ended
+                pipe.close()
 
 
 def run(

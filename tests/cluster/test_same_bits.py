@@ -28,10 +28,16 @@ if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in T
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, request):
     """Gives a function: door or address → name → array, each run once, in a process of its own; two run at a time."""
     folder, begun, done = tmp_path_factory.mktemp("bits"), {}, {}
-    order = ["plugin", *TOPOLOGIES]
+    # No process is begun ahead for a test that is not run.
+    here = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    order = ["plugin", *(where for where in TOPOLOGIES if {"where": where} in here)]
     clusters = ExitStack()
 
     def begin(where):
