@@ -12,7 +12,6 @@ import functools
 import importlib.metadata
 import logging
 import os
-import site
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax_plugins.pathways as plugin
+from jax_plugins.pathways import places
 
 from pathways import _native
 from pathways._errors import PathwaysError
@@ -157,7 +157,7 @@ def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
     from pathways import _ffi, _partition, _reshard  # here, since they import JAX and packages that come with it
 
     library = _native.load()
-    _native.set_plugin_dirs(_package_dirs())
+    _native.set_plugin_dirs(places.joined())
     path = str(_native.library_path())
     c_api = xla_bridge.register_plugin(NAME, priority=PRIORITY, library_path=path, options=_client_options)
     # Once more, since JAX calls every plugin that it does not know by name experimental and warns of it.
@@ -261,19 +261,6 @@ def _outside() -> int:
         if frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
             level += 1
     return level
-
-
-def _package_dirs() -> list[str]:
-    """Directories that hold installed packages, in the order of sys.path: where a packaged plugin may be."""
-    import jax
-
-    names = {"site-packages", "dist-packages"}
-    found = [path for path in sys.path if Path(path).name in names]
-    # JAX's own place as well: an environment made by `pip install --target` has any name.
-    found += [str(Path(jax.__file__).parents[1]), *site.getsitepackages()]
-    if site.ENABLE_USER_SITE:
-        found.append(site.getusersitepackages())
-    return [path for path in dict.fromkeys(os.path.abspath(path) for path in found) if os.path.isdir(path)]
 
 
 def _client_options() -> dict[str, Any]:

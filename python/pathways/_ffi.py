@@ -19,6 +19,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from pathways_command import _capsule
 
 from pathways._errors import PathwaysError
 
@@ -220,20 +221,6 @@ def _described(error: BaseException) -> str:
 # --- registrations ---
 
 
-# Objects of their own, so that declaring them changes nothing for others who use ctypes.pythonapi.
-_python = ctypes.PyDLL(None)
-_capsule_name, _capsule_pointer = _python.PyCapsule_GetName, _python.PyCapsule_GetPointer
-_capsule_name.restype, _capsule_name.argtypes = ctypes.c_void_p, [ctypes.py_object]
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_void_p]
-
-
-def _address(capsule: Any) -> int | None:
-    """The pointer in a PyCapsule, whatever its name."""
-    if capsule is None:
-        return None
-    return _capsule_pointer(capsule, _capsule_name(capsule))
-
-
 def _answer(pointer: int | None) -> None:
     """Raises what the library says, or keeps it while JAX replays its queue."""
     if not pointer:
@@ -247,7 +234,7 @@ def _answer(pointer: int | None) -> None:
 
 def _register(name: str, bundle: dict[str, Any], platform: str, traits: int) -> None:
     _kept.append(bundle)
-    stages = [_address(bundle.get(stage)) for stage in STAGES]
+    stages = [_capsule.address(bundle.get(stage)) for stage in STAGES]
     _answer(_library.pathways_ffi_register(name.encode(), platform.encode(), *stages, traits))
 
 
@@ -280,8 +267,10 @@ def _on_type(name: str, registration: Any) -> None:
 
     xla_client._xla.register_custom_type(name, registration)
     _kept.append(registration)
-    type_id = ctypes.cast(_address(registration["type_id"]), ctypes.POINTER(ctypes.c_int64))
-    _answer(_library.pathways_ffi_register_type(name.encode(), type_id, _address(registration.get("type_info"))))
+    type_id = ctypes.cast(_capsule.address(registration["type_id"]), ctypes.POINTER(ctypes.c_int64))
+    _answer(
+        _library.pathways_ffi_register_type(name.encode(), type_id, _capsule.address(registration.get("type_info")))
+    )
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -104,11 +104,9 @@ def check(refusal: int | None) -> None:
         _raise(_text(load(), refusal))
 
 
-def set_plugin_dirs(directories: list[str]) -> None:
+def set_plugin_dirs(joined: bytes) -> None:
     """Says where packages are installed, for the search of a PJRT plugin. Has effect before the first client only."""
-    # A colon cannot be written in the list; such a directory is not searched.
-    joined = ":".join(directory for directory in directories if ":" not in directory)
-    if load().pathways_plugin_dirs(os.fsencode(joined)) != 0:
+    if load().pathways_plugin_dirs(joined) != 0:
         raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
 
 

@@ -1,0 +1,19 @@
+"""PyCapsules, in which JAX hands over the functions of XLA FFI."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+# Objects of their own, so that declaring them changes nothing for others who use ctypes.pythonapi.
+_python = ctypes.PyDLL(None)
+_name, _pointer = _python.PyCapsule_GetName, _python.PyCapsule_GetPointer
+_name.restype, _name.argtypes = ctypes.c_void_p, [ctypes.py_object]
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_void_p]
+
+
+def address(capsule: Any) -> int | None:
+    """Returns the pointer in a PyCapsule, whatever its name; None for None."""
+    if capsule is None:
+        return None
+    return _pointer(capsule, _name(capsule))
