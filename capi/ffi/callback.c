@@ -19,10 +19,6 @@ typedef struct {
 
 enum { WORDS_ON_STACK = 256 };
 
-struct pw_callback_call {
-  char* error;  // malloc'd
-};
-
 static pw_callback python;  // read and set atomically
 
 // --- who is inside Python ---

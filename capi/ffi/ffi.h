@@ -101,6 +101,15 @@ typedef int (*pw_callback)(void* callable, pw_callback_call* call, const int64_t
 // unsets it. Returns as pathways_ffi_register does.
 char* pathways_set_callback(pw_callback callback);
 
+// The instantiate stage of handlers that Python prepares when a program first needs them. It calls the function that
+// was set until that has returned 1; 0, after pathways_ffi_callback_fail, fails the program.
+typedef int (*pw_prepare)(pw_callback_call* call);
+void pathways_ffi_set_prepare(pw_prepare function);
+XLA_FFI_Error* pathways_ffi_prepare(XLA_FFI_CallFrame* frame);
+
+// The execute stage of what jax.lax.dce_sink lowers to, for a process without jaxlib's: a use of a value, and no more.
+XLA_FFI_Error* pathways_ffi_dce_sink(XLA_FFI_CallFrame* frame);
+
 // Gives a call its error text (copied).
 void pathways_ffi_callback_fail(pw_callback_call* call, const char* text);
 

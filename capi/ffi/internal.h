@@ -31,6 +31,10 @@ char* pw_ffi_format(const char* format, ...) __attribute__((format(printf, 1, 2)
 
 // callback.c
 
+struct pw_callback_call {
+  char* error;  // malloc'd
+};
+
 // Marks that this thread goes into Python; false when it is closed, and then
 // there is nothing to leave.
 bool pw_ffi_enter_python(void);

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -36,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         library = _prepare(worker=worker, modules=modules)
     except ImportError as error:
-        print(f"pathways: a module of --import cannot be imported: {error}", file=sys.stderr)
+        what = "a module of --import" if modules else "what workers take from JAX's packages"
+        print(f"pathways: {what} cannot be imported: {error}", file=sys.stderr)
         return 2
     except (OSError, AttributeError) as error:
         print(f"pathways: libpathways.so cannot be used: {error}; `pathways doctor` says more", file=sys.stderr)
@@ -66,25 +66,21 @@ def _modules(arguments: Sequence[str]) -> list[str]:
 
 
 def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
-    """Loads the library; for a worker, with the FFI handlers of LAPACK and of modules."""
+    """Loads the library; for a worker, with the FFI handlers of JAX and of modules."""
     if worker:
         # A worker serves the devices; it never is a client of them.
         os.environ.pop("JAX_PLATFORMS", None)
         # XLA warns of each program that another worker compiled, by two lines of a kilobyte, where the processor lacks
         # what is no feature of a processor ("prefer-no-gather"). What goes wrong is told to the client, not logged.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        import pathways._native  # registers the handlers with the library
-        from jaxlib.cpu import _lapack
+    package = importlib.util.find_spec("pathways")
+    places = list(package.submodule_search_locations or []) if package else []
+    named = os.environ.get("PATHWAYS_LIBRARY") or os.path.join(places[0] if places else "", "libpathways.so")
+    library = ctypes.CDLL(str(Path(named).absolute()))
+    if worker:
+        from pathways_command import _handlers
 
-        _lapack.initialize()  # JAX does it when it lowers a program, which a worker never does
-        for module in modules:
-            importlib.import_module(module)
-        library = pathways._native.load()
-    else:
-        package = importlib.util.find_spec("pathways")
-        places = list(package.submodule_search_locations or []) if package else []
-        named = os.environ.get("PATHWAYS_LIBRARY") or os.path.join(places[0] if places else "", "libpathways.so")
-        library = ctypes.CDLL(str(Path(named).absolute()))
+        _handlers.install(library, modules)
     library.pathways_main.restype = ctypes.c_int
     library.pathways_main.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
     return library

@@ -1,0 +1,123 @@
+"""The FFI handlers that a worker takes from JAX's packages, mostly without importing JAX.
+
+`import jax` takes ten times as long as all else that a worker starts with, and half of its memory. What a worker needs
+of it is the handlers of custom calls that JAX registers for CPUs, and they are in two small libraries of jaxlib. What
+JAX keeps private of that stands here alone (seen in jax 0.10.2 and 0.12.0.1):
+
+- `registrations()` of `jaxlib.cpu._lapack` and of `jaxlib.cpu._sparse`: PyCapsules by target. LAPACK's are of the typed
+  FFI where they end in `_ffi`, as all do.
+- `jaxlib.cpu._lapack.initialize()` has to be called before one of its handlers runs. JAX does it when it lowers a
+  program, which a worker never does.
+- `jaxlib.plugin_support._PLUGIN_MODULE_NAMES`: the packages with handlers for GPUs.
+
+Of JAX's other targets for CPUs, the driver has host callbacks of its own, `dce_sink` is in libpathways.so, and clients
+refuse programs with a `buffer_callback`. tests/cluster/test_worker_start.py compares the names with JAX's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from jax_plugins.pathways import places
+
+from pathways_command import _capsule
+
+PLATFORM = b"Host"  # XLA's name for CPUs
+TYPED = "_ffi"
+EXIT_TIMEOUT_MS = 5000  # for an import of SciPy that runs when the process ends
+
+_PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_kept: list[Any] = []  # what the library holds pointers to
+
+
+def install(library: ctypes.CDLL, modules: Sequence[str]) -> None:
+    """Registers JAX's handlers and those of modules with the library, and tells it where plugins may be.
+
+    Raises:
+      ImportError: where a module, or jaxlib, cannot be imported.
+    """
+    from jaxlib.cpu import _lapack, _sparse
+
+    _declare(library)
+    if modules or _is_jax_needed():
+        import pathways  # noqa: F401, since it has every registration with JAX reach the library
+
+        for module in modules:
+            importlib.import_module(module)
+        _lapack.initialize()
+        lapack_prepare = None
+    else:
+        library.pathways_plugin_dirs(places.joined())
+        _register(library, "dce_sink", ctypes.cast(library.pathways_ffi_dce_sink, ctypes.c_void_p).value)
+        lapack_prepare = _prepared_later(library, _lapack)
+    # Where JAX has been imported, most of it is there: registering the same functions again does nothing.
+    for name, capsule in _lapack.registrations().items():
+        if name.endswith(TYPED):
+            _register(library, name, _capsule.address(capsule), lapack_prepare)
+    for name, capsule in _sparse.registrations().items():
+        _register(library, name, _capsule.address(capsule))
+
+
+def _is_jax_needed() -> bool:
+    """Whether a worker imports JAX for more than what is above.
+
+    Something has imported jaxlib before (sitecustomize, say) and may have registered handlers with it; or there are
+    accelerators, whose libraries JAX loads, and sets variables for, while it is imported.
+    """
+    from jaxlib import plugin_support
+
+    named = getattr(plugin_support, "_PLUGIN_MODULE_NAMES", None)
+    if "jaxlib.xla_client" in sys.modules or named is None:
+        return True
+    packages = ["libtpu", *(name for names in named.values() for name in names)]
+    return any(importlib.util.find_spec(package) for package in packages)
+
+
+def _prepared_later(library: ctypes.CDLL, lapack: Any) -> int | None:
+    """Returns the stage of a handler that has LAPACK found, in SciPy, when the first program needs it."""
+    lock = threading.Lock()
+
+    @_PREPARE
+    def prepare(call: int) -> int:
+        try:
+            with lock:
+                lapack.initialize()
+            return 1
+        except BaseException as error:  # it must not leave a function that C calls
+            text = f"LAPACK's functions cannot be taken from SciPy: {type(error).__name__}: {error}"
+            library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
+            return 0
+
+    _kept.append(prepare)
+    library.pathways_ffi_set_prepare(prepare)
+    atexit.register(library.pathways_ffi_close, EXIT_TIMEOUT_MS)
+    return ctypes.cast(library.pathways_ffi_prepare, ctypes.c_void_p).value
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    for name, result, arguments in (
+        ("pathways_free", None, [pointer]),
+        ("pathways_plugin_dirs", ctypes.c_int, [text]),
+        ("pathways_ffi_register", pointer, [text, text, pointer, pointer, pointer, pointer, ctypes.c_uint32]),
+        ("pathways_ffi_set_prepare", None, [_PREPARE]),
+        ("pathways_ffi_callback_fail", None, [pointer, text]),
+        ("pathways_ffi_close", ctypes.c_int, [ctypes.c_int64]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _register(library: ctypes.CDLL, name: str, execute: int | None, instantiate: int | None = None) -> None:
+    refusal = library.pathways_ffi_register(name.encode(), PLATFORM, instantiate, None, None, execute, 0)
+    if refusal:
+        text = ctypes.string_at(refusal).decode("utf-8", "replace")
+        library.pathways_free(refusal)
+        raise RuntimeError(text)
