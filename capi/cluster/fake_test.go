@@ -22,6 +22,7 @@ import (
 type single struct {
 	client.Slices // nobody here asks for one
 	driver        device.Driver
+	platform      string // of the devices, as clients are told
 	notify        client.Notify
 
 	mu       sync.Mutex
@@ -41,7 +42,7 @@ type compiled struct {
 }
 
 func newSingle(d device.Driver, notify client.Notify) *single {
-	return &single{driver: d, notify: notify, next: 1, programs: map[uint64]*compiled{},
+	return &single{driver: d, platform: d.Platform(), notify: notify, next: 1, programs: map[uint64]*compiled{},
 		objects: map[uint64]map[uint32]device.Buffer{}, failed: map[uint64]error{}, making: map[uint64]chan struct{}{}}
 }
 
@@ -60,7 +61,7 @@ func (c *single) Devices() []*wire.Device {
 }
 
 func (c *single) Platform() *wire.Platform {
-	return &wire.Platform{Name: c.driver.Platform(), Version: c.driver.PlatformVersion(),
+	return &wire.Platform{Name: c.platform, Version: c.driver.PlatformVersion(),
 		Strings: map[string]string{"color": "blue"}, Ints: map[string]int64{"xla_version": 2},
 		Lists: []*wire.IntList{{Name: "stablehlo_current_version", Values: []int64{1, 13, 0}}}}
 }

@@ -21,8 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// door opens a client of the door over a cluster of simulated devices.
-func door(t testing.TB, o sim.Options) (*pjrt.Client, *single) {
+// door opens a client of the door over a cluster of simulated devices, which change may
+// change before it is used.
+func door(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *single) {
 	t.Helper()
 	var inner *single
 	cluster.Use("test", func(_ context.Context, _ string, _ int, notify client.Notify) (client.Cluster, error) {
@@ -31,6 +32,9 @@ func door(t testing.TB, o sim.Options) (*pjrt.Client, *single) {
 			return nil, err
 		}
 		inner = newSingle(d, notify)
+		for _, f := range change {
+			f(inner)
+		}
 		return inner, nil
 	})
 	p, err := pjrt.Wrap("the cluster's door", cluster.API())

@@ -3,10 +3,12 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/openpathways/pathways/capi/cluster"
+	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
@@ -119,6 +121,51 @@ func TestEntriesIntoGo(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// An array whose bytes have come is ready, whether or not the controller has said that it
+// was made. Arrays whose bytes nobody sent for wait for that word.
+func TestBytesThatHaveComeAreReady(t *testing.T) {
+	var mu sync.Mutex
+	var words []client.Ended // of the controller, on their way
+	c, inner := door(t, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)}, func(s *single) {
+		s.platform = "cpu" // arrays of no others are looked at
+	})
+	says := inner.notify
+	inner.notify = func(ended []client.Ended) {
+		mu.Lock()
+		defer mu.Unlock()
+		words = append(words, ended...)
+	}
+	var arrays [2]device.Buffer
+	for i := range arrays {
+		b, err := c.FromHost(device.Host{Shape: vector, Data: bytes.Repeat([]byte{7}, 16)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrays[i] = b
+	}
+	if view := cluster.Look(arrays[0].(*pjrt.Buffer).Raw(), 16); !bytes.Equal(view, bytes.Repeat([]byte{7}, 16)) {
+		t.Errorf("the bytes are %v", view)
+	}
+	if !arrays[0].Ready().Ready() {
+		t.Error("an array is not ready whose bytes are here")
+	}
+	if arrays[1].Ready().Ready() {
+		t.Error("an array is ready that the controller has said nothing of, and whose bytes are not here")
+	}
+	inner.pending.Wait() // until both words are on their way
+	mu.Lock()
+	says(words)
+	mu.Unlock()
+	if err := arrays[1].Ready().Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	release(arrays[:])
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	nothingAlive(t)
 }
 
 // A client that goes leaves nothing, although results and events of runs were
