@@ -22,11 +22,19 @@ def step(x):
     return jax.lax.fori_loop(0, 30, lambda _, v: jnp.sin(v) + 1, x)
 
 endless = False
+told = True
+
+def begun():
+    global told
+    if not told:
+        told = True
+        print("begun", flush=True)
 
 @pathways.program
 def f(x):
     while endless:
         x = step(x)
+        begun()  # what JAX compiles is compiled: its callbacks from C++ turn a Ctrl-C into a RuntimeError
     for i in range(40):
         x = jax.device_put(step(x), here[i % len(here)])
     return x, {"more": x + 1}
@@ -39,8 +47,11 @@ def check():
     print("right", flush=True)
 
 def interrupted(action):
+    global told
+    told = False
     try:
-        print("begun", flush=True)
+        if not endless:
+            begun()
         while True:
             action()
     except KeyboardInterrupt:
