@@ -66,7 +66,7 @@ pure := ./core/... ./transport/... ./device/sim/...
 # Each is one run of pytest. Two run at once, since much of what tests take is waiting; the longest come first.
 embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest)
 on_workers = pytest-on-2 pytest-on-4 pytest-on-1 $(if $(NEW),pytest-newest-on-2)
-two_at_once = @$(MAKE) --no-print-directory --jobs 2 --output-sync AT_ONCE=2
+two_at_once = @$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync AT_ONCE=2
 
 .PHONY: test-python
 test-python: $(VENVS:=/.installed) ## run pytest: on the devices of one process, of clusters of its own, and on workers
