@@ -71,7 +71,7 @@ func TestLendingEnds(t *testing.T) {
 		default:
 		}
 		if told {
-			x.Peers(nil, []uint64{2}, errors.New("it was killed"))
+			x.Peers(nil, []uint64{2}, errors.New("process 2 was killed"))
 		} else {
 			x.Close()
 		}

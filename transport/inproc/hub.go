@@ -499,7 +499,7 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 	for _, peer := range gone {
 		err := status.New(status.Unavailable, "%s has gone", x.name(peer))
 		if why != nil {
-			err = status.New(status.Unavailable, "%s has gone: %w", x.name(peer), why)
+			err = status.New(status.Unavailable, "%w", why) // which names it
 		}
 		x.lose(peer, err)
 	}

@@ -463,7 +463,7 @@ func losing(t *testing.T, open func(*testing.T, int) World) {
 			}, func(error) {})
 			written := <-filling
 			if told {
-				w.of(1).Peers(nil, []uint64{2}, errors.New("it was killed"))
+				w.of(1).Peers(nil, []uint64{2}, errors.New("process 2 was killed"))
 			} else {
 				go w.of(2).Close()
 			}
