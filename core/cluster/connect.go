@@ -56,7 +56,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 	peers.Token = "" // they ask for the proof
 	host := Host()
 	machine, _ := os.Hostname() // for people: "" is as good
-	return client.Connect(ctx, client.Config{
+	session, err := client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
 		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
@@ -66,6 +66,10 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 			})
 		},
 	})
+	if err != nil {
+		return nil, advise(c.Address, err)
+	}
+	return session, nil
 }
 
 // userName is who runs this process, for people.

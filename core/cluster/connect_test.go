@@ -1,6 +1,9 @@
 package cluster_test
 
 import (
+	"net"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,5 +51,33 @@ func TestAlone(t *testing.T) {
 	}
 	if err := w.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who meets no controller at an address hears what to do: start the cluster of `pathways up` again, or look at the
+// address. A controller that was killed leaves its socket's file behind.
+func TestAbsentControllerSaysWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	killed := filepath.Join(dir, cluster.Socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: killed, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	up := "`pathways up --dir " + filepath.Dir(dir) + " --cluster " + filepath.Base(dir) + "`"
+	for _, c := range []struct{ address, says string }{
+		{"unix:" + killed, up},
+		{"unix:" + filepath.Join(dir, "none", cluster.Socket), "`pathways up --dir " + dir + " --cluster none`"},
+		{"unix:" + filepath.Join(dir, "other.sock"), "start it again by `pathways controller`"},
+		{"tcp:127.0.0.1:1", "start it again by `pathways controller`"},
+	} {
+		_, asked := cluster.Ask(t.Context(), c.address, cluster.Secret{}, false)
+		_, begun := cluster.Connect(t.Context(), cluster.ClientConfig{Address: c.address, Name: "client"}, nil)
+		for _, err := range []error{asked, begun} {
+			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v (%v), expected UNAVAILABLE and %q", c.address, err, status.CodeOf(err), c.says)
+			}
+		}
 	}
 }

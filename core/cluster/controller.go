@@ -109,6 +109,8 @@ func (d door) accept(ctx context.Context, l transport.Listener) {
 }
 
 // Ask asks a controller how its cluster is, and, where stop is set, to end it.
+//
+// Errors: UNAVAILABLE, with what to do, where no controller answers, and the controller's refusal.
 func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
 	s, err := s.found(address)
 	if err != nil {
@@ -122,7 +124,7 @@ func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report
 		Credentials: transport.Credentials{Token: s.Token}, TLS: secure,
 	})
 	if err != nil {
-		return nil, err
+		return nil, advise(address, err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"cmp"
+	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -153,6 +155,34 @@ func openToOthers(info fs.FileInfo) bool {
 		others = 0o002
 	}
 	return info.Mode().Perm()&others != 0
+}
+
+// Socket is the file in a cluster's directory at which its controller listens.
+const Socket = "controller.sock"
+
+// advise adds what to do to the error of a process that could not connect to the controller at an address. Other errors
+// stay as they are.
+func advise(address string, err error) error {
+	var dialled *net.OpError
+	if status.CodeOf(err) != status.Unavailable || !errors.As(err, &dialled) || dialled.Op != "dial" ||
+		errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	path, isUnix := strings.CutPrefix(address, "unix:")
+	dir := filepath.Dir(path)
+	all, name := filepath.Dir(dir), filepath.Base(dir)
+	switch {
+	case isUnix && filepath.Base(path) == Socket && all != "/" && clusterName.MatchString(name):
+		err = status.New(status.Unavailable, "%w; no controller runs there: "+
+			"start the cluster again by `pathways up --dir %s --cluster %s` and the options it had", err, all, name)
+	case isUnix, errors.Is(err, syscall.ECONNREFUSED):
+		err = status.New(status.Unavailable, "%w; no controller listens there: "+
+			"start it again by `pathways controller` if it has ended, or compare the address with the one it was given", err)
+	default:
+		err = status.New(status.Unavailable, "%w; "+
+			"check that the address is the controller's, that it runs, and that no firewall is between", err)
+	}
+	return err
 }
 
 // directoryOf is the directory that a script's environment names; "" where there is none.

@@ -122,7 +122,7 @@ func TestPrecedence(t *testing.T) {
 		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "of-flag"},
 	} {
 		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
-		if code != ExitWell || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, socket) {
+		if code != ExitWell || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, cluster.Socket) {
 			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
 		}
 	}
@@ -135,7 +135,7 @@ func clusters(t *testing.T, dir string, names ...string) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name, socket), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name, cluster.Socket), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestAClusterThatAFlagNames(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--dir", dir, "--cluster", "a"}, filepath.Join(dir, "a", socket)},
+		{[]string{"--dir", dir, "--cluster", "a"}, filepath.Join(dir, "a", cluster.Socket)},
 		{nil, "/elsewhere/controller.sock"},
 		{[]string{"--cluster", "a", "--address", "unix:/said/controller.sock"}, "/said/controller.sock"},
 	} {

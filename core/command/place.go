@@ -33,18 +33,15 @@ func (c place) directory() cluster.Directory { return cluster.Directory{Path: c.
 
 func (c place) path(name string) string { return filepath.Join(c.dir, name) }
 
-// socket is the file in a cluster's directory at which its controller listens.
-const socket = "controller.sock"
-
 // address is where the controller of a cluster of this machine listens.
-func (c place) address() string { return "unix:" + c.path(socket) }
+func (c place) address() string { return "unix:" + c.path(cluster.Socket) }
 
 // found returns nil where a controller of the cluster has made its socket.
 //
 // Errors: NOT_FOUND, naming the clusters that there are.
 func (c place) found() error {
 	isUp := func(dir string) bool {
-		_, err := os.Stat(filepath.Join(dir, socket))
+		_, err := os.Stat(filepath.Join(dir, cluster.Socket))
 		return err == nil
 	}
 	if isUp(c.dir) {
