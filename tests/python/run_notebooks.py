@@ -1,6 +1,7 @@
 """Runs the notebooks of the examples, each in a kernel of its own; `make notebooks` keeps what they put out."""
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -57,16 +58,16 @@ def _in_one_piece(outputs):
 
 def main():
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        # Paths of a cluster are in what cells print, so that they are the same wherever the notebooks are run.
+        # Cells print paths of the cluster, so its directory is the same wherever the notebooks are run.
         runtime = Path(tempfile.gettempdir()) / "notebooks"
         runtime.mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(runtime)
-        with tempfile.TemporaryDirectory() as folder:
-            notebook = run(path.stem, Path(folder))
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                notebook = run(path.stem, Path(folder))
+        finally:
+            shutil.rmtree(runtime)
         nbformat.write(notebook, path)
-        for left in sorted(runtime.rglob("*"), reverse=True):
-            left.rmdir() if left.is_dir() else left.unlink()
-        runtime.rmdir()
         print("ran", path.relative_to(NOTEBOOKS.parents[1]))
 
 
