@@ -58,7 +58,9 @@ func secure(network, at string, with *tls.Config) (*tls.Config, error) {
 	}
 	if with == nil {
 		if !loopback(at) {
-			return nil, status.New(status.FailedPrecondition, "tcp:%s can be reached from other machines, and there is no TLS: give certificates, or use a loopback address or a unix socket", at)
+			return nil, status.New(status.FailedPrecondition, "tcp:%s can be reached from other machines, and there is no TLS: "+
+				"give the authority by --tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY), in whose place a client may show the token; "+
+				"or use a loopback address or a unix socket", at)
 		}
 		return nil, nil
 	}

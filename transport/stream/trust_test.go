@@ -123,6 +123,19 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
+// Without TLS, no address that other machines reach is dialled or listened at: the token would be sent to be read.
+func TestNoPlainConnectionsBetweenMachines(t *testing.T) {
+	const far = "tcp:192.0.2.1:8476"
+	_, _, dialled := Dial(t.Context(), far, &wire.Hello{}, Options{Credentials: cred()})
+	_, listened := Listen(far, Options{Credentials: cred()}, nil)
+	for _, err := range []error{dialled, listened} {
+		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(),
+			far+" can be reached from other machines, and there is no TLS: give the authority by --tls-ca or PATHWAYS_TLS_CA") {
+			t.Errorf("%v (%v), expected FAILED_PRECONDITION and what to give", err, status.CodeOf(err))
+		}
+	}
+}
+
 // Who goes in the middle of a handshake is not one whom nobody trusts: trying again may help.
 func TestHandshakeThatBreaks(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
