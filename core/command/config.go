@@ -46,7 +46,8 @@ func readConfig(path string) (map[string]said, error) {
 		if !errors.As(err, &wrong) {
 			return nil, status.New(status.InvalidArgument, "%s: %w; expected %s", path, err, expectedLines())
 		}
-		return nil, status.New(status.InvalidArgument, "%s, line %d: %s; expected %s", path, wrong.Position.Line, wrong.Message, expectedLines())
+		return nil, status.New(status.InvalidArgument, "%s, line %d: %s%s; expected %s",
+			path, wrong.Position.Line, wrong.Message, quotesMissing(string(text), wrong.Position.Line), expectedLines())
 	}
 	for name, value := range values {
 		file[name] = said{fmt.Sprint(value), lineOf(string(text), name)}
@@ -69,6 +70,22 @@ func readConfig(path string) (map[string]said, error) {
 		}
 	}
 	return file, nil
+}
+
+// A line's value without quotes, and what a text has and a number has not.
+var assigned, lettered = regexp.MustCompile(`^[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$`), regexp.MustCompile(`[A-Za-z/~]`)
+
+// quotesMissing returns what to add to an error about a line of a file whose value is a text without quotes, or "".
+func quotesMissing(text string, line int) string {
+	lines := strings.Split(text, "\n")
+	if line < 1 || line > len(lines) {
+		return ""
+	}
+	value := assigned.FindStringSubmatch(strings.TrimRight(lines[line-1], "\r"))
+	if value == nil || !lettered.MatchString(value[1]) || strings.EqualFold(value[1], "true") || strings.EqualFold(value[1], "false") {
+		return ""
+	}
+	return fmt.Sprintf("; a text needs quotes: %q", value[1])
 }
 
 // expectedLines says what a configuration file is made of.

@@ -54,6 +54,8 @@ def read() -> dict[str, Said]:
         why, _, place = str(error).partition(" (at ")
         line = re.match(r"line \d+", place)
         where = f"{path}, {line[0] if line else f'line {_last(text)}'}" if place else path
+        if place:
+            why += _quotes_missing(text, int(line[0].removeprefix("line ")) if line else _last(text))
         raise ConfigError("INVALID_ARGUMENT", f"{where}: {why}; expected {EXPECTED}") from None
     lines = sorted((_line(text, name), name) for name in values)  # so that the first of several mistakes is told
     said = {}
@@ -69,6 +71,15 @@ def read() -> dict[str, Said]:
             )
         said[name] = Said(str(value).lower() if isinstance(value, bool) else str(value).strip(), where)
     return said
+
+
+def _quotes_missing(text: str, line: int) -> str:
+    """What to add to an error about a line whose value is a text without quotes, or ""."""
+    said = "".join(text.split("\n")[line - 1 : line]).rstrip("\r")
+    value = re.match(r"""[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$""", said)
+    if not value or not re.search("[A-Za-z/~]", value[1]) or value[1].lower() in ("true", "false"):
+        return ""
+    return f'; a text needs quotes: "{value[1]}"'
 
 
 def _last(text: str) -> int:
