@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -161,5 +162,49 @@ func TestClientsLearnOfMemory(t *testing.T) {
 	want := [][3]int64{{whole, 400, 1}, {whole, 400, 1}, {300, 300, 1}, {700, 700, 0}, {900, 900, 1}, {0, 0, 0}}
 	if !slices.Equal(got, want) {
 		t.Errorf("limit, share and whether it is the machine's: %v, want %v", got, want)
+	}
+}
+
+// A client that waits for devices asks again and again, and is logged once a wait, without a warning.
+func TestClientThatWaitsIsLoggedOnce(t *testing.T) {
+	const second = int64(1e9)
+	st, conn, now := New(Config{Cluster: "test", Limits: Limits{Sessions: 2}}), uint64(100), second
+	ask := func(name string, devices uint32) (logs []Action) {
+		conn, now = conn+1, now+second
+		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: name, Devices: devices}
+		for _, a := range st.Step(Event{Kind: Join, Now: now, Conn: conn, Message: hello}, nil) {
+			if a.Kind == Log {
+				logs = append(logs, a)
+			}
+		}
+		return logs
+	}
+	expect := func(when string, logs []Action, lines int, warn bool) {
+		t.Helper()
+		if len(logs) != lines || lines > 0 && (logs[0].Warn != warn || !strings.HasPrefix(logs[0].Text, "refused ")) {
+			t.Errorf("%s: it logs %+v, expected %d lines, warning %v", when, logs, lines, warn)
+		}
+	}
+	expect("first of a", ask("a", 2), 1, false)
+	expect("first of b", ask("b", 2), 1, false)
+	for range 100 {
+		expect("a again", ask("a", 2), 0, false)
+		expect("b again", ask("b", 2), 0, false)
+	}
+	now += 60 * second
+	expect("another wait of a", ask("a", 2), 1, false)
+	if err := st.tryJoin(1, "w0", "unix:/run/w0"); err != nil {
+		t.Fatal(err)
+	}
+	ask("a", 1)
+	expect("a after it got devices", ask("a", 2), 1, false)
+	ask("b", 1)
+	expect("at the limit of sessions", ask("c", 1), 1, true)
+	expect("at the limit again", ask("c", 1), 0, true)
+	for i := range 2 * remembers {
+		ask(fmt.Sprint(i), 1)
+	}
+	if len(st.waiting) != remembers {
+		t.Errorf("it remembers %d clients that wait, expected %d", len(st.waiting), remembers)
 	}
 }

@@ -162,7 +162,8 @@ type State struct {
 	stopping bool                   // they are let go of
 	islands  []*island              // by index
 	sessions map[uint32]*session
-	session  uint32 // number given last
+	session  uint32    // number given last
+	waiting  []waiting // for devices, those that asked last at the end
 
 	gangs   map[uint64]*gang
 	gang    uint64 // number given last
@@ -255,7 +256,9 @@ func (st *State) join(ev *Event) {
 	case wire.Role_ROLE_WORKER:
 		err = st.workerJoins(ev.Conn, h)
 	case wire.Role_ROLE_CLIENT:
-		err = st.clientJoins(ev.Conn, h)
+		if err = st.clientJoins(ev.Conn, h); err == nil {
+			st.stopsWaiting(describe(h.Name, ev.Peer))
+		}
 	case wire.Role_ROLE_ADMIN:
 		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role}
 		st.out = append(st.out, Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
@@ -264,7 +267,7 @@ func (st *State) join(ev *Event) {
 	}
 	if err != nil {
 		st.refuse(ev.Conn, err)
-		st.warn("refused "+describe(h.Name, ev.Peer), err)
+		st.turnAway(h, ev.Peer, err)
 	}
 }
 
