@@ -43,7 +43,8 @@ def read(path):
             case other:
                 pytest.fail(f"an event {other}")
     assert processes == ["Open Pathways"]
-    assert tracks == {device: f"device {device}" for device in tracks}
+    workers = {device.id: getattr(device, "worker", "") for device in jax.devices()}
+    assert tracks == {n: f"device {n} on {workers[n]}" if workers[n] else f"device {n}" for n in tracks}
     for track in gangs.values():
         for earlier, later in zip(track, track[1:], strict=False):
             # Slices of a track that overlap without one being inside the other are drawn wrong. Times are whole ns.

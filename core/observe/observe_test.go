@@ -151,7 +151,8 @@ func TestPlanesOfDevices(t *testing.T) {
 
 func TestPerfettoIsJSON(t *testing.T) {
 	var b bytes.Buffer
-	if err := observe.WritePerfetto(&b, 7, observe.Recorded{Began: 900, Spans: spans, Dropped: 2}); err != nil {
+	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: `"w0"`}, {Number: 4, Platform: "cpu"}}
+	if err := observe.WritePerfetto(&b, 7, observe.Recorded{Began: 900, Spans: spans, Dropped: 2, Devices: devices}); err != nil {
 		t.Fatal(err)
 	}
 	var trace struct {
@@ -159,17 +160,24 @@ func TestPerfettoIsJSON(t *testing.T) {
 			Ph, Name string
 			Tid      int
 			Ts, Dur  float64
+			Args     struct{ Name string }
 		}
 		OtherData map[string]string
 	}
 	if err := json.Unmarshal(b.Bytes(), &trace); err != nil {
 		t.Fatal(err)
 	}
-	var bars []string
+	var bars, tracks []string
 	for _, e := range trace.TraceEvents {
-		if e.Ph == "X" {
+		switch {
+		case e.Ph == "X":
 			bars = append(bars, e.Name)
+		case e.Name == "thread_name":
+			tracks = append(tracks, e.Args.Name)
 		}
+	}
+	if want := []string{`device 0 on "w0"`, "device 4"}; !reflect.DeepEqual(want, tracks) {
+		t.Errorf("the tracks are %q; expected %q", tracks, want)
 	}
 	want := []string{"jit_a", "jit_b", `jit_"c"`, "jit_a"}
 	if !reflect.DeepEqual(want, bars) || trace.OtherData["dropped"] != "2" {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // WritePerfetto writes a recording as JSON trace events, which https://ui.perfetto.dev
@@ -19,8 +20,11 @@ func WritePerfetto(w io.Writer, pid int, r Recorded) error {
 	const µs = 1e3 // ns
 	for _, timeline := range timelines(r.Spans) {
 		device := timeline[0].Device
-		fmt.Fprintf(out, ",\n"+`{"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"device %d"}}`,
-			pid, device, device)
+		track, err := json.Marshal(trackName(device, r.Devices))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, ",\n"+`{"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":%s}}`, pid, device, track)
 		for i := range timeline {
 			s := &timeline[i]
 			name, err := json.Marshal(s.Program)
@@ -35,4 +39,14 @@ func WritePerfetto(w io.Writer, pid int, r Recorded) error {
 	}
 	fmt.Fprintf(out, "\n"+`],"otherData":{"dropped":"%d"}}`+"\n", r.Dropped)
 	return out.Flush()
+}
+
+// trackName is what a device's track is called: with its worker, where it is on one.
+func trackName(number int32, devices []Device) string {
+	name := fmt.Sprintf("device %d", number)
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.Number == number })
+	if i >= 0 && devices[i].Worker != "" {
+		name += " on " + devices[i].Worker
+	}
+	return name
 }

@@ -31,7 +31,8 @@ type Span struct {
 type Recorded struct {
 	Began   int64 // ns since the Unix epoch
 	Spans   []Span
-	Dropped uint64 // spans that were launched and are not there
+	Dropped uint64   // spans that were launched and are not there
+	Devices []Device // which WritePerfetto names; others are known by their numbers
 }
 
 // Recorder has the recordings of a process.
@@ -165,5 +166,5 @@ func (rec *Recording) Stop(patience time.Duration) Recorded {
 	rec.stopped = true
 	spans := slices.DeleteFunc(rec.spans, func(s Span) bool { return s.End == 0 })
 	rec.spans = nil
-	return Recorded{rec.began, spans, rec.dropped + uint64(rec.running)}
+	return Recorded{Began: rec.began, Spans: spans, Dropped: rec.dropped + uint64(rec.running)}
 }
