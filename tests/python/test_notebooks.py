@@ -23,9 +23,10 @@ VARIES = [
     (r"\S+:\d+: \d+ arrays?, ", "HOST:PROCESS: ARRAYS, "),
     (r"\bgang \d+", "gang NUMBER"),
     (r"NamedSharding\(.*\)", "SHARDING"),  # JAX words it
-    # A lost worker is told of by the controller, or by the part of a gang that was to meet it: whichever is first.
+    # A lost worker is told of by the controller, by the part of a gang that was to meet it, or by the read of an array:
+    # whichever is first.
     (r"worker \d+ is lost, and with it a part of the gang: ", ""),
-    (r" \[jit_step, on device \d+ of worker worker-\d+\]", ""),
+    (r" \[(jit_step|reading an array), on [^\]\n]*\]", ""),
     (r"\b\d+(\.\d*)?(e[-+]?\d+)? ?(ns|µs|us|ms|s)\b", "DURATION"),
     (r"\b\d+(\.\d*)? ?([KMGT]i?)?B\b", "SIZE"),
     (r"\d+\.\d+", "FRACTION"),
