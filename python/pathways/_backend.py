@@ -138,14 +138,10 @@ def _put_back(jax: Any, before: str | None) -> Callable[[], None]:
     ours = jax.config.jax_platforms
 
     def put_back() -> None:
-        if jax.config.jax_platforms == ours and not (_cluster() is None and _accelerated()):
+        if jax.config.jax_platforms == ours and not (address() is None and _accelerated()):
             jax.config.update("jax_platforms", before)
 
     return put_back
-
-
-def _cluster() -> str | None:
-    return _settings.with_environment().address
 
 
 def _accelerated() -> bool:

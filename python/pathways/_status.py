@@ -54,7 +54,7 @@ def ask(address: str | None) -> Status:
     A process of its own asks, as an operator's command does: it works before JAX has its devices and after the
     session's end, and a controller that hangs cannot hold up this process.
     """
-    address = address or _backend._cluster()
+    address = address or _backend.address()
     if address is None or address.startswith("local:"):
         raise PathwaysError(
             "FAILED_PRECONDITION",
