@@ -67,7 +67,7 @@ def init(
     address: str | None = None,
     *,
     devices: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     wait: float | None = None,
     **unknown: Any,
 ) -> None:
@@ -81,8 +81,8 @@ def init(
       devices: how many devices, 1 to 4096. Of this machine, None is PATHWAYS_DEVICES or what JAX itself would show. Of
         a cluster, there are exactly so many: of one island and of whole workers where that can be, and those that the
         fewest other users asked for; None is all that are there.
-      memory_limit: bytes of each device of this machine that arrays may take, more is RESOURCE_EXHAUSTED; None,
-        PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
+      memory_limit: bytes of each device of this machine that arrays may take, a number or a text such as "4GiB"; more
+        is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
       wait: seconds to wait for a cluster's controller to answer and to have the devices (at least one). With it,
         init() returns when they are there. None: PATHWAYS_WAIT for both; without it the first use of JAX waits 30
         seconds for the devices, and fails at once where no controller answers. A terminal shows what is waited for.

@@ -72,7 +72,7 @@ class Settings:
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
         if memory_limit is None and (one := said("memory-limit")):
-            memory_limit = _bytes(_number(one[0]), one[1])
+            memory_limit = _bytes(*one)
         return Settings(None, devices, memory_limit, wait)
 
     @property
@@ -124,10 +124,24 @@ def _whole(value: Any) -> int:
         return 0
 
 
+# As `pathways worker --memory-limit` takes them: the file and the variable are the command line's, too.
+BYTES = {
+    **{"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+}
+
+
 def _bytes(value: Any, name: str) -> int:
-    limit = _whole(value)
+    """Reads bytes: a whole number, or a text such as "4GiB"; a number alone is bytes."""
+    text = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([KMGT]?i?B?)\s*", value) if isinstance(value, str) else None
+    if text and (unit := BYTES.get(text[3])):
+        limit = int(text[1]) * unit + int(float(text[2] or 0) * unit)
+    else:
+        limit = _whole(value)
     if not 1 <= limit < 1 << 62:
-        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of bytes a device")
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"{name} is {value!r}; expected bytes a device, such as 4 * 2**30 or '4GiB'"
+        )
     return limit
 
 

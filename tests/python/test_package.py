@@ -97,6 +97,18 @@ def test_a_wait_is_read_as_the_command_line_reads_it():
     assert {text: _settings._seconds(text, "wait") for text in read} == read
 
 
+def test_bytes_are_read_as_the_command_line_reads_them():
+    read = {"500": 500, "4GiB": 4 << 30, "1.5 KB": 1500, "2TiB": 2 << 40, "7B": 7, 12: 12}
+    assert {text: _settings._bytes(text, "memory_limit") for text in read} == read
+
+
+@pytest.mark.parametrize("given", ["", "GiB", "4G", "4gib", "-1", "1e9", "0", "0.2B", "9999999TiB", 0, 1.5, True, [4]])
+def test_wrong_bytes_are_refused(given):
+    with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: memory_limit is ") as caught:
+        pathways.init(memory_limit=given)
+    assert f"{given!r}; expected bytes a device, such as" in caught.value.message
+
+
 @pytest.mark.parametrize("given", ["", "  ", 80, b"host:1", "foo", "tcp:", "/run/controller.sock", "grpc:host:1"])
 def test_a_wrong_address_is_refused(given):
     with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: address is ") as caught:
