@@ -25,7 +25,7 @@ VARIES = [
     (r"NamedSharding\(.*\)", "SHARDING"),  # JAX words it
     # A lost worker is told of by the controller, by the part of a gang that was to meet it, or by the read of an array:
     # whichever is first.
-    (r"worker \d+ is lost, and with it a part of the gang: ", ""),
+    (r"a part of this computation is lost: ", ""),
     (r" \[(jit_step|reading an array), on [^\]\n]*\]", ""),
     (r"\b\d+(\.\d*)?(e[-+]?\d+)? ?(ns|µs|us|ms|s)\b", "DURATION"),
     (r"\b\d+(\.\d*)? ?([KMGT]i?)?B\b", "SIZE"),

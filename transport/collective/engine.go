@@ -142,10 +142,10 @@ func (g *gang) fail(err error) {
 	}
 }
 
-// Lost says that a process is no more: gangs with ranks there are aborted with
-// UNAVAILABLE, also those that begin later.
+// Lost says that a process is no more, and why, which names it: gangs with ranks
+// there are aborted with UNAVAILABLE, also those that begin later.
 func (e *Engine) Lost(process uint64, why error) {
-	err := status.New(status.Unavailable, "worker %d is lost, and with it a part of the gang: %w", process, why)
+	err := status.New(status.Unavailable, "a part of this computation is lost: %w", why)
 	e.mu.Lock()
 	e.gone.Add(process, err)
 	var hit []*gang

@@ -444,8 +444,9 @@ func TestAbortAndLoss(t *testing.T) {
 				case id == dead:
 					e.Close()
 				default:
-					w.hub.nodes[id].Peers(nil, []uint64{dead}, boom)
-					e.Lost(dead, boom)
+					gone := fmt.Errorf("worker %d is gone: %w", dead, boom)
+					w.hub.nodes[id].Peers(nil, []uint64{dead}, gone)
+					e.Lost(dead, gone)
 				}
 			}
 		}
