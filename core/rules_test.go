@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	module = "github.com/openpathways/pathways"
-	arrow  = "github.com/apache/arrow"
+	module    = "github.com/openpathways/pathways"
+	arrow     = "github.com/apache/arrow"
+	protowire = "google.golang.org/protobuf/encoding/protowire"
 )
 
 var (
@@ -33,6 +34,8 @@ var (
 	// Arrow and their tests: what is linked into libpathways.so reads Arrow in C.
 	arrowTrees = []string{"core/arrowio", "transport/arrowmem"}
 	lean       = []string{"capi", "core", "device", "transport"}
+	// Only these write and read messages by hand: ours, and XLA's.
+	codecTrees = []string{"core/wire", "core/xla"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
 	deciders = []string{"core/schedule", "core/placement", "core/graph", "core/reshard", "core/shape", "core/status", "core/xla/protowalk", "core/xla/hlo", "core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
@@ -101,6 +104,8 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 				tell(spec.Pos(), "Arrow's library is for %s alone", strings.Join(arrowTrees, " and "))
 			case ours && under(own, arrowTrees) && under(dir, lean) && !under(dir, arrowTrees):
 				tell(spec.Pos(), "%s imports %s, which brings Arrow's library along", dir, own)
+			case p == protowire && !test && under(dir, lean) && !under(dir, codecTrees):
+				tell(spec.Pos(), "messages are written and read by hand in %s alone", strings.Join(codecTrees, " and "))
 			case pure && ours && !slices.Contains(deciders, own):
 				tell(spec.Pos(), "%s decides and never acts: it may not import %s", dir, own)
 			case decides && under(p, acting):
@@ -139,7 +144,7 @@ func TestRules(t *testing.T) {
 		t.Error(b)
 	}
 	found := slices.Collect(maps.Keys(packages))
-	for _, tree := range slices.Concat(cgoTrees, pureTrees, arrowTrees, lean) {
+	for _, tree := range slices.Concat(cgoTrees, pureTrees, arrowTrees, lean, codecTrees) {
 		if !slices.ContainsFunc(found, func(dir string) bool { return under(dir, []string{tree}) }) {
 			t.Errorf("no package was found in %s; a rule that is about it keeps nothing", tree)
 		}
@@ -210,6 +215,8 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"what uses Arrow", "core/cluster/x.go", imports(module + "/transport/arrowmem"), "core/cluster imports transport/arrowmem, which brings Arrow's library along"},
 		{"Arrow in its place", "core/arrowio/x.go", imports(arrow + "/go/v15/arrow"), ""},
 		{"Arrow in an example", "tests/clients/x.go", imports(module + "/core/arrowio"), ""},
+		{"a message by hand", "core/worker/x.go", imports(protowire), "messages are written and read by hand in core/wire and core/xla alone"},
+		{"a message by hand in its place", "core/wire/x.go", imports(protowire), ""},
 		{"a lock", "core/schedule/x.go", imports("sync"), `core/schedule decides and never acts: it may not import "sync"`},
 		{"an atomic", "core/placement/x.go", imports("sync/atomic"), `"sync/atomic"`},
 		{"a clock", "core/graph/x.go", imports("time"), `"time"`},

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -153,31 +152,20 @@ func (in *Incoming) check(cred Credentials) (err error) {
 	return skew(h.Versions, cred.Versions)
 }
 
-// Begins checks the beginning of an encoded Hello, which the token is part of where it is shown: it has the fourth of
-// the fields, and encoders write them in order. Who asks for none is content with any.
+// Begins checks the beginning of an encoded Hello, which the token is part of where it is shown. Who asks for none is
+// content with any.
 func (c Credentials) Begins(hello []byte) error {
 	if c.Token == "" {
 		return nil
 	}
-	const tokenField = 4
-	for len(hello) > 0 {
-		field, kind, n := protowire.ConsumeTag(hello)
-		if n < 0 || field > tokenField {
-			break
-		}
-		hello = hello[n:]
-		if field == tokenField && kind == protowire.BytesType {
-			if token, n := protowire.ConsumeBytes(hello); n > 0 && subtle.ConstantTimeCompare(token, []byte(c.Token)) == 1 {
-				return nil
-			}
-			return c.wrongToken("another")
-		}
-		if n = protowire.ConsumeFieldValue(field, kind, hello); n < 0 {
-			break
-		}
-		hello = hello[n:]
+	token, shown := wire.TokenIn(hello)
+	switch {
+	case !shown:
+		return c.wrongToken("")
+	case subtle.ConstantTimeCompare(token, []byte(c.Token)) != 1:
+		return c.wrongToken("another")
 	}
-	return c.wrongToken("")
+	return nil
 }
 
 // wrongToken says what to do without the cluster's token.

@@ -261,8 +261,7 @@ func (r *remote) read() {
 		if err == nil {
 			switch kind {
 			case wire.KindCompleted:
-				proto.Reset(completed)
-				if err = wire.Decode(kind, payload, completed); err == nil {
+				if err = completed.Parse(payload); err == nil {
 					batch = r.completed(completed, batch)
 				}
 			case wire.KindCompiled:

@@ -3,8 +3,6 @@ package client
 import (
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -155,7 +153,8 @@ func (r *remote) playPart(s *PlaySpec, g *defined, p *part) error {
 		return err
 	}
 	r.takeFrees()
-	r.buf = appendPlay(r.buf[:0], op, p, s.First+uint64(p.made), s.objects(g, p.inputs))
+	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made), Inputs: s.objects(g, p.inputs)}
+	r.buf = play.Append(r.buf[:0])
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, p.nodes, err)
 	}
@@ -198,13 +197,4 @@ func (r *remote) takeBackPlay(op uint64, nodes int, err error) error {
 	r.room.Broadcast()
 	r.leave()
 	return err
-}
-
-// appendPlay writes a wire.Play.
-func appendPlay(b []byte, op uint64, p *part, first uint64, inputs []uint64) []byte {
-	b = appendInt(b, 1, op)
-	b = appendInt(b, 2, p.graph)
-	b = appendInt(b, 3, uint64(p.nodes))
-	b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.VarintType), first)
-	return appendPacked(b, 5, inputs)
 }

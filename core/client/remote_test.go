@@ -402,17 +402,6 @@ func TestFreesDoNotWaitForTheConnection(t *testing.T) {
 	})
 }
 
-// The encoding by hand is that of the generated code.
-func TestRunEncodes(t *testing.T) {
-	s := &RunSpec{Program: 300, FirstOutput: 1 << 40, Inputs: []uint64{0, 1, 1 << 50}, NotDonated: []uint32{2, 200}, Only: 0, Trace: []byte("x.py:1"),
-		Mixed: []*wire.Mixed{{Argument: 1, Pieces: []*wire.Piece{{Object: 5, Rows: 2}, {Object: 6, Rows: 1}}}, {Argument: 2}}}
-	want := &wire.Run{Op: 9, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed, NotDonated: s.NotDonated, Only: 1, Trace: s.Trace}
-	got := new(wire.Run)
-	if err := proto.Unmarshal(appendRun(nil, 9, s), got); err != nil || !proto.Equal(got, want) {
-		t.Errorf("got %v, %v\nwant %v", got, err, want)
-	}
-}
-
 // Who waits for a slow compile hears of it, and may give up at any time: the
 // controller is told, and an answer that comes all the same is nobody's.
 func TestCompileSlowly(t *testing.T) {

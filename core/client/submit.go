@@ -4,7 +4,6 @@ import (
 	"time"
 	"unsafe"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -127,51 +126,10 @@ func (r *remote) Run(s *RunSpec) error {
 		return err
 	}
 	r.takeFrees()
-	r.buf = appendRun(r.buf[:0], op, s)
+	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed, NotDonated: s.NotDonated,
+		Only: uint32(s.Only + 1), Trace: s.Trace}
+	r.buf = run.Append(r.buf[:0])
 	return r.send(wire.KindRun, op)
-}
-
-// appendRun writes a wire.Run.
-func appendRun(b []byte, op uint64, s *RunSpec) []byte {
-	b = appendInt(b, 1, op)
-	b = appendInt(b, 2, s.Program)
-	b = appendInt(b, 3, s.FirstOutput)
-	b = appendPacked(b, 4, s.Inputs)
-	for _, m := range s.Mixed {
-		b = protowire.AppendTag(b, 5, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(proto.Size(m)))
-		b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
-	}
-	b = appendPacked(b, 6, s.NotDonated)
-	if s.Only >= 0 {
-		b = appendInt(b, 7, uint64(s.Only)+1)
-	}
-	if len(s.Trace) > 0 {
-		b = protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), s.Trace)
-	}
-	return b
-}
-
-func appendInt(b []byte, n protowire.Number, v uint64) []byte {
-	if v == 0 {
-		return b
-	}
-	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
-}
-
-func appendPacked[T uint32 | uint64](b []byte, n protowire.Number, values []T) []byte {
-	if len(values) == 0 {
-		return b
-	}
-	size := 0
-	for _, v := range values {
-		size += protowire.SizeVarint(uint64(v))
-	}
-	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(size))
-	for _, v := range values {
-		b = protowire.AppendVarint(b, uint64(v))
-	}
-	return b
 }
 
 // submit numbers and sends an operation that set has made a message of.
@@ -397,7 +355,7 @@ func (r *remote) takeFrees() {
 	}
 	r.frees, r.spare = r.spare[:0], nil
 	r.freeing.Unlock()
-	r.buf = appendPacked(r.buf[:0], 1, frees)
+	r.buf = (&wire.Free{Objects: frees}).Append(r.buf[:0])
 	_ = r.post(wire.KindFree, true) // the reader finds out what went wrong
 	r.freeing.Lock()
 	r.spare = frees

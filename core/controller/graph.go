@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -73,8 +71,7 @@ func (st *State) define(s *session, m *wire.Graph, payload []byte) {
 	}
 	st.tell(s, g.all.workers)
 	from := len(st.buffer)
-	st.buffer = append(st.buffer, payload...)
-	st.buffer = protowire.AppendVarint(protowire.AppendTag(st.buffer, 5, protowire.VarintType), uint64(s.id))
+	st.buffer = wire.AppendGraph(st.buffer, payload, s.id)
 	st.deliver(st.connsOf(g.all.workers), wire.KindGraph, st.buffer[from:])
 }
 

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -285,9 +283,15 @@ func (st *State) refused(g *gang, err error) {
 func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64, operation []byte) {
 	st.tell(g.s, workers)
 	st.enter(g, workers, conns)
+	st.deliverDispatch(conns, g.number, g.s, kind, operation)
+}
+
+// deliverDispatch sends an operation of a session under a number.
+func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wire.Kind, operation []byte) {
 	from := len(st.buffer)
-	st.buffer = appendDispatch(st.buffer, g.number, g.s, kind, operation, st.config.Term)
-	st.deliver(conns, wire.KindDispatch, st.buffer[from:])
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Operation: operation, Client: s.process.Number, Term: st.config.Term}
+	st.buffer = m.Append(st.buffer)
+	st.deliver(to, wire.KindDispatch, st.buffer[from:])
 }
 
 // enter gives an operation its number; it is under way.
@@ -298,16 +302,6 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	g.left = len(conns)
 	st.gangs[g.number] = g
 	g.s.out++
-}
-
-// appendDispatch writes a wire.Dispatch.
-func appendDispatch(b []byte, number uint64, s *session, kind wire.Kind, operation []byte, term uint64) []byte {
-	for i, v := range [...]uint64{number, uint64(s.id), uint64(kind)} {
-		b = protowire.AppendVarint(protowire.AppendTag(b, protowire.Number(i+1), protowire.VarintType), v)
-	}
-	b = protowire.AppendBytes(protowire.AppendTag(b, 4, protowire.BytesType), operation)
-	b = protowire.AppendVarint(protowire.AppendTag(b, 5, protowire.VarintType), s.process.Number)
-	return protowire.AppendVarint(protowire.AppendTag(b, 6, protowire.VarintType), term)
 }
 
 // fail is a gang's first failure: the client, what reads its objects, and the
@@ -551,16 +545,6 @@ func (st *State) letGo(s *session, kept []uint64, workers set) {
 	if len(kept) == 0 || len(to) == 0 {
 		return
 	}
-	n := 0
-	for _, id := range kept {
-		n += protowire.SizeVarint(id)
-	}
-	operation := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), uint64(n))
-	for _, id := range kept {
-		operation = protowire.AppendVarint(operation, id)
-	}
 	st.gang++
-	from := len(st.buffer)
-	st.buffer = appendDispatch(st.buffer, st.gang, s, wire.KindFree, operation, st.config.Term)
-	st.deliver(to, wire.KindDispatch, st.buffer[from:])
+	st.deliverDispatch(to, st.gang, s, wire.KindFree, (&wire.Free{Objects: kept}).Append(nil))
 }

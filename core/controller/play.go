@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -178,39 +176,13 @@ func (st *State) shut() {
 	}
 	p := o.play
 	from := len(st.buffer)
-	st.buffer = appendPlayed(st.buffer, o, st.config.Term)
+	m := wire.Played{Gang: o.gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(o.from), Count: uint32(o.count), First: p.first,
+		Inputs: p.inputs, Client: p.s.process.Number, Term: st.config.Term}
+	st.buffer = m.Append(st.buffer)
 	o.play, o.count = nil, 0
 	to := p.g.all.conns
 	if !o.workers.covers(p.g.all.workers) {
 		to = st.connsOf(o.workers)
 	}
 	st.deliver(to, wire.KindPlayed, st.buffer[from:])
-}
-
-// appendPlayed writes a wire.Played.
-func appendPlayed(b []byte, o *stretch, term uint64) []byte {
-	p := o.play
-	number := func(n protowire.Number, v uint64) {
-		b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
-	}
-	number(1, o.gang)
-	number(2, uint64(p.s.id))
-	number(3, p.g.id)
-	number(4, p.op)
-	number(5, uint64(o.from))
-	number(6, uint64(o.count))
-	number(7, p.first)
-	if len(p.inputs) > 0 {
-		n := 0
-		for _, id := range p.inputs {
-			n += protowire.SizeVarint(id)
-		}
-		b = protowire.AppendVarint(protowire.AppendTag(b, 8, protowire.BytesType), uint64(n))
-		for _, id := range p.inputs {
-			b = protowire.AppendVarint(b, id)
-		}
-	}
-	number(9, p.s.process.Number)
-	number(10, term)
-	return b
 }

@@ -101,7 +101,7 @@ func TestInnerEnds(t *testing.T) {
 			n := len(ended)
 			for _, a := range b.step(Event{Kind: Flush}) {
 				ends := new(wire.Completed)
-				if err := decodeCompleted(ends, a.Payload); err != nil || a.Wire != wire.KindCompleted {
+				if err := ends.Parse(a.Payload); err != nil || a.Wire != wire.KindCompleted {
 					t.Fatalf("message of kind %d: %v", a.Wire, err)
 				}
 				ended = append(ended, ends.Ok...)
@@ -143,7 +143,7 @@ func BenchmarkPlay(b *testing.B) {
 				completed := mustMarshal(b, m)
 				ends := new(wire.Completed)
 				for _, w := range d.workers {
-					if err := decodeCompleted(ends, completed); err != nil {
+					if err := ends.Parse(completed); err != nil {
 						b.Fatal(err)
 					}
 					d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -183,7 +182,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	var m proto.Message
 	var err error
 	if kind == wire.KindCompleted { // one a worker and gang
-		m, err = &c.ends, decodeCompleted(&c.ends, payload)
+		m, err = &c.ends, c.ends.Parse(payload)
 	} else {
 		m, err = decode(kind, payload)
 	}
@@ -242,32 +241,6 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)
 	}
 	return m, wire.Decode(kind, payload, m)
-}
-
-// decodeCompleted reads a message into one that was used before, in its memory
-// where only successes are told.
-func decodeCompleted(m *wire.Completed, payload []byte) error {
-	list := payload
-	if len(list) > 0 {
-		tag, n := protowire.ConsumeVarint(list)
-		if n < 0 || tag != protowire.EncodeTag(1, protowire.BytesType) {
-			return wire.Decode(wire.KindCompleted, payload, m)
-		}
-		packed, k := protowire.ConsumeBytes(list[n:])
-		if k < 0 || n+k != len(list) {
-			return wire.Decode(wire.KindCompleted, payload, m)
-		}
-		list = packed
-	}
-	m.Ok, m.Failed, m.Credit = m.Ok[:0], nil, 0
-	for len(list) > 0 {
-		v, n := protowire.ConsumeVarint(list)
-		if n < 0 {
-			return wire.Decode(wire.KindCompleted, payload, m)
-		}
-		m.Ok, list = append(m.Ok, v), list[n:]
-	}
-	return nil
 }
 
 // step gives State an event, by a link's reader or by nobody, and carries the

@@ -34,7 +34,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/placement"
@@ -394,7 +393,7 @@ func (st *State) flush() {
 		}
 		if s.conn != 0 {
 			from := len(st.buffer)
-			st.buffer = appendCompleted(st.buffer, s.ok, s.failed)
+			st.buffer = (&wire.Completed{Ok: s.ok, Failed: s.failed}).Append(st.buffer)
 			st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
 			s.underWay -= len(s.ok) + len(s.failed)
 			s.ok = s.ok[:0]
@@ -439,27 +438,6 @@ func describe(name, peer string) string {
 		return peer
 	}
 	return name
-}
-
-// appendCompleted writes a wire.Completed.
-func appendCompleted(b []byte, ok []uint64, failed []*wire.Failure) []byte {
-	if len(ok) > 0 {
-		n := 0
-		for _, op := range ok {
-			n += protowire.SizeVarint(op)
-		}
-		b = protowire.AppendTag(b, 1, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(n))
-		for _, op := range ok {
-			b = protowire.AppendVarint(b, op)
-		}
-	}
-	for _, f := range failed {
-		b = protowire.AppendTag(b, 2, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(proto.Size(f)))
-		b, _ = proto.MarshalOptions{}.MarshalAppend(b, f)
-	}
-	return b
 }
 
 // island is the order of an island's gangs.

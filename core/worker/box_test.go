@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/wire"
 )
 
 // A box is copied as its elements are, one by one.
@@ -66,61 +64,4 @@ func TestBoxRefuses(t *testing.T) {
 			t.Errorf("%+v: %v, want INVALID_ARGUMENT", b, err)
 		}
 	}
-}
-
-// Run and Dispatch are read as the generated code reads them.
-func FuzzDecode(f *testing.F) {
-	seed := func(m proto.Message) []byte {
-		b, err := proto.Marshal(m)
-		if err != nil {
-			panic(err)
-		}
-		return b
-	}
-	f.Add(seed(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3, Trace: []byte("x.py:1"),
-		Mixed: []*wire.Mixed{{Argument: 1, Pieces: []*wire.Piece{{Object: 9, Rows: 2}}}}}))
-	f.Add(seed(&wire.Dispatch{Gang: 1, Session: 2, Kind: 20, Operation: []byte{1}, Client: 5, Term: 6}))
-	f.Add([]byte{0x20, 0x05, 0x20, 0x06}) // inputs that are not packed
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var want wire.Run
-		var g gang
-		var r run
-		if err := r.decode(&g, b); err == nil && proto.Unmarshal(b, &want) == nil {
-			got := &wire.Run{Op: g.op, Program: r.name, FirstOutput: r.first, Inputs: r.inputs, Mixed: r.mixed, Only: r.only, Trace: r.trace}
-			for _, k := range r.kept {
-				got.NotDonated = append(got.NotDonated, uint32(k))
-			}
-			known := func(m *wire.Run) *wire.Run {
-				out := new(wire.Run)
-				if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(seed(m), out); err != nil {
-					t.Fatal(err)
-				}
-				return out
-			}
-			if !proto.Equal(known(got), known(&want)) {
-				t.Errorf("got %v, want %v", got, &want)
-			}
-		}
-		var d dispatch
-		var whole wire.Dispatch
-		if err := d.decode(b); err == nil && proto.Unmarshal(b, &whole) == nil {
-			if d.gang != whole.Gang || d.session != whole.Session || d.kind != whole.Kind || !bytes.Equal(d.operation, whole.Operation) || d.client != whole.Client || d.term != whole.Term {
-				t.Errorf("got %+v, want %v", d, &whole)
-			}
-		}
-	})
-}
-
-// Completed is written as the generated code reads it.
-func TestAppendCompleted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		want := &wire.Completed{Ok: rapid.SliceOf(rapid.Uint64()).Draw(t, "ok")}
-		for _, n := range rapid.SliceOf(rapid.Uint64()).Draw(t, "failed") {
-			want.Failed = append(want.Failed, &wire.Failure{Number: n, Status: &wire.Status{Code: uint32(n%16 + 1), Message: rapid.String().Draw(t, "message")}})
-		}
-		got := new(wire.Completed)
-		if err := proto.Unmarshal(appendCompleted(nil, want.Ok, want.Failed), got); err != nil || !proto.Equal(got, want) {
-			t.Fatalf("got %v, %v, want %v", got, err, want)
-		}
-	})
 }

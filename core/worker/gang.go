@@ -110,21 +110,21 @@ func (w *Worker) through(g *gang) {
 // begin takes a dispatched operation apart and puts its parts into the queues.
 // An operation that makes no sense fails; an error means that the controller
 // cannot be understood.
-func (w *Worker) begin(d *dispatch) error {
-	g := &gang{w: w, id: d.gang, session: d.session, client: d.client}
+func (w *Worker) begin(d *wire.Dispatch) error {
+	g := &gang{w: w, id: d.Gang, session: d.Session, client: d.Client}
 	var err error
-	switch wire.Kind(d.kind) {
+	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
-		err = w.beginRun(g, d.operation)
+		err = w.beginRun(g, d.Operation)
 	case wire.KindPut:
-		err = w.beginPut(g, d.operation)
+		err = w.beginPut(g, d.Operation)
 	case wire.KindTransfer:
-		err = w.beginTransfer(g, d.operation)
+		err = w.beginTransfer(g, d.Operation)
 	case wire.KindFetch:
-		err = w.beginFetch(g, d.operation)
+		err = w.beginFetch(g, d.Operation)
 	case wire.KindFree:
 		var m wire.Free
-		if err := wire.Decode(wire.KindFree, d.operation, &m); err != nil {
+		if err := wire.Decode(wire.KindFree, d.Operation, &m); err != nil {
 			return err
 		}
 		g.work = &free{m.Objects}
@@ -133,7 +133,7 @@ func (w *Worker) begin(d *dispatch) error {
 		}
 		return nil
 	default:
-		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.kind)
+		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.Kind)
 	}
 	w.post(g, err)
 	w.posts.leave(!w.conn.Buffered())
@@ -249,7 +249,7 @@ func (r *report) flush() {
 	}
 	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
 		r.sending = true
-		r.payload = appendCompleted(r.payload[:0], r.ok, r.failed)
+		r.payload = (&wire.Completed{Ok: r.ok, Failed: r.failed}).Append(r.payload[:0])
 		clear(r.failed)
 		r.ok, r.failed = r.ok[:0], r.failed[:0]
 		r.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // A graph is kept taken apart, and a play makes gangs of its nodes: the same as if
@@ -108,15 +107,12 @@ func (n *node) freedBy(objects []uint64, q *queue) {
 // devices that take part.
 func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.Node) ([]*queue, error) {
 	if pn.Run != nil {
-		n.run, n.mixed = pn.Run, m.Run.Mixed
-		for _, argument := range pn.Run.NotDonated {
-			n.kept = append(n.kept, int(argument))
-		}
+		n.run, n.mixed, n.kept = pn.Run, m.Run.Mixed, arguments(pn.Run.NotDonated)
 		if w.programs[programKey{session, pn.Run.Program}] == nil {
 			return nil, nil
 		}
 		g := &gang{w: w, session: session}
-		err := w.arrange(g, n.play(&played{first: 1})) // its objects keep their numbers
+		err := w.arrange(g, n.play(&wire.Played{First: 1})) // its objects keep their numbers
 		return g.queues, err
 	}
 	t := &transfer{shape: pn.Transfer.Shape}
@@ -143,18 +139,18 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 }
 
 // play makes a run of a node.
-func (n *node) play(d *played) *run {
-	r := &run{name: n.run.Program, first: d.object(n.first), inputs: make([]uint64, len(n.run.Inputs)), kept: n.kept,
+func (n *node) play(d *wire.Played) *run {
+	r := &run{name: n.run.Program, first: objectOf(d, n.first), inputs: make([]uint64, len(n.run.Inputs)), kept: n.kept,
 		only: uint32(n.run.Only + 1), trace: n.run.Trace}
 	for i, id := range n.run.Inputs {
 		if id != 0 {
-			r.inputs[i] = d.object(id)
+			r.inputs[i] = objectOf(d, id)
 		}
 	}
 	for _, m := range n.mixed {
 		one := &wire.Mixed{Argument: m.Argument}
 		for _, p := range m.Pieces {
-			one.Pieces = append(one.Pieces, &wire.Piece{Object: d.object(p.Object), Rows: p.Rows})
+			one.Pieces = append(one.Pieces, &wire.Piece{Object: objectOf(d, p.Object), Rows: p.Rows})
 		}
 		r.mixed = append(r.mixed, one)
 	}
@@ -162,104 +158,62 @@ func (n *node) play(d *played) *run {
 }
 
 // playTransfer makes a transfer of a node the gang's work.
-func (n *node) playTransfer(g *gang, d *played) error {
-	t := &transfer{object: d.object(n.first), shape: n.shape, memory: n.memory}
+func (n *node) playTransfer(g *gang, d *wire.Played) error {
+	t := &transfer{object: objectOf(d, n.first), shape: n.shape, memory: n.memory}
 	legs := make(map[*queue]*leg, len(n.moves))
 	moves := make([]move, len(n.moves))
 	for i, v := range n.moves {
 		moves[i] = *v
-		moves[i].source, moves[i].local = d.object(v.source), nil
+		moves[i].source, moves[i].local = objectOf(d, v.source), nil
 		t.add(g, legs, &moves[i])
 	}
 	return t.lay(g)
 }
 
-// played is a wire.Played.
-type played struct {
-	gang, graph, op, first uint64
-	client                 uint64
-	session, from, count   uint32
-	inputs                 []uint64
-}
-
-func (d *played) decode(b []byte) (err error) {
-	*d = played{inputs: d.inputs[:0]}
-	for f, err := range protowalk.Fields(b) {
-		if err != nil {
-			return err
-		}
-		switch {
-		case f.Bytes == nil && !varint(f):
-		case f.Number == 8:
-			if d.inputs, err = numbers(d.inputs, f); err != nil {
-				return err
-			}
-		case f.Bytes != nil:
-		case f.Number == 1:
-			d.gang = f.Value
-		case f.Number == 2:
-			d.session = uint32(f.Value)
-		case f.Number == 3:
-			d.graph = f.Value
-		case f.Number == 4:
-			d.op = f.Value
-		case f.Number == 5:
-			d.from = uint32(f.Value)
-		case f.Number == 6:
-			d.count = uint32(f.Value)
-		case f.Number == 7:
-			d.first = f.Value
-		case f.Number == 9:
-			d.client = f.Value
-		}
+// objectOf returns the session's number of an object of the graph in a play.
+func objectOf(d *wire.Played, local uint64) uint64 {
+	if n := uint64(len(d.Inputs)); local > n {
+		return d.First + local - n - 1
 	}
-	return nil
-}
-
-// object gives the session's number of an object of the graph.
-func (d *played) object(local uint64) uint64 {
-	if n := uint64(len(d.inputs)); local > n {
-		return d.first + local - n - 1
-	}
-	return d.inputs[local-1]
+	return d.Inputs[local-1]
 }
 
 // postAfter is how many nodes are taken apart before their devices may begin.
 const postAfter = 16
 
 // play makes gangs of nodes.
-func (w *Worker) play(d *played) {
-	gr := w.graphs[programKey{d.session, d.graph}]
+func (w *Worker) play(d *wire.Played) {
+	gr := w.graphs[programKey{d.Session, d.Graph}]
 	var err error
 	switch {
 	case gr == nil:
-		err = status.New(status.Internal, "graph %d of session %d was not sent to worker %s", d.graph, d.session, w.config.Name)
+		err = status.New(status.Internal, "graph %d of session %d was not sent to worker %s", d.Graph, d.Session, w.config.Name)
 	case gr.err != nil:
 		err = gr.err
-	case uint64(len(d.inputs)) != gr.inputs || uint64(d.from)+uint64(d.count) > uint64(len(gr.nodes)):
-		err = status.New(status.Internal, "a play of graph %d on worker %s has other inputs or nodes than the graph", d.graph, w.config.Name)
+	case uint64(len(d.Inputs)) != gr.inputs || uint64(d.From)+uint64(d.Count) > uint64(len(gr.nodes)):
+		err = status.New(status.Internal, "a play of graph %d on worker %s has other inputs or nodes than the graph", d.Graph, w.config.Name)
 	}
 	if err != nil {
-		for i := range uint64(min(d.count, graphs.MaxNodes)) { // those of others are of no interest to the controller
-			w.report.add(d.gang+i, err)
+		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // those of others are of no interest to the controller
+			w.report.add(d.Gang+i, err)
 		}
 		w.report.flush()
 		return
 	}
-	for i := range d.count {
-		n := &gr.nodes[d.from+i]
+	for i := range d.Count {
+		n := &gr.nodes[d.From+i]
 		if !n.here {
 			continue
 		}
-		w.playNode(d, n, &gang{w: w, id: d.gang + uint64(i), op: d.op + uint64(d.from+i), session: d.session, client: d.client})
+		w.playNode(d, n, &gang{w: w, id: d.Gang + uint64(i), op: d.Op + uint64(d.From+i), session: d.Session, client: d.Client})
 		if i%postAfter == postAfter-1 {
 			w.posts.leave(false)
 		}
 	}
-	w.posts.leave(d.count <= postAfter && !w.conn.Buffered())
+	w.posts.leave(d.Count <= postAfter && !w.conn.Buffered())
 }
 
-func (w *Worker) playNode(d *played, n *node, g *gang) {
+func (w *Worker) playNode(d *wire.Played, n *node, g *gang) {
 	var err error
 	if n.run != nil {
 		err = w.arrange(g, n.play(d))
@@ -270,9 +224,9 @@ func (w *Worker) playNode(d *played, n *node, g *gang) {
 	for _, f := range n.frees {
 		gone := &free{make([]uint64, len(f.objects))}
 		for i, object := range f.objects {
-			gone.objects[i] = d.object(object)
+			gone.objects[i] = objectOf(d, object)
 		}
-		g := &gang{w: w, session: d.session, work: gone}
+		g := &gang{w: w, session: d.Session, work: gone}
 		for _, q := range f.queues {
 			w.posts.add(q, part{g: g}, true)
 		}

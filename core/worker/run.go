@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,11 +53,25 @@ type input struct {
 }
 
 func (w *Worker) beginRun(g *gang, operation []byte) error {
-	r := new(run)
-	if err := r.decode(g, operation); err != nil {
+	m := &w.run
+	if err := m.Parse(operation); err != nil {
 		return err
 	}
-	return w.arrange(g, r)
+	g.op = m.Op
+	return w.arrange(g, &run{name: m.Program, first: m.FirstOutput, inputs: slices.Clone(m.Inputs), mixed: m.Mixed,
+		kept: arguments(m.NotDonated), only: m.Only, trace: bytes.Clone(m.Trace)})
+}
+
+// arguments returns the numbers of arguments as drivers take them.
+func arguments(numbers []uint32) []int {
+	if len(numbers) == 0 {
+		return nil
+	}
+	out := make([]int, len(numbers))
+	for i, n := range numbers {
+		out[i] = int(n)
+	}
+	return out
 }
 
 // arrange finds what a run needs.

@@ -154,8 +154,9 @@ type Worker struct {
 	sessions   map[uint32]*session
 	graphs     map[programKey]*graph
 	recordings map[recordingKey]*observe.Recording
-	dispatch   dispatch
-	played     played
+	dispatch   wire.Dispatch
+	run        wire.Run
+	played     wire.Played
 	posts      posts
 
 	mu      sync.Mutex // guards the rest
@@ -367,12 +368,12 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 	}
 	switch kind {
 	case wire.KindDispatch:
-		if err := w.dispatch.decode(payload); err != nil {
+		if err := w.dispatch.Parse(payload); err != nil {
 			return err
 		}
 		return w.begin(&w.dispatch)
 	case wire.KindPlayed:
-		if err := w.played.decode(payload); err != nil {
+		if err := w.played.Parse(payload); err != nil {
 			return err
 		}
 		w.play(&w.played)

@@ -1,0 +1,283 @@
+package wire
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/protowalk"
+)
+
+// The messages that every operation costs are written and read here by hand, all others by the generated code. By hand
+// takes no reflection, and no allocation where the memory is used again.
+//
+// Append writes the bytes that the generated code writes: fields by number, zeros left out, lists of numbers packed.
+// Parse reads what the generated code reads, into the memory of the message's own lists; what is bytes in the message
+// is memory of what it was read from. Fields that it does not know, or that have another type, it skips. Its errors
+// are INVALID_ARGUMENT. Tests compare both with the generated code.
+
+// Append appends the encoded message to b.
+func (m *Run) Append(b []byte) []byte {
+	b = appendNumber(b, 1, m.Op)
+	b = appendNumber(b, 2, m.Program)
+	b = appendNumber(b, 3, m.FirstOutput)
+	b = appendNumbers(b, 4, m.Inputs)
+	for _, mixed := range m.Mixed {
+		b = appendMessage(b, 5, mixed)
+	}
+	b = appendNumbers(b, 6, m.NotDonated)
+	b = appendNumber(b, 7, m.Only)
+	return appendBytes(b, 8, m.Trace)
+}
+
+// Parse reads an encoded message. Trace is memory of b.
+func (m *Run) Parse(b []byte) error {
+	m.Op, m.Program, m.FirstOutput, m.Only = 0, 0, 0, 0
+	m.Inputs, m.Mixed, m.NotDonated, m.Trace = m.Inputs[:0], nil, m.NotDonated[:0], nil
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return malformed(KindRun, m, err)
+		}
+		switch {
+		case f.Number == 4:
+			m.Inputs, err = parseNumbers(m.Inputs, f)
+		case f.Number == 6:
+			m.NotDonated, err = parseNumbers(m.NotDonated, f)
+		case f.Bytes != nil && f.Number == 5:
+			mixed := new(Mixed)
+			m.Mixed, err = append(m.Mixed, mixed), proto.Unmarshal(f.Bytes, mixed)
+		case f.Bytes != nil && f.Number == 8:
+			m.Trace = f.Bytes
+		case !isVarint(f):
+		case f.Number == 1:
+			m.Op = f.Value
+		case f.Number == 2:
+			m.Program = f.Value
+		case f.Number == 3:
+			m.FirstOutput = f.Value
+		case f.Number == 7:
+			m.Only = uint32(f.Value)
+		}
+		if err != nil {
+			return malformed(KindRun, m, err)
+		}
+	}
+	return nil
+}
+
+// Append appends the encoded message to b.
+func (m *Free) Append(b []byte) []byte { return appendNumbers(b, 1, m.Objects) }
+
+// Append appends the encoded message to b.
+func (m *Play) Append(b []byte) []byte {
+	b = appendNumber(b, 1, m.Op)
+	b = appendNumber(b, 2, m.Graph)
+	b = appendNumber(b, 3, m.Nodes)
+	b = appendNumber(b, 4, m.First)
+	return appendNumbers(b, 5, m.Inputs)
+}
+
+// Append appends the encoded message to b.
+func (m *Played) Append(b []byte) []byte {
+	b = appendNumber(b, 1, m.Gang)
+	b = appendNumber(b, 2, m.Session)
+	b = appendNumber(b, 3, m.Graph)
+	b = appendNumber(b, 4, m.Op)
+	b = appendNumber(b, 5, m.From)
+	b = appendNumber(b, 6, m.Count)
+	b = appendNumber(b, 7, m.First)
+	b = appendNumbers(b, 8, m.Inputs)
+	b = appendNumber(b, 9, m.Client)
+	return appendNumber(b, 10, m.Term)
+}
+
+// Parse reads an encoded message.
+func (m *Played) Parse(b []byte) error {
+	m.Gang, m.Session, m.Graph, m.Op, m.From, m.Count, m.First = 0, 0, 0, 0, 0, 0, 0
+	m.Inputs, m.Client, m.Term = m.Inputs[:0], 0, 0
+	for f, err := range protowalk.Fields(b) {
+		if err == nil && f.Number == 8 {
+			m.Inputs, err = parseNumbers(m.Inputs, f)
+		}
+		switch {
+		case err != nil:
+			return malformed(KindPlayed, m, err)
+		case !isVarint(f):
+		case f.Number == 1:
+			m.Gang = f.Value
+		case f.Number == 2:
+			m.Session = uint32(f.Value)
+		case f.Number == 3:
+			m.Graph = f.Value
+		case f.Number == 4:
+			m.Op = f.Value
+		case f.Number == 5:
+			m.From = uint32(f.Value)
+		case f.Number == 6:
+			m.Count = uint32(f.Value)
+		case f.Number == 7:
+			m.First = f.Value
+		case f.Number == 9:
+			m.Client = f.Value
+		case f.Number == 10:
+			m.Term = f.Value
+		}
+	}
+	return nil
+}
+
+// Append appends the encoded message to b.
+func (m *Dispatch) Append(b []byte) []byte {
+	b = appendNumber(b, 1, m.Gang)
+	b = appendNumber(b, 2, m.Session)
+	b = appendNumber(b, 3, m.Kind)
+	b = appendBytes(b, 4, m.Operation)
+	b = appendNumber(b, 5, m.Client)
+	return appendNumber(b, 6, m.Term)
+}
+
+// Parse reads an encoded message. Operation is memory of b.
+func (m *Dispatch) Parse(b []byte) error {
+	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Term = 0, 0, 0, nil, 0, 0
+	for f, err := range protowalk.Fields(b) {
+		switch {
+		case err != nil:
+			return malformed(KindDispatch, m, err)
+		case f.Bytes != nil && f.Number == 4:
+			m.Operation = f.Bytes
+		case !isVarint(f):
+		case f.Number == 1:
+			m.Gang = f.Value
+		case f.Number == 2:
+			m.Session = uint32(f.Value)
+		case f.Number == 3:
+			m.Kind = uint32(f.Value)
+		case f.Number == 5:
+			m.Client = f.Value
+		case f.Number == 6:
+			m.Term = f.Value
+		}
+	}
+	return nil
+}
+
+// Append appends the encoded message to b.
+func (m *Completed) Append(b []byte) []byte {
+	b = appendNumbers(b, 1, m.Ok)
+	for _, f := range m.Failed {
+		b = appendMessage(b, 2, f)
+	}
+	return appendNumber(b, 3, m.Credit)
+}
+
+// Parse reads an encoded message.
+func (m *Completed) Parse(b []byte) error {
+	m.Ok, m.Failed, m.Credit = m.Ok[:0], nil, 0
+	for f, err := range protowalk.Fields(b) {
+		if err != nil {
+			return malformed(KindCompleted, m, err)
+		}
+		switch {
+		case f.Number == 1:
+			m.Ok, err = parseNumbers(m.Ok, f)
+		case f.Number == 2 && f.Bytes != nil:
+			failure := new(Failure)
+			m.Failed, err = append(m.Failed, failure), proto.Unmarshal(f.Bytes, failure)
+		case f.Number == 3 && isVarint(f):
+			m.Credit = f.Value
+		}
+		if err != nil {
+			return malformed(KindCompleted, m, err)
+		}
+	}
+	return nil
+}
+
+// AppendGraph appends a client's encoded Graph to b as a worker is sent it: with its session.
+func AppendGraph(b, graph []byte, session uint32) []byte {
+	return appendNumber(append(b, graph...), 5, session)
+}
+
+// TokenIn returns the token of an encoded Hello, of which the beginning is enough: encoders write fields by number, and
+// it is the fourth. It is nil where the Hello ends within it. Found reports whether there is one.
+func TokenIn(hello []byte) (token []byte, found bool) {
+	const field = 4
+	for len(hello) > 0 {
+		number, kind, n := protowire.ConsumeTag(hello)
+		if n < 0 || number > field {
+			break
+		}
+		hello = hello[n:]
+		if number == field && kind == protowire.BytesType {
+			token, _ := protowire.ConsumeBytes(hello)
+			return token, true
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, hello); n < 0 {
+			break
+		}
+		hello = hello[n:]
+	}
+	return nil, false
+}
+
+func malformed(kind Kind, m proto.Message, err error) error {
+	return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", kind,
+		m.ProtoReflect().Descriptor().Name(), err)
+}
+
+// isVarint reports whether a field is a number as all our messages write them.
+func isVarint(f protowalk.Field) bool { return f.Raw[0]&7 == byte(protowire.VarintType) }
+
+// parseNumbers appends what a field holds of a list: one number, or many that are packed.
+func parseNumbers[T uint32 | uint64](to []T, f protowalk.Field) ([]T, error) {
+	if f.Bytes == nil {
+		if isVarint(f) {
+			to = append(to, T(f.Value))
+		}
+		return to, nil
+	}
+	for packed := f.Bytes; len(packed) > 0; {
+		v, n := protowire.ConsumeVarint(packed)
+		if n < 0 {
+			return to, protowire.ParseError(n)
+		}
+		to, packed = append(to, T(v)), packed[n:]
+	}
+	return to, nil
+}
+
+func appendNumber[T uint32 | uint64](b []byte, n protowire.Number, v T) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
+}
+
+func appendNumbers[T uint32 | uint64](b []byte, n protowire.Number, values []T) []byte {
+	if len(values) == 0 {
+		return b
+	}
+	size := 0
+	for _, v := range values {
+		size += protowire.SizeVarint(uint64(v))
+	}
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(size))
+	for _, v := range values {
+		b = protowire.AppendVarint(b, uint64(v))
+	}
+	return b
+}
+
+func appendBytes(b []byte, n protowire.Number, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
+}
+
+// appendMessage appends a message within another by the generated code, also where it is empty.
+func appendMessage(b []byte, n protowire.Number, m proto.Message) []byte {
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(proto.Size(m)))
+	b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m) // its text is UTF-8, see Of
+	return b
+}
