@@ -35,11 +35,19 @@ type ClientConfig struct {
 // Connect begins a session on a cluster of processes.
 //
 // Errors: those of client.Connect.
-func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.Cluster, error) {
-	secret, err := c.Secret.found(c.Address)
+func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (session client.Cluster, err error) {
+	err = c.Secret.show(c.Address, func(s Secret) (err error) {
+		session, err = c.connect(ctx, s, notify)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return nil, advise(c.Address, err)
 	}
+	return session, nil
+}
+
+// connect begins a session by a secret.
+func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.Notify) (client.Cluster, error) {
 	secure, err := secret.tls()
 	if err != nil {
 		return nil, err
@@ -56,7 +64,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 	peers.Token = "" // they ask for the proof
 	host := Host()
 	machine, _ := os.Hostname() // for people: "" is as good
-	session, err := client.Connect(ctx, client.Config{
+	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
 		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
@@ -66,10 +74,6 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (client.
 			})
 		},
 	})
-	if err != nil {
-		return nil, advise(c.Address, err)
-	}
-	return session, nil
 }
 
 // userName is who runs this process, for people.

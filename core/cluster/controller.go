@@ -112,16 +112,16 @@ func (d door) accept(ctx context.Context, l transport.Listener) {
 //
 // Errors: UNAVAILABLE, with what to do, where no controller answers, and the controller's refusal.
 func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
-	s, err := s.found(address)
-	if err != nil {
-		return nil, err
-	}
-	secure, err := s.tls()
-	if err != nil {
-		return nil, err
-	}
-	conn, _, err := stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_ADMIN}, stream.Options{
-		Credentials: transport.Credentials{Token: s.Token}, TLS: secure,
+	var conn *stream.Conn
+	err := s.show(address, func(s Secret) error {
+		secure, err := s.tls()
+		if err != nil {
+			return err
+		}
+		conn, _, err = stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_ADMIN}, stream.Options{
+			Credentials: transport.Credentials{Token: s.Token}, TLS: secure,
+		})
+		return err
 	})
 	if err != nil {
 		return nil, advise(address, err)

@@ -31,6 +31,23 @@ func (s Secret) found(address string) (Secret, error) {
 	return s, err
 }
 
+// show calls dial with the secret to show at an address. A controller that makes its token, or begins to listen, between
+// the look for the token and the call refuses the call; it is made again with the token that is there by then.
+func (s Secret) show(address string, dial func(Secret) error) error {
+	before, err := s.found(address)
+	if err != nil {
+		return err
+	}
+	err = dial(before)
+	if status.CodeOf(err) != status.Unauthenticated {
+		return err
+	}
+	if after, wrong := s.found(address); wrong == nil && after.Token != before.Token {
+		return dial(after)
+	}
+	return err
+}
+
 // tls is the configuration of both sides of a connection: each shows its
 // certificate and asks for the other's. With a token, who connects needs none
 // where the other side has it suffice.

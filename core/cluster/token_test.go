@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -213,6 +214,39 @@ func TestFindToken(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A controller may make its token, or begin to listen, just after the token was looked for.
+func TestShowLooksAgainWhereItIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []struct {
+		name  string
+		made  bool // by the time of the first call
+		shown []string
+	}{
+		{"no token there", false, []string{""}},
+		{"a token made meanwhile", true, []string{"", secretText}},
+		{"the token that is there is wrong", true, []string{secretText}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var shown []string
+			err := Secret{Directory: dir}.show("tcp:"+l.Addr().String(), func(s Secret) error {
+				shown = append(shown, s.Token)
+				if c.made {
+					write(t, filepath.Join(dir, TokenFile), 0o600)
+				}
+				return status.New(status.Unauthenticated, "the token is wrong")
+			})
+			if !slices.Equal(shown, c.shown) || status.CodeOf(err) != status.Unauthenticated {
+				t.Errorf("showed %q, want %q; %v", shown, c.shown, err)
+			}
+		})
+	}
 }
 
 const secretText = "open sesame"

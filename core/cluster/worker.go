@@ -254,16 +254,15 @@ func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Opti
 func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(stream.Options) error) error {
 	end := time.Now().Add(c.Wait)
 	for {
-		secret, err := c.Secret.found(c.Address)
-		if err == nil {
-			o.Token = secret.Token
-			err = dial(o)
-		}
+		err := c.Secret.show(c.Address, func(s Secret) error {
+			o.Token = s.Token
+			return dial(o)
+		})
 		if code := status.CodeOf(err); code != status.Unavailable && code != status.DeadlineExceeded {
 			return err
 		}
 		if time.Now().After(end) {
-			return status.Wrap(err, "the controller at %s was not reached within %v", c.Address, c.Wait)
+			return status.Wrap(advise(c.Address, err), "the controller at %s was not reached within %v", c.Address, c.Wait)
 		}
 		timer := time.NewTimer(redial)
 		select {
