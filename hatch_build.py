@@ -6,7 +6,7 @@ tag is py3-none-manylinux_2_N_<machine>, where 2.N is the oldest glibc with all 
 glibc 2.32 and 2.34 moved the functions for threads, dlopen and name resolution into libc.so.6 under new versions, and
 kept the old versions, at the same addresses, for programs that were linked before. On x86-64 the hook links the library
 as such a program, against stubs that have these functions where they were. So it runs on glibc 2.17 and newer, wherever
-it was built, by the compiler of that machine. docs/decisions/2026-11-wheel.md has the other ways and why not.
+it was built, by the compiler of that machine. docs/design/decisions/2026-11-wheel.md has the other ways and why not.
 """
 
 from __future__ import annotations

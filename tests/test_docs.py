@@ -17,8 +17,8 @@ import pathways
 import pytest
 
 SCRIPTS = pages.scripts()
-# docs/go.md's commands need a Go module: tests/cluster/test_go_page.py runs them.
-SHELL = [page for page in pages.to_run("sh") if page != "docs/go.md"]
+# docs/guides/go.md's commands need a Go module: tests/cluster/test_go_page.py runs them.
+SHELL = [page for page in pages.to_run("sh") if page != "docs/guides/go.md"]
 COMMAND = [sys.executable, "-m", "pathways_command"]
 
 
@@ -29,8 +29,8 @@ def test_each_block_is_run_or_says_why_not():
             assert block.language in pages.LANGUAGES, f"{block}: expected one of {sorted(pages.LANGUAGES)}"
             commands = re.findall(r"^(?:\$ |\w+\$ |(?:pathways|pip|python\d?|make|go|export) ).*", block.text, re.M)
             assert block.language != "text" or not commands, f"{block} is text, and has commands: {commands}"
-    assert set(pages.to_run("c")) == {"docs/c-api.md"}  # below
-    assert set(pages.to_run("go")) == {"docs/go.md"}  # tests/cluster/test_go_page.py
+    assert set(pages.to_run("c")) == {"docs/guides/c-api.md"}  # below
+    assert set(pages.to_run("go")) == {"docs/guides/go.md"}  # tests/cluster/test_go_page.py
 
 
 def run_script(place, address=""):
@@ -124,7 +124,7 @@ def test_settings_of_a_page_are_options():
 def test_c_of_the_page_runs(address, tmp_path):
     if shutil.which("gcc") is None:
         pytest.skip("no gcc on this machine")
-    for i, block in enumerate(pages.to_run("c")["docs/c-api.md"]):
+    for i, block in enumerate(pages.to_run("c")["docs/guides/c-api.md"]):
         text = block.text.replace('.address = ""', f'.address = "{address}"')
         checked = re.sub(r"^(pathways_\w+\(.*?\));", r"OK(\1);", text, flags=re.M)
         (tmp_path / f"block_{i}.inc").write_text(checked)

@@ -6,7 +6,7 @@ import (
 
 // plain turns a message into what encoding/json writes for programs: each field is there, by its name in the protocol,
 // also where it is empty, and numbers are numbers, which those of 64 bits are not as protojson writes them.
-// docs/status.schema.json describes it for a Report. The message's type does not contain itself.
+// docs/guides/status.schema.json describes it for a Report. The message's type does not contain itself.
 func plain(m protoreflect.Message) map[string]any {
 	fields := m.Descriptor().Fields()
 	out := make(map[string]any, fields.Len())

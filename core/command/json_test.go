@@ -17,9 +17,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-var rewrite = flag.Bool("rewrite-schema", false, "write docs/status.schema.json anew")
+var rewrite = flag.Bool("rewrite-schema", false, "write docs/guides/status.schema.json anew")
 
-const schemaFile = "../../docs/status.schema.json"
+const schemaFile = "../../docs/guides/status.schema.json"
 
 // The schema of the docs is that of the protocol's Report, with its comments.
 func TestStatusSchema(t *testing.T) {

@@ -118,7 +118,9 @@ def examine(address: str | None = None) -> Report:
     if refused := _ffi.refusals():
         report.problems.append(f"{len(refused)} FFI targets cannot be used on these devices, the first: {refused[0]}")
     if report.plugin.get("kind") == "cpu" and report.versions["lammps-jax-pjrt-cpu"] is None:
-        report.hints.append("a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/plugins.md)")
+        report.hints.append(
+            "a newer XLA for the CPU: pip install --no-deps lammps-jax-pjrt-cpu (docs/guides/plugins.md)"
+        )
     return report
 
 

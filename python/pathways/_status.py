@@ -17,7 +17,8 @@ class Status:
     """What a cluster's controller said when it was asked. A notebook shows it as a picture.
 
     Attributes:
-      report: the facts as plain data: the JSON of `pathways status --json`, which docs/status.schema.json describes.
+      report: the facts as plain data: the JSON of `pathways status --json`, which docs/guides/status.schema.json
+        describes.
     """
 
     def __init__(self, report: dict[str, Any]):

@@ -1,4 +1,4 @@
-// The blocks of docs/c-api.md, each in a function that has what it leaves to the reader:
+// The blocks of docs/guides/c-api.md, each in a function that has what it leaves to the reader:
 // page ADDRESS. tests/test_docs.py writes the blocks to files, with a check around each call.
 #include "check.h"
 

@@ -1,4 +1,4 @@
-"""What docs/go.md shows runs: its commands in a module of the reader's own, and its Go, on a cluster."""
+"""What docs/guides/go.md shows runs: its commands in a module of the reader's own, and its Go, on a cluster."""
 
 import os
 import shutil
@@ -31,13 +31,13 @@ def go():
 
 def commands(word):
     """The block of the page whose commands have a word."""
-    (block,) = (block for block in pages.to_run("sh")["docs/go.md"] if word in block.text)
+    (block,) = (block for block in pages.to_run("sh")["docs/guides/go.md"] if word in block.text)
     return block.text
 
 
 def test_in_a_module_of_its_own(address, go, checkout):  # noqa: F811
     program = (pages.ROOT / "tests/clients/page.go.txt").read_text(encoding="utf-8")
-    for i, block in enumerate(pages.to_run("go")["docs/go.md"]):
+    for i, block in enumerate(pages.to_run("go")["docs/guides/go.md"]):
         assert program.count(f"// BLOCK {i}\n") == 1, f"{block} has no place in the program"
         program = program.replace(f"// BLOCK {i}\n", block.text)
     module = checkout / "mine"

@@ -1,4 +1,4 @@
-"""The script of docs/recovery.md goes on after the loss of a worker and of the whole cluster."""
+"""The script of docs/guides/recovery.md goes on after the loss of a worker and of the whole cluster."""
 
 import signal
 
@@ -9,7 +9,7 @@ from processes import Cluster, command
 
 
 def test_the_script_goes_on_after_losses():
-    (script,) = [script for place, script in pages.scripts().items() if place.startswith("docs/recovery.md:")]
+    (script,) = [script for place, script in pages.scripts().items() if place.startswith("docs/guides/recovery.md:")]
     # It says how far it is, and goes on when told to.
     steps = 'print("step", done, flush=True)'
     assert script.count(steps) == 1

@@ -1,4 +1,4 @@
-// Command gen writes docs/c-api-reference.md, a page of every declaration of
+// Command gen writes docs/guides/c-api-reference.md, a page of every declaration of
 // openpathways.h, from the header alone. Run by go generate in capi/public.
 package main
 
@@ -12,7 +12,7 @@ import (
 
 const (
 	header    = "../../python/pathways/include/openpathways.h"
-	reference = "../../docs/c-api-reference.md"
+	reference = "../../docs/guides/c-api-reference.md"
 )
 
 var (

@@ -95,20 +95,20 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// The example builds in a module of its own, without cgo, by the commands of docs/go.md.
+// The example builds in a module of its own, without cgo, by the commands of docs/guides/go.md.
 func TestExampleInAnotherModule(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "go.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "guides", "go.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	commands := regexp.MustCompile("(?ms)^```sh\n(go mod edit .*?)^```$").FindSubmatch(page)
 	source, err := os.ReadFile("main.go")
 	if err != nil || commands == nil {
-		t.Fatal(err, "docs/go.md has no commands that begin with go mod edit")
+		t.Fatal(err, "docs/guides/go.md has no commands that begin with go mod edit")
 	}
 	folder := t.TempDir()
 	for name, text := range map[string][]byte{"main.go": source, "go.mod": []byte("module example.org/client\n\ngo 1.26\n")} {
