@@ -17,8 +17,11 @@ import (
 func (p *program) down() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "end a cluster that `pathways up` started",
-		Args:  cobra.NoArgs,
+		Short: "end a cluster of this machine",
+		Long: `Ends the processes of a cluster that ` + "`pathways up`" + ` started, keeps their logs, and removes the cluster's
+directory with its token. A controller that was started by hand and listens at the directory's socket is told to stop,
+and its workers end with it; its token stays for the next. End one that listens elsewhere with SIGTERM or Ctrl-C.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
 			c, err := p.placeOf(s)
@@ -31,6 +34,9 @@ func (p *program) down() *cobra.Command {
 			// The processes that end are those of a list in the directory.
 			if err := c.directory().Check(); err != nil {
 				return err
+			}
+			if _, err := os.Stat(c.path(listFile)); os.IsNotExist(err) {
+				return p.stopUnlisted(c, s.time("wait"))
 			}
 			logs, err := p.stop(c, s.time("wait"))
 			if logs != "" {
@@ -80,6 +86,32 @@ func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 		return "", status.New(status.DeadlineExceeded, "these processes do not end: %s", strings.Join(names, ", "))
 	}
 	return c.remove()
+}
+
+// stopUnlisted tells a controller to stop that `pathways up` did not start, and waits until it has ended. A controller
+// that does not listen at the directory's socket cannot be found by it, but may need the token there: nothing is removed.
+//
+// Errors: NOT_FOUND where no controller answers.
+func (p *program) stopUnlisted(c place, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	ask := func(stop bool) error {
+		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Directory: c.dir}, stop)
+		return err
+	}
+	err := ask(true)
+	if status.CodeOf(err) == status.Unavailable {
+		return status.New(status.NotFound, "no controller listens at %s, and there is no list of processes in %s; end a "+
+			"controller that was started by hand with SIGTERM, and then remove that directory", c.address(), c.dir)
+	}
+	for ; err == nil; time.Sleep(10 * time.Millisecond) {
+		err = ask(false)
+	}
+	if status.CodeOf(err) == status.Unavailable {
+		fmt.Fprintf(p.out, "The controller at %s has ended\n", c.address())
+		return nil
+	}
+	return err
 }
 
 // gone waits until the processes have ended, and gives those that have not in time.

@@ -21,7 +21,8 @@ func (p *program) controller() *cobra.Command {
 		Use:   "controller",
 		Short: "run a cluster's controller until it is told to stop",
 		Long: `Runs the controller of a cluster: workers bring it devices, clients run programs on them. It never sees the bytes of
-arrays. SIGTERM, Ctrl-C or ` + "`pathways down`" + ` ends it, and with it the sessions and the workers.
+arrays. SIGTERM or Ctrl-C ends it, and with it the sessions and the workers; so does ` + "`pathways down`" + ` where it listens
+at the socket in the cluster's directory.
 
 Who connects shows a certificate or the cluster's token. Where neither --token-file nor certificates are given, the
 controller makes a token and keeps it in the cluster's directory, for this user alone; see --dir. Workers and scripts of

@@ -75,6 +75,51 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	}
 }
 
+// `down` ends a controller that was started by hand where it finds it, and never removes a token that one may need.
+func TestDownOfAControllerStartedByHand(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "pw") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	token := at(dir).path(cluster.TokenFile)
+	for _, c := range []struct{ listen, found, says string }{
+		{"tcp:127.0.0.1:0", "NOT_FOUND", "end a controller that was started by hand with SIGTERM"},
+		{"", "", "has ended"},
+	} {
+		args := []string{"controller", "--dir", dir}
+		if c.listen != "" {
+			args = append(args, "--listen", c.listen)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan int, 1)
+		go func() {
+			var out, errs strings.Builder
+			ended <- Main(ctx, args, environment(&out, &errs, nil))
+		}()
+		waitFor(t, "the controller", func() bool {
+			_, err := os.Stat(token)
+			_, socket := os.Stat(at(dir).path(cluster.Socket))
+			return err == nil && (socket == nil || c.listen != "")
+		})
+		code, out, errs := call(t, nil, "down", "--dir", dir)
+		if want := map[bool]int{true: ExitWell, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
+			!strings.Contains(out+errs, c.says) {
+			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
+		}
+		if _, err := os.Stat(token); err != nil {
+			t.Errorf("%q: the token: %v", c.listen, err)
+		}
+		if c.found != "" {
+			cancel()
+		}
+		if code := <-ended; code != ExitWell {
+			t.Errorf("%q: the controller's exit code is %d", c.listen, code)
+		}
+		cancel()
+	}
+}
+
 // `down` does not believe a list of processes that another user may have written.
 func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 	c := at(t.TempDir())
