@@ -37,9 +37,7 @@ type Session struct {
 	id     uint32
 	island *executor.Island
 	table  *store.Table
-	// limited: a device's memory has a limit, so that objects must be admitted.
-	limited bool
-	closed  atomic.Bool
+	closed atomic.Bool
 	// single is the placement and the set of one device each.
 	single []store.Placement
 	sets   []schedule.DeviceSet
@@ -67,7 +65,6 @@ func begin(id uint32, name string, kinds []string, island *executor.Island, tabl
 			return nil, err
 		}
 		s.single = append(s.single, p)
-		s.limited = s.limited || table.Device(d).Limit > 0
 		s.sets = append(s.sets, schedule.Devices(d))
 	}
 	if err := table.AddOwner(store.Owner(id), name); err != nil {
@@ -91,7 +88,7 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	}
 	q := &kept{Program: p, set: schedule.Devices(p.Devices...)}
 	for _, bytes := range p.Outputs {
-		q.specs = append(q.specs, store.Spec{ShardBytes: bytes, Placement: place, Purpose: store.Array, Label: p.Name})
+		q.specs = append(q.specs, store.Spec{ShardBytes: bytes, Placement: place, Label: p.Name})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,46 +146,18 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	turn, err := s.island.Enter(&g, r.Nested)
 	if err != nil {
 		for _, id := range objects {
-			s.table.Unref(store.ID(id))
+			s.table.Free(id)
 		}
 	}
 	return turn, err
 }
 
 // make makes one object a spec, or none with an error.
-//
-// Where memory has a limit, all of them fit or it is RESOURCE_EXHAUSTED. They are
-// admitted as those of a run that has ended already, since a driver that runs
-// what it is given holds them from now on, whether or not the run is done.
 func (s *Session) make(specs []store.Spec, objects []uint64) error {
 	if s.closed.Load() {
 		return executor.ErrClosed
 	}
-	if s.limited {
-		made, ok, err := s.table.Admit(store.Owner(s.id), nil, specs, nil)
-		if err == nil && !ok {
-			err = status.New(status.ResourceExhausted, "there is no room for the results of %s now; free arrays that are no longer needed", specs[0].Label)
-		}
-		if err != nil {
-			return err
-		}
-		for i, id := range made {
-			objects[i] = uint64(id)
-		}
-		s.table.Release(made, nil)
-		return nil
-	}
-	for i, spec := range specs {
-		id, err := s.table.Create(store.Owner(s.id), spec)
-		if err != nil {
-			for _, made := range objects[:i] {
-				s.table.Unref(store.ID(made))
-			}
-			return err
-		}
-		objects[i] = uint64(id)
-	}
-	return nil
+	return s.table.Create(store.Owner(s.id), specs, objects)
 }
 
 // Place makes the object of a buffer that is made alone, on one device. Errors
@@ -197,7 +166,7 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	if device < 0 || device >= len(s.single) {
 		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", device, status.Count(len(s.single), "device"))
 	}
-	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Purpose: store.Array, Label: "device_put"}}
+	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
 	var object [1]uint64
 	err := s.make(specs[:], object[:])
 	return object[0], err
@@ -215,14 +184,14 @@ func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error
 	if err != nil {
 		return 0, err
 	}
-	specs := [1]store.Spec{{ShardBytes: bytes, Placement: place, Purpose: store.Array, Label: label}}
+	specs := [1]store.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
 	var object [1]uint64
 	err = s.make(specs[:], object[:])
 	return object[0], err
 }
 
 // Free gives up objects whose last shard has gone.
-func (s *Session) Free(object uint64) { s.table.Unref(store.ID(object)) }
+func (s *Session) Free(object uint64) { s.table.Free(object) }
 
 // Island is where the session's gangs are ordered.
 func (s *Session) Island() *executor.Island { return s.island }
@@ -244,5 +213,5 @@ func (s *Session) Stop() {
 func (s *Session) Close() {
 	s.closed.Store(true)
 	s.Stop()
-	s.table.DropOwner(store.Owner(s.id), nil)
+	s.table.DropOwner(store.Owner(s.id))
 }

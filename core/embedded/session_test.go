@@ -77,8 +77,8 @@ func holds(t testing.TB, s *Session, what string, objects int, bytes ...int64) {
 		if d < len(bytes) {
 			want = bytes[d]
 		}
-		if u := s.Memory(d); u.InUse != want || u.ByPurpose[store.Array] != want {
-			t.Errorf("%s: %d bytes in use on device %d, %d of them arrays, want %d", what, u.InUse, d, u.ByPurpose[store.Array], want)
+		if u := s.Memory(d); u.InUse != want {
+			t.Errorf("%s: %d bytes in use on device %d, want %d", what, u.InUse, d, want)
 		}
 	}
 }

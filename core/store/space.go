@@ -11,10 +11,7 @@ import (
 // MaxDevices bounds the numbers of devices.
 const MaxDevices = 1 << 16
 
-// Placement is a set of devices that objects can be on, known to one Table. The
-// zero Placement is none. What the table calls a device is one memory with a
-// limit of its own: an executor that counts pinned host memory too gives it
-// numbers beside those of its accelerators.
+// Placement is a set of devices that objects can be on, known to one Table. The zero Placement is none.
 type Placement uint32
 
 // maxCharge bounds the sum of all charges, so that no sum overflows.
@@ -33,20 +30,8 @@ type space struct {
 
 // extent is the account of one placement.
 type extent struct {
-	devices   []int32 // ascending
-	bytes     int64   // charged on each device
-	leaving   int64   // of these, what holds alone keep
-	byPurpose [Purposes]int64
-}
-
-// account is what an owner has.
-type account struct {
-	owner     Owner
-	name      string
-	dropped   bool
-	objects   int
-	first     uint32 // of its objects
-	byPurpose [Purposes]int64
+	devices []int32 // ascending
+	bytes   int64   // charged on each device
 }
 
 func (sp *space) init() {
@@ -55,8 +40,8 @@ func (sp *space) init() {
 	sp.minLimit = math.MaxInt64
 }
 
-// Place gives the placement of a set of devices, in any order, each once. The
-// same set has the same placement for the table's life.
+// Place returns the placement of a set of devices, in any order, each once. The same set has the same placement for the
+// table's life.
 func (t *Table) Place(devices []int) (Placement, error) {
 	ids, err := sortedDevices(devices)
 	if err != nil {
@@ -85,10 +70,11 @@ func (t *Table) Place(devices []int) (Placement, error) {
 	return p, nil
 }
 
-// SetLimit bounds the memory that Admit gives on a device, in bytes; 0 is no bound.
+// SetLimit bounds the memory that objects may take on a device, in bytes; 0 is no bound.
 func (t *Table) SetLimit(device int, bytes int64) error {
 	if device < 0 || device >= MaxDevices || bytes < 0 {
-		return status.New(status.InvalidArgument, "limit of %d bytes on device %d: want a device in [0, %d) and no negative limit", bytes, device, MaxDevices)
+		return status.New(status.InvalidArgument, "limit of %d bytes on device %d: want a device in [0, %d) and no negative limit",
+			bytes, device, MaxDevices)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,51 +96,31 @@ func (sp *space) validate(s *Spec) error {
 	switch {
 	case s.Placement == 0 || int(s.Placement) >= len(sp.placements):
 		return status.New(status.InvalidArgument, "placement %d is not one of this table's; get it from Place", s.Placement)
-	case s.Purpose >= Purposes:
-		return status.New(status.InvalidArgument, "purpose %d is not known", s.Purpose)
 	case s.ShardBytes < 0:
 		return status.New(status.InvalidArgument, "a shard of %d bytes: want 0 to %d", s.ShardBytes, int64(MaxShardBytes))
 	case s.ShardBytes > MaxShardBytes:
-		return status.New(status.ResourceExhausted, "%q needs %d bytes on each device, and no device has more than %d", s.Label, s.ShardBytes, int64(MaxShardBytes))
-	case sp.total > maxCharge-s.ShardBytes*int64(len(sp.placements[s.Placement].devices)):
-		return status.New(status.ResourceExhausted, "%q of %s on %d devices is more than can be counted", s.Label, size(s.ShardBytes), len(sp.placements[s.Placement].devices))
+		return status.New(status.ResourceExhausted, "%q needs %d bytes on each device, and no device has more than %d", s.Label,
+			s.ShardBytes, int64(MaxShardBytes))
 	}
 	return nil
 }
 
-// charge puts s into the accounts, or takes it out.
-func (sp *space) charge(s *object, in bool) {
-	e := &sp.placements[s.placement]
-	bytes := s.bytes
-	if !in {
-		bytes = -bytes
-	}
-	all := bytes * int64(len(e.devices))
+// charge adds bytes to each device of a placement, or takes them off.
+func (sp *space) charge(p Placement, bytes int64) {
+	e := &sp.placements[p]
 	e.bytes += bytes
-	e.byPurpose[s.purpose] += bytes
 	sp.shards += bytes
-	sp.total += all
-	s.owner.byPurpose[s.purpose] += all
+	sp.total += bytes * int64(len(e.devices))
 }
 
-// leave counts s among what leaves by itself, or no more.
-func (sp *space) leave(s *object, in bool) {
-	if in {
-		sp.placements[s.placement].leaving += s.bytes
-	} else {
-		sp.placements[s.placement].leaving -= s.bytes
-	}
-}
-
-// device adds up what is charged on one device and what of it leaves by itself.
-func (sp *space) device(d int) (bytes, leaving int64) {
+// device adds up what is charged on one device.
+func (sp *space) device(d int) (bytes int64) {
 	if d < len(sp.byDevice) {
 		for _, p := range sp.byDevice[d] {
 			bytes += sp.placements[p].bytes
-			leaving += sp.placements[p].leaving
 		}
 	}
-	return bytes, leaving
+	return bytes
 }
 
 func (sp *space) limit(d int) int64 {
@@ -164,71 +130,17 @@ func (sp *space) limit(d int) int64 {
 	return 0
 }
 
-// Usage is memory in bytes.
+// Usage is the memory of a device, in bytes.
 type Usage struct {
-	InUse     int64
-	Leaving   int64 // of InUse, what is freed as soon as running work ends
-	Limit     int64 // of a device; 0 where there is none
-	ByPurpose [Purposes]int64
+	InUse int64
+	Limit int64 // 0 where there is none
 }
 
-// Device gives the usage of one device.
+// Device returns the usage of one device.
 func (t *Table) Device(device int) Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var u Usage
-	if device < 0 {
-		return u
-	}
-	sp := &t.space
-	u.InUse, u.Leaving = sp.device(device)
-	u.Limit = sp.limit(device)
-	if device < len(sp.byDevice) {
-		for _, p := range sp.byDevice[device] {
-			for i, b := range sp.placements[p].byPurpose {
-				u.ByPurpose[i] += b
-			}
-		}
-	}
-	return u
-}
-
-// Total gives the usage of all devices together.
-func (t *Table) Total() Usage {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	u := Usage{InUse: t.space.total}
-	for _, e := range t.space.placements {
-		n := int64(len(e.devices))
-		u.Leaving += e.leaving * n
-		for i, b := range e.byPurpose {
-			u.ByPurpose[i] += b * n
-		}
-	}
-	return u
-}
-
-// OwnerUsage is what an owner has on all devices together.
-type OwnerUsage struct {
-	Objects   int
-	InUse     int64 // bytes
-	ByPurpose [Purposes]int64
-}
-
-// Owner gives the usage of one owner; one that was dropped counts while memory of
-// it is held or pinned.
-func (t *Table) Owner(o Owner) OwnerUsage {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.owners[o]
-	if a == nil {
-		return OwnerUsage{}
-	}
-	u := OwnerUsage{Objects: a.objects, ByPurpose: a.byPurpose}
-	for _, b := range a.byPurpose {
-		u.InUse += b
-	}
-	return u
+	return Usage{InUse: t.space.device(device), Limit: t.space.limit(device)}
 }
 
 // has reports whether d is one of the placement's devices.

@@ -14,28 +14,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStaleIDs(t *testing.T) {
+// one makes one object.
+func one(t testing.TB, table *Table, o Owner, s Spec) ID {
+	t.Helper()
+	var ids [1]ID
+	if err := table.Create(o, []Spec{s}, ids[:]); err != nil {
+		t.Fatal(err)
+	}
+	return ids[0]
+}
+
+func index(id ID) uint32 { return uint32(id & maxIndex) }
+
+func TestStaleIDsDoNothing(t *testing.T) {
 	table, p := benchTable(t, 2)
-	a, err := table.Create(1, Spec{ShardBytes: 8, Placement: p})
-	if err != nil {
-		t.Fatal(err)
+	a := one(t, table, 1, Spec{ShardBytes: 8, Placement: p})
+	table.Free(a)
+	b := one(t, table, 1, Spec{ShardBytes: 8, Placement: p})
+	if index(a) != index(b) || a == b {
+		t.Fatalf("%d and %d: want one slot and two generations", a, b)
 	}
-	table.Unref(a)
-	b, err := table.Create(1, Spec{ShardBytes: 8, Placement: p})
-	if err != nil {
-		t.Fatal(err)
+	for _, id := range []ID{a, 0, 1 << 40, ^ID(0)} {
+		table.Free(id)
 	}
-	if a.Index() != b.Index() || a == b {
-		t.Fatalf("%v and %v: want one slot and two generations", a, b)
-	}
-	if table.Ref(a) || table.Unref(a) || table.Delete(a) || table.Fail(a, errLost) || table.Unpin(a) {
-		t.Error("a stale ID did something")
-	}
-	if s, err := table.State(a); s != Gone || status.CodeOf(err) != status.NotFound {
-		t.Errorf("a stale ID is %v with %v", s, err)
-	}
-	if s, err := table.State(b); s != Pending || err != nil {
-		t.Errorf("the new object is %v with %v", s, err)
+	if table.Len() != 1 || table.Device(1).InUse != 8 {
+		t.Errorf("a stale ID left %d objects of %d bytes, want 1 of 8", table.Len(), table.Device(1).InUse)
 	}
 }
 
@@ -43,22 +46,18 @@ func TestStaleIDs(t *testing.T) {
 func TestGenerationsEnd(t *testing.T) {
 	table, p := benchTable(t, 1)
 	sp := Spec{ShardBytes: 1, Placement: p}
-	a, _ := table.Create(1, sp)
-	table.Unref(a)
-	table.slot(uint32(a.Index())).gen = maxGen - 1
-	b, _ := table.Create(1, sp)
-	if b.Index() != a.Index() || uint64(b>>indexBits) != maxGen {
-		t.Fatalf("%v is not the last generation of its slot", b)
+	a := one(t, table, 1, sp)
+	table.Free(a)
+	table.slot(index(a)).gen = maxGen - 1
+	b := one(t, table, 1, sp)
+	if index(b) != index(a) || b>>indexBits != maxGen {
+		t.Fatalf("%d is not the last generation of its slot", b)
 	}
-	if !table.Unref(b) {
+	if table.Free(b); table.Len() != 0 {
 		t.Fatal("the last generation is not freed")
 	}
-	c, _ := table.Create(1, sp)
-	if c.Index() == a.Index() {
-		t.Errorf("%v has a slot without generations", c)
-	}
-	if s, _ := table.State(b); s != Gone {
-		t.Errorf("%v is %v, want gone", b, s)
+	if c := one(t, table, 1, sp); index(c) == index(a) {
+		t.Errorf("%d has a slot without generations", c)
 	}
 }
 
@@ -83,17 +82,11 @@ func TestBadArguments(t *testing.T) {
 		{1, Spec{Placement: 9}, status.InvalidArgument},
 		{1, Spec{Placement: p, ShardBytes: -1}, status.InvalidArgument},
 		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.ResourceExhausted},
-		{1, Spec{Placement: p, Purpose: Purposes}, status.InvalidArgument},
 	} {
-		if _, err := table.Create(c.owner, c.spec); status.CodeOf(err) != c.code {
+		good := Spec{Placement: p, ShardBytes: 1}
+		if err := table.Create(c.owner, []Spec{good, c.spec}, make([]ID, 2)); status.CodeOf(err) != c.code {
 			t.Errorf("Create(%d, %+v): %v, want %v", c.owner, c.spec, err, c.code)
 		}
-		if ids, ok, err := table.Admit(c.owner, nil, []Spec{c.spec}, nil); ok || len(ids) > 0 || status.CodeOf(err) != c.code {
-			t.Errorf("Admit(%d, %+v): %v, want %v", c.owner, c.spec, err, c.code)
-		}
-	}
-	if _, ok, err := table.Admit(1, []ID{7}, nil, nil); ok || status.CodeOf(err) != status.Internal {
-		t.Errorf("Admit of an input that is not held: %v", err)
 	}
 	for _, err := range []error{table.SetLimit(-1, 1), table.SetLimit(MaxDevices, 1), table.SetLimit(0, -1)} {
 		if status.CodeOf(err) != status.InvalidArgument {
@@ -109,29 +102,28 @@ func TestBadArguments(t *testing.T) {
 func TestMoreThanCanBeCounted(t *testing.T) {
 	table, p := benchTable(t, 4096)
 	huge := Spec{ShardBytes: MaxShardBytes, Placement: p}
-	var made int
-	for {
-		_, err := table.Create(1, huge)
-		if err != nil {
+	made := int64(0)
+	for ids := make([]ID, 1); ; made++ {
+		if err := table.Create(1, []Spec{huge}, ids); err != nil {
 			if status.CodeOf(err) != status.ResourceExhausted {
 				t.Fatal(err)
 			}
 			break
 		}
-		if made++; made > 1<<20 {
+		if made > 1<<20 {
 			t.Fatal("there is no end to it")
 		}
 	}
-	if _, ok, err := table.Admit(1, nil, slices.Repeat([]Spec{huge}, 1000), nil); ok || status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("admitted: %t, %v", ok, err)
+	if err := table.Create(1, slices.Repeat([]Spec{huge}, 1000), make([]ID, 1000)); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("made: %v", err)
 	}
-	if u := table.Total(); u.InUse != int64(made)*MaxShardBytes*4096 {
+	if u := table.Device(4095); u.InUse != made*MaxShardBytes {
 		t.Errorf("%d objects are %d bytes", made, u.InUse)
 	}
 }
 
-// A run waits while running work can make room, and not for its own inputs.
-func TestAdmission(t *testing.T) {
+// What does not fit is refused as a whole, with need, limit and holders.
+func TestLimits(t *testing.T) {
 	table := New()
 	for o, name := range map[Owner]string{1: "session 1", 2: "session 2"} {
 		if err := table.AddOwner(o, name); err != nil {
@@ -151,146 +143,42 @@ func TestAdmission(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	create := func(o Owner, label string, bytes int64, p Placement) ID {
-		id, err := table.Create(o, Spec{ShardBytes: bytes, Placement: p, Label: label})
-		if err != nil {
-			t.Fatal(err)
+	one(t, table, 1, Spec{ShardBytes: 6 * gib, Placement: place(0, 1, 2, 3), Label: "params"})
+	other := one(t, table, 2, Spec{ShardBytes: 5 * gib, Placement: place(2), Label: "table"})
+	refused := func(specs []Spec, parts ...string) {
+		t.Helper()
+		err := table.Create(2, specs, make([]ID, len(specs)))
+		if status.CodeOf(err) != status.ResourceExhausted {
+			t.Fatalf("%v, want RESOURCE_EXHAUSTED", err)
 		}
-		return id
-	}
-	params := create(1, "params", 6*gib, place(0, 1, 2, 3))
-	other := create(2, "table", 5*gib, place(2))
-	if err := table.Hold([]ID{params}); err != nil {
-		t.Fatal(err)
-	}
-	step := []Spec{{ShardBytes: 2 * gib, Placement: place(0, 1, 2, 3), Label: "train_step"},
-		{ShardBytes: 3 * gib, Placement: place(0, 1, 2, 3), Purpose: Scratch}}
-	first, ok, err := table.Admit(1, []ID{params}, step, nil)
-	if !ok || err != nil {
-		t.Fatalf("the first run: %t, %v", ok, err)
-	}
-
-	// The second one: device 2 is full, but the scratch of the first will go.
-	next := []Spec{{ShardBytes: 3 * gib, Placement: place(2, 3), Label: "eval"}}
-	if _, ok, err := table.Admit(2, nil, next, nil); ok || err != nil {
-		t.Fatalf("a run that can wait: %t, %v", ok, err)
-	}
-	if u := table.Device(3); u.InUse != 11*gib {
-		t.Errorf("device 3 has %d bytes in use; a run that waits must take none", u.InUse)
-	}
-	// One that needs more than that must not wait.
-	next[0].ShardBytes = 5 * gib
-	_, ok, err = table.Admit(2, nil, next, nil)
-	if ok || status.CodeOf(err) != status.ResourceExhausted {
-		t.Fatalf("a run that cannot fit: %t, %v", ok, err)
-	}
-	for _, part := range []string{"device 2", `"eval" of session 2`, "needs 5.0 GiB", "limit of 16.0 GiB", "16.0 GiB is in use", "free 3.0 GiB",
-		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+		for _, part := range parts {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+		if u := table.Device(3); u != (Usage{InUse: 6 * gib, Limit: 16 * gib}) {
+			t.Errorf("device 3: %+v; what is refused must take nothing", u)
 		}
 	}
-	// A user's reference does not leave by itself; deleted, it leaves with the run that
-	// reads it; held by a run that waits, it does not.
-	table.Release(append(first, params), nil)
-	inputs := []ID{other}
-	if err := table.Hold(inputs); err != nil {
-		t.Fatal(err)
+	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 3), Label: "eval"}, {ShardBytes: 4 * gib, Placement: place(2)}}
+	refused(eval, "device 2", `"eval" of session 2`, "needs 6.0 GiB", "limit of 16.0 GiB", "11.0 GiB is in use",
+		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays")
+	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(0), Label: "big"}}, "use smaller arrays")
+	table.Free(other)
+	if err := table.Create(2, eval, make([]ID, 2)); err != nil {
+		t.Errorf("what fits, once there is room: %v", err)
 	}
-	if table.Delete(other) {
-		t.Error("an input of a run that waits was freed")
-	}
-	next[0].ShardBytes = 4 * gib
-	if _, ok, err := table.Admit(2, inputs, next, nil); ok || status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a run that could wait for its own input alone: %t, %v", ok, err)
-	}
-	next[0].ShardBytes = 3 * gib
-	ids, ok, err := table.Admit(2, inputs, next, nil)
-	if !ok || err != nil {
-		t.Fatalf("a run that just fits: %t, %v", ok, err)
-	}
-	if u := table.Device(2); u.InUse != 16*gib || u.Leaving != 5*gib {
-		t.Errorf("device 2: %+v", u)
-	}
-	if freed := table.Release(inputs, nil); !slices.Equal(freed, inputs) {
-		t.Errorf("freed %v, want %v", freed, inputs)
-	}
-
-	// What NumPy sees stays, past its owner too, and errors name it.
-	if err := table.Pin(params); err != nil {
-		t.Fatal(err)
-	}
-	if freed := table.DropOwner(1, nil); !slices.Equal(freed, first[:1]) {
-		t.Errorf("freed %v, want %v", freed, first[:1])
-	}
-	_, _, err = table.Admit(2, nil, []Spec{{ShardBytes: 17 * gib, Placement: place(0), Label: "big"}}, nil)
-	for _, part := range []string{"session 1 (closed)", "6.0 GiB held by NumPy", "use smaller arrays"} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("%v does not say %q", err, part)
-		}
-	}
-	if _, err := table.Create(1, next[0]); status.CodeOf(err) != status.NotFound {
+	table.DropOwner(1)
+	table.DropOwner(1)
+	if err := table.Create(1, eval, make([]ID, 2)); status.CodeOf(err) != status.NotFound {
 		t.Errorf("create for an owner that was dropped: %v", err)
 	}
-	if !table.Unpin(params) {
-		t.Error("the last pin freed nothing")
-	}
-	table.Release(ids, nil)
-	table.DropOwner(2, nil)
-	if table.Len() != 0 || table.Total() != (Usage{}) {
-		t.Errorf("%d objects of %+v are left", table.Len(), table.Total())
+	if u := table.Device(2); u.InUse != 6*gib {
+		t.Errorf("device 2 has %d bytes in use, want those of session 2", u.InUse)
 	}
 }
 
-// The first failure holds, with code and text, for all who ask.
-func TestErrors(t *testing.T) {
-	table, p := benchTable(t, 1)
-	id, _ := table.Create(1, Spec{ShardBytes: 4, Placement: p, Label: "x"})
-	if err := table.Hold([]ID{id}); err != nil {
-		t.Fatal(err)
-	}
-	if table.Fail(id, errLost) || table.Fail(id, status.New(status.Internal, "later")) {
-		t.Error("memory that a run holds was freed")
-	}
-	for range 2 {
-		if s, err := table.State(id); s != Failed || err != errLost {
-			t.Errorf("%v with %v", s, err)
-		}
-	}
-	if _, ok, err := table.Admit(1, []ID{id}, nil, nil); ok || err != errLost {
-		t.Errorf("a run of a failed input: %t, %v", ok, err)
-	}
-	if freed := table.Abandon([]ID{id}, nil); len(freed) != 1 {
-		t.Error("the run's hold was the last, and freed nothing")
-	}
-	if table.Unref(id) {
-		t.Error("freed twice")
-	}
-	id, _ = table.Create(1, Spec{ShardBytes: 4, Placement: p})
-	table.SetReady(id)
-	if s, err := table.State(id); table.Fail(id, errLost) || s != Ready || err != nil {
-		t.Errorf("failing what is ready: %v with %v", s, err)
-	}
-	if s, err := table.State(id); s != Ready || err != nil || !table.Unref(id) {
-		t.Errorf("what was ready is %v with %v", s, err)
-	}
-	id, _ = table.Create(1, Spec{ShardBytes: 4, Placement: p, Label: "x"})
-	if !table.Fail(id, nil) {
-		t.Error("a failed object keeps memory")
-	}
-	if _, err := table.State(id); status.CodeOf(err) != status.Internal {
-		t.Errorf("a failure without a reason: %v", err)
-	}
-	if table.Delete(id) {
-		t.Error("freed twice")
-	}
-	if _, err := table.State(id); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), `"x"`) {
-		t.Errorf("a deleted object: %v", err)
-	}
-}
-
-// Many goroutines make, share, run and drop; the sums agree in the end, and no limit
-// is passed on the way.
+// Many goroutines make, free and drop; the sums agree in the end, and no limit is passed on the way.
 func TestParallel(t *testing.T) {
 	table := New()
 	var places []Placement
@@ -313,60 +201,48 @@ func TestParallel(t *testing.T) {
 			}
 			var kept []ID
 			for i := range 2000 {
-				specs := []Spec{{ShardBytes: int64(i % 7), Placement: places[i%3]}, {ShardBytes: 3, Placement: places[(i+g)%3], Purpose: Scratch}}
-				if err := table.Hold(kept); err != nil {
-					t.Error(err)
-					return
-				}
-				made, ok, err := table.Admit(o, kept, specs, nil)
-				if !ok {
-					if err != nil && status.CodeOf(err) != status.ResourceExhausted {
+				specs := []Spec{{ShardBytes: int64(i % 7), Placement: places[i%3]}, {ShardBytes: 3, Placement: places[(i+g)%3]}}
+				made := make([]ID, 2)
+				if err := table.Create(o, specs, made); err != nil {
+					if status.CodeOf(err) != status.ResourceExhausted {
 						t.Error(err)
 					}
-					table.Abandon(kept, nil)
-					table.UnrefAll(kept, nil)
+					for _, id := range kept {
+						table.Free(id)
+					}
 					kept = kept[:0]
 					continue
 				}
 				if u := table.Device(i % 2); u.InUse > limit {
 					t.Errorf("device %d has %d bytes of %d", i%2, u.InUse, limit)
 				}
-				table.SetReady(made[0])
-				table.Release(made, table.Release(kept, nil))
-				if kept = append(kept, made[0]); len(kept) > 3 {
-					table.Unref(kept[0])
-					kept = kept[1:]
-				}
+				table.Free(made[1])
+				kept = append(kept, made[0])
 			}
-			table.DropOwner(o, nil)
+			table.DropOwner(o)
 		})
 	}
 	wg.Wait()
 	table.check()
-	if table.Len() != 0 || table.Total() != (Usage{}) {
-		t.Errorf("%d objects of %+v are left", table.Len(), table.Total())
+	if table.Len() != 0 || table.Device(0).InUse != 0 || table.Device(1).InUse != 0 {
+		t.Errorf("%d objects of %+v and %+v are left", table.Len(), table.Device(0), table.Device(1))
 	}
 }
 
-// Once the table has grown to the load, objects and runs cost no memory, and no more
-// on many devices than on one.
+// Once the table has grown to the load, objects cost no memory, and no more on many devices than on one.
 func TestDoesNotAllocate(t *testing.T) {
 	if checked {
 		t.Skip("the checks of the build tag invariants allocate")
 	}
 	for _, devices := range []int{1, 8, 4096} {
 		table, p := benchTable(t, devices)
-		in, _ := table.Create(1, Spec{ShardBytes: 1, Placement: p})
-		inputs := []ID{in}
-		specs := []Spec{{ShardBytes: 1, Placement: p}, {ShardBytes: 1, Placement: p, Purpose: Scratch}}
-		var ids, freed []ID
+		specs := []Spec{{ShardBytes: 1, Placement: p}, {ShardBytes: 1, Placement: p}}
+		var ids [2]ID
 		round := func() {
-			id, _ := table.Create(1, Spec{ShardBytes: 1, Placement: p})
-			table.Unref(id)
-			_ = table.Hold(inputs)
-			ids, _, _ = table.Admit(1, inputs, specs, ids[:0])
-			freed = table.Release(ids, table.Release(inputs, freed[:0]))
-			table.Unref(ids[0])
+			_ = table.Create(1, specs, ids[:])
+			for _, id := range ids {
+				table.Free(id)
+			}
 		}
 		round()
 		if n := testing.AllocsPerRun(1000, round); n != 0 {
