@@ -1,24 +1,15 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
-	"fmt"
 	"log/slog"
-	"os"
-	"sync/atomic"
 	"time"
 
-	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
-	"github.com/openpathways/pathways/transport/bulk"
-	"github.com/openpathways/pathways/transport/collective"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -77,167 +68,37 @@ func (c WorkerConfig) options() (stream.Options, error) {
 	}, err
 }
 
-// serve is ServeWorker. Joined is not nil where the driver is a member of an
-// epoch.
+// serve is ServeWorker. Joined is not nil where the driver is a member of an epoch.
 func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) error {
-	var err error
-	hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: c.Name, Host: Host(), Network: network(), Worker: worker.Offer(c.Driver)}
-	hello.Worker.Island, hello.Worker.Host = c.Island, hello.Host
-	for _, d := range hello.Worker.Devices {
-		if c.MemoryLimit > 0 && (d.MemoryLimit == 0 || c.MemoryLimit < d.MemoryLimit) {
-			d.MemoryLimit = c.MemoryLimit
-		}
-	}
 	_, partitions := c.Driver.(device.Partitioner)
-	if in != nil {
-		partitions = false // the driver's own interconnect carries what spans workers
-		hello.Worker.Epoch, hello.Worker.Node = in.membership.Epoch, uint32(in.membership.Node)
+	e := &entry{
+		WorkerConfig: c, options: o, in: in,
+		partitions: partitions && in == nil, // the interconnect of an epoch's drivers carries what spans workers
 	}
-	var own *os.File // room for a board, for this host's workers
-	if partitions {
-		if own, err = collective.CreateBoard(controller.BoardSlots); err != nil {
-			return err
-		}
-		defer own.Close()
-		hello.Worker.Board = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), own.Fd())
+	defer e.close()
+	if err := e.introduce(); err != nil {
+		return err
 	}
-
-	// Peers may come as soon as the controller has told them, which is before this
-	// side has its answer; they are let in when the key is there to check them.
-	var let atomic.Pointer[wire.Welcome]
-	from := o
-	from.Identity = make([]byte, identitySize)
-	rand.Read(from.Identity)
-	hello.Worker.Identity = from.Identity
-	from.Proof = func(h *wire.Hello) error {
-		w := let.Load()
-		if w == nil {
-			return status.New(status.Unavailable, "this worker is not in a cluster yet")
-		}
-		return wire.CheckProof(w.Proof, w.Cluster, h)
+	if err := e.listen(); err != nil {
+		return err
 	}
-	var listeners []transport.Listener
-	closeAll := func() {
-		for _, l := range listeners {
-			l.Close()
-		}
-	}
-	for _, address := range c.Listen {
-		l, err := stream.Listen(address, from, func(peer string, err error) {
-			c.Log.Warn("a connection was refused", "from", peer, "reason", err)
-		})
-		if err != nil {
-			closeAll()
-			return err
-		}
-		listeners = append(listeners, l)
-		hello.Worker.Addresses = append(hello.Worker.Addresses, l.Address())
-	}
-	conn, welcome, err := c.dial(ctx, hello, o)
-	var board *collective.Board
-	if err == nil && welcome.Board != nil {
-		if board, err = openBoard(welcome.Board); err != nil {
-			// Not every host lets a process open another's files.
-			c.Log.Info("small blocks of collectives go by sockets", "why", err)
-			conn.Close()
-			hello.Worker.Board = ""
-			conn, welcome, err = c.dial(ctx, hello, o)
-		} else {
-			defer board.Close()
-		}
-	}
-	if err != nil {
-		closeAll()
+	if err := e.join(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
-	let.Store(welcome)
-	peers := o
-	peers.Token = "" // they ask for the proof
-	exchange, err := bulk.New(bulk.Config{
-		Self: welcome.Process, Host: hello.Host, Options: peers, Listeners: listeners, Log: c.Log, Here: true,
-		Hello: &wire.Hello{Name: c.Name, Cluster: welcome.Cluster, Proof: wire.Prove(welcome.Proof, welcome.Process)},
-	})
-	if err != nil {
-		closeAll()
-		conn.Close()
+	if err := e.meetPeers(); err != nil {
+		e.conn.Close()
 		return err
 	}
-	defer exchange.Close()
-	config := worker.Config{
-		Name: c.Name, Conn: conn, Driver: c.Driver, Exchange: exchange, Threads: Threads(c.Driver),
-		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2, MemoryLimit: c.MemoryLimit, HostBytes: exchange.HostBytes, Apart: exchange.Apart, Handler: c.Handler, Log: c.Log,
-		EvictAfter: c.EvictAfter, Evict: c.Evict, Ending: c.Ending,
-	}
-	if partitions {
-		engine := collective.New(exchange, 0, board)
-		defer engine.Close()
-		config.Engine = engine
-	}
-	if board != nil {
-		board.Meet(welcome.Process, int(welcome.Board.Slot))
-		config.Exchange = neighbours{exchange, board, welcome.Board.Number}
-	}
-	if in != nil {
-		in.come(&wire.Process{Number: welcome.Process, Epoch: in.membership.Epoch, Node: uint32(in.membership.Node)})
-		config.Exchange, config.DeviceID = fellows{exchange, in}, in.device
-		config.Stuck, config.StuckAfter = in.member.Leave, cmp.Or(c.Stuck, stuckAfter)
-	}
-	w, err := worker.New(config)
+	w, err := worker.New(e.config())
 	if err != nil {
-		conn.Close()
+		e.conn.Close()
 		return err
 	}
-	c.Log.Info("the worker is in the cluster", "process", welcome.Process, "devices", len(c.Driver.Devices()), "listens", hello.Worker.Addresses)
-	over := func() (why error) { // nil: this worker was told to stop
-		if in != nil {
-			_, why = in.member.Err()
-		}
-		return why
-	}
-	defer context.AfterFunc(ctx, func() { w.Leave(over()) })()
-	err = w.Serve()
-	if ctx.Err() != nil {
-		why := over()
-		if why == nil {
-			why = controller.Stopped(c.Name)
-		}
-		exchange.Leave(why) // others may hear of it before the controller has told them
-		return nil
-	}
-	if err != nil {
-		exchange.Leave(err)
-	}
-	return err
-}
-
-// openBoard maps this worker's place on a board.
-func openBoard(b *wire.Board) (*collective.Board, error) {
-	f, err := os.OpenFile(b.Path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, system.Error(err, "the host's memory for collectives cannot be opened")
-	}
-	defer f.Close()
-	return collective.OpenBoard(f, int(b.Slot))
-}
-
-// neighbours is an exchange that tells a board who else is on it.
-type neighbours struct {
-	transport.Exchange
-	board  *collective.Board
-	number uint64
-}
-
-// Peers implements transport.Exchange.
-func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
-	for _, p := range come {
-		if p.Board == n.number {
-			n.board.Meet(p.Number, int(p.Slot))
-		}
-	}
-	n.Exchange.Peers(come, gone, why)
+	c.Log.Info("the worker is in the cluster", "process", e.welcome.Process, "devices", len(c.Driver.Devices()), "listens", e.hello.Worker.Addresses)
+	return e.work(ctx, w)
 }
 
 // dial says hello to the controller, and again while it is not there.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
@@ -93,51 +94,13 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
-			c, err := p.placeOf(s)
-			if err != nil {
-				return err
-			}
-			address, secret, err := p.reach(s)
-			if err != nil {
-				return err
-			}
-			name := s.text("name")
-			if name == "" {
-				host, _ := os.Hostname()
-				name = fmt.Sprintf("%s:%d", host, os.Getpid())
-			}
-			listen := s.list("listen")
-			if len(listen) == 0 {
-				if !strings.HasPrefix(address, "unix:") {
-					return usage{status.New(status.InvalidArgument, "a worker of a controller at %s needs --listen: an address of this machine at which the others reach it, such as tcp:10.0.0.6:8477", address)}
-				}
-				if err := c.directory().Make(); err != nil {
-					return err
-				}
-				listen = []string{fmt.Sprintf("unix:%s", c.path(fmt.Sprintf("worker-%d.sock", os.Getpid())))}
-			}
-			if s.number("devices") < 0 {
-				return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
-			}
-			memory, err := s.size("memory-limit")
+			config, err := p.workerConfig(s)
 			if err != nil {
 				return err
 			}
 			nodes := s.number("nodes")
-			if nodes < 0 {
-				return usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0", nodes)}
-			}
-			for _, module := range s.list("import") {
-				if !slices.Contains(p.Imported, module) {
-					return usage{status.New(status.InvalidArgument, "the module %s of --import was not imported; only the command of the Python package imports modules, as its flag or PATHWAYS_IMPORT says", module)}
-				}
-			}
-			log, err := p.logger(s)
-			if err != nil {
-				return err
-			}
 			if nodes > 0 && s.number(lifeline) == 0 {
-				return p.supervise(cmd.Context(), cmd.Flags(), name, log)
+				return p.supervise(cmd.Context(), cmd.Flags(), config.Name, config.Log)
 			}
 			if p.Kinds == nil {
 				return status.New(status.Unimplemented, "this program has no drivers of devices")
@@ -148,35 +111,101 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 			}
 			end, over := p.bounded(cmd.Context())
 			defer over()
-			config := cluster.WorkerConfig{
-				Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler, MemoryLimit: memory,
-				Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
-				Versions: p.Versions, Software: p.software(), Log: log,
-				EvictAfter: s.time("evict-after"), Ending: end.begins,
-			}
+			config.Ending = end.begins
 			if nodes > 0 {
-				config.Evict = func(why error) { p.epochOver(true, why) }
-				ctx, cancel := held(cmd.Context(), s.number(lifeline))
-				defer cancel()
-				return stopped(ctx, cluster.ServeMember(ctx, config, kind, nodes, p.epochOver))
+				return p.serveMember(cmd.Context(), config, kind, nodes, s.number(lifeline))
 			}
-			config.Evict = func(error) {
-				if cmd.Context().Err() == nil { // otherwise it ends as it was told
-					fmt.Fprintf(p.err, "pathways: %v\n", p.anew(arguments("worker", cmd.Flags(), "--name="+name)))
-					os.Exit(ExitFailed)
-				}
-			}
-			if config.Driver, err = kind.Join(cmd.Context(), device.Membership{}); err != nil {
-				return err
-			}
-			defer config.Driver.Close()
-			return stopped(cmd.Context(), cluster.ServeWorker(cmd.Context(), config))
+			return p.serveWorker(cmd.Context(), config, kind, cmd.Flags())
 		},
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // it is there
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after", "wait")
 	return cmd
+}
+
+// workerConfig reads what a worker is made from, apart from its devices.
+//
+// Errors: INVALID_ARGUMENT for options that do not fit, and those of the directory.
+func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
+	address, secret, err := p.reach(s)
+	if err != nil {
+		return c, err
+	}
+	name := s.text("name")
+	if name == "" {
+		host, _ := os.Hostname()
+		name = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	listen, err := p.workerListens(s, address)
+	if err != nil {
+		return c, err
+	}
+	if n := s.number("devices"); n < 0 {
+		return c, usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", n)}
+	}
+	memory, err := s.size("memory-limit")
+	if err != nil {
+		return c, err
+	}
+	if n := s.number("nodes"); n < 0 {
+		return c, usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0", n)}
+	}
+	for _, module := range s.list("import") {
+		if !slices.Contains(p.Imported, module) {
+			return c, usage{status.New(status.InvalidArgument, "the module %s of --import was not imported; only the command "+
+				"of the Python package imports modules, as its flag or PATHWAYS_IMPORT says", module)}
+		}
+	}
+	log, err := p.logger(s)
+	return cluster.WorkerConfig{
+		Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler,
+		MemoryLimit: memory, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
+		EvictAfter: s.time("evict-after"), Versions: p.Versions, Software: p.software(), Log: log,
+	}, err
+}
+
+// workerListens returns where a worker listens: as --listen says, or at a socket in the cluster's directory.
+func (p *program) workerListens(s settings, controller string) ([]string, error) {
+	if listen := s.list("listen"); len(listen) > 0 {
+		return listen, nil
+	}
+	if !strings.HasPrefix(controller, "unix:") {
+		return nil, usage{status.New(status.InvalidArgument, "a worker of a controller at %s needs --listen: an address of this "+
+			"machine at which the others reach it, such as tcp:10.0.0.6:8477", controller)}
+	}
+	c, err := p.placeOf(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.directory().Make(); err != nil {
+		return nil, err
+	}
+	return []string{"unix:" + c.path(fmt.Sprintf("worker-%d.sock", os.Getpid()))}, nil
+}
+
+// serveMember serves as a member of an epoch of so many nodes, in a child whose parent holds the lifeline.
+func (p *program) serveMember(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, nodes, lifeline int) error {
+	c.Evict = func(why error) { p.epochOver(true, why) }
+	ctx, cancel := held(ctx, lifeline)
+	defer cancel()
+	return stopped(ctx, cluster.ServeMember(ctx, c, kind, nodes, p.epochOver))
+}
+
+// serveWorker serves the devices of this process alone. A worker that is evicted is replaced by a new process with the
+// same flags.
+func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, flags *pflag.FlagSet) (err error) {
+	c.Evict = func(error) {
+		if ctx.Err() == nil { // otherwise it ends as it was told
+			fmt.Fprintf(p.err, "pathways: %v\n", p.anew(arguments("worker", flags, "--name="+c.Name)))
+			os.Exit(ExitFailed)
+		}
+	}
+	if c.Driver, err = kind.Join(ctx, device.Membership{}); err != nil {
+		return err
+	}
+	defer c.Driver.Close()
+	return stopped(ctx, cluster.ServeWorker(ctx, c))
 }
 
 // stopped takes the end of what serves for a good one where it was told to stop,

@@ -1,0 +1,217 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/bulk"
+	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// entry is a worker's way into a cluster, in steps that serve takes in this order: introduce, listen, join, meetPeers,
+// config, work. What a step opens, close closes.
+type entry struct {
+	WorkerConfig
+	options    stream.Options
+	in         *joined // nil where the driver is no member of an epoch
+	partitions bool    // this process carries the collectives of programs that span workers
+
+	hello     *wire.Hello
+	listeners []transport.Listener // until the exchange has them
+	conn      *stream.Conn
+	welcome   *wire.Welcome
+	admitted  atomic.Pointer[wire.Welcome] // welcome, for those who let peers in
+	board     *collective.Board            // nil where small blocks go by sockets
+	exchange  *bulk.Exchange
+	closers   []func()
+}
+
+// onClose has close call f, before what was given to it earlier.
+func (e *entry) onClose(f func()) { e.closers = append(e.closers, f) }
+
+func (e *entry) close() {
+	for i := len(e.closers) - 1; i >= 0; i-- {
+		e.closers[i]()
+	}
+	for _, l := range e.listeners {
+		l.Close()
+	}
+}
+
+// introduce makes what the worker says of itself to the controller, and room for a board of this host's workers.
+func (e *entry) introduce() error {
+	e.hello = &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: e.Name, Host: Host(), Network: network(), Worker: worker.Offer(e.Driver)}
+	offer := e.hello.Worker
+	offer.Island, offer.Host = e.Island, e.hello.Host
+	for _, d := range offer.Devices {
+		if e.MemoryLimit > 0 && (d.MemoryLimit == 0 || e.MemoryLimit < d.MemoryLimit) {
+			d.MemoryLimit = e.MemoryLimit
+		}
+	}
+	if e.in != nil {
+		offer.Epoch, offer.Node = e.in.membership.Epoch, uint32(e.in.membership.Node)
+	}
+	if e.partitions {
+		room, err := collective.CreateBoard(controller.BoardSlots)
+		if err != nil {
+			return err
+		}
+		e.onClose(func() { room.Close() })
+		offer.Board = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), room.Fd())
+	}
+	return nil
+}
+
+// listen opens the addresses at which peers reach this worker. They may come as soon as the controller has told them of
+// it, which is before this side has read its welcome: they are let in when the key is there to check them.
+func (e *entry) listen() error {
+	from := e.options
+	from.Identity = make([]byte, identitySize)
+	rand.Read(from.Identity)
+	e.hello.Worker.Identity = from.Identity
+	from.Proof = func(h *wire.Hello) error {
+		w := e.admitted.Load()
+		if w == nil {
+			return status.New(status.Unavailable, "this worker is not in a cluster yet")
+		}
+		return wire.CheckProof(w.Proof, w.Cluster, h)
+	}
+	for _, address := range e.Listen {
+		l, err := stream.Listen(address, from, func(peer string, err error) {
+			e.Log.Warn("a connection was refused", "from", peer, "reason", err)
+		})
+		if err != nil {
+			return err
+		}
+		e.listeners = append(e.listeners, l)
+		e.hello.Worker.Addresses = append(e.hello.Worker.Addresses, l.Address())
+	}
+	return nil
+}
+
+// join says hello to the controller, and opens the board that it names.
+func (e *entry) join(ctx context.Context) (err error) {
+	if e.conn, e.welcome, err = e.dial(ctx, e.hello, e.options); err != nil {
+		return err
+	}
+	if e.welcome.Board != nil {
+		if e.board, err = openBoard(e.welcome.Board); err != nil {
+			// Not every host lets a process open another's files.
+			e.Log.Info("small blocks of collectives go by sockets", "why", err)
+			e.conn.Close()
+			e.hello.Worker.Board = ""
+			if e.conn, e.welcome, err = e.dial(ctx, e.hello, e.options); err != nil {
+				return err
+			}
+		} else {
+			e.onClose(func() { e.board.Close() })
+		}
+	}
+	e.admitted.Store(e.welcome)
+	return nil
+}
+
+// meetPeers makes the exchange by which blocks go to and from other processes. It owns the listeners.
+func (e *entry) meetPeers() (err error) {
+	peers := e.options
+	peers.Token = "" // they ask for the proof
+	e.exchange, err = bulk.New(bulk.Config{
+		Self: e.welcome.Process, Host: e.hello.Host, Options: peers, Listeners: e.listeners, Log: e.Log, Here: true,
+		Hello: &wire.Hello{Name: e.Name, Cluster: e.welcome.Cluster, Proof: wire.Prove(e.welcome.Proof, e.welcome.Process)},
+	})
+	if err != nil {
+		return err
+	}
+	e.listeners = nil
+	e.onClose(func() { e.exchange.Close() })
+	return nil
+}
+
+// config is that of the worker, with all that carries blocks for it.
+func (e *entry) config() worker.Config {
+	config := worker.Config{
+		Name: e.Name, Conn: e.conn, Driver: e.Driver, Exchange: e.exchange, Threads: Threads(e.Driver),
+		Heartbeat:   time.Duration(e.welcome.HeartbeatMs) * time.Millisecond / 2,
+		MemoryLimit: e.MemoryLimit, HostBytes: e.exchange.HostBytes, Apart: e.exchange.Apart, Handler: e.Handler, Log: e.Log,
+		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending,
+	}
+	if e.partitions {
+		engine := collective.New(e.exchange, 0, e.board)
+		e.onClose(engine.Close)
+		config.Engine = engine
+	}
+	if e.board != nil {
+		e.board.Meet(e.welcome.Process, int(e.welcome.Board.Slot))
+		config.Exchange = neighbours{e.exchange, e.board, e.welcome.Board.Number}
+	}
+	if e.in != nil {
+		e.in.come(&wire.Process{Number: e.welcome.Process, Epoch: e.in.membership.Epoch, Node: uint32(e.in.membership.Node)})
+		config.Exchange, config.DeviceID = fellows{e.exchange, e.in}, e.in.device
+		config.Stuck, config.StuckAfter = e.in.member.Leave, cmp.Or(e.Stuck, stuckAfter)
+	}
+	return config
+}
+
+// work serves until ctx ends or the controller goes, and tells peers why this worker leaves, who may hear of it before
+// the controller has told them.
+func (e *entry) work(ctx context.Context, w *worker.Worker) error {
+	over := func() (why error) { // nil: this worker was told to stop
+		if e.in != nil {
+			_, why = e.in.member.Err()
+		}
+		return why
+	}
+	defer context.AfterFunc(ctx, func() { w.Leave(over()) })()
+	err := w.Serve()
+	if ctx.Err() != nil {
+		why := over()
+		if why == nil {
+			why = controller.Stopped(e.Name)
+		}
+		e.exchange.Leave(why)
+		return nil
+	}
+	if err != nil {
+		e.exchange.Leave(err)
+	}
+	return err
+}
+
+// openBoard maps this worker's place on a board.
+func openBoard(b *wire.Board) (*collective.Board, error) {
+	f, err := os.OpenFile(b.Path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, system.Error(err, "the host's memory for collectives cannot be opened")
+	}
+	defer f.Close()
+	return collective.OpenBoard(f, int(b.Slot))
+}
+
+// neighbours is an exchange that tells a board who else is on it.
+type neighbours struct {
+	transport.Exchange
+	board  *collective.Board
+	number uint64
+}
+
+// Peers implements transport.Exchange.
+func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
+	for _, p := range come {
+		if p.Board == n.number {
+			n.board.Meet(p.Number, int(p.Slot))
+		}
+	}
+	n.Exchange.Peers(come, gone, why)
+}
