@@ -214,41 +214,6 @@ func (l *Local) name(process uint64) string {
 	return l.names[process]
 }
 
-func (l *Local) process(name string) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.parts[name]
-}
-
-// Served is closed when a worker has ended, whatever the reason.
-func (l *Local) Served(index int) <-chan struct{} { return l.workers[index].served }
-
-// Cut cuts a worker or client off from all others, until Heal. It is, as Heal and
-// Break, for clusters with a Network.
-func (l *Local) Cut(name string) {
-	l.hub.Cut(l.process(name))
-	l.network.Cut(name)
-}
-
-// Heal undoes Cut.
-func (l *Local) Heal(name string) {
-	l.network.Heal(name)
-	l.hub.Heal(l.process(name))
-}
-
-// Part cuts two workers, or a worker and a client, off from each other, until Meet, but
-// not from the controller.
-func (l *Local) Part(one, other string) { l.hub.Part(l.process(one), l.process(other)) }
-
-// Meet undoes Part.
-func (l *Local) Meet(one, other string) { l.hub.Meet(l.process(one), l.process(other)) }
-
-// Break breaks the connection between a worker or client and the controller.
-func (l *Local) Break(name string) { l.network.Break(name) }
-
-// Check says what in the controller does not fit together, or nil.
-func (l *Local) Check() error { return l.server.Check() }
-
 // Memory is the host memory of bytes on their way, by purpose.
 func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
 

@@ -224,13 +224,6 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 	return nil
 }
 
-// Check looks for what does not fit together, see State.
-func (s *Server) Check() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Check()
-}
-
 // Close says goodbye to all members, ends their connections, and waits until that
 // is done. Listeners are the caller's, who closes them first.
 func (s *Server) Close() {

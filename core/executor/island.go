@@ -266,18 +266,6 @@ func (i *Island) Close() {
 	}
 }
 
-// Queued counts the gangs that wait now and those that ever had to.
-func (i *Island) Queued() (now, ever int64) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, e := range i.gangs {
-		if !e.started && e.failed == nil {
-			now++
-		}
-	}
-	return now, i.queued
-}
-
 // reads reports whether g reads from a gang that has yet to be launched.
 func (i *Island) reads(g *schedule.Gang) bool {
 	i.reap()

@@ -202,9 +202,6 @@ func (m *Map) Leave(worker uint64) {
 	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
 }
 
-// Worker gives a worker that is there, or nil.
-func (m *Map) Worker(id uint64) *Worker { return m.workers[id] }
-
 // Islands gives all islands that ever came, by index. The caller does not change
 // the slice.
 func (m *Map) Islands() []*Island { return m.islands }

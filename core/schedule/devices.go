@@ -61,9 +61,6 @@ func (s DeviceSet) Has(d int) bool {
 	}
 }
 
-// Overlaps reports whether the sets share a device.
-func (s DeviceSet) Overlaps(o DeviceSet) bool { return s.overlaps(&o.mask) }
-
 // All gives the devices in ascending order.
 func (s DeviceSet) All() iter.Seq[int] {
 	return func(yield func(int) bool) {

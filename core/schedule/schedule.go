@@ -51,9 +51,7 @@ type Gang struct {
 	Session uint32    // who submitted it
 	Weight  float64   // the session's share, for policies that weigh; 0 is 1
 	Devices DeviceSet // one or more, as the island numbers them
-	Need    int64     // bytes a device; 0 where not known
 	Cost    int64     // estimated device time in nanoseconds; 0 where not known
-	SoFar   int64     // device time the session has used, in nanoseconds
 	// After lists gangs whose outputs this one reads. One that State does not
 	// know has ended, and its outputs tell how. Step reads the slice and does
 	// not keep it.
@@ -210,9 +208,6 @@ func (s *State) Queued() int { return s.queued }
 
 // Running is the number of gangs that have started and not ended.
 func (s *State) Running() int { return s.running }
-
-// Seq is the sequence number of the last Start; 0 before the first.
-func (s *State) Seq() uint64 { return s.seq }
 
 // Step takes one event and appends what is to be done to out, in order. It does
 // not allocate once the State has grown to the load.

@@ -270,8 +270,8 @@ func twinProperty(t *rapid.T) {
 			verdict[a.ID] = line
 			got = append(got, line)
 		}
-		if s.Seq() != seq {
-			t.Fatalf("the last start was #%d, Seq says #%d", seq, s.Seq())
+		if s.seq != seq {
+			t.Fatalf("the last start was #%d, Seq says #%d", seq, s.seq)
 		}
 		slices.Sort(got)
 		want := w.step(ev)
@@ -332,7 +332,7 @@ func (l *launches) start(id uint64, devices DeviceSet) error {
 		return nil
 	}
 	for o, d := range l.open {
-		if d.Overlaps(devices) {
+		if d.overlaps(&devices.mask) {
 			return fmt.Errorf("gang %d on %v starts before gang %d on %v has launched", id, devices, o, d)
 		}
 	}

@@ -73,7 +73,7 @@ func (x *exchange) arrive(call *device.CollectiveCall, rank int) {
 		call.Done(nil)
 		return
 	}
-	group, place := s.GroupOf(rank)
+	group, place := groupOf(s, rank)
 	if s.Op == spmd.CollectivePermute {
 		group, place = []int{0, 1, 2, 3}, rank
 	}
@@ -298,4 +298,14 @@ func apply[T float32 | float64 | int32 | uint8](r spmd.Reduction, a, b T) T {
 		return a * b
 	}
 	return a + b
+}
+
+// groupOf returns the group a rank is in, and its place there; nil where it is in none.
+func groupOf(s *spmd.Spec, rank int) (group []int, place int) {
+	for _, g := range s.Groups {
+		if i := slices.Index(g, rank); i >= 0 {
+			return g, i
+		}
+	}
+	return nil, -1
 }

@@ -80,19 +80,6 @@ const (
 	Attribute = "spec"
 )
 
-// GroupOf gives the group a rank is in, and its place there; nil where it is in
-// none.
-func (s *Spec) GroupOf(rank int) (group []int, place int) {
-	for _, g := range s.Groups {
-		for i, r := range g {
-			if r == rank {
-				return g, i
-			}
-		}
-	}
-	return nil, -1
-}
-
 // Program is a partitioned program as each device runs it.
 type Program struct {
 	Module      []byte // HloModuleProto for one replica and one partition
