@@ -35,19 +35,11 @@ import (
 )
 
 // Kind is a sort of device that this machine may have, before any client of it
-// is made. Probe is cheap and makes no client; Join makes one.
+// is made.
 type Kind interface {
-	// Probe counts the devices this machine could bring to an island.
-	Probe(ctx context.Context) (Inventory, error)
 	// Join makes a driver that is member Node of Nodes in one epoch of an
 	// island. The zero Membership is a driver by itself.
 	Join(ctx context.Context, m Membership) (Driver, error)
-}
-
-// Inventory is what Probe found.
-type Inventory struct {
-	Platform string // "cpu", "cuda", "tpu", "sim"
-	Devices  int
 }
 
 // Membership places a driver in an island whose plugin has its own

@@ -29,10 +29,6 @@ type meets struct {
 	name string
 }
 
-func (k meets) Probe(ctx context.Context) (device.Inventory, error) {
-	return sim.Kind{Options: k.Options}.Probe(ctx)
-}
-
 func (k meets) Join(ctx context.Context, m device.Membership) (device.Driver, error) {
 	if k.name == "refused" {
 		return nil, status.New(status.NotFound, "no such hardware")

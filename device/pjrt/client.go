@@ -263,9 +263,6 @@ func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHa
 // Raw is the plugin's PJRT_Client*. It lives until Close.
 func (c *Client) Raw() unsafe.Pointer { return unsafe.Pointer(c.raw) }
 
-// Plugin is the plugin that the client is of.
-func (c *Client) Plugin() *Plugin { return c.plugin }
-
 // Platform is the plugin's platform in lower case, such as "cpu".
 func (c *Client) Platform() string { return c.platform }
 

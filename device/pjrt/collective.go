@@ -21,7 +21,7 @@ type service struct {
 	collective func(*device.CollectiveCall)
 	host       atomic.Pointer[func(*device.HostCall)] // nil until ServeHostCalls
 	self       cgo.Handle                             // of the service
-	context    *ExecuteContext
+	context    *executeContext
 
 	specs texts
 }
@@ -29,8 +29,7 @@ type service struct {
 // ServeCollectives has handle called for each call of spmd.Target that a program
 // of this client makes, on a thread of the plugin. It can be said once.
 //
-// Clients are told apart by the context of their execution, which Execute sets;
-// ExecuteIn needs one of NewContext that was made afterwards.
+// Clients are told apart by the context of their execution, which Execute sets.
 func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	if err := c.plugin.registerCollectives(); err != nil {
 		return status.Wrap(err, "plugin %s cannot have its collectives carried", c.plugin.path)
@@ -57,7 +56,7 @@ func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.Collecti
 	}
 	s.context = in
 	if !at.CompareAndSwap(nil, s) {
-		in.Close()
+		in.close()
 		s.self.Delete()
 		return false, nil
 	}

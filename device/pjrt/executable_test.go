@@ -135,31 +135,6 @@ func TestNotPortable(t *testing.T) {
 	})
 }
 
-func TestExecuteContext(t *testing.T) {
-	each(t, func(t *testing.T, p *Plugin) {
-		c := client(t, p, 1)
-		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
-		in, err := c.NewContext()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if in.Raw() == nil {
-			t.Errorf("no context")
-		}
-		b := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
-		r, err := x.ExecuteIn(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1}, in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Outputs[0][0].Close)
-		if err := r.Done[0].Wait(t.Context()); err != nil {
-			t.Error(err)
-		}
-		in.Close()
-		in.Close()
-	})
-}
-
 // BenchmarkExecute is one tiny computation on 1 and on 8 devices, synchronous.
 func BenchmarkExecute(b *testing.B) {
 	p := plugins(b)[0]

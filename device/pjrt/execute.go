@@ -12,44 +12,30 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// ExecuteContext carries what a run's handlers may ask for (PJRT's execute
+// executeContext carries what a run's handlers may ask for (PJRT's execute
 // context). It must stay open until the run is done.
-type ExecuteContext struct {
+type executeContext struct {
 	client *Client
 	raw    *C.PJRT_ExecuteContext
 }
 
-// NewContext makes an execute context. The caller closes it.
-func (c *Client) NewContext() (*ExecuteContext, error) {
-	if err := c.hold(); err != nil {
-		return nil, err
-	}
-	defer c.drop()
-	return c.newContext(c.service.Load())
-}
-
 // newContext makes a context whose executions have their collectives carried by
-// s, if it is not nil. The caller holds the client.
-func (c *Client) newContext(s *service) (*ExecuteContext, error) {
-	x := &ExecuteContext{client: c}
+// s. The caller holds the client.
+func (c *Client) newContext(s *service) (*executeContext, error) {
+	x := &executeContext{client: c}
 	if err := c.plugin.check(C.pwdrv_context_create(c.plugin.api, &x.raw)); err != nil {
 		return nil, err
 	}
-	if s != nil {
-		if err := c.plugin.check(C.pwdrv_context_client(c.plugin.api, x.raw, C.uintptr_t(s.self))); err != nil {
-			_ = c.plugin.check(C.pwdrv_context_destroy(c.plugin.api, x.raw))
-			return nil, err
-		}
+	if err := c.plugin.check(C.pwdrv_context_client(c.plugin.api, x.raw, C.uintptr_t(s.self))); err != nil {
+		_ = c.plugin.check(C.pwdrv_context_destroy(c.plugin.api, x.raw))
+		return nil, err
 	}
 	c.opened()
 	return x, nil
 }
 
-// Raw is the plugin's PJRT_ExecuteContext*.
-func (x *ExecuteContext) Raw() unsafe.Pointer { return unsafe.Pointer(x.raw) }
-
-// Close frees the context. It is not to be called while another call uses it.
-func (x *ExecuteContext) Close() {
+// close frees the context. It is not to be called while another call uses it.
+func (x *executeContext) close() {
 	if x.raw != nil {
 		_ = x.client.plugin.check(C.pwdrv_context_destroy(x.client.plugin.api, x.raw))
 		x.raw = nil
@@ -59,10 +45,7 @@ func (x *ExecuteContext) Close() {
 
 // Execute runs the computation once on all its devices. The plugin may run a
 // cheap one before it returns.
-func (x *Executable) Execute(r device.Run) (*device.Results, error) { return x.ExecuteIn(r, nil) }
-
-// ExecuteIn is Execute with an execute context, which may be nil.
-func (x *Executable) ExecuteIn(r device.Run, in *ExecuteContext) (*device.Results, error) {
+func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	if err := x.use(); err != nil {
 		return nil, err
 	}
@@ -93,9 +76,7 @@ func (x *Executable) ExecuteIn(r device.Run, in *ExecuteContext) (*device.Result
 		kept[i] = C.int64_t(n)
 	}
 	var context *C.PJRT_ExecuteContext
-	if in != nil {
-		context = in.raw
-	} else if s, err := x.client.serving(); err != nil {
+	if s, err := x.client.serving(); err != nil {
 		return nil, err
 	} else if s != nil {
 		context = s.context.raw

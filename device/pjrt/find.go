@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -48,7 +47,6 @@ type Found struct {
 	// Candidates are all plugins that were found, the chosen one among them, and
 	// kinds of device that were passed over.
 	Candidates []Candidate
-	sum        func() (string, error)
 }
 
 // Candidate is a plugin, or a kind of device, that Find considered.
@@ -57,10 +55,6 @@ type Candidate struct {
 	Chosen           bool
 	Note             string // why it was chosen or not
 }
-
-// SHA256 is the hash of the plugin's file in hex. It is computed at the first
-// call, which reads the whole file.
-func (f Found) SHA256() (string, error) { return f.sum() }
 
 // What the packages call their plugins, below a directory of packages, best
 // first.
@@ -145,8 +139,7 @@ func found(c Candidate, why string, others []Candidate) Found {
 	if c.Note == "" {
 		c.Note = why
 	}
-	return Found{Path: c.Path, Name: c.Name, Kind: c.Kind, Why: why, Candidates: append([]Candidate{c}, others...),
-		sum: sync.OnceValues(func() (string, error) { return sum(c.Path) })}
+	return Found{Path: c.Path, Name: c.Name, Kind: c.Kind, Why: why, Candidates: append([]Candidate{c}, others...)}
 }
 
 func notFound(o FindOptions, dirs []string, seen []Candidate) error {

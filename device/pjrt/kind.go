@@ -6,7 +6,6 @@ import "C"
 import (
 	"context"
 	"maps"
-	"path/filepath"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
@@ -19,35 +18,6 @@ func NewKind(p *Plugin, o ClientOptions) device.Kind { return kind{p, o} }
 type kind struct {
 	plugin  *Plugin
 	options ClientOptions
-}
-
-// Probe counts devices by their nodes in /dev. It makes no client.
-func (k kind) Probe(ctx context.Context) (device.Inventory, error) {
-	if ctx.Err() != nil {
-		return device.Inventory{}, waitEnded(ctx)
-	}
-	i := device.Inventory{Platform: k.plugin.Kind(), Devices: k.options.Devices}
-	if i.Devices == 0 {
-		i.Devices = countNodes(i.Platform, "/")
-	}
-	return i, nil
-}
-
-func countNodes(platform, root string) int {
-	count := func(pattern string) int {
-		m, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are ours and well formed
-		return len(m)
-	}
-	switch platform {
-	case "cuda":
-		return count("dev/nvidia[0-9]*")
-	case "tpu":
-		if n := count("dev/accel[0-9]*"); n > 0 {
-			return n
-		}
-		return count("dev/vfio/[0-9]*")
-	}
-	return 1
 }
 
 // Join makes a client. For an island of several members the plugin is told its

@@ -108,12 +108,6 @@ func Open(o Options) (*Driver, error) {
 // Kind is simulated devices as a kind of device.
 type Kind struct{ Options }
 
-// Probe says how many devices the options ask for.
-func (k Kind) Probe(context.Context) (device.Inventory, error) {
-	o, err := k.normal()
-	return device.Inventory{Platform: platform, Devices: o.Devices}, err
-}
-
 // card is what a member puts into the rendezvous store.
 type card struct {
 	Island  string // unique among processes
