@@ -24,7 +24,6 @@ static inline uintptr_t pr_lower(pp_program* p, uintptr_t made) {
 static inline PJRT_Executable* pr_executable(const pp_node* n) { return n->executable->x; }
 static inline uint32_t pr_device_number(PJRT_Device* d) { return (uint32_t)d->description.id; }
 static inline const char* pr_memory_name(PJRT_Memory* m) { return ((pr_memory*)m)->kind; }
-static inline pw_shape* pr_output_shape(const PJRT_Executable* x, size_t o) { return x->outputs[o].shape; }
 static inline int64_t pr_output_bytes(const PJRT_Executable* x, size_t o) { return x->outputs[o].bytes; }
 
 #endif  // PATHWAYS_CAPI_CLUSTER_PLAY_H_

@@ -180,8 +180,6 @@ void* pw_ffi_functions_copy(const void* functions) {
   return to;
 }
 
-uint32_t pw_ffi_functions(const void* functions) { return ((const host_callbacks*)functions)->count; }
-
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message) {
   const host_callbacks* table = functions;
   *message = NULL;

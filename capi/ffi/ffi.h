@@ -32,9 +32,6 @@ bool pw_ffi_has_functions(const void* functions);
 // live as long as the executable that they were given for.
 void* pw_ffi_functions_copy(const void* functions);
 
-// How many Python functions jaxlib gave to an execution: none to most.
-uint32_t pw_ffi_functions(const void* functions);
-
 // Calls one of the Python functions that jaxlib gave to an execution elsewhere;
 // words are those of pw_callback. It returns an absl code, and the text where that
 // is not 0.

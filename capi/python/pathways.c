@@ -31,8 +31,6 @@ char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pwGoT
 char* pathways_shutdown(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, false); }
 char* pathways_exit(int64_t timeout_ms) { return pw_forked ? NULL : pwGoShutdown(timeout_ms, true); }
 
-void pathways_set_locate(int (*locate)(char* text, int size)) { pw_set_locate(locate); }
-
 void pathways_locate_python(const char* others) {
   if (others) pw_python_others(others);
   pw_set_locate(others ? pw_python_line : NULL);

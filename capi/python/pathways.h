@@ -55,14 +55,8 @@ char* pathways_shutdown(int64_t timeout_ms);
 // registered) is waited for, and other work is dropped after a moment, without an error.
 char* pathways_exit(int64_t timeout_ms);
 
-// Says who can tell where the program of this process is: locate writes
-// "file:line" of the code that called, at most size bytes with a zero behind, and
-// gives the length, or 0. It is asked for errors and for computations that have to
-// wait. NULL unsets it; that is due before what it calls into goes away.
-void pathways_set_locate(int (*locate)(char* text, int size));
-
-// The same for a process of Python's: it is the innermost line whose file does not
-// begin with one of these, one a line. Unset as above.
+// Has errors, and computations that have to wait, name the line of Python that called: the innermost whose file does
+// not begin with one of these, one a line. NULL unsets it; that is due before Python goes away.
 void pathways_locate_python(const char* others);
 
 // Says who is told of compiles that take long, on a cluster: program, worker, seconds
