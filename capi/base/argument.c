@@ -1,4 +1,4 @@
-// What is wrong with an argument of a run, in the words of both doors.
+// What is wrong with an argument of a run or of a slot of the table, in the words of both doors.
 #include "base.h"
 
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer) {
@@ -22,4 +22,13 @@ PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shap
   pw_shape_text(shape, got, sizeof got);
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
                   arg, program, row, got, want);
+}
+
+PJRT_Error* pw_buffer_gone(const char* slot) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "%s: this buffer was destroyed before; keep a reference to an array for as long as it is used", slot);
+}
+
+PJRT_Error* pw_deleted(const char* slot) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: the buffer has been deleted or donated", slot);
 }

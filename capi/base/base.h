@@ -56,6 +56,9 @@ void pw_error_free(PJRT_Error* error);
 void pw_errors_of(const PJRT_Api* api);
 bool pw_error_ours(const PJRT_Error* error);
 extern _Atomic int64_t pw_errors_alive;
+void pw_base_PJRT_Error_Destroy(PJRT_Error_Destroy_Args* args);
+void pw_base_PJRT_Error_Message(PJRT_Error_Message_Args* args);
+PJRT_Error* pw_base_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args);
 
 // ---- shapes (shape.c) ----
 
@@ -108,6 +111,9 @@ static inline bool pw_row_by_row(const PJRT_Buffer_MemoryLayout* layout, size_t 
 // it is NULL where it was destroyed.
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer);
 PJRT_Error* pw_foreign(size_t arg, const char* program);
+// What is wrong with the buffer that a slot of the table is called with.
+PJRT_Error* pw_buffer_gone(const char* slot);  // it was destroyed
+PJRT_Error* pw_deleted(const char* slot);
 // pw_fits compares a shard with what a program takes; pw_misfit is the error where
 // it does not. Tokens have no shape of their own; clients pass what they like.
 static inline bool pw_fits(const pw_shape* shape, const pw_shape* takes) {

@@ -104,3 +104,19 @@ PJRT_Error* pw_error_context(PJRT_Error* error, const char* context) {
   pw_error_free(error);
   return with;
 }
+
+// ---- slots of every frontend's table ----
+
+void pw_base_PJRT_Error_Destroy(PJRT_Error_Destroy_Args* args) { pw_error_free(args->error); }
+
+void pw_base_PJRT_Error_Message(PJRT_Error_Message_Args* args) {
+  PJRT_Error_Code code;
+  pw_error_read(args->error, &code, &args->message, &args->message_size);
+}
+
+PJRT_Error* pw_base_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args) {
+  const char* message;
+  size_t size;
+  pw_error_read(args->error, &args->code, &message, &size);
+  return NULL;
+}

@@ -221,19 +221,6 @@ PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
 
 // ---- what only reads ----
 
-PJRT_Error* pr_PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args* args) {
-  ANY(b, args->buffer, "PJRT_Buffer_ElementType");
-  args->type = b->shape->type;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args* args) {
-  ANY(b, args->buffer, "PJRT_Buffer_Dimensions");
-  args->dims = b->shape->dims;
-  args->num_dims = b->shape->num_dims;
-  return NULL;
-}
-
 PJRT_Error* pr_PJRT_Buffer_UnpaddedDimensions(PJRT_Buffer_UnpaddedDimensions_Args* args) {
   ANY(b, args->buffer, "PJRT_Buffer_UnpaddedDimensions");
   args->unpadded_dims = b->shape->dims;
@@ -262,18 +249,6 @@ PJRT_Error* pr_PJRT_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayout_Args* arg
 PJRT_Error* pr_PJRT_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_OnDeviceSizeInBytes");
   args->on_device_size_in_bytes = (size_t)pw_shape_bytes(b->shape);
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Buffer_Device(PJRT_Buffer_Device_Args* args) {
-  ANY(b, args->buffer, "PJRT_Buffer_Device");
-  args->device = b->device;
-  return NULL;
-}
-
-PJRT_Error* pr_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
-  ANY(b, args->buffer, "PJRT_Buffer_Memory");
-  args->memory = &b->memory->base.base;
   return NULL;
 }
 

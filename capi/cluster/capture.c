@@ -52,9 +52,9 @@ static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
 
 static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   pr_buffer* b = pr_buffer_of(buffer);
-  if (b == NULL) return pr_buffer_gone("PJRT_LoadedExecutable_Execute");
+  if (b == NULL) return pw_buffer_gone("PJRT_LoadedExecutable_Execute");
   if (atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object))
-    return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
+    return pw_deleted("PJRT_LoadedExecutable_Execute");
   pr_buffer* more = handle(b->object, b->device, b->memory, b->shape, b->minor_to_major, pr_charge_share(b));
   more->kept = !donate;
   *out = pr_buffer_handle(more);
@@ -66,7 +66,7 @@ static size_t shards(pw_held* held) { return ((pr_held*)held)->n; }
 static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pr_held* h = (pr_held*)held;
   for (size_t i = 0; i < h->n; i++) {
-    if (!pr_object_hold(h->shards[i].object)) return pr_buffer_deleted("PJRT_LoadedExecutable_Execute");
+    if (!pr_object_hold(h->shards[i].object)) return pw_deleted("PJRT_LoadedExecutable_Execute");
     pr_charge* charge = h->fresh ? pr_charge_share(h->shards[i].buffer) : pr_charge_hold(h->shards[i].charge);
     pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, h->minor_to_major, charge);
     b->kept = !donate;

@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "base.h"
-#include "export.h"
 #include "capture.h"
+#include "export.h"
+#include "slab.h"
 
 typedef struct pr_memory pr_memory;
 
@@ -62,10 +63,9 @@ void pr_fire(const pr_end* ends, size_t n);
 
 // ---- objects and buffers (slab.c) ----
 
-// pr_object is what the cluster calls an object: one shard or many. Slots are
-// kept for ever.
+// pr_object is what the cluster calls an object: one shard or many.
 typedef struct pr_object {
-  struct pr_object* next;  // free list, or objects for the cluster to free
+  pw_slot slot;            // first; its list is that of objects for the cluster to free
   _Atomic int32_t refs;    // handles, and the list of objects to be freed
   _Atomic int32_t live;    // shards not yet destroyed, deleted or donated
   uint64_t session, number;  // 0: the cluster knows of none, and made has an error
@@ -84,10 +84,9 @@ typedef struct pr_charge {
 } pr_charge;
 extern pr_charge pr_uncounted;
 
-// pr_buffer is a shard. A handle used after Destroy meets another generation.
+// pr_buffer is a shard.
 typedef struct pr_buffer {
-  struct pr_buffer* next;       // free list
-  _Atomic uint16_t generation;  // handles carry it in their upper 16 bits
+  pw_slot slot;                 // first
   _Atomic bool gone;            // deleted, donated or destroyed
   _Atomic uint64_t donor;       // number of the latest call that wants to donate it
   PJRT_Device* device;
@@ -110,16 +109,14 @@ typedef struct {
 
 pr_object* pr_object_new(uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes);
 void pr_buffers_new(pr_buffer** out, size_t n);
-PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer);
-pr_buffer* pr_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
-PJRT_Error* pr_buffer_gone(const char* slot);
-PJRT_Error* pr_buffer_deleted(const char* slot);
+static inline PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
+static inline pr_buffer* pr_buffer_of(PJRT_Buffer* handle) { return (pr_buffer*)pw_slot_of(handle); }
 #define ANY(b, handle, slot)           \
   pr_buffer* b = pr_buffer_of(handle); \
-  if (b == NULL) return pr_buffer_gone(slot)
+  if (b == NULL) return pw_buffer_gone(slot)
 #define LIVE(b, handle, slot) \
   ANY(b, handle, slot);       \
-  if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pr_buffer_deleted(slot)
+  if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pw_deleted(slot)
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
 // pr_buffer_count puts a new buffer of so many bytes into its device's account;

@@ -50,7 +50,7 @@ static PJRT_Error* topology_layout(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_A
 
 static PJRT_Error* buffer_layout(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args* args) {
   pr_buffer* b = pr_buffer_of(args->buffer);
-  if (b == NULL) return pr_buffer_gone("PJRT_Layouts_PJRT_Buffer_MemoryLayout");
+  if (b == NULL) return pw_buffer_gone("PJRT_Layouts_PJRT_Buffer_MemoryLayout");
   args->layout = (PJRT_Layouts_MemoryLayout*)layout_text(b->minor_to_major, b->shape->num_dims, b->shape->type);
   return NULL;
 }

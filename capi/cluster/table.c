@@ -25,22 +25,6 @@ const PJRT_Api* pr_api(void) {
   return &table;
 }
 
-// ---- errors ----
-
-void pr_PJRT_Error_Destroy(PJRT_Error_Destroy_Args* args) { pw_error_free(args->error); }
-
-void pr_PJRT_Error_Message(PJRT_Error_Message_Args* args) {
-  PJRT_Error_Code code;
-  pw_error_read(args->error, &code, &args->message, &args->message_size);
-}
-
-PJRT_Error* pr_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args) {
-  const char* message;
-  size_t size;
-  pw_error_read(args->error, &args->code, &message, &size);
-  return NULL;
-}
-
 PJRT_Error* pr_PJRT_Error_ForEachPayload(PJRT_Error_ForEachPayload_Args* args) {
   (void)args;  // there are none
   return NULL;

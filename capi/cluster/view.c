@@ -188,7 +188,7 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
   *data = v ? v->data : NULL;
   if (*data) v->looks += more;
   pthread_mutex_unlock(&mu);
-  return *data ? NULL : pr_buffer_deleted(slot);
+  return *data ? NULL : pw_deleted(slot);
 }
 
 // ---- slots ----

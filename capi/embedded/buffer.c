@@ -99,10 +99,6 @@ fail:
   if (b == NULL) return pw_buffer_gone(slot); \
   if (pw_is_deleted(b)) return pw_deleted(slot)
 
-PJRT_Error* pw_deleted(const char* slot) {
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: the buffer has been deleted or donated", slot);
-}
-
 // READS is LIVE for what needs the buffer's contents.
 #define READS(b, handle, slot)          \
   LIVE(b, handle, slot);                \
@@ -141,28 +137,6 @@ PJRT_Error* pw_ready(pw_buffer* b, PJRT_Event** event) {
   return err;
 }
 
-PJRT_Error* pw_PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args* args) {
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_ElementType");
-  args->type = b->shape->type;
-  return NULL;
-}
-
-PJRT_Error* pw_PJRT_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args* args) {
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Dimensions");
-  args->dims = b->shape->dims;
-  args->num_dims = b->shape->num_dims;
-  return NULL;
-}
-
-PJRT_Error* pw_PJRT_Buffer_Device(PJRT_Buffer_Device_Args* args) {
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Device");
-  args->device = b->device;
-  return NULL;
-}
-
 PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   if (pw_forked) {  // jaxlib takes an error for the end of the world
     args->event = pw_forked_event;
@@ -173,13 +147,6 @@ PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   PJRT_Error* err = pw_ready(b, &args->event);
   if (err == NULL) pw_origin_event(args->event, b);
   return pw_origin_error(err, b);
-}
-
-PJRT_Error* pw_PJRT_Buffer_Memory(PJRT_Buffer_Memory_Args* args) {
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Memory");
-  args->memory = b->memory;
-  return NULL;
 }
 
 PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {

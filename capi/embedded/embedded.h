@@ -13,8 +13,9 @@
 #define PATHWAYS_CAPI_EMBEDDED_DOOR_H_
 
 #include "base.h"
-#include "export.h"
 #include "capture.h"
+#include "export.h"
+#include "slab.h"
 
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;
@@ -34,7 +35,7 @@ typedef struct pw_origin pw_origin;  // see run.h
 // buffer made alone. The core counts it as one object; it is told once, when
 // the last shard has gone.
 typedef struct pw_array {
-  struct pw_array* next;  // free list, or list of arrays to be freed in the core
+  pw_slot slot;           // first; its list is that of arrays to be freed in the core
   _Atomic int32_t live;   // shards not yet destroyed or donated
   _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
   uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
@@ -49,11 +50,9 @@ typedef struct {
   uint64_t session, object;
 } pw_object;
 
-// pw_buffer is a shard. It lives in a slab that is never returned, so that a
-// handle used after Destroy meets another generation, not another type.
+// pw_buffer is a shard.
 typedef struct pw_buffer {
-  struct pw_buffer* next;       // free list
-  _Atomic uint16_t generation;  // odd handles carry it in their upper 16 bits
+  pw_slot slot;                 // first
   _Atomic int32_t refs;         // the handle, and every run that waits with it
   _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
   _Atomic int32_t exports;      // how often it is held outside of its client: it is not donated then
@@ -74,14 +73,12 @@ typedef struct pw_buffer {
 enum { PW_DELETED = 1 << 30 };
 static inline bool pw_is_deleted(pw_buffer* b) { return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED; }
 
-pw_buffer* pw_buffer_of(PJRT_Buffer* handle);  // NULL: destroyed, or never ours
-PJRT_Error* pw_buffer_gone(const char* slot);
-PJRT_Error* pw_deleted(const char* slot);
+static inline pw_buffer* pw_buffer_of(PJRT_Buffer* handle) { return (pw_buffer*)pw_slot_of(handle); }
 // pw_unmade returns the error of a buffer that was never made; NULL for all others.
 PJRT_Error* pw_unmade(pw_buffer* buffer);
 // pw_ready returns an event that fires, or fails, when the buffer's contents are there.
 PJRT_Error* pw_ready(pw_buffer* buffer, PJRT_Event** event);
-PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer);
+static inline PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
 // pw_buffers_new takes n slots at once.
 void pw_buffers_new(pw_buffer** out, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed

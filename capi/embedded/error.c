@@ -10,20 +10,6 @@ PJRT_Error* pw_unimplemented(const char* slot) {
 
 // ---- slots ----
 
-void pw_PJRT_Error_Destroy(PJRT_Error_Destroy_Args* args) { pw_error_free(args->error); }
-
-void pw_PJRT_Error_Message(PJRT_Error_Message_Args* args) {
-  PJRT_Error_Code code;
-  pw_error_read(args->error, &code, &args->message, &args->message_size);
-}
-
-PJRT_Error* pw_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args) {
-  const char* message;
-  size_t size;
-  pw_error_read(args->error, &args->code, &message, &size);
-  return NULL;
-}
-
 PJRT_Error* pw_PJRT_Error_ForEachPayload(PJRT_Error_ForEachPayload_Args* args) {
   if (pw_error_ours(args->error)) return NULL;
   if (!PW_HAS(PJRT_Error_ForEachPayload)) return pw_unimplemented("PJRT_Error_ForEachPayload");
