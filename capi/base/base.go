@@ -54,6 +54,17 @@ func Guard[Code ~int32, Char ~int8 | ~uint8](to *Code, message **Char) {
 	}
 }
 
+// Refuse turns an error, or a panic of its caller, into what the C API returns: text that
+// the caller of C's frees, or nil. Every function that returns such a text defers it.
+func Refuse[Char ~int8 | ~uint8](err *error, refusal **Char) {
+	if p := recover(); p != nil {
+		*err = Bug(p)
+	}
+	if *err != nil {
+		*refusal = (*Char)(unsafe.Pointer(C.CString(Refusal(*err))))
+	}
+}
+
 // Library returns the path of the file that this code was loaded from, such as that of
 // libpathways.so, or "".
 func Library() string { return C.GoString(C.pw_library()) }

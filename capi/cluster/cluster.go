@@ -49,10 +49,11 @@ import (
 type Dial func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error)
 
 var (
-	mu       sync.Mutex // guards the making and ending of sessions, and what follows
-	address  string
-	dial     Dial
-	sessions atomic.Pointer[[]*session]
+	sessions base.Sessions[session]
+
+	mu      sync.Mutex // guards what follows
+	address string
+	dial    Dial
 )
 
 // Use says which cluster the clients made from now on are of.
@@ -81,40 +82,8 @@ type session struct {
 	plays    plays
 }
 
-// get gives a session by its number, or nil. It takes no lock.
-func get(id C.uint64_t) *session {
-	if all := sessions.Load(); all != nil && id > 0 && uint64(id) <= uint64(len(*all)) {
-		return (*all)[id-1]
-	}
-	return nil
-}
-
-// set writes a session's place; 0 is a new one. The caller holds mu.
-func set(id uint64, s *session) uint64 {
-	var all []*session
-	if old := sessions.Load(); old != nil {
-		all = append(all, *old...)
-	}
-	if id == 0 {
-		all = append(all, nil)
-		id = uint64(len(all))
-	}
-	all[id-1] = s
-	sessions.Store(&all)
-	return id
-}
-
-func open() []*session {
-	var out []*session
-	if all := sessions.Load(); all != nil {
-		for _, s := range *all {
-			if s != nil {
-				out = append(out, s)
-			}
-		}
-	}
-	return out
-}
+// get returns a session by its number, or nil. It takes no lock.
+func get(id C.uint64_t) *session { return sessions.Get(uint64(id)) }
 
 // of gives an open session.
 func of(id C.uint64_t) (*session, error) {
@@ -154,9 +123,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		return C.int(base.Fail(status.Wrap(err, "cannot use the cluster at %s", where), message))
 	}
 	s.cluster = cluster
-	mu.Lock()
-	s.number = set(0, s)
-	mu.Unlock()
+	s.number = sessions.Add(s)
 	*out = s.describe()
 	return 0
 }
@@ -213,12 +180,7 @@ func (s *session) describe() *C.PJRT_Client {
 
 //export prGoDisconnect
 func prGoDisconnect(id C.uint64_t) {
-	mu.Lock()
-	s := get(id)
-	if s != nil {
-		set(uint64(id), nil)
-	}
-	mu.Unlock()
+	s := sessions.Remove(uint64(id))
 	if s == nil {
 		return
 	}
@@ -238,15 +200,7 @@ func (s *session) close() {
 }
 
 // Latest is the session made last of those that are open, or 0.
-func Latest() uint64 {
-	all := open()
-	for i := len(all) - 1; i >= 0; i-- {
-		if !all[i].closed.Load() {
-			return all[i].number
-		}
-	}
-	return 0
-}
+func Latest() uint64 { return sessions.Latest(func(s *session) bool { return !s.closed.Load() }) }
 
 // Slices gives who grants a session's slices.
 //

@@ -189,7 +189,7 @@ func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, u
 func shutdown(patience, pure time.Duration) error {
 	begun := time.Now()
 	left := int64(0)
-	for _, s := range open() {
+	for _, s := range sessions.Open() {
 		drain()
 		wait := func() bool {
 			since := time.Since(begun)

@@ -8,7 +8,7 @@ import (
 
 func init() {
 	profile.Register(func() (sources []profile.Source) {
-		for _, s := range open() {
+		for _, s := range sessions.Open() {
 			if !s.closed.Load() {
 				sources = append(sources, s.startProfile)
 			}

@@ -7,7 +7,6 @@ package cluster
 import "C"
 
 import (
-	"slices"
 	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
@@ -20,16 +19,9 @@ import (
 
 //export prGoReshard
 func prGoReshard(h *C.pr_held, number C.uint64_t, out **C.pr_held) (refusal *C.char) {
-	defer func() {
-		if p := recover(); p != nil {
-			refusal = C.CString(base.Refusal(base.Bug(p)))
-		}
-	}()
-	made, err := move(h, uint64(number))
-	if err != nil {
-		return C.CString(base.Refusal(err))
-	}
-	*out = made
+	var err error
+	defer base.Refuse(&err, &refusal)
+	*out, err = move(h, uint64(number))
 	return nil
 }
 
@@ -104,24 +96,15 @@ func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
 	return out
 }
 
-// check says why a plan is not for an array.
+// check reports why a plan is not for an array.
 func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) error {
-	if int(h.n) != len(plan.From) {
-		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(int(h.n), "shard"), len(plan.From))
-	}
-	for i, want := range plan.From {
-		if d := int(C.pr_held_device(h, C.size_t(i))); d != want.Device || !slices.Equal(from.Dims, want.Size) {
-			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
-				i, from.Dims, d, want.Size, want.Device)
+	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
+		return int(C.pr_held_device(h, C.size_t(i))), from.Dims
+	})
+	for _, to := range plan.To {
+		if err == nil && (to.Device < 0 || to.Device >= devices) {
+			err = status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", to.Device, devices-1)
 		}
 	}
-	for i, to := range plan.To {
-		switch {
-		case to.Device < 0 || to.Device >= devices:
-			return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", to.Device, devices-1)
-		case !slices.Equal(to.Size, plan.To[0].Size):
-			return status.New(status.InvalidArgument, "destination shard %d has size %v, and the first %v: expected equal ones", i, to.Size, plan.To[0].Size)
-		}
-	}
-	return nil
+	return err
 }

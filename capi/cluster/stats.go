@@ -48,7 +48,7 @@ func ReadStats() Stats {
 			st.Live[kind] = int64(n)
 		}
 	}
-	for _, s := range open() {
+	for _, s := range sessions.Open() {
 		st.Sessions++
 		st.UnderWay += s.underWay.Load()
 	}

@@ -38,7 +38,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -65,12 +64,13 @@ type session struct {
 }
 
 var (
-	mu       sync.Mutex // guards the making and ending of sessions
-	sessions atomic.Pointer[[]*session]
-	found    pjrt.Found
-	plugin   *pjrt.Plugin
-	failure  error
-	looked   bool
+	sessions base.Sessions[session]
+
+	mu      sync.Mutex // guards what follows
+	found   pjrt.Found
+	plugin  *pjrt.Plugin
+	failure error
+	looked  bool
 )
 
 // Plugin finds and loads the plugin underneath, once a process.
@@ -86,33 +86,8 @@ func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
 	return found, plugin, failure
 }
 
-// get gives a session by its number, or nil. It takes no lock.
-func get(id C.uint64_t) *session {
-	if all := sessions.Load(); all != nil && id > 0 && uint64(id) <= uint64(len(*all)) {
-		return (*all)[id-1]
-	}
-	return nil
-}
-
-func set(id int, s *session) {
-	var all []*session
-	if old := sessions.Load(); old != nil {
-		all = append(all, *old...)
-	}
-	for len(all) < id {
-		all = append(all, nil)
-	}
-	all[id-1] = s
-	sessions.Store(&all)
-}
-
-// count is how many sessions there have been.
-func count() int {
-	if all := sessions.Load(); all != nil {
-		return len(*all)
-	}
-	return 0
-}
+// get returns a session by its number, or nil. It takes no lock.
+func get(id C.uint64_t) *session { return sessions.Get(uint64(id)) }
 
 func closed() error {
 	return status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
@@ -388,12 +363,8 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 		return C.int(base.Fail(err, message))
 	}
 	s := &session{Session: inner, under: c, stop: make(chan struct{})}
-	mu.Lock()
-	n := count() + 1
-	set(n, s)
-	mu.Unlock()
+	*id = C.uint64_t(sessions.Add(s))
 	go s.flush()
-	*id = C.uint64_t(n)
 	*under = c.Raw()
 	major, minor := p.Version()
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
@@ -438,12 +409,7 @@ func drain() (any bool) {
 
 //export pwGoClientDestroy
 func pwGoClientDestroy(id C.uint64_t) {
-	mu.Lock()
-	s := get(id)
-	if s != nil {
-		set(int(id), nil)
-	}
-	mu.Unlock()
+	s := sessions.Remove(uint64(id))
 	if s == nil {
 		return
 	}
@@ -458,18 +424,7 @@ func pwGoClientDestroy(id C.uint64_t) {
 }
 
 // Latest is the session made last of those that are open, or 0.
-func Latest() uint64 {
-	all := sessions.Load()
-	if all == nil {
-		return 0
-	}
-	for i := len(*all); i > 0; i-- {
-		if (*all)[i-1] != nil {
-			return uint64(i)
-		}
-	}
-	return 0
-}
+func Latest() uint64 { return sessions.Latest(func(*session) bool { return true }) }
 
 // Slices gives who grants a session's slices.
 //

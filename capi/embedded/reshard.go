@@ -9,7 +9,6 @@ import "C"
 import (
 	"runtime"
 	"runtime/cgo"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -65,16 +64,9 @@ type destination struct {
 
 //export pwGoReshard
 func pwGoReshard(h *C.pw_held_array, number C.uint64_t, out **C.pw_held_array) (refusal *C.char) {
-	defer func() {
-		if p := recover(); p != nil {
-			refusal = C.CString(base.Refusal(base.Bug(p)))
-		}
-	}()
-	made, err := begin(h, uint64(number))
-	if err != nil {
-		return C.CString(base.Refusal(err))
-	}
-	*out = made
+	var err error
+	defer base.Refuse(&err, &refusal)
+	*out, err = begin(h, uint64(number))
 	return nil
 }
 
@@ -122,28 +114,23 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 	return made, nil
 }
 
-// check says why a plan is not for an array.
+// check reports why a plan is not for an array.
 func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
-	if int(h.n) != len(plan.From) {
-		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(int(h.n), "shard"), len(plan.From))
-	}
-	if dtype.Bits()%8 != 0 || dtype.Bits() == 0 {
+	var mixed error
+	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
+		b := C.pw_held_shard(h, C.size_t(i))
+		if is := shape.DType(b.shape._type); is != dtype {
+			mixed = status.New(status.InvalidArgument, "shard %d of the array is of %s, and the first of %s", i, is, dtype)
+		}
+		return int(b.device.id), unsafe.Slice((*int64)(C.pw_dims(b.shape)), b.shape.num_dims)
+	})
+	switch {
+	case err != nil:
+		return err
+	case dtype.Bits()%8 != 0 || dtype.Bits() == 0:
 		return status.New(status.Unimplemented, "an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)
 	}
-	for i, want := range plan.From {
-		b := C.pw_held_shard(h, C.size_t(i))
-		dims := unsafe.Slice((*int64)(C.pw_dims(b.shape)), b.shape.num_dims)
-		if int(b.device.id) != want.Device || !slices.Equal(dims, want.Size) || shape.DType(b.shape._type) != dtype {
-			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
-				i, dims, int(b.device.id), want.Size, want.Device)
-		}
-	}
-	for i, to := range plan.To {
-		if !slices.Equal(to.Size, plan.To[0].Size) {
-			return status.New(status.InvalidArgument, "destination shard %d has size %v, and the first %v: expected equal ones", i, to.Size, plan.To[0].Size)
-		}
-	}
-	return nil
+	return mixed
 }
 
 // targets are a plan's destinations.

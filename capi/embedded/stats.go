@@ -67,22 +67,15 @@ func ReadStats() Stats {
 		Live:      map[string]int64{},
 	}
 	var objects int64
-	mu.Lock()
-	defer mu.Unlock()
 	drain()
-	if all := sessions.Load(); all != nil {
-		for _, s := range *all {
-			if s == nil {
-				continue
+	for _, s := range sessions.Open() {
+		st.Sessions++
+		objects += int64(s.Objects())
+		for d := range s.under.Devices() {
+			for len(st.BytesInUse) <= d {
+				st.BytesInUse = append(st.BytesInUse, 0)
 			}
-			st.Sessions++
-			objects += int64(s.Objects())
-			for d := range s.under.Devices() {
-				for len(st.BytesInUse) <= d {
-					st.BytesInUse = append(st.BytesInUse, 0)
-				}
-				st.BytesInUse[d] += s.Memory(d).InUse
-			}
+			st.BytesInUse[d] += s.Memory(d).InUse
 		}
 	}
 	c = C.read_counters() // once more: arrays have gone meanwhile
@@ -115,19 +108,9 @@ func started() int {
 // what is being launched is waited for. DEADLINE_EXCEEDED where that takes
 // longer than timeout.
 func Shutdown(timeout time.Duration) error {
-	var open []*session
-	mu.Lock()
-	if all := sessions.Load(); all != nil {
-		for _, s := range *all {
-			if s != nil {
-				open = append(open, s)
-			}
-		}
-	}
-	mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		for _, s := range open {
+		for _, s := range sessions.Open() {
 			s.Stop()
 		}
 		close(done)

@@ -91,7 +91,7 @@ func pwGoTraceEnd(launch C.uint64_t, device C.size_t, at C.int64_t) {
 
 func init() {
 	profile.Register(func() []profile.Source {
-		if count() == 0 {
+		if !sessions.Any() {
 			return nil
 		}
 		return []profile.Source{startProfile}
@@ -109,14 +109,7 @@ func startProfile() (func() profile.Profile, error) {
 
 // shown is the devices of all sessions, each once.
 func shown() (devices []observe.Device) {
-	all := sessions.Load()
-	if all == nil {
-		return nil
-	}
-	for _, s := range *all {
-		if s == nil {
-			continue
-		}
+	for _, s := range sessions.Open() {
 		for _, d := range s.under.Devices() {
 			device := observe.Device{Number: int32(d.ID), Platform: s.under.Platform()}
 			if !slices.Contains(devices, device) {

@@ -13,6 +13,7 @@ package export
 import "C"
 
 import (
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -56,6 +57,27 @@ func Get(number uint64) (*Way, error) {
 	return nil, unknown(number)
 }
 
+// Check reports why a plan is not for an array of n shards, of each of which shard returns
+// the device and the sizes.
+func Check(plan *reshard.Plan, n int, shard func(i int) (device int, sizes []int64)) error {
+	if n != len(plan.From) {
+		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(n, "shard"), len(plan.From))
+	}
+	for i, want := range plan.From {
+		if device, sizes := shard(i); device != want.Device || !slices.Equal(sizes, want.Size) {
+			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
+				i, sizes, device, want.Size, want.Device)
+		}
+	}
+	for i, to := range plan.To {
+		if !slices.Equal(to.Size, plan.To[0].Size) {
+			return status.New(status.InvalidArgument, "destination shard %d has size %v, and the first %v: expected equal ones",
+				i, to.Size, plan.To[0].Size)
+		}
+	}
+	return nil
+}
+
 func unknown(number uint64) error {
 	return status.New(status.NotFound, "plan %d is not known, or was freed", number)
 }
@@ -77,11 +99,8 @@ func shards(list *C.int64_t, n, dims int) []reshard.Shard {
 
 //export pwGoPlan
 func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64_t, numTo C.size_t, to *C.int64_t, memory *C.char, number *C.uint64_t) (refusal *C.char) {
-	defer func() {
-		if p := recover(); p != nil {
-			refusal = C.CString(base.Refusal(base.Bug(p)))
-		}
-	}()
+	var err error
+	defer base.Refuse(&err, &refusal)
 	n := int(numDims)
 	w := &Way{
 		Dims: append([]int64(nil), unsafe.Slice((*int64)(dims), n)...),
@@ -92,7 +111,8 @@ func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64
 		w.Memory = C.GoString(memory)
 	}
 	if len(w.To) == 0 {
-		return C.CString(base.Refusal(status.New(status.InvalidArgument, "an array without any destination shard")))
+		err = status.New(status.InvalidArgument, "an array without any destination shard")
+		return nil
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -36,22 +36,12 @@ func slicesOf(session uint64) (client.Slices, error) {
 	return embedded.Slices(session >> 1)
 }
 
-// refuse turns an error, or a panic of its caller, into what C takes.
-func refuse(err *error, refusal **C.char) {
-	if p := recover(); p != nil {
-		*err = base.Bug(p)
-	}
-	if *err != nil {
-		*refusal = C.CString(base.Refusal(*err))
-	}
-}
-
 // pwGoSlice grants to a session, or where that is 0 to the latest one.
 //
 //export pwGoSlice
 func pwGoSlice(of C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, slice *C.pathways_slice_name, devices *C.uint32_t) (refusal *C.char) {
 	var err error
-	defer refuse(&err, &refusal)
+	defer base.Refuse(&err, &refusal)
 	w := placement.Want{Devices: int(n), Island: C.GoString(island), Kind: C.GoString(kind)}
 	for _, d := range unsafe.Slice(topology, dims) {
 		w.Topology = append(w.Topology, int(d))
@@ -77,7 +67,7 @@ func pwGoSlice(of C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, i
 //export pwGoSliceRemap
 func pwGoSliceRemap(slice C.pathways_slice_name, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
 	var err error
-	defer refuse(&err, &refusal)
+	defer base.Refuse(&err, &refusal)
 	of, err := slicesOf(uint64(slice.session))
 	if err != nil {
 		return nil
