@@ -4,6 +4,7 @@
 #ifndef PATHWAYS_CAPI_BASE_H_
 #define PATHWAYS_CAPI_BASE_H_
 
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,6 +40,12 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
     __VA_ARGS__;                                 \
     return NULL;                                 \
   }
+
+// ---- texts (text.c) ----
+
+// pw_text writes a text that the caller frees; NULL where memory is short.
+char* pw_text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+char* pw_text_of(const char* format, va_list list) __attribute__((format(printf, 1, 0)));
 
 // ---- errors (error.c) ----
 

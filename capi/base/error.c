@@ -1,6 +1,3 @@
-#define _GNU_SOURCE
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base.h"
@@ -58,8 +55,7 @@ PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message) {
 PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) {
   va_list list;
   va_start(list, format);
-  char* message = NULL;
-  if (vasprintf(&message, format, list) < 0) message = NULL;
+  char* message = pw_text_of(format, list);
   va_end(list);
   return pw_error_take(code, message);
 }

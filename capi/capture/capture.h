@@ -9,6 +9,7 @@
 
 #include "base.h"
 #include "export.h"
+#include "gate.h"
 
 // pp_symbol names the shard of a value of a capture. A buffer that carries one has
 // no contents: it is made by unmade, and whoever reads it gets its error.
@@ -105,8 +106,7 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
 // pp_import gives arrays that were held as symbols; it takes them.
 bool pp_symbolic(const pw_held* held);
 PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held);
-// pp_compiled counts the time of a compile, for captures that it may be a part of.
-int64_t pp_clock(void);
+// pp_compiled counts the time of a compile that began at pw_clock's begin, for captures that it may be a part of.
 void pp_compiled(int64_t begin);
 
 // What capi/public does, whose arrays are handles of a door's from the first to the

@@ -267,10 +267,10 @@ static PJRT_Error* usable(const pp_program* p) {
 // node before it returns.
 enum { kListenNs = 100000000 };
 
-int64_t pp_listen(void) { return pp_clock() + kListenNs; }
+int64_t pp_listen(void) { return pw_clock() + kListenNs; }
 
 bool pp_interrupted(int64_t* next) {
-  if (pp_clock() < *next) return false;
+  if (pw_clock() < *next) return false;
   *next = pp_listen();
   void* exception = pw_python_interrupted();
   if (exception) pw_python_raise(exception);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "graph.h"
 
@@ -23,16 +22,10 @@ static const char kNothing[] =
     "the program is captured nor after; return it from the program and read what a call gives, or compute what depends on "
     "it in a jitted function";
 
-int64_t pp_clock(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 // Clients may compile on threads of their own, so captures look at what all took.
 static _Atomic int64_t compile_ns;
 
-void pp_compiled(int64_t begin) { atomic_fetch_add_explicit(&compile_ns, pp_clock() - begin, memory_order_relaxed); }
+void pp_compiled(int64_t begin) { atomic_fetch_add_explicit(&compile_ns, pw_clock() - begin, memory_order_relaxed); }
 
 // ---- captures ----
 
@@ -45,7 +38,7 @@ static char* begin(void) {
   c->number = atomic_fetch_add(&numbers, 1) + 1;
   c->program = calloc(1, sizeof *c->program);
   c->program->base.refs = 1;
-  c->begin = pp_clock();
+  c->begin = pw_clock();
   c->program->compile_ns = -atomic_load_explicit(&compile_ns, memory_order_relaxed);
   pp_capturing = c;
   return NULL;
@@ -56,7 +49,7 @@ static pp_program* leave(void) {
   pp_capture* c = pp_capturing;
   pp_program* p = c->program;
   pp_capturing = NULL;
-  p->capture_ns = pp_clock() - c->begin;
+  p->capture_ns = pw_clock() - c->begin;
   p->compile_ns += atomic_load_explicit(&compile_ns, memory_order_relaxed);
   if (p->compile_ns > p->capture_ns) p->compile_ns = p->capture_ns;  // others compiled at the same time
   free(c->donated);

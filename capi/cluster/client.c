@@ -1,22 +1,10 @@
 #define _GNU_SOURCE
 #include <ctype.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "_cgo_export.h"
 #include "cluster.h"
-
-static char* text(const char* format, ...) __attribute__((format(printf, 1, 2)));
-
-static char* text(const char* format, ...) {
-  va_list list;
-  va_start(list, format);
-  char* out = NULL;
-  if (vasprintf(&out, format, list) < 0) out = NULL;
-  va_end(list);
-  return out;
-}
 
 // ---- how Go makes a client ----
 
@@ -56,8 +44,8 @@ void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
   PJRT_DeviceDescription* d = &c->device_structs[i].description;
   d->kind = strdup(kind);
   // As the devices of one process read; whose they are, attributes say.
-  d->text = text("%c%sDevice(id=%zu)", toupper(*c->topology.platform), *c->topology.platform ? c->topology.platform + 1 : "", i);
-  d->debug = text("%s:%zu", c->topology.platform, i);
+  d->text = pw_text("%c%sDevice(id=%zu)", toupper(*c->topology.platform), *c->topology.platform ? c->topology.platform + 1 : "", i);
+  d->debug = pw_text("%s:%zu", c->topology.platform, i);
   d->memories = calloc(memories + 1, sizeof *d->memories);
   d->num_memories = memories;
   d->default_memory = default_memory < memories ? default_memory : 0;
@@ -156,14 +144,14 @@ pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size) {
 // ---- the cluster's attributes, as those of a plugin; from the latest client, and never freed, since peers keep what they read ----
 
 enum { kAttributes = 64 };
-static PJRT_NamedValue attributes[kAttributes];
+static PJRT_NamedValue plugin_attributes[kAttributes];
 static size_t num_attributes;
 
 size_t pr_attributes_new(void) { return num_attributes = 0; }
 
 void pr_attribute_string(const char* name, const char* value) {
   if (num_attributes == kAttributes) return;
-  PJRT_NamedValue* v = &attributes[num_attributes++];
+  PJRT_NamedValue* v = &plugin_attributes[num_attributes++];
   attribute(v, name);
   v->type = PJRT_NamedValue_kString;
   v->string_value = strdup(value);
@@ -172,7 +160,7 @@ void pr_attribute_string(const char* name, const char* value) {
 
 void pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
   if (num_attributes == kAttributes) return;
-  PJRT_NamedValue* v = &attributes[num_attributes++];
+  PJRT_NamedValue* v = &plugin_attributes[num_attributes++];
   attribute(v, name);
   if (!list) {
     v->type = PJRT_NamedValue_kInt64;
@@ -191,7 +179,7 @@ PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
   return NULL;
 }
 
-PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = attributes, args->num_attributes = num_attributes)
+PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = plugin_attributes, args->num_attributes = num_attributes)
 
 // ---- client ----
 

@@ -1,13 +1,9 @@
 // Events. A future is the end of one operation; every event of the operation is
 // a reference to it.
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "cluster.h"
+#include "gate.h"
 
 typedef struct callback {
   struct callback* next;
@@ -17,16 +13,15 @@ typedef struct callback {
 
 struct pr_future {
   _Atomic int32_t refs;
-  _Atomic uint32_t state;    // the word that waiters sleep on
-  _Atomic uint32_t waiters;
-  _Atomic bool set;          // somebody fires it
+  pw_gate gate;                  // PR_PENDING is its 0
+  _Atomic bool set;              // somebody fires it
   _Atomic(callback*) callbacks;  // latest first; &fired when they have been called
   PJRT_Error_Code code;
   char* message;
 };
 
 static callback fired;
-static pr_future always = {.refs = 1, .state = PR_READY, .set = true, .callbacks = &fired};
+static pr_future always = {.refs = 1, .gate.state = PR_READY, .set = true, .callbacks = &fired};
 
 pr_future* pr_future_new(int32_t refs) {
   pr_future* f = calloc(1, sizeof *f);
@@ -55,7 +50,7 @@ void pr_future_drop(pr_future* f) {
   PR_COUNT(futures, -1);
 }
 
-int pr_future_state(pr_future* f) { return (int)atomic_load_explicit(&f->state, memory_order_acquire); }
+int pr_future_state(pr_future* f) { return (int)pw_gate_state(&f->gate); }
 
 PJRT_Error* pr_future_error(pr_future* f) {
   return pr_future_state(f) == PR_FAILED ? pw_error(f->code, "%s", f->message ? f->message : "") : NULL;
@@ -68,8 +63,7 @@ void pr_future_set(pr_future* f, PJRT_Error_Code code, char* message) {
   }
   f->code = code;
   f->message = message;
-  atomic_store(&f->state, code ? PR_FAILED : PR_READY);
-  if (atomic_load(&f->waiters)) syscall(SYS_futex, &f->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  pw_gate_open(&f->gate, code ? PR_FAILED : PR_READY);
   callback *c = atomic_exchange_explicit(&f->callbacks, &fired, memory_order_acq_rel), *first = NULL;
   while (c) {  // in the order of their coming
     callback* next = c->next;
@@ -85,19 +79,9 @@ void pr_future_set(pr_future* f, PJRT_Error_Code code, char* message) {
   }
 }
 
-void pr_future_wait(pr_future* f) {
-  atomic_fetch_add(&f->waiters, 1);
-  while (atomic_load(&f->state) == PR_PENDING)
-    syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, NULL, NULL, 0);
-  atomic_fetch_sub(&f->waiters, 1);
-}
+void pr_future_wait(pr_future* f) { pw_gate_wait(&f->gate); }
 
-void pr_future_wait_for(pr_future* f, int64_t ns) {
-  struct timespec most = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-  atomic_fetch_add(&f->waiters, 1);
-  syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, PR_PENDING, &most, NULL, 0);
-  atomic_fetch_sub(&f->waiters, 1);
-}
+void pr_future_wait_for(pr_future* f, int64_t ns) { pw_gate_wait_for(&f->gate, ns); }
 
 void pr_fire(const pr_end* ends, size_t n) {
   for (size_t i = 0; i < n; i++) {

@@ -144,7 +144,7 @@ PJRT_Error* pr_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   PJRT_Executable* x = NULL;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
-  int64_t begin = pp_clock();
+  int64_t begin = pw_clock();
   int code = prGoCompile(args->client, (char*)args->program->format, args->program->format_size, args->program->code,
                          args->program->code_size, (char*)args->compile_options, args->compile_options_size, &x, &message);
   pp_compiled(begin);

@@ -267,7 +267,7 @@ static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program
   a.program = program;
   a.compile_options = options;
   a.compile_options_size = options_size;
-  int64_t begin = pp_clock();
+  int64_t begin = pw_clock();
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   pp_compiled(begin);
   if (err) return explained(err);

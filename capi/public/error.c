@@ -1,6 +1,3 @@
-#define _GNU_SOURCE
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "public.h"
@@ -23,8 +20,7 @@ pathways_error pc_fail_with(pathways_code code, char* message) {
 pathways_error pc_fail(pathways_code code, const char* format, ...) {
   va_list list;
   va_start(list, format);
-  char* message = NULL;
-  if (vasprintf(&message, format, list) < 0) message = NULL;
+  char* message = pw_text_of(format, list);
   va_end(list);
   return pc_fail_with(code, message);
 }

@@ -1,13 +1,7 @@
 // Futures, and the one thread that callbacks run on.
-#define _GNU_SOURCE
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "gate.h"
 #include "public.h"
 
 // ---- the library's thread ----
@@ -73,8 +67,7 @@ struct pc_future {
   pc_object base;
   uint64_t handle;
   const PJRT_Api* api;
-  _Atomic uint32_t state;  // what waiters sleep on
-  _Atomic uint32_t waiters;
+  pw_gate gate;         // kPending is its 0
   _Atomic size_t left;  // events to come
   pthread_mutex_t mu;   // guards what follows, until the state is no longer kPending
   callback* callbacks;  // latest first
@@ -108,7 +101,7 @@ void pc_future_destroy(pc_object* o) {
 
 // result gives the error of a future that is not pending.
 static pathways_error result(pc_future* f) {
-  return atomic_load_explicit(&f->state, memory_order_acquire) == kFailed
+  return pw_gate_state(&f->gate) == kFailed
              ? pc_fail(f->code, "%s", f->message ? f->message : "")
              : 0;
 }
@@ -138,9 +131,8 @@ void pc_future_one(pc_future* f, PJRT_Error* error) {
   pthread_mutex_lock(&f->mu);
   callback *c = f->callbacks, *oldest = NULL;
   f->callbacks = NULL;
-  atomic_store(&f->state, f->code ? kFailed : kReady);
+  pw_gate_open(&f->gate, f->code ? kFailed : kReady);
   pthread_mutex_unlock(&f->mu);
-  if (atomic_load(&f->waiters)) syscall(SYS_futex, &f->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
   while (c) {  // in the order of their coming
     callback* next = c->next;
     c->next = oldest;
@@ -194,32 +186,17 @@ void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool
   pc_event_drop(api, event);
 }
 
-static int64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 pathways_error pathways_future_wait(pathways_future future, int64_t timeout_ns) {
   pc_future* f;
   PC_TRY(pc_get(future, PC_FUTURE, &f));
-  if (atomic_load_explicit(&f->state, memory_order_acquire) == kPending && timeout_ns) {
-    int64_t end = timeout_ns > 0 ? now() : 0;
-    end = timeout_ns > INT64_MAX - end ? INT64_MAX : end + timeout_ns;
-    atomic_fetch_add(&f->waiters, 1);
-    while (atomic_load(&f->state) == kPending) {
-      struct timespec rest, *limit = NULL;
-      if (timeout_ns > 0) {
-        int64_t left = end - now();
-        if (left <= 0) break;
-        rest = (struct timespec){left / 1000000000, left % 1000000000};
-        limit = &rest;
-      }
-      syscall(SYS_futex, &f->state, FUTEX_WAIT_PRIVATE, kPending, limit, NULL, 0);
-    }
-    atomic_fetch_sub(&f->waiters, 1);
+  if (timeout_ns < 0) {
+    pw_gate_wait(&f->gate);
+  } else {
+    int64_t begin = pw_clock(), left = timeout_ns;
+    for (; left > 0 && pw_gate_state(&f->gate) == kPending; left = timeout_ns - (pw_clock() - begin))
+      pw_gate_wait_for(&f->gate, left);
   }
-  pathways_error err = atomic_load_explicit(&f->state, memory_order_acquire) == kPending
+  pathways_error err = pw_gate_state(&f->gate) == kPending
                            ? pc_fail(PATHWAYS_DEADLINE_EXCEEDED, "the future is not ready yet, after %lld ns", (long long)timeout_ns)
                            : result(f);
   pc_let(f);
@@ -233,7 +210,7 @@ pathways_error pathways_future_then(pathways_future future, void (*then)(pathway
   callback* c = malloc(sizeof *c);
   *c = (callback){.then = then, .arg = arg, .future = f};  // takes the reference
   pthread_mutex_lock(&f->mu);
-  bool pending = atomic_load_explicit(&f->state, memory_order_acquire) == kPending;
+  bool pending = pw_gate_state(&f->gate) == kPending;
   if (pending) {
     c->next = f->callbacks;
     f->callbacks = c;
