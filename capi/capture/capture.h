@@ -55,6 +55,13 @@ typedef struct {
   PJRT_Error* (*open)(pw_held* held, bool donate, PJRT_Buffer** out);
   pw_held* (*close)(PJRT_Buffer* const* buffers, size_t n);
   void (*take)(pw_held* held, PJRT_Buffer** out);  // of one that close or reshard made; takes it
+  bool (*fresh)(pw_held* held);                    // whether close or reshard made it
+  void (*look)(pw_held* held, size_t shard, pp_look* out);
+  // export_argument holds an argument of a call outside of its client. Out is set, also
+  // with an error, where there is something to be dropped.
+  PJRT_Error* (*export_argument)(PJRT_LoadedExecutable_Execute_Args* args, size_t argument, pw_held** out);
+  // made writes the events of a call, where it asks for them, that fire when the array is there.
+  PJRT_Error* (*made)(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held);
 
   void (*describe)(PJRT_LoadedExecutable* executable, pp_executable* out);
   const pw_shape* (*param)(PJRT_LoadedExecutable* executable, size_t param);  // NULL where nobody knows
@@ -103,6 +110,8 @@ bool pp_any_symbol(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args
 PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
 bool pp_input(void);
 PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args);
+// pp_through is Execute of a program that is not run (through.c).
+PJRT_Error* pp_through(const pp_door* door, pw_port port, PJRT_LoadedExecutable_Execute_Args* args);
 // pp_import gives arrays that were held as symbols; it takes them.
 bool pp_symbolic(const pw_held* held);
 PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held);

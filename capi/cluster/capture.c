@@ -61,8 +61,6 @@ static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   return NULL;
 }
 
-static size_t shards(pw_held* held) { return ((pr_held*)held)->n; }
-
 static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pr_held* h = (pr_held*)held;
   for (size_t i = 0; i < h->n; i++) {
@@ -73,27 +71,6 @@ static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
     out[i] = pr_buffer_handle(b);
   }
   return NULL;
-}
-
-static pw_held* close(PJRT_Buffer* const* buffers, size_t n) {
-  pr_buffer* first = pr_buffer_of(buffers[0]);
-  pr_held* h = pr_held_new(first->device->client, n, true, first->shape, first->minor_to_major);
-  for (size_t i = 0; i < n; i++) {
-    pr_buffer* b = pr_buffer_of(buffers[i]);
-    h->shards[i].device = b->device;
-    h->shards[i].memory = b->memory;
-    h->shards[i].object = b->object;
-    h->shards[i].buffer = b;
-  }
-  h->n = n;
-  return &h->base;
-}
-
-static void take(pw_held* held, PJRT_Buffer** out) {
-  pr_held* h = (pr_held*)held;
-  for (size_t i = 0; i < h->n; i++) out[i] = pr_buffer_handle(h->shards[i].buffer);
-  h->n = 0;
-  pw_held_drop(held);
 }
 
 static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
@@ -193,10 +170,14 @@ const pp_door pr_door = {
     .unmade = unmade,
     .seen = seen,
     .share = share,
-    .shards = shards,
+    .shards = pr_held_shards,
     .open = open,
-    .close = close,
-    .take = take,
+    .close = pr_held_close,
+    .take = pr_held_take,
+    .fresh = pr_held_fresh,
+    .look = pr_held_look,
+    .export_argument = pr_export_argument,
+    .made = pr_held_made,
     .describe = describe,
     .param = param,
     .output = output,

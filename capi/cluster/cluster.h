@@ -277,8 +277,6 @@ extern const pp_door pr_door;
 // pr_unmade is the error of a buffer that the cluster does not know of.
 static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->number ? NULL : pr_future_error(b->object->made); }
 
-// pr_through is Execute of a program that is not run.
-PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args);
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };

@@ -96,7 +96,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   size_t n = args->num_devices, m = args->num_args, outs = x->num_outputs;
   if (atomic_load_explicit(&args->executable->deleted, memory_order_acquire))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);
-  if (x->port != PW_RUNS) return pr_through(args);
+  if (x->port != PW_RUNS) return pp_through(&pr_door, x->port, args);
   if (pp_capturing) return pp_execute(&pr_door, args);
   if (n != (only ? 1 : x->num_devices))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
@@ -120,7 +120,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_Error* err = NULL;
 
   for (size_t i = 0; i < m; i++) {
-    bool whole = true;
+    bool together = true;
     for (size_t d = 0; d < n; d++) {
       pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
       if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) {
@@ -144,10 +144,10 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
       }
       if ((err = pr_unmade(b))) goto out;
       shards[i * n + d] = b;
-      whole = whole && b->object == shards[i * n]->object && here(x, only, d, b);
+      together = together && b->object == shards[i * n]->object && here(x, only, d, b);
     }
-    inputs[i] = whole && n ? shards[i * n]->object->number : 0;
-    if (!whole) {
+    inputs[i] = together && n ? shards[i * n]->object->number : 0;
+    if (!together) {
       for (size_t d = 0; d < n; d++)
         mixed_shards[num_mixed * n + d] = (pr_shard){shards[i * n + d]->object->number, (uint32_t)shards[i * n + d]->device->description.id,
                                                   shards[i * n + d]};

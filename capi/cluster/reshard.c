@@ -1,5 +1,4 @@
-// Arrays leave the client and come to it by programs that are not run (held.h).
-// One that moves to another sharding is one operation of the cluster, which
+// Arrays outside of their client (export.h). One that moves to another sharding is one operation of the cluster, which
 // reshard.go writes: its bytes go between the workers.
 #include "reshard.h"
 
@@ -50,102 +49,68 @@ pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
   return h;
 }
 
-static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
-  PJRT_Executable* x = args->executable->x;
-  size_t n = args->num_devices, m = args->num_args;
-  if (pp_capturing && pp_any_symbol(&pr_door, args)) return pp_export(&pr_door, args);
-  if (m == 0 || n == 0 || x->num_outputs)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x->name);
-  pw_held** all = calloc(m, sizeof *all);
-  PJRT_Error* err = NULL;
-  pr_future* made = NULL;  // of the first argument
-  size_t i = 0;
-  for (; i < m && err == NULL; i++) {
-    pr_held* h = NULL;
-    for (size_t d = 0; d < n; d++) {
-      pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
-      if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object)) {
-        err = pw_gone(d, i, x->name, b);
-        break;
-      }
-      if ((err = pr_unmade(b))) {
-        pr_object_release(b->object);
-        break;
-      }
-      if (h == NULL) all[i] = &(h = pr_held_new(b->device->client, n, false, b->shape, b->minor_to_major))->base;
-      h->shards[d].device = b->device;
-      h->shards[d].memory = b->memory;
-      h->shards[d].object = b->object;
-      h->shards[d].charge = pr_charge_share(b);
-      h->n = d + 1;
-      if (made == NULL) made = b->object->made;
+// ---- pp_door ----
+
+size_t pr_held_shards(pw_held* held) { return ((pr_held*)held)->n; }
+
+bool pr_held_fresh(pw_held* held) { return ((pr_held*)held)->fresh; }
+
+void pr_held_look(pw_held* held, size_t i, pp_look* out) {
+  pr_held* h = (pr_held*)held;
+  *out = (pp_look){h->shards[i].device, &h->shards[i].memory->base.base, h->shape, h->minor_to_major};
+}
+
+pw_held* pr_held_close(PJRT_Buffer* const* buffers, size_t n) {
+  pr_buffer* first = pr_buffer_of(buffers[0]);
+  pr_held* h = pr_held_new(first->device->client, n, true, first->shape, first->minor_to_major);
+  for (size_t i = 0; i < n; i++) {
+    pr_buffer* b = pr_buffer_of(buffers[i]);
+    h->shards[i].device = b->device;
+    h->shards[i].memory = b->memory;
+    h->shards[i].object = b->object;
+    h->shards[i].buffer = b;
+  }
+  h->n = n;
+  return &h->base;
+}
+
+void pr_held_take(pw_held* held, PJRT_Buffer** out) {
+  pr_held* h = (pr_held*)held;
+  for (size_t i = 0; i < h->n; i++) out[i] = pr_buffer_handle(h->shards[i].buffer);
+  h->n = 0;
+  pw_held_drop(held);
+}
+
+PJRT_Error* pr_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t i, pw_held** out) {
+  const char* program = args->executable->x->name;
+  pr_held* h = NULL;
+  for (size_t d = 0; d < args->num_devices; d++) {
+    pr_buffer* b = pr_buffer_of(args->argument_lists[d][i]);
+    if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object))
+      return pw_gone(d, i, program, b);
+    PJRT_Error* err = pr_unmade(b);
+    if (err) {
+      pr_object_release(b->object);
+      return err;
     }
+    if (h == NULL) {
+      h = pr_held_new(b->device->client, args->num_devices, false, b->shape, b->minor_to_major);
+      *out = &h->base;
+    }
+    h->shards[d].device = b->device;
+    h->shards[d].memory = b->memory;
+    h->shards[d].object = b->object;
+    h->shards[d].charge = pr_charge_share(b);
+    h->n = d + 1;
   }
-  if (err == NULL) {
-    for (size_t d = 0; args->device_complete_events && d < n; d++)
-      args->device_complete_events[d] = (PJRT_Event*)pr_future_hold(made);
-    pw_exported(all, m);
-  } else {
-    for (size_t k = 0; k < i; k++) pw_held_drop(all[k]);
-  }
-  free(all);
-  return err;
+  return NULL;
 }
 
-// fits says why an array cannot be a result of an import program.
-static PJRT_Error* fits(const PJRT_Executable* x, size_t o, const pr_held* h) {
-  if (h->client != x->client || !h->fresh || h->n != x->num_devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "result %zu of %s is to be an array of %zu shards of this client that no client has; the one that is "
-                    "named has %zu",
-                    o, x->name, x->num_devices, h->n);
-  const pw_shape* shape = x->outputs[o].shape;
-  bool same = pw_shape_same(h->shape, shape);
-  size_t d = 0;
-  while (same && d < h->n && h->shards[d].device == x->devices[d]) d++;
-  if (same && d == h->n) return NULL;
-  char want[256], got[256];
-  pw_shape_text(shape, want, sizeof want);
-  pw_shape_text(h->shape, got, sizeof got);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "shard %zu of result %zu of %s is %s on device %d, and the array that is named has %s on device %d", d, o,
-                  x->name, want, x->devices[d]->description.id, got, h->shards[d].device->description.id);
-}
-
-static PJRT_Error* import_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
-  PJRT_Executable* x = args->executable->x;
-  size_t outs = x->num_outputs;
-  if (pp_capturing && pp_input()) return pp_inputs(&pr_door, args);
-  pw_held** all = calloc(outs + 1, sizeof *all);
-  if (outs == 0 || !pw_imported(all, outs)) {
-    free(all);
-    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                    "%s: its thread has to name %zu arrays with pathways_import before", x->name, outs);
-  }
-  if (pp_symbolic(all[0])) {
-    PJRT_Error* err = pp_import(&pr_door, args, all);
-    free(all);
-    return err;
-  }
-  PJRT_Error* err = args->num_devices == x->num_devices
-                        ? NULL
-                        : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and is called for %zu", x->name,
-                                   x->num_devices, args->num_devices);
-  for (size_t o = 0; o < outs && err == NULL; o++) err = fits(x, o, (pr_held*)all[o]);
-  for (size_t d = 0; err == NULL && args->device_complete_events && d < x->num_devices; d++)
-    args->device_complete_events[d] = (PJRT_Event*)pr_future_hold(((pr_held*)all[0])->shards[0].object->made);
-  for (size_t o = 0; o < outs; o++) {
-    pr_held* h = (pr_held*)all[o];
-    for (size_t d = 0; d < h->n && err == NULL; d++) args->output_lists[d][o] = pr_buffer_handle(h->shards[d].buffer);
-    if (err == NULL) h->n = 0;  // the shards are the client's now
-    pw_held_drop(&h->base);
-  }
-  free(all);
-  return err;
-}
-
-PJRT_Error* pr_through(PJRT_LoadedExecutable_Execute_Args* args) {
-  return args->executable->x->port == PW_EXPORTS ? export_arrays(args) : import_arrays(args);
+PJRT_Error* pr_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held) {
+  pr_future* made = ((pr_held*)held)->shards[0].object->made;
+  for (size_t d = 0; args->device_complete_events && d < args->num_devices; d++)
+    args->device_complete_events[d] = (PJRT_Event*)pr_future_hold(made);
+  return NULL;
 }
 
 pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const uint32_t* devices, size_t n, pw_shape* shape,

@@ -24,6 +24,14 @@ typedef struct pr_held {
 
 pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
                      const int64_t* minor_to_major);
+// What pp_door says of them.
+size_t pr_held_shards(pw_held* held);
+bool pr_held_fresh(pw_held* held);
+void pr_held_look(pw_held* held, size_t shard, pp_look* out);
+pw_held* pr_held_close(PJRT_Buffer* const* buffers, size_t n);
+void pr_held_take(pw_held* held, PJRT_Buffer** out);
+PJRT_Error* pr_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t argument, pw_held** out);
+PJRT_Error* pr_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held);
 static inline pr_object* pr_held_object(pr_held* h, size_t i) { return h->shards[i].object; }
 static inline uint32_t pr_held_device(pr_held* h, size_t i) { return (uint32_t)h->shards[i].device->description.id; }
 // pr_moved_new makes handles of an object's shards, on devices of the client. The

@@ -67,8 +67,6 @@ static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   return view(b, donate, out);
 }
 
-static size_t shards(pw_held* held) { return ((pw_held_array*)held)->n; }
-
 static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pw_held_array* h = (pw_held_array*)held;
   for (size_t i = 0; i < h->n; i++) {
@@ -76,19 +74,6 @@ static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
     if (err) return err;
   }
   return NULL;
-}
-
-static pw_held* close(PJRT_Buffer* const* buffers, size_t n) {
-  pw_held_array* h = pw_held_new(pw_buffer_of(buffers[0])->device->client, n, true);
-  for (size_t i = 0; i < n; i++) h->shards[i] = pw_buffer_of(buffers[i]);
-  return &h->base;
-}
-
-static void take(pw_held* held, PJRT_Buffer** out) {
-  pw_held_array* h = (pw_held_array*)held;
-  for (size_t i = 0; i < h->n; i++) out[i] = pw_buffer_handle(h->shards[i]);
-  h->n = 0;
-  pw_held_drop(held);
 }
 
 static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
@@ -149,10 +134,14 @@ const pp_door pw_door = {
     .unmade = unmade,
     .seen = seen,
     .share = share,
-    .shards = shards,
+    .shards = pw_held_shards,
     .open = open,
-    .close = close,
-    .take = take,
+    .close = pw_held_close,
+    .take = pw_held_take_handles,
+    .fresh = pw_held_fresh,
+    .look = pw_held_look,
+    .export_argument = pw_export_argument,
+    .made = pw_held_made,
     .describe = describe,
     .param = param,
     .output = output,

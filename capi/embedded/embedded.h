@@ -251,8 +251,6 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
 
 // ---- arrays that leave the client and come to it (reshard.c) ----
 
-// pw_through is Execute of a program that is not run.
-PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args);
 // pw_keep_exported has a run not donate what is held outside of the client. It
 // gives the list that options then have, to be freed; or NULL.
 int64_t* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options);

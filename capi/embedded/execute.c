@@ -181,7 +181,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_LoadedExecutable_Execute_Args* args = &whole;
   PJRT_LoadedExecutable* e = args->executable;
   PJRT_Device* only = args->execute_device;
-  if (e->port != PW_RUNS) return pw_through(args);
+  if (e->port != PW_RUNS) return pp_through(&pw_door, e->port, args);
   if (pp_capturing) return pp_execute(&pw_door, args);
   size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
   if (n != (only ? 1 : e->num_devices))

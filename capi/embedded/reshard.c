@@ -1,5 +1,4 @@
-// Arrays leave the client and come to it by programs that are not run (held.h). One
-// that was exported keeps its shards; the elements of another sharding are copied
+// Arrays outside of their client (export.h). One that was exported keeps its shards; the elements of another sharding are copied
 // out of them, by the host, when they are ready, into buffers that were handed out
 // before. Go makes the plan and copies (reshard.go); here the plugin is asked.
 #include "reshard.h"
@@ -40,103 +39,57 @@ pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
   return h;
 }
 
-// ready_events gives the devices' events of a call that made or took these.
-static PJRT_Error* ready_events(PJRT_LoadedExecutable_Execute_Args* args, pw_buffer* const* shards, size_t n) {
-  for (size_t d = 0; args->device_complete_events && d < n; d++) {
-    PJRT_Error* err = pw_ready(shards[d], &args->device_complete_events[d]);
+// ---- pp_door ----
+
+size_t pw_held_shards(pw_held* held) { return ((pw_held_array*)held)->n; }
+
+bool pw_held_fresh(pw_held* held) { return ((pw_held_array*)held)->fresh; }
+
+void pw_held_look(pw_held* held, size_t i, pp_look* out) {
+  const pw_buffer* b = ((pw_held_array*)held)->shards[i];
+  *out = (pp_look){b->device, b->memory, b->shape, NULL};
+}
+
+pw_held* pw_held_close(PJRT_Buffer* const* buffers, size_t n) {
+  pw_held_array* h = pw_held_new(pw_buffer_of(buffers[0])->device->client, n, true);
+  for (size_t i = 0; i < n; i++) h->shards[i] = pw_buffer_of(buffers[i]);
+  return &h->base;
+}
+
+void pw_held_take_handles(pw_held* held, PJRT_Buffer** out) {
+  pw_held_array* h = (pw_held_array*)held;
+  for (size_t i = 0; i < h->n; i++) out[i] = pw_buffer_handle(h->shards[i]);
+  h->n = 0;
+  pw_held_drop(held);
+}
+
+PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t i, pw_held** out) {
+  PJRT_LoadedExecutable* e = args->executable;
+  pw_held_array* h = pw_held_new(e->client, args->num_devices, false);
+  h->n = 0;
+  *out = &h->base;
+  for (size_t d = 0; d < args->num_devices; d++) {
+    pw_buffer* b = pw_buffer_of(args->argument_lists[d][i]);
+    if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire))
+      return pw_gone(d, i, e->name, b);
+    atomic_fetch_add_explicit(&b->pins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->exports, 1, memory_order_relaxed);
+    h->shards[h->n++] = b;
+  }
+  return NULL;
+}
+
+PJRT_Error* pw_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held) {
+  pw_held_array* h = (pw_held_array*)held;
+  for (size_t d = 0; args->device_complete_events && d < h->n; d++) {
+    PJRT_Error* err = pw_ready(h->shards[d], &args->device_complete_events[d]);
     if (err) {
       for (size_t i = 0; i < d; i++) pw_destroy_event(args->device_complete_events[i]);
       return err;
     }
   }
   return NULL;
-}
-
-static PJRT_Error* export_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
-  PJRT_LoadedExecutable* e = args->executable;
-  size_t n = args->num_devices, m = args->num_args;
-  if (pp_capturing && pp_any_symbol(&pw_door, args)) return pp_export(&pw_door, args);
-  if (m == 0 || e->num_outputs) return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", e->name);
-  pw_held** all = calloc(m, sizeof *all);
-  PJRT_Error* err = NULL;
-  for (size_t i = 0; i < m && err == NULL; i++) {
-    pw_held_array* h = pw_held_new(e->client, 0, false);
-    h = realloc(h, sizeof *h + n * sizeof *h->shards);
-    all[i] = &h->base;
-    for (size_t d = 0; d < n && err == NULL; d++) {
-      pw_buffer* b = pw_buffer_of(args->argument_lists[d][i]);
-      if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) {
-        err = pw_gone(d, i, e->name, b);
-        break;
-      }
-      atomic_fetch_add_explicit(&b->pins, 1, memory_order_relaxed);
-      atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
-      atomic_fetch_add_explicit(&b->exports, 1, memory_order_relaxed);
-      h->shards[h->n++] = b;
-    }
-  }
-  if (err == NULL) err = ready_events(args, ((pw_held_array*)all[0])->shards, n);
-  if (err == NULL)
-    pw_exported(all, m);
-  else
-    for (size_t i = 0; i < m; i++) pw_held_drop(all[i]);
-  free(all);
-  return err;
-}
-
-// fits says why an array cannot be a result of an import program.
-static PJRT_Error* fits(const PJRT_LoadedExecutable* e, size_t o, const pw_held_array* h) {
-  if (h->client != e->client || !h->fresh || h->n != e->num_devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "result %zu of %s is to be an array of %zu shards of this client that no client has; the one that is "
-                    "named has %zu",
-                    o, e->name, e->num_devices, h->n);
-  for (size_t d = 0; d < h->n; d++) {
-    const pw_buffer* b = h->shards[d];
-    if (pw_shape_same(b->shape, e->outputs[o].shape) && b->device == e->devices[d]) continue;
-    char want[256], got[256];
-    pw_shape_text(e->outputs[o].shape, want, sizeof want);
-    pw_shape_text(b->shape, got, sizeof got);
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "shard %zu of result %zu of %s is %s on device %d, and the array that is named has %s on device %d", d,
-                    o, e->name, want, e->devices[d]->id, got, b->device->id);
-  }
-  return NULL;
-}
-
-static PJRT_Error* import_arrays(PJRT_LoadedExecutable_Execute_Args* args) {
-  PJRT_LoadedExecutable* e = args->executable;
-  size_t outs = e->num_outputs;
-  if (pp_capturing && pp_input()) return pp_inputs(&pw_door, args);
-  pw_held** all = calloc(outs + 1, sizeof *all);
-  if (outs == 0 || !pw_imported(all, outs)) {
-    free(all);
-    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                    "%s: its thread has to name %zu arrays with pathways_import before", e->name, outs);
-  }
-  if (pp_symbolic(all[0])) {
-    PJRT_Error* err = pp_import(&pw_door, args, all);
-    free(all);
-    return err;
-  }
-  PJRT_Error* err = args->num_devices == e->num_devices
-                        ? NULL
-                        : pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and is called for %zu", e->name,
-                                   e->num_devices, args->num_devices);
-  for (size_t o = 0; o < outs && err == NULL; o++) err = fits(e, o, (pw_held_array*)all[o]);
-  if (err == NULL) err = ready_events(args, ((pw_held_array*)all[0])->shards, e->num_devices);
-  for (size_t o = 0; o < outs; o++) {
-    pw_held_array* h = (pw_held_array*)all[o];
-    for (size_t d = 0; d < h->n && err == NULL; d++) args->output_lists[d][o] = pw_buffer_handle(h->shards[d]);
-    if (err == NULL) h->n = 0;  // the shards are the client's now
-    pw_held_drop(&h->base);
-  }
-  free(all);
-  return err;
-}
-
-PJRT_Error* pw_through(PJRT_LoadedExecutable_Execute_Args* args) {
-  return args->executable->port == PW_EXPORTS ? export_arrays(args) : import_arrays(args);
 }
 
 int64_t* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOptions* options) {

@@ -14,6 +14,14 @@ typedef struct pw_held_array {
 } pw_held_array;
 
 pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh);
+// What pp_door says of them.
+size_t pw_held_shards(pw_held* held);
+bool pw_held_fresh(pw_held* held);
+void pw_held_look(pw_held* held, size_t shard, pp_look* out);
+pw_held* pw_held_close(PJRT_Buffer* const* buffers, size_t n);
+void pw_held_take_handles(pw_held* held, PJRT_Buffer** out);
+PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t argument, pw_held** out);
+PJRT_Error* pw_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held);
 static inline const int64_t* pw_dims(const pw_shape* s) { return s->dims; }
 static inline pw_buffer* pw_held_shard(pw_held_array* h, size_t i) { return h->shards[i]; }
 // pw_held_gang gives the gang that has yet to be launched to make an array, or 0;
