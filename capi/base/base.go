@@ -8,7 +8,7 @@
 // packages of capi import it.
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
 // #include <stdlib.h>
 // #include "base.h"
 import "C"

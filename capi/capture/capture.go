@@ -8,7 +8,7 @@
 // may play it at once. Only packages of capi import it.
 package capture
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
 // #include "capture.h"
 import "C"
 

@@ -26,7 +26,7 @@
 // Importers: capi packages only (ffi.h is the contract between them).
 package ffi
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra
+// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow
 // #include "ffi.h"
 import "C"
 

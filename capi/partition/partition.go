@@ -24,7 +24,7 @@
 package partition
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
 #include <stdlib.h>
 #include "partition.h"
 */

@@ -26,7 +26,7 @@
 // through device alone.
 package pjrt
 
-// #cgo CFLAGS: -I${SRCDIR}/abi -Wall
+// #cgo CFLAGS: -I${SRCDIR}/abi -Wall -Wshadow
 // #cgo LDFLAGS: -ldl
 // #include "driver.h"
 import "C"

@@ -9,6 +9,6 @@
 // Importers: device/pjrt and capi packages.
 package ffi
 
-// #cgo CFLAGS: -I${SRCDIR}/../abi -std=gnu11 -O2 -Wall -Wextra
+// #cgo CFLAGS: -I${SRCDIR}/../abi -std=gnu11 -O2 -Wall -Wextra -Wshadow
 // #include "xla_ffi.h"
 import "C"
