@@ -41,9 +41,32 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
     return NULL;                                 \
   }
 
-// ---- texts (text.c) ----
+// ---- memory of C (alloc.c, text.c) ----
 
-// pw_text writes a text that the caller frees; NULL where memory is short.
+// Memory that the caller frees, or NULL where there is none: every caller looks, and makes
+// that the error of what it was called for. As malloc, calloc, realloc and aligned_alloc;
+// a size of 0 is a block too.
+void* pw_alloc(size_t size) __attribute__((malloc, warn_unused_result));
+void* pw_zeros(size_t n, size_t size) __attribute__((malloc, warn_unused_result));
+void* pw_resize(void* block, size_t size) __attribute__((warn_unused_result));
+void* pw_aligned(size_t alignment, size_t size) __attribute__((malloc, warn_unused_result));
+// pw_copy returns a copy with a zero byte behind it.
+void* pw_copy(const void* from, size_t size) __attribute__((malloc, warn_unused_result));
+char* pw_copy_text(const char* text) __attribute__((malloc, warn_unused_result));
+// pw_grow makes room for one more in a list, given by its address, of n elements of a size.
+bool pw_grow(void* list, size_t n, size_t* room, size_t size) __attribute__((warn_unused_result));
+// pw_short is the error of memory that is not there: what for, and how much.
+PJRT_Error* pw_short(const char* what, size_t bytes);
+// Refusals are the errors of the C API for Python, "CODE: text", and NULL is none of them.
+// So where a text cannot be had for want of memory, pw_refusal returns one that says that.
+char* pw_refusal(char* text);
+void pw_refusal_free(char* text);
+#ifdef PW_INVARIANTS
+void pw_alloc_fails_after(int64_t n);  // see invariants_on.go
+int64_t pw_alloc_left(void);
+#endif
+
+// pw_text writes a text that the caller frees.
 char* pw_text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 char* pw_text_of(const char* format, va_list list) __attribute__((format(printf, 1, 0)));
 
@@ -51,7 +74,8 @@ char* pw_text_of(const char* format, va_list list) __attribute__((format(printf,
 
 // pw_error makes an error of ours; the caller of the door owns it.
 PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// pw_error_take makes an error from a malloc'd message and frees the message.
+// pw_error_take makes an error from a malloc'd message and frees the message. Where memory
+// is short for an error, it is one that says that.
 PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
 // pw_error_context takes an error and gives one with the same code and
 // payload-free text, and context behind the text.
@@ -77,7 +101,11 @@ typedef struct pw_shape {
   int64_t dims[];
 } pw_shape;
 
-pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);
+pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims);  // NULL: no memory
+static inline pw_shape* pw_shape_hold(pw_shape* shape, int32_t times) {
+  atomic_fetch_add_explicit(&shape->refs, times, memory_order_relaxed);
+  return shape;
+}
 void pw_shape_drop(pw_shape* shape);
 int64_t pw_shape_bytes(const pw_shape* shape);
 static inline bool pw_shape_same(const pw_shape* a, const pw_shape* b) {
@@ -188,7 +216,7 @@ const char* pw_library(void);
 extern bool pw_forked;
 extern _Atomic uint64_t pw_forks;  // begun by this process
 PJRT_Error* pw_forked_error(void);
-char* pw_forked_refusal(void);  // the same for the C API, see pathways.h
+char* pw_forked_refusal(void);  // the same as a refusal
 
 // ---- where the user's program is (location.c) ----
 

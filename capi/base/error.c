@@ -40,14 +40,22 @@ static PJRT_Error_FunctionTable table = {
     .for_each_payload = (void*)vt_payloads,
 };
 
+static char kNoMemory[] = "this process has no memory left, not even for the text of an error";
+static pw_failure no_memory = {
+    {(void*)&table}, PJRT_Error_Code_RESOURCE_EXHAUSTED, sizeof kNoMemory - 1, kNoMemory};  // nobody frees it
+
 bool pw_error_ours(const PJRT_Error* error) { return error->vtable == (void*)&table; }
 
 PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message) {
-  pw_failure* f = malloc(sizeof *f);
+  pw_failure* f = message ? pw_alloc(sizeof *f) : NULL;
+  if (f == NULL) {
+    free(message);
+    return &no_memory.base;
+  }
   f->base.vtable = (void*)&table;
   f->code = code;
-  f->message = message ? message : strdup("");
-  f->size = strlen(f->message);
+  f->message = message;
+  f->size = strlen(message);
   atomic_fetch_add_explicit(&pw_errors_alive, 1, memory_order_relaxed);
   return &f->base;
 }
@@ -61,7 +69,7 @@ PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) {
 }
 
 void pw_error_free(PJRT_Error* error) {
-  if (error == NULL) return;
+  if (error == NULL || error == &no_memory.base) return;
   if (!pw_error_ours(error)) {
     PW_ARGS(PJRT_Error_Destroy_Args, a);
     a.error = error;

@@ -20,6 +20,7 @@ PJRT_Error* pw_forked_error(void) {
 }
 
 char* pw_forked_refusal(void) {
-  return strdup("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                "with multiprocessing.get_context(\"spawn\")");
+  return pw_refusal(
+      pw_copy_text("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
+                   "with multiprocessing.get_context(\"spawn\")"));
 }

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base.h"
+
 static struct {
   int (*is_initialized)(void);
   int (*ensure)(void);
@@ -98,7 +100,7 @@ void pw_python_drop(void* exception) {
 // Files that are not the user's program, by how their names begin, but for packages
 // that are installed there: one string after another, and an empty one. Set once, and
 // never freed, since a thread may read it.
-static const char* _Atomic others;
+static const char* _Atomic others = "";
 
 static bool of_others(const char* file) {
   for (const char* o = atomic_load(&others); *o; o += strlen(o) + 1)
@@ -108,7 +110,8 @@ static bool of_others(const char* file) {
 
 void pw_python_others(const char* prefixes) {
   size_t size = strlen(prefixes);
-  char* all = calloc(1, size + 2);
+  char* all = pw_zeros(1, size + 2);
+  if (all == NULL) return;  // the lines of others are taken for the user's
   memcpy(all, prefixes, size);
   for (size_t i = 0; i < size; i++)
     if (all[i] == '\n') all[i] = 0;

@@ -31,13 +31,19 @@ static void set(PJRT_Memory* memory, const void* key, void* data, void (*destroy
   if (d) {
     old = *d;
   } else {
-    d = calloc(1, sizeof *d);
-    d->key = key;
-    d->next = m->data;
-    m->data = d;
+    d = pw_zeros(1, sizeof *d);
+    if (d) {
+      d->key = key;
+      d->next = m->data;
+      m->data = d;
+    }
   }
-  d->data = data;
-  d->destroy = destroy;
+  if (d) {
+    d->data = data;
+    d->destroy = destroy;
+  } else {
+    old = (struct pw_user_data){.data = data, .destroy = destroy};  // the function returns nothing: there is no such data
+  }
   pthread_mutex_unlock(&mu);
   if (old.data && old.destroy) old.destroy(old.data);
 }

@@ -1,5 +1,7 @@
 #include "numbers.h"
 
+#include "base.h"
+
 #include <stdlib.h>
 
 typedef struct pw_place {
@@ -14,9 +16,9 @@ uint64_t pw_numbers_put(pw_numbers* t, pw_numbered* thing) {
   if (i) {
     t->free_place = t->places[i - 1].next;
   } else {
-    if (t->num_places == t->room) {
-      t->room = t->room ? 2 * t->room : 64;
-      t->places = realloc(t->places, t->room * sizeof *t->places);
+    if (!pw_grow(&t->places, t->num_places, &t->room, sizeof *t->places)) {
+      pthread_mutex_unlock(&t->mu);
+      return 0;
     }
     i = ++t->num_places;
     t->places[i - 1].times = 0;

@@ -20,12 +20,13 @@ typedef struct {
 typedef struct {
   pthread_mutex_t mu;  // guards the rest
   struct pw_place* places;
-  uint32_t num_places, room, free_place;
+  size_t room;
+  uint32_t num_places, free_place;
   int64_t count;
 } pw_numbers;
 #define PW_NUMBERS {.mu = PTHREAD_MUTEX_INITIALIZER}
 
-// Put takes a reference; find gives one more, or, to take the thing out of the table,
+// Put takes a reference, and returns 0 where memory is short; then it takes none. Find gives one more, or, to take the thing out of the table,
 // the table's. NULL: the number names nothing.
 uint64_t pw_numbers_put(pw_numbers* table, pw_numbered* thing);
 void* pw_numbers_find(pw_numbers* table, uint64_t number, bool take);

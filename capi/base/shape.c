@@ -5,7 +5,8 @@
 #include "base.h"
 
 pw_shape* pw_shape_new(PJRT_Buffer_Type type, const int64_t* dims, size_t n) {
-  pw_shape* s = malloc(sizeof *s + n * sizeof(int64_t));
+  pw_shape* s = pw_alloc(sizeof *s + n * sizeof(int64_t));
+  if (s == NULL) return NULL;
   s->refs = 1;
   s->type = type;
   s->num_dims = n;

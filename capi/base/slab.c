@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
+
 enum {
   kSlots = 512,  // that are allocated at once: 64 KiB and less
   kBatch = 32,   // slots that move between a thread and the others at once
@@ -67,7 +69,7 @@ static void register_slab(pw_slab* s) {
 static bool grow(pw_slab* s) {
   enum { kLine = 64 };  // of a cache
   size_t bytes = (kSlots * s->size + kLine - 1) / kLine * kLine;
-  char* slots = aligned_alloc(kLine, bytes);
+  char* slots = pw_aligned(kLine, bytes);
   if (slots == NULL) return false;
   memset(slots, 0, bytes);
   for (size_t i = kSlots; i-- > 0;) {

@@ -25,7 +25,38 @@ static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-static void unplace(uint64_t session, uint64_t object) { pw_array_drop(pw_array_new(session, object, 1)); }
+// parts is what a new buffer is made of, taken before the core or the plugin is asked for
+// anything.
+typedef struct {
+  pw_shape* shape;
+  pw_buffer* buffer;
+  pw_array* array;
+} parts;
+
+static PJRT_Error* take_parts(PJRT_Buffer_Type type, const int64_t* dims, size_t num_dims, parts* p) {
+  size_t bytes = sizeof *p->shape + num_dims * sizeof *dims + sizeof *p->buffer + sizeof *p->array;
+  if ((p->shape = pw_shape_new(type, dims, num_dims)) == NULL) return pw_short("a buffer", bytes);
+  if (!pw_buffers_new(&p->buffer, 1)) goto shape;
+  if (pw_arrays_new(&p->array, 1)) return NULL;
+  pw_buffers_unused(&p->buffer, 1);
+shape:
+  pw_shape_drop(p->shape);
+  return pw_short("a buffer", bytes);
+}
+
+static void drop_parts(parts* p) {
+  pw_arrays_unused(&p->array, 1);
+  pw_buffers_unused(&p->buffer, 1);
+  pw_shape_drop(p->shape);
+}
+
+// born makes the parts a buffer of ours over one of the plugin's, which is an object of the core's.
+static PJRT_Buffer* born(const parts* p, PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
+                         uint64_t object) {
+  pw_array_is(p->array, c->session, object, 1);
+  fill(p->buffer, under, device, memory, p->shape, p->array);
+  return pw_buffer_handle(p->buffer);
+}
 
 PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
                      PJRT_Buffer** handle) {
@@ -41,22 +72,22 @@ PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJ
     pw_destroy_buffer(under);
     return err;
   }
-  pw_shape* shape = pw_shape_new(type.type, dims.dims, dims.num_dims);
-  uint64_t object;
-  if ((err = place(c, device, pw_shape_bytes(shape), &object))) {
-    pw_shape_drop(shape);
+  parts p;
+  if ((err = take_parts(type.type, dims.dims, dims.num_dims, &p))) {
     pw_destroy_buffer(under);
     return err;
   }
-  pw_buffer* b;
-  pw_buffers_new(&b, 1);
-  fill(b, under, device, memory, shape, pw_array_new(c->session, object, 1));
-  *handle = pw_buffer_handle(b);
+  uint64_t object;
+  if ((err = place(c, device, pw_shape_bytes(p.shape), &object))) {
+    drop_parts(&p);
+    pw_destroy_buffer(under);
+    return err;
+  }
+  *handle = born(&p, c, under, device, memory, object);
   return NULL;
 }
 
-// where finds the device and memory that a call names by either.
-static void where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJRT_Memory** m) {
+void pw_target(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJRT_Memory** m) {
   *m = memory ? memory : (device ? device->default_memory : NULL);
   *d = device;
   if (*d == NULL && *m != NULL && ((pw_memory*)*m)->num_devices > 0) *d = ((pw_memory*)*m)->devices[0];
@@ -66,32 +97,32 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   PW_COPY(PJRT_Client_BufferFromHostBuffer_Args, a, args);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(a.device, a.memory, &device, &memory);
+  pw_target(a.device, a.memory, &device, &memory);
   if (device == NULL || device->index < 0)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "a host buffer needs an addressable device or memory to go to, and this call names none");
-  pw_shape* shape = pw_shape_new(args->type, args->dims, args->num_dims);
+  parts p;
+  PJRT_Error* err = take_parts(args->type, args->dims, args->num_dims, &p);
+  if (err) return err;
   uint64_t object;
-  PJRT_Error* err = place(args->client, device, pw_shape_bytes(shape), &object);
-  if (err) goto fail;
-
+  if ((err = place(args->client, device, pw_shape_bytes(p.shape), &object))) {
+    drop_parts(&p);
+    return err;
+  }
   a.client = args->client->under;
   a.device = pw_lower_device(a.device);
   a.memory = pw_lower_memory(a.memory);
   if ((err = pw_under->PJRT_Client_BufferFromHostBuffer(&a))) {
-    unplace(args->client->session, object);
-    goto fail;
+    pw_array_is(p.array, args->client->session, object, 1);
+    pw_array_drop(p.array);  // which has the core free the object
+    pw_buffers_unused(&p.buffer, 1);
+    pw_shape_drop(p.shape);
+    return err;
   }
   args->done_with_host_buffer = a.done_with_host_buffer;
-  pw_buffer* b;
-  pw_buffers_new(&b, 1);
-  fill(b, a.buffer, device, memory, shape, pw_array_new(args->client->session, object, 1));
-  args->buffer = pw_buffer_handle(b);
+  args->buffer = born(&p, args->client, a.buffer, device, memory, object);
   PW_COUNT(puts, 1);
   return NULL;
-fail:
-  pw_shape_drop(shape);
-  return err;
 }
 
 #define LIVE(b, handle, slot)              \
@@ -268,7 +299,7 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   if (pp_capturing && b->symbol) return pp_copy(&pw_door, args->buffer, args->dst_memory, &args->dst_buffer);
   PJRT_Device* device;
   PJRT_Memory* memory;
-  where(NULL, args->dst_memory, &device, &memory);
+  pw_target(NULL, args->dst_memory, &device, &memory);
   PJRT_Error* err = pw_unmade(b);
   if (err) return err;
   PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
@@ -308,63 +339,7 @@ PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
   return pw_adopt(b->device->client, a.out_buffer, b->device, b->memory, (PJRT_Buffer**)&args->out_buffer);
 }
 
-// The ways to make a buffer that hosts arrays do not need. Each unwraps the
-// client and the place, and adopts what the plugin made.
-
-PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args) {
-  if (!PW_HAS(PJRT_Client_CreateViewOfDeviceBuffer)) return pw_unimplemented("PJRT_Client_CreateViewOfDeviceBuffer");
-  PW_COPY(PJRT_Client_CreateViewOfDeviceBuffer_Args, a, args);
-  PJRT_Device* device;
-  PJRT_Memory* memory;
-  where(a.device, a.memory, &device, &memory);
-  a.client = args->client->under;
-  a.device = pw_lower_device(a.device);
-  a.memory = pw_lower_memory(a.memory);
-  PJRT_Error* err = pw_under->PJRT_Client_CreateViewOfDeviceBuffer(&a);
-  if (err) return err;
-  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
-}
-
-PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
-  if (!PW_HAS(PJRT_Client_CreateUninitializedBuffer)) return pw_unimplemented("PJRT_Client_CreateUninitializedBuffer");
-  PW_COPY(PJRT_Client_CreateUninitializedBuffer_Args, a, args);
-  PJRT_Device* device;
-  PJRT_Memory* memory;
-  where(a.device, a.memory, &device, &memory);
-  a.client = args->client->under;
-  a.device = pw_lower_device(a.device);
-  a.memory = pw_lower_memory(a.memory);
-  PJRT_Error* err = pw_under->PJRT_Client_CreateUninitializedBuffer(&a);
-  if (err) return err;
-  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
-}
-
-PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args) {
-  if (!PW_HAS(PJRT_Client_CreateErrorBuffer)) return pw_unimplemented("PJRT_Client_CreateErrorBuffer");
-  PW_COPY(PJRT_Client_CreateErrorBuffer_Args, a, args);
-  PJRT_Device* device;
-  PJRT_Memory* memory;
-  where(NULL, a.memory, &device, &memory);
-  a.client = args->client->under;
-  a.memory = pw_lower_memory(a.memory);
-  PJRT_Error* err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
-  if (err) return err;
-  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
-}
-
-PJRT_Error* pw_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args) {
-  if (!PW_HAS(PJRT_Client_CreateAliasBuffer)) return pw_unimplemented("PJRT_Client_CreateAliasBuffer");
-  PW_COPY(PJRT_Client_CreateAliasBuffer_Args, a, args);
-  PJRT_Device* device;
-  PJRT_Memory* memory;
-  where(NULL, a.memory, &device, &memory);
-  a.client = args->client->under;
-  a.memory = pw_lower_memory(a.memory);
-  PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
-  if (err) return err;
-  args->fulfill_alias_buffer_cb = a.fulfill_alias_buffer_cb;
-  return pw_adopt(args->client, a.alias_buffer, device, memory, &args->alias_buffer);
-}
+// The other ways to make a buffer are generated.
 
 PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
     PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args* args) {
@@ -387,7 +362,7 @@ PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
                     "the transfer's memory belongs to no client that is open here; was its client destroyed?");
   }
   PJRT_Device* device;
-  where(NULL, memory, &device, &memory);
+  pw_target(NULL, memory, &device, &memory);
   return pw_adopt(client, a.buffer_out, device, memory, &args->buffer_out);
 }
 

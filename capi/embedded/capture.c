@@ -12,19 +12,23 @@ PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
                           PJRT_Buffer** out) {
-  pw_buffer* b;
-  pw_buffers_new(&b, 1);
+  pp_symbol* own = symbol ? pw_copy(symbol, sizeof *symbol) : NULL;
+  pw_buffer* b = NULL;
+  pw_array* a = NULL;
+  bool all = (symbol == NULL || own) && pw_buffers_new(&b, 1) && pw_arrays_new(&a, 1);
+  if (a) pw_array_is(a, 0, 0, 1);  // no store knows it
+  if (!all || !pw_origin_fails(a, code, message)) {
+    if (a) pw_array_drop(a);
+    if (b) pw_buffers_unused(&b, 1);
+    free(own);
+    return pw_short("an array without contents", sizeof *b + sizeof *a);
+  }
   b->under = NULL;
   b->device = look->device;
   b->memory = look->memory;
-  b->shape = look->shape;
-  atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
-  b->array = pw_array_new(0, 0, 1);  // no store knows it
-  pw_origin_fails(b->array, code, message);
-  if (symbol) {
-    b->symbol = malloc(sizeof *b->symbol);
-    *b->symbol = *symbol;
-  }
+  b->shape = pw_shape_hold(look->shape, 1);
+  b->array = a;
+  b->symbol = own;
   *out = pw_buffer_handle(b);
   return NULL;
 }
@@ -41,13 +45,15 @@ static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
 // waits with it does.
 static PJRT_Error* view(pw_buffer* b, bool donate, PJRT_Buffer** out) {
   pw_buffer* root = b->of ? b->of : b;
-  if (atomic_load_explicit(&b->released, memory_order_acquire) || pw_array_more(b->array) == NULL)
+  pw_buffer* v;
+  if (!pw_buffers_new(&v, 1)) return pw_short("another handle of an array", sizeof *v);
+  if (atomic_load_explicit(&b->released, memory_order_acquire) || pw_array_more(b->array) == NULL) {
+    pw_buffers_unused(&v, 1);
     return pw_deleted("PJRT_LoadedExecutable_Execute");
+  }
   atomic_fetch_add_explicit(&root->pins, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&root->refs, 1, memory_order_relaxed);
   if (!donate) atomic_fetch_add_explicit(&root->exports, 1, memory_order_relaxed);
-  pw_buffer* v;
-  pw_buffers_new(&v, 1);
   v->of = root;
   v->exports = donate ? 0 : 1;
   v->under = b->under;

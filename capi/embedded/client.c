@@ -42,6 +42,8 @@ PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
   return d->default_memory;
 }
 
+static PJRT_Error* no_memory(const char* what, size_t n, size_t size) { return pw_short(what, n * size); }
+
 // attributes_init copies what the plugin says of a device, and adds the index of its
 // slice, which is the first here, where the plugin has none: devices of clusters say
 // it, and so do those of TPUs.
@@ -53,7 +55,8 @@ static PJRT_Error* attributes_init(PJRT_Device* d) {
     PJRT_Error* err = pw_under->PJRT_DeviceDescription_Attributes(&has);
     if (err) return err;
   }
-  d->attributes = calloc(has.num_attributes + 1, sizeof *d->attributes);
+  d->attributes = pw_zeros(has.num_attributes + 1, sizeof *d->attributes);
+  if (d->attributes == NULL) return no_memory("what a device is like", has.num_attributes + 1, sizeof *d->attributes);
   bool known = false;
   for (size_t i = 0; i < has.num_attributes; i++) {
     const PJRT_NamedValue* v = &has.attributes[i];
@@ -89,7 +92,8 @@ static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
   PW_ARGS(PJRT_Device_AddressableMemories_Args, mem);
   mem.device = d->under;
   if ((err = pw_under->PJRT_Device_AddressableMemories(&mem))) return err;
-  d->memories = calloc(mem.num_memories + 1, sizeof *d->memories);
+  d->memories = pw_zeros(mem.num_memories, sizeof *d->memories);
+  if (d->memories == NULL) return no_memory("a device's memories", mem.num_memories, sizeof *d->memories);
   d->num_memories = mem.num_memories;
   for (size_t i = 0; i < mem.num_memories; i++) d->memories[i] = pw_memory_of(c, mem.memories[i]);
   PW_ARGS(PJRT_Device_DefaultMemory_Args, def);
@@ -110,7 +114,8 @@ static PJRT_Error* memory_init(PJRT_Client* c, pw_memory* m) {
   PW_ARGS(PJRT_Memory_AddressableByDevices_Args, by);
   by.memory = m->under;
   if ((err = pw_under->PJRT_Memory_AddressableByDevices(&by))) return err;
-  m->devices = calloc(by.num_devices + 1, sizeof *m->devices);
+  m->devices = pw_zeros(by.num_devices, sizeof *m->devices);
+  if (m->devices == NULL) return no_memory("a memory's devices", by.num_devices, sizeof *m->devices);
   m->num_devices = by.num_devices;
   for (size_t i = 0; i < by.num_devices; i++) m->devices[i] = pw_device_of(c, by.devices[i]);
   return NULL;
@@ -126,19 +131,24 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
   if ((err = pw_under->PJRT_Client_AddressableDevices(&local))) return err;
   if ((err = pw_under->PJRT_Client_AddressableMemories(&mem))) return err;
 
-  PJRT_Client* c = calloc(1, sizeof *c);
+  PJRT_Client* c = pw_zeros(1, sizeof *c);
+  if (c == NULL) return no_memory("a client", 1, sizeof *c);
+  PW_COUNT(clients, 1);
   c->under = under;
   c->session = session;
   c->version = version;
-  c->num_devices = all.num_devices;
-  c->num_addressable = local.num_addressable_devices;
-  c->num_memories = mem.num_addressable_memories;
-  c->device_structs = calloc(c->num_devices + 1, sizeof *c->device_structs);
-  c->memory_structs = calloc(c->num_memories + 1, sizeof *c->memory_structs);
-  c->devices = calloc(c->num_devices + 1, sizeof *c->devices);
-  c->addressable = calloc(c->num_addressable + 1, sizeof *c->addressable);
-  c->memories = calloc(c->num_memories + 1, sizeof *c->memories);
-  PW_COUNT(clients, 1);
+  size_t devices = all.num_devices, addressable = local.num_addressable_devices, memories = mem.num_addressable_memories;
+  if (!((c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
+        (c->memory_structs = pw_zeros(memories, sizeof *c->memory_structs)) &&
+        (c->devices = pw_zeros(devices, sizeof *c->devices)) &&
+        (c->addressable = pw_zeros(addressable, sizeof *c->addressable)) &&
+        (c->memories = pw_zeros(memories, sizeof *c->memories)))) {
+    err = no_memory("a client's devices and memories", devices + memories, sizeof(PJRT_Device));
+    goto fail;
+  }
+  c->num_devices = devices;
+  c->num_addressable = addressable;
+  c->num_memories = memories;
   for (size_t i = 0; i < c->num_devices; i++) {
     PJRT_Device* d = &c->device_structs[i];
     c->devices[i] = d;

@@ -27,16 +27,18 @@ static PJRT_Error* destroy(PJRT_ExecuteContext* context) {
   return pw_under->PJRT_ExecuteContext_Destroy(&a);
 }
 
-void pw_context_hold(PJRT_ExecuteContext* context) {
-  if (context == NULL) return;
+bool pw_context_hold(PJRT_ExecuteContext* context) {
+  if (context == NULL) return true;
   pthread_mutex_lock(&mu);
   held** at = find(context);
   if (*at == NULL) {
-    *at = calloc(1, sizeof **at);
-    (*at)->context = context;
+    *at = pw_zeros(1, sizeof **at);
+    if (*at) (*at)->context = context;
   }
-  (*at)->runs++;
+  held* h = *at;
+  if (h) h->runs++;
   pthread_mutex_unlock(&mu);
+  return h != NULL;
 }
 
 void pw_context_drop(PJRT_ExecuteContext* context) {

@@ -47,9 +47,14 @@ PJRT_Error* pw_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_A
   }
   if (find(args->executable, args)) return NULL;
   PJRT_Program program;
-  pw_optimized(args->executable, &program);
+  PJRT_Error* err = pw_optimized(args->executable, &program);
+  if (err) return err;
   if (program.code == NULL) return pw_unimplemented("PJRT_Executable_GetCostAnalysis");
-  cost* c = calloc(1, sizeof *c);
+  cost* c = pw_zeros(1, sizeof *c);
+  if (c == NULL) {
+    free(program.code);
+    return pw_short("what a program costs", sizeof *c);
+  }
   c->of = args->executable;
   char* message = NULL;
   PW_COUNT(go_entries, 1);

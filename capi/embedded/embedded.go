@@ -313,13 +313,17 @@ func pwGoMemory(id C.uint64_t, device C.int32_t, limit, share *C.int64_t, onHost
 
 // cells are made once a session in memory of C, where the door writes them, and
 // kept: a thread of an ended session may still write one.
-func cells(n int) []*executor.Cell {
-	block := unsafe.Slice((*executor.Cell)(C.calloc(C.size_t(n), 4)), n)
+func cells(n int) ([]*executor.Cell, error) {
+	memory := C.calloc(C.size_t(n), 4)
+	if memory == nil {
+		return nil, status.New(status.ResourceExhausted, "this process has no memory left for a session (%d bytes)", 4*n)
+	}
+	block := unsafe.Slice((*executor.Cell)(memory), n)
 	out := make([]*executor.Cell, n)
 	for i := range block {
 		out[i] = &block[i]
 	}
-	return out
+	return out, nil
 }
 
 // cpuWindow bounds the gangs under way on XLA's CPU client, which deadlocks, and
@@ -349,7 +353,12 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return C.int(base.Fail(o.explain(err), message))
 	}
-	system := core.Embedded{Cells: cells(numCells), Limit: o.limit}
+	shared, err := cells(numCells)
+	if err != nil {
+		c.Close()
+		return C.int(base.Fail(err, message))
+	}
+	system := core.Embedded{Cells: shared, Limit: o.limit}
 	for _, d := range c.Devices() {
 		system.Devices = append(system.Devices, d.Kind)
 	}

@@ -79,15 +79,20 @@ PJRT_Error* pw_unmade(pw_buffer* buffer);
 // pw_ready returns an event that fires, or fails, when the buffer's contents are there.
 PJRT_Error* pw_ready(pw_buffer* buffer, PJRT_Event** event);
 static inline PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
-// pw_buffers_new takes n slots at once.
-void pw_buffers_new(pw_buffer** out, size_t n);
+// pw_buffers_new takes n slots at once, and pw_buffers_unused gives back those that nothing
+// was made of. False: there is no memory.
+bool pw_buffers_new(pw_buffer** out, size_t n);
+void pw_buffers_unused(pw_buffer** slots, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
 // pw_buffer_count puts bytes of a buffer that has its memory into its device's account;
 // release takes them out, or uncount where a run is to take them over.
 void pw_buffer_count(pw_buffer* buffer, int64_t bytes);
 void pw_buffer_uncount(pw_buffer* buffer);
 void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
-pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards);
+// An array is made in two steps: a slot for it, which may not be had, and what it is of.
+bool pw_arrays_new(pw_array** out, size_t n);
+void pw_arrays_unused(pw_array** slots, size_t n);
+void pw_array_is(pw_array* array, uint64_t session, uint64_t object, int32_t shards);
 pw_array* pw_array_more(pw_array* array);  // one more shard; NULL: the last one has gone
 void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
@@ -153,6 +158,9 @@ PJRT_Memory* pw_memory_of(PJRT_Client* client, PJRT_Memory* under);
 PJRT_Client* pw_client_with(PJRT_Memory* under);
 PJRT_Device* pw_device_anywhere(PJRT_Device* under);
 PJRT_Memory* pw_memory_kind(PJRT_Device* device, const char* kind, size_t size);
+// pw_target finds the device and memory that a call names by either; both NULL where it
+// names none.
+void pw_target(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJRT_Memory** m);
 
 static inline PJRT_Client* pw_lower_client(PJRT_Client* c) { return c ? c->under : NULL; }
 static inline PJRT_Device* pw_lower_device(PJRT_Device* d) { return d ? d->under : NULL; }
@@ -193,12 +201,12 @@ struct PJRT_LoadedExecutable {
   PJRT_Memory** memories;  // [device][output]
 };
 
-PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const char* code, size_t code_size,
-                          const char* format, size_t format_size, PJRT_LoadedExecutable** out);
+// pw_loaded_new makes a program of ours of one of the plugin's that was loaded. It takes under.
+PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, PJRT_LoadedExecutable** out);
 void pw_loaded_drop(PJRT_LoadedExecutable* executable);
-// pw_optimized gives the compiled program; its code is to be freed, and NULL where
-// the plugin does not tell.
-void pw_optimized(PJRT_Executable* executable, PJRT_Program* program);
+// pw_optimized returns the compiled program; its code is to be freed, and NULL where
+// the plugin does not tell. An error says that there is no memory for it.
+PJRT_Error* pw_optimized(PJRT_Executable* executable, PJRT_Program* program);
 static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* e) { return e ? e->under : NULL; }
 
 // ---- runs (execute.c) ----
@@ -241,7 +249,7 @@ void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
 
 // An execute context is the plugin's; a run that waits keeps it past the
 // caller's Destroy (context.c).
-void pw_context_hold(PJRT_ExecuteContext* context);
+bool pw_context_hold(PJRT_ExecuteContext* context);  // false: no memory
 void pw_context_drop(PJRT_ExecuteContext* context);
 // An empty context for runs that come without one; NULL where there is none.
 PJRT_ExecuteContext* pw_context_empty(void);
@@ -251,9 +259,10 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
 
 // ---- arrays that leave the client and come to it (reshard.c) ----
 
-// pw_keep_exported has a run not donate what is held outside of the client. It
-// gives the list that options then have, to be freed; or NULL.
-int64_t* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options);
+// pw_keep_exported has a run not donate what is held outside of the client. The list that
+// options then have is to be freed; it is NULL where they are as they were.
+PJRT_Error* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options,
+                             int64_t** list);
 
 // ---- captures (capture.c) ----
 extern const pp_door pw_door;

@@ -40,40 +40,55 @@ static bool may_fail(const PJRT_LoadedExecutable* e, PJRT_Executable* x, const P
   return bytes >= kMuch;
 }
 
-void pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
+PJRT_Error* pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
   memset(program, 0, sizeof *program);
   program->struct_size = PJRT_Program_STRUCT_SIZE;
-  if (!PW_HAS(PJRT_Executable_OptimizedProgram)) return;
+  if (!PW_HAS(PJRT_Executable_OptimizedProgram)) return NULL;
   PW_ARGS(PJRT_Executable_OptimizedProgram_Args, a);
   a.executable = x;
   a.program = program;
   PJRT_Error* err = pw_under->PJRT_Executable_OptimizedProgram(&a);
   if (err == NULL && program->code_size > 0) {
-    program->code = malloc(program->code_size);
+    program->code = pw_alloc(program->code_size);
+    if (program->code == NULL) return pw_short("the compiled program", program->code_size);
     err = pw_under->PJRT_Executable_OptimizedProgram(&a);
     if (err) {
       free(program->code);
       program->code = NULL;
     }
   }
-  if (err) pw_error_free(err);
+  if (err) pw_error_free(err);  // the plugin does not tell
+  return NULL;
 }
 
-// read_params takes what Go read of the arguments: their number, then of each the
+// read_params reads what Go read of the arguments: their number, then of each the
 // type, the rank and the dimensions, and the number of those that are donated, and
-// which. Frees it.
-static void read_params(PJRT_LoadedExecutable* e, int64_t* list) {
-  const int64_t* at = list;
-  e->num_params = *at++;
-  e->params = calloc((size_t)e->num_params + 1, sizeof *e->params);
-  for (int64_t i = 0; i < e->num_params; i++) {
-    e->params[i] = pw_shape_new((PJRT_Buffer_Type)at[0], at + 2, (size_t)at[1]);
+// which.
+static PJRT_Error* read_params(PJRT_LoadedExecutable* e, const int64_t* at) {
+  size_t n = (size_t)*at++;
+  e->params = pw_zeros(n, sizeof *e->params);
+  if (e->params == NULL) return pw_short("a program's arguments", n * sizeof *e->params);
+  e->num_params = 0;
+  for (size_t i = 0; i < n; i++) {
+    pw_shape* shape = pw_shape_new((PJRT_Buffer_Type)at[0], at + 2, (size_t)at[1]);
+    if (shape == NULL) return pw_short("the shape of an argument", sizeof *shape + (size_t)at[1] * sizeof *at);
+    e->params[e->num_params++] = shape;
     at += 2 + at[1];
   }
   e->num_donated = (size_t)*at++;
-  e->donated = calloc(e->num_donated + 1, sizeof *e->donated);
-  for (size_t i = 0; i < e->num_donated; i++) e->donated[i] = at[i];
-  free(list);
+  e->donated = pw_copy(at, e->num_donated * sizeof *e->donated);
+  return e->donated ? NULL : pw_short("the list of donated arguments", e->num_donated * sizeof *e->donated);
+}
+
+// read_output fills one output but for its memory's kind.
+static PJRT_Error* read_output(pw_output* o, PJRT_Buffer_Type type, const int64_t* dims, size_t rank) {
+  o->shape = pw_shape_new(type, dims, rank);
+  o->minor_to_major = pw_zeros(rank, sizeof *o->minor_to_major);
+  if (o->shape == NULL || o->minor_to_major == NULL)
+    return pw_short("the shape of a result", sizeof *o->shape + 2 * rank * sizeof *dims);
+  o->bytes = pw_shape_bytes(o->shape);
+  pw_descending(o->minor_to_major, rank);
+  return NULL;
 }
 
 static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
@@ -94,21 +109,18 @@ static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
     pw_error_free(err);  // not every plugin knows; results are then in the default memory
     has_kinds = false;
   }
-  e->outputs = calloc(n.num_outputs + 1, sizeof *e->outputs);
+  e->outputs = pw_zeros(n.num_outputs, sizeof *e->outputs);
+  if (e->outputs == NULL) return pw_short("a program's results", n.num_outputs * sizeof *e->outputs);
   const int64_t* at = dims.dims;
   for (size_t i = 0; i < n.num_outputs; i++) {
-    pw_output* o = &e->outputs[i];
-    size_t rank = dims.dim_sizes[i];
-    o->shape = pw_shape_new(types.output_types[i], at, rank);
-    o->bytes = pw_shape_bytes(o->shape);
-    o->minor_to_major = calloc(rank + 1, sizeof(int64_t));
-    pw_descending(o->minor_to_major, rank);
+    pw_output* o = &e->outputs[e->num_outputs++];
+    if ((err = read_output(o, types.output_types[i], at, dims.dim_sizes[i]))) return err;
     if (has_kinds && i < kinds.num_outputs) {
-      o->kind = strndup(kinds.memory_kinds[i], kinds.memory_kind_sizes[i]);
+      o->kind = pw_copy(kinds.memory_kinds[i], kinds.memory_kind_sizes[i]);
+      if (o->kind == NULL) return pw_short("the name of a memory", kinds.memory_kind_sizes[i]);
       o->kind_size = kinds.memory_kind_sizes[i];
     }
-    at += rank;
-    e->num_outputs++;
+    at += dims.dim_sizes[i];
   }
   return NULL;
 }
@@ -141,87 +153,133 @@ static void destroy_under(PJRT_LoadedExecutable* under) {
   if (err) pw_error_free(err);
 }
 
-PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const char* code, size_t code_size,
-                          const char* format, size_t format_size, PJRT_LoadedExecutable** out) {
-  if (pw_forked) return pw_forked_error();
-  PJRT_LoadedExecutable* e = calloc(1, sizeof *e);
+static void destroy_executable(PJRT_Executable* x) {
+  PW_ARGS(PJRT_Executable_Destroy_Args, a);
+  a.executable = x;
+  PJRT_Error* err = pw_under->PJRT_Executable_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
+static PJRT_Error* read_name(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
+  PW_ARGS(PJRT_Executable_Name_Args, name);
+  name.executable = x;
+  PJRT_Error* err = pw_under->PJRT_Executable_Name(&name);
+  if (err) return err;
+  e->name = pw_copy(name.executable_name, name.executable_name_size);
+  if (e->name == NULL) return pw_short("the name of a program", name.executable_name_size);
+  e->port = pw_port_of(e->name);
+  return NULL;
+}
+
+static PJRT_Error* read_devices(PJRT_LoadedExecutable* e) {
+  PW_ARGS(PJRT_LoadedExecutable_AddressableDevices_Args, devices);
+  devices.executable = e->under;
+  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_AddressableDevices(&devices);
+  if (err) return err;
+  e->devices = pw_zeros(devices.num_addressable_devices, sizeof *e->devices);
+  if (e->devices == NULL)
+    return pw_short("the devices of a program", devices.num_addressable_devices * sizeof *e->devices);
+  e->num_devices = devices.num_addressable_devices;
+  for (size_t i = 0; i < e->num_devices; i++) e->devices[i] = pw_device_of(e->client, devices.addressable_devices[i]);
+  return NULL;
+}
+
+// find_memories finds out where each result goes on each device, and whether it can be handed out before it is made.
+static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
+  // A buffer made before its contents has no layout or packing of its own.
+  e->promises = e->num_outputs > 0 && pw_default_layouts(x);
+  for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
+  e->memories = pw_zeros(e->num_devices * e->num_outputs, sizeof *e->memories);
+  if (e->memories == NULL)
+    return pw_short("the memories of a program's results", e->num_devices * e->num_outputs * sizeof *e->memories);
+  for (size_t d = 0; d < e->num_devices; d++)
+    for (size_t o = 0; o < e->num_outputs; o++)
+      e->memories[d * e->num_outputs + o] = pw_memory_kind(e->devices[d], e->outputs[o].kind, e->outputs[o].kind_size);
+  return NULL;
+}
+
+// source is a program as it was given to be compiled; its code is NULL where it was loaded.
+typedef struct {
+  const char *code, *format;
+  size_t code_size, format_size;
+} source;
+
+// tell_core has the core know the program, and reads what it finds out of the arguments.
+static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const source* from) {
+  PJRT_Program program;
+  PJRT_Error* err = pw_optimized(x, &program);
+  if (err) return err;
+  e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
+  e->fails = may_fail(e, x, &program);
+  int64_t* bytes = pw_zeros(e->num_outputs, sizeof *bytes);
+  int32_t* local = pw_zeros(e->num_devices + 1, sizeof *local);
+  if (bytes && local) {
+    for (size_t o = 0; o < e->num_outputs; o++) bytes[o] = e->outputs[o].bytes;
+    for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
+    // A portable program has no device of its own; the core knows it as one of the first device's (local[0] is 0), and
+    // each run names the device it is for.
+    size_t num_local = e->num_devices ? e->num_devices : 1;
+    char* message = NULL;
+    int64_t* params = NULL;
+    PW_COUNT(go_entries, 1);
+    int refused = pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs,
+                              (char*)from->code, from->code_size, (char*)from->format, from->format_size, program.code,
+                              program.code_size, (char*)program.format, program.format_size, &params, &e->program, &message);
+    if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
+    else if (params) err = read_params(e, params);
+    else if (e->donates) e->promises = false;  // nobody knows which arrays would be dead
+    free(params);
+  } else {
+    err = pw_short("what the core is told of a program", (e->num_outputs + e->num_devices) * sizeof *bytes);
+  }
+  free(bytes);
+  free(local);
+  free(program.code);
+  return err;
+}
+
+// loaded_new is pw_loaded_new of a source. With an error under is destroyed.
+static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const source* from,
+                              PJRT_LoadedExecutable** out) {
+  PJRT_LoadedExecutable* e = pw_zeros(1, sizeof *e);
+  if (e == NULL) {
+    destroy_under(under);
+    return pw_short("a program", sizeof *e);
+  }
   PW_COUNT(executables, 1);
-  PJRT_Error* err;
-  int64_t* bytes = NULL;
-  int32_t* local = NULL;
-  PJRT_Executable* x = NULL;
   e->under = under;
   e->client = client;
   e->session = client->session;
   e->refs = 1;
   e->num_params = -1;
-  e->donates = code == NULL || format_size != 4 || memcmp(format, "mlir", 4) != 0 ||
-               mentions(code, code_size, "tf.aliasing_output") || mentions(code, code_size, "jax.buffer_donor");
-  e->calls_back = code == NULL || mentions(code, code_size, "python_cpu_callback");
-
+  e->donates = from->code == NULL || from->format_size != 4 || memcmp(from->format, "mlir", 4) != 0 ||
+               mentions(from->code, from->code_size, "tf.aliasing_output") ||
+               mentions(from->code, from->code_size, "jax.buffer_donor");
+  e->calls_back = from->code == NULL || mentions(from->code, from->code_size, "python_cpu_callback");
   PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
   get.loaded_executable = under;
-  if ((err = pw_under->PJRT_LoadedExecutable_GetExecutable(&get))) goto fail;
-  x = get.executable;
-  PW_ARGS(PJRT_Executable_Name_Args, name);
-  name.executable = x;
-  if ((err = pw_under->PJRT_Executable_Name(&name))) goto fail;
-  e->name = strndup(name.executable_name, name.executable_name_size);
-  e->port = pw_port_of(e->name);
-  PW_ARGS(PJRT_LoadedExecutable_AddressableDevices_Args, devices);
-  devices.executable = under;
-  if ((err = pw_under->PJRT_LoadedExecutable_AddressableDevices(&devices))) goto fail;
-  e->num_devices = devices.num_addressable_devices;
-  e->devices = calloc(e->num_devices + 1, sizeof *e->devices);
-  for (size_t i = 0; i < e->num_devices; i++)
-    e->devices[i] = pw_device_of(client, devices.addressable_devices[i]);
-  if ((err = read_outputs(e, x))) goto fail;
-
-  // A buffer made before its contents has no layout or packing of its own.
-  e->promises = e->num_outputs > 0 && pw_default_layouts(x);
-  for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
-
-  e->memories = calloc(e->num_devices * e->num_outputs + 1, sizeof *e->memories);
-  for (size_t d = 0; d < e->num_devices; d++)
-    for (size_t o = 0; o < e->num_outputs; o++)
-      e->memories[d * e->num_outputs + o] = pw_memory_kind(e->devices[d], e->outputs[o].kind, e->outputs[o].kind_size);
-
-  bytes = calloc(e->num_outputs + 1, sizeof *bytes);
-  local = calloc(e->num_devices + 1, sizeof *local);
-  for (size_t o = 0; o < e->num_outputs; o++) bytes[o] = e->outputs[o].bytes;
-  for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
-  // A portable program has no device of its own; the core knows it as one of the
-  // first device's (local[0] is 0), and each run names the device it is for.
-  size_t num_local = e->num_devices ? e->num_devices : 1;
-  PW_COUNT(go_entries, 1);
-  char* message = NULL;
-  int64_t* params = NULL;
-  PJRT_Program program;
-  pw_optimized(x, &program);
-  e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
-  e->fails = may_fail(e, x, &program);
-  int refused = pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, (char*)code, code_size,
-                            (char*)format, format_size, program.code, program.code_size, (char*)program.format,
-                            program.format_size, &params, &e->program, &message);
-  free(program.code);
-  if (params) read_params(e, params);
-  if (e->donates && params == NULL) e->promises = false;  // nobody knows which arrays would be dead
-  if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
-  *out = e;
-fail:
-  free(bytes);
-  free(local);
-  if (x) {
-    PW_ARGS(PJRT_Executable_Destroy_Args, done);
-    done.executable = x;
-    PJRT_Error* ignored = pw_under->PJRT_Executable_Destroy(&done);
-    if (ignored) pw_error_free(ignored);
+  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_GetExecutable(&get);
+  if (err == NULL) {
+    PJRT_Executable* x = get.executable;
+    err = read_name(e, x);
+    if (err == NULL) err = read_devices(e);
+    if (err == NULL) err = read_outputs(e, x);
+    if (err == NULL) err = find_memories(e, x);
+    if (err == NULL) err = tell_core(e, x, from);
+    destroy_executable(x);
   }
   if (err) {
     destroy_under(under);
     loaded_free(e);
+    return err;
   }
-  return err;
+  *out = e;
+  return NULL;
+}
+
+PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, PJRT_LoadedExecutable** out) {
+  static const source none;
+  return loaded_new(client, under, &none, out);
 }
 
 void pw_loaded_drop(PJRT_LoadedExecutable* e) {
@@ -271,8 +329,8 @@ static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   pp_compiled(begin);
   if (err) return explained(err);
-  return pw_loaded_new(args->client, a.executable, program->code, program->code_size, program->format, program->format_size,
-                       &args->executable);
+  source from = {program->code, program->format, program->code_size, program->format_size};
+  return loaded_new(args->client, a.executable, &from, &args->executable);
 }
 
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
@@ -298,9 +356,8 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   }
   // Parsers of program text look for a zero byte behind it, and not every client
   // puts one there.
-  program.code = malloc(program.code_size + 1);
-  memcpy(program.code, args->program->code, program.code_size);
-  program.code[program.code_size] = 0;
+  program.code = pw_copy(args->program->code, program.code_size);
+  if (program.code == NULL) return pw_short("the text of a program", program.code_size);
   PJRT_Error* err = compile(args, &program, args->compile_options, args->compile_options_size);
   free(program.code);
   return err;
@@ -319,7 +376,7 @@ PJRT_Error* pw_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAnd
   PJRT_Error* err = pw_under->PJRT_Executable_DeserializeAndLoad(&a);
   free(edited);
   if (err) return err;
-  return pw_loaded_new(args->client, a.loaded_executable, NULL, 0, NULL, 0, &args->loaded_executable);
+  return pw_loaded_new(args->client, a.loaded_executable, &args->loaded_executable);
 }
 
 PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
@@ -329,7 +386,7 @@ PJRT_Error* pw_PJRT_Client_Load(PJRT_Client_Load_Args* args) {
   a.client = client->under;
   PJRT_Error* err = pw_under->PJRT_Client_Load(&a);
   if (err) return err;
-  return pw_loaded_new(client, a.loaded_executable, NULL, 0, NULL, 0, (PJRT_LoadedExecutable**)&args->loaded_executable);
+  return pw_loaded_new(client, a.loaded_executable, (PJRT_LoadedExecutable**)&args->loaded_executable);
 }
 
 PJRT_Error* pw_PJRT_LoadedExecutable_Destroy(PJRT_LoadedExecutable_Destroy_Args* args) {

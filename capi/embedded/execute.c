@@ -2,7 +2,6 @@
 // plugin is called on this thread with no Go frame around it. When it is not,
 // the results are handed out at once as buffers that the plugin fulfils later,
 // and the core's launcher starts the run in its turn.
-#include <alloca.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +9,7 @@
 #include "ffi.h"
 #include "run.h"
 
-enum { kOnStack = 512 };  // pointers; larger runs take their lists from the heap
+enum { kOnStack = 512 };  // pointers: 4 KiB; larger runs take their lists from the heap
 
 void pw_destroy_buffer(PJRT_Buffer* b) {
   PW_ARGS(PJRT_Buffer_Destroy_Args, a);
@@ -38,12 +37,16 @@ void pw_moves_free(pw_moved* m) {
 // move brings an input to the device it is needed on: some clients hand over
 // arguments as they lie, and the system moves them.
 static PJRT_Error* move(pw_buffer* b, PJRT_Device* to, pw_moved** list, PJRT_Buffer** out) {
+  pw_moved* m = pw_alloc(sizeof *m);
+  if (m == NULL) return pw_short("a copy of an argument", sizeof *m);
   PW_ARGS(PJRT_Buffer_CopyToDevice_Args, a);
   a.buffer = b->under;
   a.dst_device = to->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_CopyToDevice(&a);
-  if (err) return err;
-  pw_moved* m = malloc(sizeof *m);
+  if (err) {
+    free(m);
+    return err;
+  }
   m->buffer = *out = a.dst_buffer;
   m->next = *list;
   *list = m;
@@ -51,24 +54,37 @@ static PJRT_Error* move(pw_buffer* b, PJRT_Device* to, pw_moved** list, PJRT_Buf
   return NULL;
 }
 
-// Gangs that have yet to be launched to make inputs of a run.
+// Gangs that come before a run, each once.
 typedef struct {
   uint64_t few[16];
   uint64_t* list;
   size_t num, room;
 } gangs;
 
-static void note(gangs* g, uint64_t gang) {
+static void gangs_init(gangs* g) {
+  g->list = g->few;
+  g->num = 0;
+  g->room = sizeof g->few / sizeof *g->few;
+}
+
+static void gangs_free(gangs* g) {
+  if (g->list != g->few) free(g->list);
+}
+
+static PJRT_Error* note(gangs* g, uint64_t gang) {
   for (size_t i = 0; i < g->num; i++)
-    if (g->list[i] == gang) return;
+    if (g->list[i] == gang) return NULL;
   if (g->num == g->room) {
-    uint64_t* more = malloc(2 * g->room * sizeof *more);
+    size_t bytes = 2 * g->room * sizeof *g->list;
+    uint64_t* more = pw_alloc(bytes);
+    if (more == NULL) return pw_short("the list of what a run reads", bytes);
     memcpy(more, g->list, g->num * sizeof *more);
-    if (g->list != g->few) free(g->list);
+    gangs_free(g);
     g->list = more;
     g->room *= 2;
   }
   g->list[g->num++] = gang;
+  return NULL;
 }
 
 void pw_donated(pw_buffer** inputs, size_t n) {
@@ -81,26 +97,23 @@ void pw_donated(pw_buffer** inputs, size_t n) {
   }
 }
 
-void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
-                 bool promises) {
-  size_t m = e->num_outputs;
-  pw_buffer* some[32];
-  pw_buffer** slots = n * m <= 32 ? some : malloc(n * m * sizeof *slots);
-  pw_buffers_new(slots, n * m);
-  for (size_t o = 0; o < m; o++) atomic_fetch_add_explicit(&e->outputs[o].shape->refs, (int32_t)n, memory_order_relaxed);
-  for (size_t d = 0; d < n; d++)
-    for (size_t o = 0; o < m; o++) {
-      pw_buffer* b = slots[d * m + o];
+void pw_wrap(pw_call* c, bool promises) {
+  const PJRT_LoadedExecutable* e = c->e;
+  PJRT_Buffer** const* lists = c->args->output_lists;
+  for (size_t o = 0; o < c->outs; o++) pw_shape_hold(e->outputs[o].shape, (int32_t)c->n);
+  for (size_t d = 0; d < c->n; d++)
+    for (size_t o = 0; o < c->outs; o++) {
+      const pw_output* x = &e->outputs[o];
+      pw_buffer* b = c->results[d * c->outs + o];
       b->under = lists[d][o];
-      b->device = only ? only : e->devices[d];
-      b->memory = only ? pw_memory_kind(only, e->outputs[o].kind, e->outputs[o].kind_size) : e->memories[d * m + o];
-      b->shape = e->outputs[o].shape;
-      b->array = arrays[o];
+      b->device = c->only ? c->only : e->devices[d];
+      b->memory = c->only ? pw_memory_kind(c->only, x->kind, x->kind_size) : e->memories[d * c->outs + o];
+      b->shape = x->shape;
+      b->array = c->arrays[o];
       b->promise = promises;
-      pw_buffer_count(b, e->outputs[o].bytes);
+      pw_buffer_count(b, x->bytes);
       lists[d][o] = pw_buffer_handle(b);
     }
-  if (slots != some) free(slots);
 }
 
 void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, const char* location) {
@@ -133,12 +146,11 @@ static void progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bi
   }
 }
 
-// watch is a gang whose devices have yet to get through with it.
-typedef struct {
+struct pw_watch {
   uint64_t session, gang;
   pw_cell* cell;  // NULL for a gang that had to wait
-  _Atomic int32_t devices;
-} watch;
+  _Atomic int32_t devices;  // that have yet to get through with the gang
+};
 
 static _Atomic uint64_t watches, watched;  // that have begun, and ended
 
@@ -148,7 +160,7 @@ bool pw_waiting(uint64_t* ended) {
 }
 
 static void one_done(PJRT_Error* error, void* user_arg) {
-  watch* w = user_arg;
+  pw_watch* w = user_arg;
   if (error) pw_error_free(error);
   if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
   atomic_fetch_add_explicit(&watched, 1, memory_order_relaxed);
@@ -161,10 +173,11 @@ static void one_done(PJRT_Error* error, void* user_arg) {
   free(w);
 }
 
-void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n) {
+pw_watch* pw_watch_new(void) { return pw_alloc(sizeof(pw_watch)); }
+
+void pw_watch_begin(pw_watch* w, uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n) {
   atomic_fetch_add_explicit(&watches, 1, memory_order_relaxed);
-  watch* w = malloc(sizeof *w);
-  *w = (watch){.session = session, .gang = gang, .cell = cell, .devices = (int32_t)n};
+  *w = (pw_watch){.session = session, .gang = gang, .cell = cell, .devices = (int32_t)n};
   for (size_t d = 0; d < n; d++) {
     PW_ARGS(PJRT_Event_OnReady_Args, on);
     on.event = done[d];
@@ -175,158 +188,213 @@ void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done,
   }
 }
 
-PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
-  if (pw_forked) return pw_forked_error();
-  PW_COPY(PJRT_LoadedExecutable_Execute_Args, whole, callers);  // which gives its results by pointers
-  PJRT_LoadedExecutable_Execute_Args* args = &whole;
-  PJRT_LoadedExecutable* e = args->executable;
-  PJRT_Device* only = args->execute_device;
-  if (e->port != PW_RUNS) return pp_through(&pw_door, e->port, args);
-  if (pp_capturing) return pp_execute(&pw_door, args);
-  size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
-  if (n != (only ? 1 : e->num_devices))
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
-                    e->name, only ? 1 : e->num_devices, n);
-  if (e->num_params >= 0 && m != (size_t)e->num_params)
+// ---- the steps of a run ----
+
+// check compares the numbers of a call with those of its program.
+static PJRT_Error* check(const pw_call* c) {
+  const PJRT_LoadedExecutable* e = c->e;
+  size_t devices = c->only ? 1 : e->num_devices;
+  if (c->n != devices)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", e->name,
+                    devices, c->n);
+  if (e->num_params >= 0 && c->m != (size_t)e->num_params)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", e->name,
-                    (long long)e->num_params, m);
-  int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+                    (long long)e->num_params, c->m);
+  return NULL;
+}
 
-  bool heap = 2 * n * m + n > kOnStack;
-  void** list = heap ? malloc((2 * n * m + n + 1) * sizeof(void*)) : alloca((2 * n * m + n + 1) * sizeof(void*));
-  pw_buffer** inputs = (pw_buffer**)list;
-  PJRT_Buffer** flat = (PJRT_Buffer**)list + n * m;
-  PJRT_Buffer* const** rows = (PJRT_Buffer* const**)list + 2 * n * m;
-  gangs after = {.list = after.few, .room = sizeof after.few / sizeof *after.few};
-  gangs reads = {.list = reads.few, .room = sizeof reads.few / sizeof *reads.few};
-  pw_moved* moves = NULL;
-  bool inherits = false;  // what it reads may yet fail to be made
-  PJRT_Error* err = NULL;
-  pw_array* few[16];
-  pw_array** arrays = outs <= 16 ? few : malloc(outs * sizeof *arrays);
-  uint64_t some[16];
-  uint64_t* objects = outs <= 16 ? some : malloc(outs * sizeof *objects);
+// lists_words is how many pointers the lists of a call have, and one for the objects of each result.
+static size_t lists_words(const pw_call* c) { return 2 * c->n * c->m + 2 * c->n + 2 * c->outs + c->n * c->outs; }
 
-  for (size_t d = 0; d < n; d++) {
-    PJRT_Device* device = only ? only : e->devices[d];
-    rows[d] = flat + d * m;
-    for (size_t i = 0; i < m; i++) {
-      pw_buffer* b = pw_buffer_of(args->argument_lists[d][i]);
-      if (b && b->device->client != e->client) {
-        err = pw_foreign(i, e->name);
-        goto out;
-      }
-      if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire)) {
-        err = pw_gone(d, i, e->name, b);
-        goto out;
-      }
-      if (e->num_params >= 0 && !pw_fits(b->shape, e->params[i])) {
-        err = pw_misfit(d, i, e->name, b->shape, e->params[i]);
-        goto out;
-      }
-      if ((err = pw_unmade(b))) goto out;
-      inputs[d * m + i] = b;
-      flat[d * m + i] = b->under;
-      uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);
-      if (gang) note(&after, gang);
-      inherits |= atomic_load_explicit(&b->array->origin, memory_order_relaxed) != NULL;
-      if (b->device != device && (err = move(b, device, &moves, &flat[d * m + i]))) goto out;
+// lay_out gives a call's lists their places in a block, and returns where the core writes the results' objects.
+static uint64_t* lay_out(pw_call* c, void** block) {
+  c->inputs = (pw_buffer**)block;
+  c->flat = (PJRT_Buffer**)(block += c->n * c->m);
+  c->rows = (PJRT_Buffer* const**)(block += c->n * c->m);
+  c->done = (PJRT_Event**)(block += c->n);
+  c->arrays = (pw_array**)(block += c->n);
+  c->results = (pw_buffer**)(block += c->outs);
+  return (uint64_t*)(block + c->n * c->outs);
+}
+
+// read_input checks one argument, and brings it to its device where it lies on another.
+static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_t i, gangs* after) {
+  const PJRT_LoadedExecutable* e = c->e;
+  pw_buffer* b = pw_buffer_of(c->args->argument_lists[row][i]);
+  if (b && b->device->client != e->client) return pw_foreign(i, e->name);
+  if (b == NULL || pw_is_deleted(b) || atomic_load_explicit(&b->released, memory_order_acquire))
+    return pw_gone(row, i, e->name, b);
+  if (e->num_params >= 0 && !pw_fits(b->shape, e->params[i])) return pw_misfit(row, i, e->name, b->shape, e->params[i]);
+  PJRT_Error* err = pw_unmade(b);
+  if (err) return err;
+  size_t at = row * c->m + i;
+  c->inputs[at] = b;
+  c->flat[at] = b->under;
+  uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);
+  if (gang && (err = note(after, gang))) return err;
+  c->inherits |= atomic_load_explicit(&b->array->origin, memory_order_relaxed) != NULL;
+  return b->device == device ? NULL : move(b, device, &c->moves, &c->flat[at]);
+}
+
+// read_inputs reads all arguments, and notes the gangs that have yet to be launched to make some of them.
+static PJRT_Error* read_inputs(pw_call* c, gangs* after) {
+  for (size_t d = 0; d < c->n; d++) {
+    PJRT_Device* device = c->only ? c->only : c->e->devices[d];
+    c->rows[d] = c->flat + d * c->m;
+    for (size_t i = 0; i < c->m; i++) {
+      PJRT_Error* err = read_input(c, device, d, i, after);
+      if (err) return err;
     }
   }
-
   // Devices that have no failed input would wait in a collective for those that have.
-  if (inherits && e->collective && (err = pw_origin_fault(inputs, n * m))) goto out;
+  return c->inherits && c->e->collective ? pw_origin_fault(c->inputs, c->n * c->m) : NULL;
+}
 
-  // What every device reads of one array, each its own shard.
-  for (size_t i = 0; n > 1 && i < m; i++) {
-    pw_array* array = inputs[i]->array;
+// find_reads notes the gangs of which every device reads what they made there: of one array, each its own shard.
+static PJRT_Error* find_reads(const pw_call* c, gangs* reads) {
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; c->n > 1 && i < c->m && err == NULL; i++) {
+    const pw_array* array = c->inputs[i]->array;
     bool all = array->maker != 0;
-    for (size_t d = 1; all && d < n; d++) all = inputs[d * m + i]->array == array;
-    if (all) note(&reads, array->maker);
+    for (size_t d = 1; all && d < c->n; d++) all = c->inputs[d * c->m + i]->array == array;
+    if (all) err = note(reads, array->maker);
   }
+  return err;
+}
 
+// order has the core give a run its place among all, and makes the slots of c->arrays the results' arrays.
+static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uint64_t* objects, pw_turn* turn) {
+  const PJRT_LoadedExecutable* e = c->e;
   pw_object freed[PW_FREED];
-  pw_turn turn = {.program = e->program,
-                  .session = e->session,
-                  .freed = freed,
-                  .num_freed = pw_freed(freed, PW_FREED, false),
-                  .after = after.list,
-                  .num_after = after.num,
-                  .reads = reads.list,
-                  .num_reads = reads.num,
-                  .only = only ? only->index : -1,
-                  .nested = pw_ffi_in_callback() > 0,
-                  .objects = objects,
-                  .num_objects = outs};
+  *turn = (pw_turn){.program = e->program,
+                    .session = e->session,
+                    .freed = freed,
+                    .num_freed = pw_freed(freed, PW_FREED, false),
+                    .after = after->list,
+                    .num_after = after->num,
+                    .reads = reads->list,
+                    .num_reads = reads->num,
+                    .only = c->only ? c->only->index : -1,
+                    .nested = pw_ffi_in_callback() > 0,
+                    .objects = objects,
+                    .num_objects = c->outs};
   PW_COUNT(go_entries, 1);
   PW_COUNT(executes, 1);
-  pwGoEnter(&turn);
-  if (turn.verdict > 0) {
-    err = here(pw_error_take((PJRT_Error_Code)turn.verdict, turn.message), e, args->options, NULL, 0);
-    goto out;
+  pwGoEnter(turn);
+  turn->freed = NULL;  // it was of this function
+  if (turn->verdict > 0)
+    return here(pw_error_take((PJRT_Error_Code)turn->verdict, turn->message), e, c->args->options, NULL, 0);
+  // A computation whose shards do not wait comes after what it reads, and so do its results.
+  uint64_t maker = e->collective ? turn->gang : 0;
+  for (size_t i = 0; !e->collective && i < reads->num; i++) maker = reads->list[i] > maker ? reads->list[i] : maker;
+  for (size_t o = 0; o < c->outs; o++) {
+    pw_array_is(c->arrays[o], e->session, objects[o], (int32_t)c->n);
+    c->arrays[o]->maker = c->n > 1 ? maker : 0;
   }
-  // A computation whose shards do not wait comes after what it reads, and so do
-  // its results.
-  uint64_t maker = e->collective ? turn.gang : 0;
-  for (size_t i = 0; !e->collective && i < reads.num; i++) maker = reads.list[i] > maker ? reads.list[i] : maker;
-  for (size_t o = 0; o < outs; o++) {
-    arrays[o] = pw_array_new(e->session, objects[o], (int32_t)n);
-    arrays[o]->maker = n > 1 ? maker : 0;
-  }
+  return NULL;
+}
 
-  PJRT_LoadedExecutable_Execute_Args a = whole;
-  PW_ARGS(PJRT_ExecuteOptions, none);
-  PW_COPY(PJRT_ExecuteOptions, options, args->options ? args->options : &none);
-  a.options = &options;
-  // A host callback without a context would end the process inside the plugin;
-  // with an empty one it is an error.
-  if (e->calls_back && options.context == NULL) options.context = pw_context_empty();
-  int64_t* kept = e->donates ? pw_keep_exported(inputs, n, m, &options) : NULL;
+// give_up drops the arrays and slots of results that will not be.
+static void give_up(pw_call* c) {
+  for (size_t o = 0; o < c->outs; o++)
+    for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
+  pw_buffers_unused(c->results, c->n * c->outs);
+}
 
-  if (turn.verdict == PW_QUEUED) {
-    PW_COUNT(queued, 1);
-    err = pw_queue(&a, only, inputs, flat, &moves, &turn, arrays);
-    free(kept);
-    goto out;
-  }
-
+// launch has the plugin run what has its turn, and wraps the results. Somebody may wait for a gang of several devices,
+// or record, so its end is watched.
+static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
+  PJRT_LoadedExecutable* e = c->e;
+  PJRT_Event** callers = c->args->device_complete_events;
+  PJRT_Event** done = callers ? callers : c->done;
+  PJRT_LoadedExecutable_Execute_Args a = *c->args;
   a.executable = e->under;
-  a.argument_lists = rows;
-  if (only) a.execute_device = only->under;
-  // Somebody may wait for a gang of several devices, or record, so its end is watched.
-  PJRT_Event** done = args->device_complete_events;
-  if ((turn.cell || begin) && done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
-  err = pw_under->PJRT_LoadedExecutable_Execute(&a);
-  progress(e->session, turn.cell, turn.gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
-  if (turn.cell && err == NULL) pw_watch(e->session, turn.gang, turn.cell, done, n);
+  a.options = &c->options;
+  a.argument_lists = c->rows;
+  a.execute_device = pw_lower_device(c->only);
+  if (turn->cell || begin) a.device_complete_events = done;
+  pw_watch* watch = turn->cell ? pw_watch_new() : NULL;
+  PJRT_Error* err = turn->cell && watch == NULL ? pw_short("the end of a run", sizeof *watch)
+                                                : pw_under->PJRT_LoadedExecutable_Execute(&a);
+  progress(e->session, turn->cell, turn->gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (err) {
-    err = here(err, e, args->options, inputs, n * m);
-    for (size_t o = 0; o < outs; o++)
-      for (size_t d = 0; d < n; d++) pw_array_drop(arrays[o]);
-  } else {
-    if (e->fails || inherits) {
-      pw_origin* origin = pw_origin_new(e, NULL, args->options, inputs, n * m, args->output_lists, n);
-      for (size_t o = 0; origin && o < outs; o++) pw_origin_set(arrays[o], origin);
-      for (size_t d = 0; args->device_complete_events && d < n; d++) pw_origin_track(args->device_complete_events[d], origin);
-      pw_origin_drop(origin);
-    }
-    if (e->donates) pw_donated(inputs, n * m);  // before their memory counts as that of results
-    pw_wrap(e, only, args->output_lists, n, arrays, false);
-    if (begin)
-      pw_trace_run(e, turn.gang, only ? &only : e->devices, n, begin, pw_now(), done);
+    free(watch);
+    err = here(err, e, c->args->options, c->inputs, c->n * c->m);
+    give_up(c);
+    if (e->donates) pw_donated(c->inputs, c->n * c->m);
+    return err;
   }
-  if (done != args->device_complete_events) {
-    for (size_t d = 0; err == NULL && d < n; d++) pw_destroy_event(done[d]);
-    free(done);
+  if (turn->cell) pw_watch_begin(watch, e->session, turn->gang, turn->cell, done, c->n);
+  if (e->fails || c->inherits) {
+    pw_origin* origin = pw_origin_new(e, NULL, c->args->options, c->inputs, c->n * c->m, c->args->output_lists, c->n);
+    for (size_t o = 0; origin && o < c->outs; o++) pw_origin_set(c->arrays[o], origin);
+    for (size_t d = 0; callers && d < c->n; d++) pw_origin_track(callers[d], origin);
+    pw_origin_drop(origin);
+  }
+  if (e->donates) pw_donated(c->inputs, c->n * c->m);  // before their memory counts as that of results
+  pw_wrap(c, false);
+  if (begin) pw_trace_run(e, turn->gang, c->only ? &c->only : e->devices, c->n, begin, pw_now(), done);
+  for (size_t d = 0; a.device_complete_events && !callers && d < c->n; d++) pw_destroy_event(done[d]);
+  return NULL;
+}
+
+// run takes a call whose arguments are right through the core and to the plugin. With an error nothing is left of it.
+static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_t begin) {
+  gangs reads;
+  gangs_init(&reads);
+  int64_t* kept = NULL;
+  bool arrays = false, results = false;  // c has slots that are to be given back
+  pw_turn turn;
+  PJRT_Error* err = find_reads(c, &reads);
+  if (err == NULL && c->e->donates) err = pw_keep_exported(c->inputs, c->n, c->m, &c->options, &kept);
+  if (err == NULL && !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
+    err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));
+  if (err == NULL) err = order(c, after, &reads, objects, &turn);
+  if (err) {
+    if (arrays) pw_arrays_unused(c->arrays, c->outs);
+    if (results) pw_buffers_unused(c->results, c->n * c->outs);
+  } else if (turn.verdict == PW_QUEUED) {
+    PW_COUNT(queued, 1);
+    err = pw_queue(c, &turn);
+  } else {
+    err = launch(c, &turn, begin);
   }
   free(kept);
-  if (err && e->donates) pw_donated(inputs, n * m);
-out:
-  pw_moves_free(moves);
-  if (after.list != after.few) free(after.list);
-  if (reads.list != reads.few) free(reads.list);
-  if (arrays != few) free(arrays);
-  if (objects != some) free(objects);
-  if (heap) free(list);
+  gangs_free(&reads);
+  return err;
+}
+
+PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which gives its results by pointers
+  PJRT_LoadedExecutable* e = args.executable;
+  if (e->port != PW_RUNS) return pp_through(&pw_door, e->port, &args);
+  if (pp_capturing) return pp_execute(&pw_door, &args);
+  PW_ARGS(PJRT_ExecuteOptions, none);
+  PW_COPY(PJRT_ExecuteOptions, options, args.options ? args.options : &none);
+  // A host callback without a context would end the process inside the plugin; with an empty one it is an error.
+  if (e->calls_back && options.context == NULL) options.context = pw_context_empty();
+  pw_call c = {.args = &args,
+               .options = options,
+               .e = e,
+               .only = args.execute_device,
+               .n = args.num_devices,
+               .m = args.num_args,
+               .outs = e->num_outputs};
+  PJRT_Error* err = check(&c);
+  if (err) return err;
+  int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
+  void* some[kOnStack];
+  size_t words = lists_words(&c);
+  void** block = words <= kOnStack ? some : pw_alloc(words * sizeof *block);
+  if (block == NULL) return pw_short("the lists of a run", words * sizeof *block);
+  uint64_t* objects = lay_out(&c, block);
+  gangs after;
+  gangs_init(&after);
+  err = read_inputs(&c, &after);
+  if (err == NULL) err = run(&c, &after, objects, begin);
+  pw_moves_free(c.moves);
+  gangs_free(&after);
+  if (block != some) free(block);
   return err;
 }

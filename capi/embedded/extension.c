@@ -153,7 +153,8 @@ PJRT_Extension_Base* pw_extensions(void) {
     size_t size = x->struct_size;
     if (x->type == PJRT_Extension_Type_Layouts && size > sizeof(PJRT_Layouts_Extension))
       size = sizeof(PJRT_Layouts_Extension);
-    PJRT_Extension_Base* y = calloc(1, size < sizeof *y ? sizeof *y : size);
+    PJRT_Extension_Base* y = pw_zeros(1, size < sizeof *y ? sizeof *y : size);
+    if (y == NULL) continue;  // the table is made once and returns no error: a client looks for the extension in vain
     memcpy(y, x, size);
     y->struct_size = size;
     y->next = NULL;

@@ -45,6 +45,8 @@ static _Atomic int64_t num_tracked;
 
 static tracked** bucket(PJRT_Event* event) { return &buckets[((uintptr_t)event >> 4) % kBuckets]; }
 
+static char kNowhere[] = "";  // of what was never made: its message says where it was to be
+
 static pw_origin* hold(pw_origin* o) {
   if (o) atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
   return o;
@@ -56,7 +58,7 @@ void pw_origin_drop(pw_origin* o) {
   for (size_t i = 0; i < o->num_parents; i++) pw_origin_drop(o->parents[i]);
   if (o->failed) pw_error_free(o->failed);
   free(o->events);
-  free(o->at);
+  if (o->at != kNowhere) free(o->at);
   free(o);
   PW_COUNT(origins, -1);
 }
@@ -132,7 +134,10 @@ static void add_parent(pw_origin* o, pw_origin* run) {
 
 pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, const PJRT_ExecuteOptions* options,
                          pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n) {
-  pw_origin* o = calloc(1, sizeof *o);
+  // The run is launched, and nothing can be returned but its results: where memory is short, their errors do without
+  // the place of the run.
+  pw_origin* o = pw_zeros(1, sizeof *o);
+  if (o == NULL) return NULL;
   PW_COUNT(origins, 1);
   o->refs = 1;
   for (size_t i = 0; i < num_inputs; i++) {
@@ -143,8 +148,8 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
     pw_origin_drop(from);
   }
   if (location || e->fails) {
-    o->events = calloc(n + 1, sizeof *o->events);
-    for (size_t d = 0; e->num_outputs && d < n; d++) {
+    o->events = pw_zeros(n, sizeof *o->events);
+    for (size_t d = 0; o->events && e->num_outputs && d < n; d++) {
       PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
       ready.buffer = results[d][0];
       PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
@@ -157,8 +162,8 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
       char text[PW_LOCATION] = "", at[600] = "";
       if (location == NULL) pw_location(options, text, sizeof text);
       pw_place_text(at, sizeof at, e, location ? location : text);
-      o->at = strdup(at);
-      return o;
+      o->at = pw_copy_text(at);
+      if (o->at) return o;
     }
   }
   if (o->at == NULL && o->num_parents == 1) {  // what it reads says it all
@@ -179,14 +184,16 @@ void pw_origin_pass(pw_buffer* from, pw_array* to) {
   pw_origin_drop(o);
 }
 
-void pw_origin_fails(pw_array* a, PJRT_Error_Code code, const char* message) {
-  pw_origin* o = calloc(1, sizeof *o);
+bool pw_origin_fails(pw_array* a, PJRT_Error_Code code, const char* message) {
+  pw_origin* o = pw_zeros(1, sizeof *o);
+  if (o == NULL) return false;
   PW_COUNT(origins, 1);
   o->refs = 1;
-  o->at = strdup("");  // the message has it
+  o->at = kNowhere;
   o->failed = pw_error(code, "%s", message);
   pw_origin_set(a, o);
   pw_origin_drop(o);
+  return true;
 }
 
 // exchange gives the error of the run that failed first, for one that came of it, and
@@ -254,7 +261,8 @@ PJRT_Error* pw_origin_error(PJRT_Error* err, pw_buffer* buffer) {
 // ---- events ----
 
 static void track(PJRT_Event* event, pw_origin* o) {
-  tracked* t = malloc(sizeof *t);
+  tracked* t = pw_alloc(sizeof *t);
+  if (t == NULL) return;  // the event is the plugin's, and fires as it is: with an error that does not say whose it is
   tracked** b = bucket(event);
   pthread_mutex_lock(&mu);
   *t = (tracked){*b, event, hold(o)};
@@ -359,7 +367,11 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   if (!PW_HAS(PJRT_Event_OnReady)) return pw_unimplemented("PJRT_Event_OnReady");
   pw_origin* o = tracks(args->event, false);
   if (o == NULL) return pw_under->PJRT_Event_OnReady(args);
-  listener* l = malloc(sizeof *l);
+  listener* l = pw_alloc(sizeof *l);
+  if (l == NULL) {
+    pw_origin_drop(o);
+    return pw_short("what is told of an event", sizeof *l);
+  }
   *l = (listener){args->callback, args->user_arg, o};
   PW_ARGS(PJRT_Event_OnReady_Args, a);
   a.event = args->event;

@@ -31,7 +31,8 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
 static const pw_held_door door = {held_free, held_reshard};
 
 pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
-  pw_held_array* h = calloc(1, sizeof *h + n * sizeof *h->shards);
+  pw_held_array* h = pw_zeros(1, sizeof *h + n * sizeof *h->shards);
+  if (h == NULL) return NULL;
   h->base = (pw_held){.base = {client, 1}, .door = &door};
   h->client = client;
   h->n = n;
@@ -52,6 +53,7 @@ void pw_held_look(pw_held* held, size_t i, pp_look* out) {
 
 pw_held* pw_held_close(PJRT_Buffer* const* buffers, size_t n) {
   pw_held_array* h = pw_held_new(pw_buffer_of(buffers[0])->device->client, n, true);
+  if (h == NULL) return NULL;
   for (size_t i = 0; i < n; i++) h->shards[i] = pw_buffer_of(buffers[i]);
   return &h->base;
 }
@@ -66,6 +68,7 @@ void pw_held_take_handles(pw_held* held, PJRT_Buffer** out) {
 PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t i, pw_held** out) {
   PJRT_LoadedExecutable* e = args->executable;
   pw_held_array* h = pw_held_new(e->client, args->num_devices, false);
+  if (h == NULL) return pw_short("an array outside of its client", sizeof *h + args->num_devices * sizeof *h->shards);
   h->n = 0;
   *out = &h->base;
   for (size_t d = 0; d < args->num_devices; d++) {
@@ -92,12 +95,13 @@ PJRT_Error* pw_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held
   return NULL;
 }
 
-int64_t* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOptions* options) {
+PJRT_Error* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOptions* options, int64_t** out) {
   bool any = false;
   for (size_t i = 0; i < n * m && !any; i++) any = atomic_load_explicit(&inputs[i]->exports, memory_order_relaxed) != 0;
   if (!any) return NULL;
   size_t k = options->num_non_donatable_input_indices;
-  int64_t* list = malloc((k + m) * sizeof *list);
+  int64_t* list = *out = pw_alloc((k + m) * sizeof *list);
+  if (list == NULL) return pw_short("the list of arguments that are not donated", (k + m) * sizeof *list);
   if (k) memcpy(list, options->non_donatable_input_indices, k * sizeof *list);
   for (size_t i = 0; i < m; i++) {
     bool exported = false;
@@ -106,7 +110,7 @@ int64_t* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_ExecuteOp
   }
   options->non_donatable_input_indices = list;
   options->num_non_donatable_input_indices = k;
-  return list;
+  return NULL;
 }
 
 // ---- moving ----
@@ -119,7 +123,8 @@ PJRT_Device* pw_device_numbered(PJRT_Client* c, int id) {
 }
 
 pw_moving* pw_moving_new(pw_held_array* from, uintptr_t go) {
-  pw_moving* m = calloc(1, sizeof *m + from->n * sizeof *m->sources);
+  pw_moving* m = pw_zeros(1, sizeof *m + from->n * sizeof *m->sources);
+  if (m == NULL) return NULL;
   PW_COUNT(runs, 1);
   m->from = from;
   atomic_fetch_add_explicit(&from->base.base.refs, 1, memory_order_relaxed);
@@ -145,9 +150,9 @@ static void failed(pw_source* s, PJRT_Error* err) {
   size_t size;
   PJRT_Error_Code code;
   pw_error_read(err, &code, &message, &size);
-  if (s->message == NULL) {
-    s->code = (int)code;
-    s->message = strndup(message, size);
+  if (s->code == 0) {
+    s->code = code ? (int)code : (int)PJRT_Error_Code_UNKNOWN;
+    s->message = pw_copy(message, size);  // NULL: the code has to do
   }
   pw_error_free(err);
 }
@@ -186,7 +191,8 @@ static PJRT_Error* stage(pw_source* s, pw_buffer* b, PJRT_Event** event) {
   PW_ARGS(PJRT_Buffer_ToHostBuffer_Args, a);
   a.src = b->under;
   a.host_layout = &layout;
-  a.dst = s->staged = malloc(size + 1);
+  a.dst = s->staged = pw_alloc(size);
+  if (a.dst == NULL) return pw_short("an array's bytes on their way", size);
   a.dst_size = size;
   PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(&a);
   *event = a.event;
@@ -228,7 +234,7 @@ bool pw_moving_armed(pw_moving* m) { return atomic_fetch_sub_explicit(&m->left, 
 
 const char* pw_moving_bytes(pw_moving* m, size_t i) {
   pw_source* s = &m->sources[i];
-  if (s->message) return NULL;
+  if (s->code) return NULL;
   if (s->staged) return s->staged;
   PW_ARGS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, at);
   at.buffer = m->from->shards[i]->under;
@@ -260,26 +266,34 @@ static int take(PJRT_Error* err, char** message) {
   const char* text;
   size_t size;
   pw_error_read(err, &code, &text, &size);
-  *message = strndup(text, size);
+  *message = pw_copy(text, size);
   pw_error_free(err);
   return code ? (int)code : (int)PJRT_Error_Code_UNKNOWN;
 }
 
 pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
-                            pw_array* array) {
+                            uint64_t object, pw_array** array) {
   pw_held_array* h = pw_held_new(c, n, true);
-  pw_buffers_new(h->shards, n);
-  atomic_fetch_add_explicit(&shape->refs, (int32_t)n, memory_order_relaxed);
+  if (h == NULL) return NULL;
+  if (!pw_buffers_new(h->shards, n)) goto held;
+  if (!pw_arrays_new(array, 1)) goto buffers;
+  pw_array_is(*array, c->session, object, (int32_t)n);
+  pw_shape_hold(shape, (int32_t)n);
   for (size_t i = 0; i < n; i++) {
     pw_buffer* b = h->shards[i];
     b->device = pw_device_numbered(c, devices[i]);
     b->memory = *kind ? pw_memory_kind(b->device, kind, strlen(kind)) : b->device->default_memory;
     b->under = NULL;
     b->shape = shape;
-    b->array = array;
+    b->array = *array;
     pw_buffer_count(b, pw_shape_bytes(shape));
   }
   return h;
+buffers:
+  pw_buffers_unused(h->shards, n);
+held:
+  free(h);
+  return NULL;
 }
 
 int pw_moved_promise(pw_buffer* b, void** fulfil, char** message) {
@@ -295,7 +309,10 @@ static void let_go(PJRT_Error* error, void* data) {
   free(data);
 }
 
-void* pw_moved_memory(size_t bytes) { return aligned_alloc(64, (bytes + 64) / 64 * 64); }
+void* pw_moved_memory(size_t bytes) {
+  enum { kLine = 64 };  // plugins take bytes for their own that begin at such a multiple
+  return pw_aligned(kLine, bytes);
+}
 
 int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfil, pw_buffer* to,
                  char** message) {
@@ -331,7 +348,7 @@ void pw_moved_fail(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, v
                    const char* message) {
   int64_t order[shape->num_dims + 1];
   pw_fulfil_error(c, fulfil, memory, shape, pw_descending(order, shape->num_dims), (PJRT_Error_Code)code, message,
-                  strlen(message));
+                  message ? strlen(message) : 0);
 }
 
 void pw_moved_settled(pw_array* a) {

@@ -37,7 +37,8 @@ type move struct {
 	undone  bool          // nothing is to come of it
 	c       *C.pw_moving
 	client  *C.PJRT_Client
-	shape   *C.pw_shape // of a destination shard; a reference of its own
+	from    *C.pw_held_array // until it has started
+	shape   *C.pw_shape      // of a destination shard; a reference of its own
 	array   *C.pw_array
 	bytes   int64 // of a destination shard
 	width   int64 // of an element
@@ -60,6 +61,7 @@ type destination struct {
 	data   []byte       // C's
 	left   atomic.Int32 // pieces that have yet to come
 	failed atomic.Int32 // 1 + a source that has an error
+	short  atomic.Bool  // there was no memory for it
 }
 
 //export pwGoReshard
@@ -93,7 +95,7 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &move{s: s, plan: plan, client: h.client, width: int64(dtype.Bits()) / 8}
+	m := &move{s: s, plan: plan, client: h.client, from: h, width: int64(dtype.Bits()) / 8}
 	m.bytes = shape.Shape{DType: dtype, Dims: plan.To[0].Size}.Bytes()
 	object, err := s.Array(devices.local, m.bytes, "reshard")
 	if freeAll(err) {
@@ -102,14 +104,36 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.shape = C.pw_shape_new(first.shape._type, (*C.int64_t)(unsafe.SliceData(plan.To[0].Size)), C.size_t(len(plan.Dims)))
-	m.array = C.pw_array_new(h.client.session, C.uint64_t(object), C.int32_t(len(plan.To)))
-	kind := C.CString(way.Memory)
-	made := C.pw_moved_new(h.client, (*C.int32_t)(unsafe.SliceData(devices.ids)), C.size_t(len(plan.To)), m.shape, kind, m.array)
-	C.free(unsafe.Pointer(kind))
+	made, err := m.prepare(devices.ids, way.Memory, object)
+	if err != nil {
+		s.Free(object)
+		return nil, err
+	}
 	if err := m.start(h, made); err != nil {
 		C.pw_held_drop(&made.base)
 		return nil, err
+	}
+	return made, nil
+}
+
+// short is the error of memory of C's that is not there.
+func short(what string, bytes int64) error {
+	return status.New(status.ResourceExhausted, "this process has no memory left for %s (%d bytes); drop arrays that are not needed, or give the process more memory", what, bytes)
+}
+
+// prepare makes what the array will be, an object of the core's, without contents.
+func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_held_array, error) {
+	first, to := C.pw_held_shard(m.from, 0), m.plan.To[0].Size
+	m.shape = C.pw_shape_new(first.shape._type, (*C.int64_t)(unsafe.SliceData(to)), C.size_t(len(to)))
+	if m.shape == nil {
+		return nil, short("the shape of an array", int64(8*len(to)))
+	}
+	kind := C.CString(memory)
+	defer C.free(unsafe.Pointer(kind))
+	made := C.pw_moved_new(m.client, (*C.int32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), m.shape, kind, C.uint64_t(object), &m.array)
+	if made == nil {
+		C.pw_shape_drop(m.shape)
+		return nil, short("the shards of an array", int64(len(ids))*int64(unsafe.Sizeof(C.pw_buffer{})))
 	}
 	return made, nil
 }
@@ -161,7 +185,10 @@ func (m *move) start(h, made *C.pw_held_array) error {
 	}
 	m.s.moves.Add(1)
 	m.handle = cgo.NewHandle(m)
-	m.c = C.pw_moving_new(h, C.uintptr_t(m.handle))
+	if m.c = C.pw_moving_new(h, C.uintptr_t(m.handle)); m.c == nil {
+		m.let()
+		return short("an array on its way", int64(h.n)*int64(unsafe.Sizeof(C.pw_source{})))
+	}
 	for i := range m.plan.Pieces {
 		if s := &m.sources[m.plan.Pieces[i].From]; !s.read {
 			s.read = true
@@ -215,6 +242,10 @@ func pwGoMove(handle C.uintptr_t) {
 // end lets go of all but what was made.
 func (m *move) end() {
 	C.pw_moving_free(m.c)
+	m.let()
+}
+
+func (m *move) let() {
 	C.pw_shape_drop(m.shape)
 	m.handle.Delete()
 	m.s.moves.Done()
@@ -246,7 +277,12 @@ func (m *move) now(failed int) error {
 		return status.New(status.Code(s.code), "%s", C.GoString(s.message))
 	}
 	for i := range m.plan.Pieces {
-		m.copy(&m.plan.Pieces[i])
+		if !m.copy(&m.plan.Pieces[i]) {
+			for k := range m.dests {
+				C.free(unsafe.Pointer(unsafe.SliceData(m.dests[k].data)))
+			}
+			return short("a shard of an array", m.bytes)
+		}
 	}
 	for i := range m.dests {
 		var message *C.char
@@ -276,11 +312,19 @@ func (m *move) promise() error {
 	return nil
 }
 
-// copy brings one piece to its destination.
-func (m *move) copy(p *reshard.Piece) {
+// copy brings one piece to its destination. It reports whether there was memory for that.
+func (m *move) copy(p *reshard.Piece) bool {
 	d := &m.dests[p.To]
-	d.once.Do(func() { d.data = unsafe.Slice((*byte)(C.pw_moved_memory(C.size_t(m.bytes))), m.bytes) })
+	d.once.Do(func() {
+		if memory := C.pw_moved_memory(C.size_t(m.bytes)); memory != nil {
+			d.data = unsafe.Slice((*byte)(memory), m.bytes)
+		}
+	})
+	if d.data == nil {
+		return false
+	}
 	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.sources[p.From].data, m.plan.From[p.From].Size, p.Start, p.Size, m.width)
+	return true
 }
 
 // put gives a destination its bytes.
@@ -328,10 +372,16 @@ func (m *move) piece(p *reshard.Piece) {
 	d := &m.dests[p.To]
 	if m.sources[p.From].data == nil {
 		d.failed.Store(int32(1 + p.From))
-	} else if d.failed.Load() == 0 {
-		m.copy(p)
+	} else if d.failed.Load() == 0 && !m.copy(p) {
+		d.short.Store(true)
 	}
 	if d.left.Add(-1) > 0 {
+		return
+	}
+	if d.short.Load() {
+		message := C.CString(short("a shard of an array", m.bytes).Error())
+		m.fail(d, C.int(status.ResourceExhausted), message)
+		C.free(unsafe.Pointer(message))
 		return
 	}
 	if from := d.failed.Load(); from > 0 {

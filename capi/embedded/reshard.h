@@ -13,7 +13,7 @@ typedef struct pw_held_array {
   pw_buffer* shards[];
 } pw_held_array;
 
-pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh);
+pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh);  // NULL: no memory
 // What pp_door says of them.
 size_t pw_held_shards(pw_held* held);
 bool pw_held_fresh(pw_held* held);
@@ -46,7 +46,7 @@ typedef struct pw_moving {
   pw_source sources[];
 } pw_moving;
 
-pw_moving* pw_moving_new(pw_held_array* from, uintptr_t go);
+pw_moving* pw_moving_new(pw_held_array* from, uintptr_t go);  // NULL: no memory
 void pw_moving_free(pw_moving* moving);
 void pw_moving_watch(pw_moving* moving, size_t source);  // it will be read
 bool pw_moving_ready(pw_moving* moving);                 // all that are watched are, before it is armed
@@ -56,11 +56,12 @@ bool pw_moving_armed(pw_moving* moving);                 // all are watched; tru
 const char* pw_moving_bytes(pw_moving* moving, size_t source);
 static inline pw_source* pw_moving_source(pw_moving* m, size_t i) { return &m->sources[i]; }
 
-// Where it goes. pw_moved_new makes handles of shards without contents, of an array
-// with so many; pw_moved_promise or pw_moved_put gives each its contents.
+// Where it goes. pw_moved_new makes handles of shards without contents, of an array, which
+// is an object of the core's; pw_moved_promise or pw_moved_put gives each its contents. It
+// returns NULL, and pw_moved_memory too, where memory is short.
 bool pw_can_promise(void);
 pw_held_array* pw_moved_new(PJRT_Client* client, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
-                            pw_array* array);
+                            uint64_t object, pw_array** array);
 int pw_moved_promise(pw_buffer* shard, void** fulfil, char** message);
 void* pw_moved_memory(size_t bytes);  // for pw_moved_put, which takes it
 int pw_moved_put(PJRT_Client* client, PJRT_Memory* memory, const pw_shape* shape, void* data, void* fulfil,

@@ -15,12 +15,29 @@ void pw_moves_free(pw_moved* list);
 void pw_destroy_buffer(PJRT_Buffer* under);
 void pw_destroy_event(PJRT_Event* event);
 
+// pw_call is one Execute: what it was called with, and what its steps have found and made.
+// Its lists are the caller's for as long as the call lasts.
+typedef struct {
+  PJRT_LoadedExecutable_Execute_Args* args;  // of this version
+  PJRT_ExecuteOptions options;               // of this version
+  PJRT_LoadedExecutable* e;
+  PJRT_Device* only;  // that it runs on, alone; or NULL
+  size_t n, m, outs;  // devices; and arguments and results of each
+  pw_buffer** inputs;         // n * m, device by device
+  PJRT_Buffer** flat;         // the plugin's, in the same order, each on its device
+  PJRT_Buffer* const** rows;  // of flat
+  PJRT_Event** done;          // of the devices; see launch
+  pw_array** arrays;          // outs: free slots, and from the core's answer on the results
+  pw_buffer** results;        // n * outs free slots, for the results' handles
+  pw_moved* moves;            // inputs that were brought
+  bool inherits;              // what it reads may yet fail to be made
+} pw_call;
+
 // pw_donated tells the store of inputs whose bytes the run has taken over.
 void pw_donated(pw_buffer** inputs, size_t n);
 
-// pw_wrap puts handles of ours in the place of the plugin's results.
-void pw_wrap(PJRT_LoadedExecutable* e, PJRT_Device* only, PJRT_Buffer** const* lists, size_t n, pw_array** arrays,
-             bool promises);
+// pw_wrap puts handles of ours in the place of the plugin's results. It takes the slots.
+void pw_wrap(pw_call* call, bool promises);
 
 // pw_located adds a location to an error, unless it is that of a run that made one of
 // the inputs. The text before stays as it is.
@@ -40,7 +57,8 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
 void pw_origin_drop(pw_origin* origin);
 void pw_origin_set(pw_array* array, pw_origin* origin);
 void pw_origin_pass(pw_buffer* from, pw_array* to);  // to is made of from
-void pw_origin_fails(pw_array* array, PJRT_Error_Code code, const char* message);  // it was never made
+// It was never made. False: there is no memory to say so.
+bool pw_origin_fails(pw_array* array, PJRT_Error_Code code, const char* message);
 // An event that is handed out: its error will be the origin's.
 void pw_origin_track(PJRT_Event* event, pw_origin* origin);
 void pw_origin_event(PJRT_Event* event, pw_buffer* buffer);
@@ -52,9 +70,11 @@ bool pw_origin_explains(PJRT_Error** error, pw_buffer* const* inputs, size_t n);
 PJRT_Error* pw_origin_fault(pw_buffer* const* inputs, size_t n);
 PJRT_Error* pw_origin_error(PJRT_Error* error, pw_buffer* buffer);
 
-// pw_watch has the core learn when all devices are through with a gang. The cell
-// is NULL for a gang that had to wait.
-void pw_watch(uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
+// A watch has the core learn when all devices are through with a gang.
+typedef struct pw_watch pw_watch;
+pw_watch* pw_watch_new(void);  // NULL: no memory
+// pw_watch_begin has it tell. The cell is NULL for a gang that had to wait.
+void pw_watch_begin(pw_watch* watch, uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
 
 // ---- promises (promise.c) ----
 
@@ -70,9 +90,8 @@ PJRT_Error* pw_fulfil(PJRT_Client* client, void* callback, PJRT_Buffer* buffer);
 void pw_fulfil_error(PJRT_Client* client, void* callback, PJRT_Memory* memory, const pw_shape* shape,
                      const int64_t* minor_to_major, PJRT_Error_Code code, const char* message, size_t size);
 
-// pw_queue sees to a run that was not given its turn: it hands out promises, or
-// waits. It takes the moves. Options are of this version, as Execute makes them.
-PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
-                     PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays);
+// pw_queue sees to a run that was not given its turn: it hands out promises, or waits. It
+// takes the moves, the arrays and the slots of the results.
+PJRT_Error* pw_queue(pw_call* call, const pw_turn* turn);
 
 #endif  // PATHWAYS_CAPI_EMBEDDED_RUN_H_

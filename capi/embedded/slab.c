@@ -11,8 +11,8 @@ static pw_array* backlog;                // taken from freed_arrays, not yet giv
 static _Atomic(pw_array*) freed_arrays;  // stack of arrays for the core to free
 static _Atomic int64_t num_freed;        // about as many
 
-void pw_buffers_new(pw_buffer** out, size_t n) {
-  pw_slab_take(&buffers, out, n);
+bool pw_buffers_new(pw_buffer** out, size_t n) {
+  if (!pw_slab_take(&buffers, out, n)) return false;
   for (size_t i = 0; i < n; i++) {
     pw_buffer* b = out[i];
     b->refs = 1;
@@ -25,6 +25,12 @@ void pw_buffers_new(pw_buffer** out, size_t n) {
     atomic_store_explicit(&b->counted, 0, memory_order_relaxed);
   }
   PW_COUNT(buffers, (int64_t)n);
+  return true;
+}
+
+void pw_buffers_unused(pw_buffer** slots, size_t n) {
+  for (size_t i = 0; i < n; i++) pw_slab_put(&buffers, &slots[i]->slot);
+  PW_COUNT(buffers, -(int64_t)n);
 }
 
 void pw_buffer_drop(pw_buffer* b) {
@@ -46,17 +52,24 @@ void pw_buffer_drop(pw_buffer* b) {
   PW_COUNT(buffers, -1);
 }
 
-pw_array* pw_array_new(uint64_t session, uint64_t object, int32_t shards) {
-  pw_array* a;
-  pw_slab_take(&arrays, &a, 1);
+bool pw_arrays_new(pw_array** out, size_t n) {
+  if (!pw_slab_take(&arrays, out, n)) return false;
+  PW_COUNT(arrays, (int64_t)n);
+  return true;
+}
+
+void pw_arrays_unused(pw_array** slots, size_t n) {
+  for (size_t i = 0; i < n; i++) pw_slab_put(&arrays, &slots[i]->slot);
+  PW_COUNT(arrays, -(int64_t)n);
+}
+
+void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards) {
   a->session = session;
   a->maker = 0;
   a->object = object;
   atomic_store_explicit(&a->moving, false, memory_order_relaxed);
   atomic_store_explicit(&a->gang, 0, memory_order_relaxed);
   atomic_store_explicit(&a->live, shards, memory_order_relaxed);
-  PW_COUNT(arrays, 1);
-  return a;
 }
 
 pw_array* pw_array_more(pw_array* a) {

@@ -503,7 +503,24 @@ static PJRT_Error* missing_PJRT_Executable_OutputDimensions(PJRT_Executable_Outp
 
 PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
 
-PJRT_Error* pw_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args);
+static PJRT_Error* missing_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args) {
+  (void)args;
+  return pw_unimplemented("PJRT_Client_CreateViewOfDeviceBuffer");
+}
+
+static PJRT_Error* make_PJRT_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_Client_CreateViewOfDeviceBuffer_Args, a, args);
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_target(a.device, a.memory, &device, &memory);
+  a.client = args->client->under;
+  a.device = pw_lower_device(a.device);
+  a.memory = pw_lower_memory(a.memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateViewOfDeviceBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
 
 static PJRT_Error* missing_PJRT_Executable_Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
   (void)args;
@@ -647,7 +664,24 @@ static PJRT_Error* forward_PJRT_Client_DmaUnmap(PJRT_Client_DmaUnmap_Args* args)
   return err;
 }
 
-PJRT_Error* pw_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args);
+static PJRT_Error* missing_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
+  (void)args;
+  return pw_unimplemented("PJRT_Client_CreateUninitializedBuffer");
+}
+
+static PJRT_Error* make_PJRT_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_Client_CreateUninitializedBuffer_Args, a, args);
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_target(a.device, a.memory, &device, &memory);
+  a.client = args->client->under;
+  a.device = pw_lower_device(a.device);
+  a.memory = pw_lower_memory(a.memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateUninitializedBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
 
 static PJRT_Error* missing_PJRT_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProcessInfo_Args* args) {
   (void)args;
@@ -668,7 +702,24 @@ static PJRT_Error* missing_PJRT_TopologyDescription_Deserialize(PJRT_TopologyDes
   return pw_unimplemented("PJRT_TopologyDescription_Deserialize");
 }
 
-PJRT_Error* pw_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args);
+static PJRT_Error* missing_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args) {
+  (void)args;
+  return pw_unimplemented("PJRT_Client_CreateAliasBuffer");
+}
+
+static PJRT_Error* make_PJRT_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_Client_CreateAliasBuffer_Args, a, args);
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_target(NULL, a.memory, &device, &memory);
+  a.client = args->client->under;
+  a.memory = pw_lower_memory(a.memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateAliasBuffer(&a);
+  if (err) return err;
+  args->fulfill_alias_buffer_cb = a.fulfill_alias_buffer_cb;
+  return pw_adopt(args->client, a.alias_buffer, device, memory, &args->alias_buffer);
+}
 
 static PJRT_Error* missing_PJRT_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args* args) {
   (void)args;
@@ -705,7 +756,23 @@ static PJRT_Error* forward_PJRT_LoadedExecutable_GetDeviceAssignment(PJRT_Loaded
   return err;
 }
 
-PJRT_Error* pw_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args);
+static PJRT_Error* missing_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args) {
+  (void)args;
+  return pw_unimplemented("PJRT_Client_CreateErrorBuffer");
+}
+
+static PJRT_Error* make_PJRT_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(PJRT_Client_CreateErrorBuffer_Args, a, args);
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_target(NULL, a.memory, &device, &memory);
+  a.client = args->client->under;
+  a.memory = pw_lower_memory(a.memory);
+  PJRT_Error* err = pw_under->PJRT_Client_CreateErrorBuffer(&a);
+  if (err) return err;
+  return pw_adopt(args->client, a.buffer, device, memory, &args->buffer);
+}
 
 static PJRT_Error* missing_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral(PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args* args) {
   (void)args;
@@ -930,7 +997,7 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_Executable_OutputElementTypes = PW_HAS(PJRT_Executable_OutputElementTypes) ? pw_under->PJRT_Executable_OutputElementTypes : missing_PJRT_Executable_OutputElementTypes;
   table->PJRT_Executable_OutputDimensions = PW_HAS(PJRT_Executable_OutputDimensions) ? pw_under->PJRT_Executable_OutputDimensions : missing_PJRT_Executable_OutputDimensions;
   table->PJRT_Buffer_CopyToMemory = pw_PJRT_Buffer_CopyToMemory;
-  table->PJRT_Client_CreateViewOfDeviceBuffer = pw_PJRT_Client_CreateViewOfDeviceBuffer;
+  table->PJRT_Client_CreateViewOfDeviceBuffer = PW_HAS(PJRT_Client_CreateViewOfDeviceBuffer) ? make_PJRT_Client_CreateViewOfDeviceBuffer : missing_PJRT_Client_CreateViewOfDeviceBuffer;
   table->PJRT_Executable_Fingerprint = PW_HAS(PJRT_Executable_Fingerprint) ? pw_under->PJRT_Executable_Fingerprint : missing_PJRT_Executable_Fingerprint;
   table->PJRT_Client_TopologyDescription = PW_HAS(PJRT_Client_TopologyDescription) ? forward_PJRT_Client_TopologyDescription : missing_PJRT_Client_TopologyDescription;
   table->PJRT_Executable_GetCompiledMemoryStats = PW_HAS(PJRT_Executable_GetCompiledMemoryStats) ? pw_under->PJRT_Executable_GetCompiledMemoryStats : missing_PJRT_Executable_GetCompiledMemoryStats;
@@ -949,13 +1016,13 @@ void pw_table_fill(PJRT_Api* table) {
   table->PJRT_AsyncHostToDeviceTransferManager_AddMetadata = PW_HAS(PJRT_AsyncHostToDeviceTransferManager_AddMetadata) ? pw_under->PJRT_AsyncHostToDeviceTransferManager_AddMetadata : missing_PJRT_AsyncHostToDeviceTransferManager_AddMetadata;
   table->PJRT_Client_DmaMap = PW_HAS(PJRT_Client_DmaMap) ? forward_PJRT_Client_DmaMap : missing_PJRT_Client_DmaMap;
   table->PJRT_Client_DmaUnmap = PW_HAS(PJRT_Client_DmaUnmap) ? forward_PJRT_Client_DmaUnmap : missing_PJRT_Client_DmaUnmap;
-  table->PJRT_Client_CreateUninitializedBuffer = pw_PJRT_Client_CreateUninitializedBuffer;
+  table->PJRT_Client_CreateUninitializedBuffer = PW_HAS(PJRT_Client_CreateUninitializedBuffer) ? make_PJRT_Client_CreateUninitializedBuffer : missing_PJRT_Client_CreateUninitializedBuffer;
   table->PJRT_Client_UpdateGlobalProcessInfo = PW_HAS(PJRT_Client_UpdateGlobalProcessInfo) ? forward_PJRT_Client_UpdateGlobalProcessInfo : missing_PJRT_Client_UpdateGlobalProcessInfo;
   table->PJRT_TopologyDescription_Deserialize = PW_HAS(PJRT_TopologyDescription_Deserialize) ? pw_under->PJRT_TopologyDescription_Deserialize : missing_PJRT_TopologyDescription_Deserialize;
-  table->PJRT_Client_CreateAliasBuffer = pw_PJRT_Client_CreateAliasBuffer;
+  table->PJRT_Client_CreateAliasBuffer = PW_HAS(PJRT_Client_CreateAliasBuffer) ? make_PJRT_Client_CreateAliasBuffer : missing_PJRT_Client_CreateAliasBuffer;
   table->PJRT_Client_FulfillAliasBuffer = PW_HAS(PJRT_Client_FulfillAliasBuffer) ? forward_PJRT_Client_FulfillAliasBuffer : missing_PJRT_Client_FulfillAliasBuffer;
   table->PJRT_LoadedExecutable_GetDeviceAssignment = PW_HAS(PJRT_LoadedExecutable_GetDeviceAssignment) ? forward_PJRT_LoadedExecutable_GetDeviceAssignment : missing_PJRT_LoadedExecutable_GetDeviceAssignment;
-  table->PJRT_Client_CreateErrorBuffer = pw_PJRT_Client_CreateErrorBuffer;
+  table->PJRT_Client_CreateErrorBuffer = PW_HAS(PJRT_Client_CreateErrorBuffer) ? make_PJRT_Client_CreateErrorBuffer : missing_PJRT_Client_CreateErrorBuffer;
   table->PJRT_AsyncHostToDeviceTransferManager_TransferLiteral = PW_HAS(PJRT_AsyncHostToDeviceTransferManager_TransferLiteral) ? pw_under->PJRT_AsyncHostToDeviceTransferManager_TransferLiteral : missing_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral;
   table->PJRT_Buffer_CopyRawToHostFuture = PW_HAS(PJRT_Buffer_CopyRawToHostFuture) ? forward_PJRT_Buffer_CopyRawToHostFuture : missing_PJRT_Buffer_CopyRawToHostFuture;
   table->PJRT_Device_PoisonExecution = PW_HAS(PJRT_Device_PoisonExecution) ? forward_PJRT_Device_PoisonExecution : missing_PJRT_Device_PoisonExecution;

@@ -35,7 +35,8 @@ static void finished(PJRT_Error* error, void* user_arg) {
 
 void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
                   int64_t end, PJRT_Event** done) {
-  launch* l = malloc(sizeof *l + n * sizeof *l->devices);
+  launch* l = pw_alloc(sizeof *l + n * sizeof *l->devices);
+  if (l == NULL) return;  // the run is under way: the trace does without it
   l->number = pwGoTraceRun(e->name, e->program, gang, (PJRT_Device**)devices, n, begin, end);
   atomic_init(&l->refs, (int32_t)n);
   for (size_t d = 0; d < n; d++) {

@@ -15,10 +15,13 @@ struct pw_run {
   char location[PW_LOCATION];  // of the call
   pw_buffer** inputs;
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
-  PJRT_Buffer*** promises;  // what was handed out, [device][output], the plugin's
-  void*** fulfil;
+  PJRT_Buffer** promises;  // what was handed out, device by device, the plugin's
+  void** fulfil;
   pw_array** arrays;  // by output
   pw_moved* moves;
+  // What launching takes, so that it cannot fail for want of memory.
+  void** launch;
+  pw_watch* watch;
 };
 
 // home returns the memory of one of a run's results.
@@ -31,7 +34,7 @@ static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size
 static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
                          size_t size) {
   const PJRT_LoadedExecutable* e = r->executable;
-  pw_fulfil_error(e->client, r->fulfil[device][output], home(e, r->only, device, output), e->outputs[output].shape,
+  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], home(e, r->only, device, output), e->outputs[output].shape,
                   e->outputs[output].minor_to_major, code, message, size);
 }
 
@@ -43,12 +46,10 @@ static void run_free(pw_run* r) {
   free(r->fixed);
   free(r->inputs);
   free(r->flat);
-  if (r->promises) {
-    free(r->promises[0]);
-    free(r->promises);
-    free(r->fulfil[0]);
-    free(r->fulfil);
-  }
+  free(r->promises);
+  free(r->fulfil);
+  free(r->launch);
+  free(r->watch);
   free(r->arrays);
   free(r);
   PW_COUNT(runs, -1);
@@ -73,7 +74,7 @@ static bool can_promise(const PJRT_LoadedExecutable* e, const PJRT_ExecuteOption
 
 // wait_turn is for runs that cannot be put off: the call waits for its turn and
 // launches itself.
-static PJRT_Error* wait_turn(pw_turn* turn) {
+static PJRT_Error* wait_turn(const pw_turn* turn) {
   char* message = NULL;
   PW_COUNT(go_entries, 1);
   int code = pwGoAwait(turn->session, turn->gang, &message);
@@ -92,12 +93,6 @@ static PJRT_Error* spent(const pw_run* r) {
     if (a.is_deleted) return pw_gone(i / r->num_args, i % r->num_args, r->executable->name, r->inputs[i]);
   }
   return NULL;
-}
-
-static void* copy(const void* from, size_t size) {
-  void* to = malloc(size ? size : 1);
-  if (size) memcpy(to, from, size);
-  return to;
 }
 
 // take_over has the arrays dead that a run will take over in its turn.
@@ -124,120 +119,156 @@ static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
   pw_origin_drop(origin);
 }
 
-PJRT_Error* pw_queue(PJRT_LoadedExecutable_Execute_Args* args, PJRT_Device* only, pw_buffer** inputs,
-                     PJRT_Buffer** flat, pw_moved** moves, pw_turn* turn, pw_array** arrays) {
-  PJRT_LoadedExecutable* e = args->executable;
-  PJRT_Client* c = e->client;
-  size_t n = args->num_devices, m = args->num_args, outs = e->num_outputs;
-  PJRT_Error* err = NULL;
+// copies takes what a run needs of its call when the call has returned. It reports whether there was memory for it.
+static bool copies(pw_run* r, const pw_call* c) {
+  size_t inputs = c->n * c->m, results = c->n * c->outs;
+  size_t launch = 3 * c->n + results;  // rows, results by device and events; results
+  return (r->fixed = pw_copy(r->options.non_donatable_input_indices,
+                             r->options.num_non_donatable_input_indices * sizeof *r->fixed)) &&
+         (r->inputs = pw_copy(c->inputs, inputs * sizeof *r->inputs)) &&
+         (r->flat = pw_copy(c->flat, inputs * sizeof *r->flat)) &&
+         (r->arrays = pw_copy(c->arrays, c->outs * sizeof *r->arrays)) &&
+         (r->promises = pw_zeros(results, sizeof *r->promises)) && (r->fulfil = pw_zeros(results, sizeof *r->fulfil)) &&
+         (r->launch = pw_zeros(launch, sizeof *r->launch)) && (r->watch = pw_watch_new());
+}
 
-  pw_run* r = calloc(1, sizeof *r);
+// run_new makes a run of a call; NULL where memory is short, and then nothing has happened.
+static pw_run* run_new(pw_call* c, const pw_turn* turn) {
+  pw_run* r = pw_zeros(1, sizeof *r);
+  if (r == NULL) return NULL;
   PW_COUNT(runs, 1);
-  r->executable = e;
-  atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
-  r->only = only;
-  r->num_devices = n;
-  r->num_args = m;
-  r->num_outputs = outs;
-  r->options = *args->options;
-  r->fixed = copy(r->options.non_donatable_input_indices, r->options.num_non_donatable_input_indices * sizeof(int64_t));
+  r->executable = c->e;
+  atomic_fetch_add_explicit(&c->e->refs, 1, memory_order_relaxed);
+  r->only = c->only;
+  r->num_outputs = c->outs;
+  r->options = c->options;
+  bool all = pw_context_hold(r->options.context);
+  if (!all) r->options.context = NULL;
+  if (!all || !copies(r, c)) {  // num_devices is 0: nothing is pinned
+    run_free(r);
+    return NULL;
+  }
+  r->num_devices = c->n;
+  r->num_args = c->m;
   r->options.non_donatable_input_indices = r->fixed;
   r->options.call_location = NULL;  // the caller's text ends with the call
-  pw_context_hold(r->options.context);
-  pw_location(args->options, r->location, sizeof r->location);
-  r->inputs = copy(inputs, n * m * sizeof *inputs);
-  r->flat = copy(flat, n * m * sizeof *flat);
-  r->arrays = copy(arrays, outs * sizeof *arrays);
-  r->moves = *moves;
-  *moves = NULL;
-  for (size_t i = 0; i < n * m; i++) {
-    atomic_fetch_add_explicit(&inputs[i]->pins, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&inputs[i]->refs, 1, memory_order_relaxed);
+  pw_location(&c->options, r->location, sizeof r->location);
+  r->moves = c->moves;
+  c->moves = NULL;
+  for (size_t i = 0; i < c->n * c->m; i++) {
+    atomic_fetch_add_explicit(&c->inputs[i]->pins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->inputs[i]->refs, 1, memory_order_relaxed);
   }
-  for (size_t o = 0; o < outs; o++) {
-    atomic_fetch_add_explicit(&arrays[o]->live, 1, memory_order_relaxed);  // the run's own share, given up in settle
-    atomic_store_explicit(&arrays[o]->gang, turn->gang, memory_order_release);
+  for (size_t o = 0; o < c->outs; o++) {
+    atomic_fetch_add_explicit(&c->arrays[o]->live, 1, memory_order_relaxed);  // the run's own share, given up in settle
+    atomic_store_explicit(&c->arrays[o]->gang, turn->gang, memory_order_release);
   }
+  return r;
+}
 
-  bool promises = can_promise(e, args->options);
-  if (promises) {
-    r->promises = calloc(n, sizeof *r->promises);
-    r->fulfil = calloc(n, sizeof *r->fulfil);
-    r->promises[0] = calloc(n * outs, sizeof **r->promises);
-    r->fulfil[0] = calloc(n * outs, sizeof **r->fulfil);
-    for (size_t d = 0; d < n; d++) {
-      r->promises[d] = r->promises[0] + d * outs;
-      r->fulfil[d] = r->fulfil[0] + d * outs;
-      for (size_t o = 0; o < outs && promises; o++) {
-        if ((err = pw_promise_new(c, home(e, only, d, o), e->outputs[o].shape, e->outputs[o].minor_to_major, &r->promises[d][o],
-                                  &r->fulfil[d][o])))
-          promises = false;
-      }
-    }
+// promise_all makes a promise of each result. Where one cannot be made, those before are taken back, which can only be
+// done by failing them.
+static bool promise_all(pw_run* r) {
+  const PJRT_LoadedExecutable* e = r->executable;
+  size_t outs = r->num_outputs, made = 0, all = r->num_devices * outs;
+  PJRT_Error* err = NULL;
+  for (; made < all; made++) {
+    const pw_output* x = &e->outputs[made % outs];
+    err = pw_promise_new(e->client, home(e, r->only, made / outs, made % outs), x->shape, x->minor_to_major,
+                         &r->promises[made], &r->fulfil[made]);
+    if (err) break;
   }
-  if (!promises) {
-    // What was made so far cannot be taken back but by failing it.
-    for (size_t i = 0; r->fulfil && i < n * outs; i++)
-      if (r->fulfil[0][i]) {
-        fail_promise(r, i / outs, i % outs, PJRT_Error_Code_CANCELLED, "not used", 8);
-        pw_destroy_buffer(r->promises[0][i]);
-        r->fulfil[0][i] = NULL;
-      }
-    if (err) pw_error_free(err);
-    err = wait_turn(turn);
-    if (err == NULL) {
-      PJRT_Buffer* const** rows = malloc((n + 1) * sizeof *rows);
-      for (size_t d = 0; d < n; d++) rows[d] = r->flat + d * m;
-      PW_COPY(PJRT_LoadedExecutable_Execute_Args, a, args);
-      a.executable = e->under;
-      a.argument_lists = rows;
-      if (only) a.execute_device = only->under;
-      PJRT_Event** done = args->device_complete_events;
-      if (done == NULL) a.device_complete_events = done = calloc(n, sizeof *done);
-      err = spent(r);
-      if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
-      free(rows);
-      PW_COUNT(go_entries, 1);
-      if (err) {
-        pwGoCompleted(turn->session, turn->gang);
-      } else {
-        pwGoLaunched(turn->session, turn->gang);
-        pw_watch(turn->session, turn->gang, NULL, done, n);
-      }
-      if (done != args->device_complete_events) {
-        for (size_t d = 0; err == NULL && d < n; d++) pw_destroy_event(done[d]);
-        free(done);
-      }
-      if (err == NULL) {
-        adopt(r, args->output_lists, args->device_complete_events);
-        if (e->donates) pw_donated(inputs, n * m);
-        pw_wrap(e, only, args->output_lists, n, arrays, false);
-      }
-    }
-    if (err) {
-      err = pw_located(err, e, r->location, inputs, n * m);
-      if (e->donates) pw_donated(inputs, n * m);
-    }
-    for (size_t o = 0; o < outs; o++)
-      for (size_t d = 0; err && d < n; d++) pw_array_drop(arrays[o]);
-    settle(r);
+  if (err == NULL) return true;
+  pw_error_free(err);
+  while (made-- > 0) {
+    fail_promise(r, made / outs, made % outs, PJRT_Error_Code_CANCELLED, "not used", 8);
+    pw_destroy_buffer(r->promises[made]);
+  }
+  return false;
+}
+
+// launch_here launches a run that has its turn on the calling thread, and wraps its results.
+static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
+  PJRT_LoadedExecutable* e = c->e;
+  PJRT_Event** callers = c->args->device_complete_events;
+  PJRT_Event** done = callers ? callers : c->done;
+  PJRT_LoadedExecutable_Execute_Args a = *c->args;
+  a.executable = e->under;
+  a.options = &c->options;
+  a.argument_lists = c->rows;
+  a.execute_device = pw_lower_device(c->only);
+  a.device_complete_events = done;
+  PJRT_Error* err = spent(r);
+  if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
+  PW_COUNT(go_entries, 1);
+  if (err) {
+    pwGoCompleted(turn->session, turn->gang);
     return err;
   }
+  pwGoLaunched(turn->session, turn->gang);
+  pw_watch_begin(r->watch, turn->session, turn->gang, NULL, done, c->n);
+  r->watch = NULL;
+  for (size_t d = 0; callers == NULL && d < c->n; d++) pw_destroy_event(done[d]);
+  adopt(r, c->args->output_lists, callers);
+  if (e->donates) pw_donated(c->inputs, c->n * c->m);
+  pw_wrap(c, false);
+  return NULL;
+}
 
+// run_here waits for the turn of a run that cannot be put off, and launches it.
+static PJRT_Error* run_here(pw_run* r, pw_call* c, const pw_turn* turn) {
+  PJRT_Error* err = wait_turn(turn);
+  if (err == NULL) err = launch_here(r, c, turn);
+  if (err) {
+    err = pw_located(err, c->e, r->location, c->inputs, c->n * c->m);
+    if (c->e->donates) pw_donated(c->inputs, c->n * c->m);
+    for (size_t o = 0; o < c->outs; o++)
+      for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
+    pw_buffers_unused(c->results, c->n * c->outs);
+  }
+  settle(r);
+  return err;
+}
+
+// hand_out gives the caller the promises and their events, and has the core's launcher run what they are of.
+static void hand_out(pw_run* r, pw_call* c, const pw_turn* turn) {
+  PJRT_Event** events = c->args->device_complete_events;
   // A promise is ready when its device has completed, so its event is that too.
-  for (size_t d = 0; args->device_complete_events && d < n; d++) {
+  for (size_t d = 0; events && d < c->n; d++) {
     PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
-    ready.buffer = r->promises[d][0];
-    if ((err = pw_under->PJRT_Buffer_ReadyEvent(&ready))) pw_error_free(err);
-    args->device_complete_events[d] = ready.event;
+    ready.buffer = r->promises[d * c->outs];
+    PJRT_Error* err = pw_under->PJRT_Buffer_ReadyEvent(&ready);
+    if (err) pw_error_free(err);
+    events[d] = ready.event;
   }
   take_over(r);
-  for (size_t d = 0; d < n; d++)
-    memcpy(args->output_lists[d], r->promises[d], outs * sizeof(PJRT_Buffer*));
-  adopt(r, args->output_lists, args->device_complete_events);
-  pw_wrap(e, only, args->output_lists, n, arrays, true);
+  for (size_t d = 0; d < c->n; d++)
+    memcpy(c->args->output_lists[d], r->promises + d * c->outs, c->outs * sizeof(PJRT_Buffer*));
+  adopt(r, c->args->output_lists, events);
+  pw_wrap(c, true);
   PW_COUNT(go_entries, 1);
   pwGoArm(turn->session, turn->gang, r);
+}
+
+// forgo gives up a run for which there is no memory: its turn is waited for, since other gangs may come after it.
+static PJRT_Error* forgo(pw_call* c, const pw_turn* turn) {
+  PJRT_Error* err = wait_turn(turn);
+  if (err == NULL) {
+    PW_COUNT(go_entries, 1);
+    pwGoCompleted(turn->session, turn->gang);
+    err = pw_short("a run that waits for its turn", sizeof(pw_run) + 3 * c->n * (c->m + c->outs) * sizeof(void*));
+  }
+  for (size_t o = 0; o < c->outs; o++)
+    for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
+  pw_buffers_unused(c->results, c->n * c->outs);
+  return err;
+}
+
+PJRT_Error* pw_queue(pw_call* c, const pw_turn* turn) {
+  pw_run* r = run_new(c, turn);
+  if (r == NULL) return forgo(c, turn);
+  if (!can_promise(c->e, &c->options) || !promise_all(r)) return run_here(r, c, turn);
+  hand_out(r, c, turn);
   return NULL;
 }
 
@@ -256,52 +287,54 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
   pw_error_free(err);
 }
 
-bool pw_run_launch(pw_run* r, uint64_t gang) {
+// launched tells of a run that the plugin has, and fulfils its promises. It takes the run.
+static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
+  size_t n = r->num_devices;
+  pw_watch_begin(r->watch, e->session, gang, NULL, done, n);
+  r->watch = NULL;
+  if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
+  for (size_t i = 0; i < n * r->num_outputs; i++) {
+    PJRT_Error* late = pw_fulfil(e->client, r->fulfil[i], results[i]);
+    if (late) pw_error_free(late);
+    pw_destroy_buffer(results[i]);
+  }
+  for (size_t d = 0; d < n; d++) pw_destroy_event(done[d]);
+  settle(r);
+}
+
+bool pw_run_launch(pw_run* r, uint64_t gang) {
   size_t n = r->num_devices, m = r->num_args, outs = r->num_outputs;
   int64_t begin = atomic_load_explicit(&pw_tracing, memory_order_relaxed) ? pw_now() : 0;
-  PJRT_Buffer* const** rows = malloc(n * sizeof *rows);
-  PJRT_Buffer*** results = malloc(n * sizeof *results);
-  PJRT_Buffer** result = calloc(n * outs, sizeof *result);
-  PJRT_Event** done = calloc(n, sizeof *done);
+  PJRT_Buffer* const** rows = (PJRT_Buffer* const**)r->launch;
+  PJRT_Buffer*** by_device = (PJRT_Buffer***)r->launch + n;
+  PJRT_Event** done = (PJRT_Event**)r->launch + 2 * n;
+  PJRT_Buffer** results = (PJRT_Buffer**)r->launch + 3 * n;
   for (size_t d = 0; d < n; d++) {
     rows[d] = r->flat + d * m;
-    results[d] = result + d * outs;
+    by_device[d] = results + d * outs;
   }
   PW_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
-  a.executable = e->under;
+  a.executable = r->executable->under;
   a.options = &r->options;
   a.argument_lists = rows;
   a.num_devices = n;
   a.num_args = m;
-  a.output_lists = results;
+  a.output_lists = by_device;
   a.device_complete_events = done;
   a.execute_device = pw_lower_device(r->only);
   PJRT_Error* err = spent(r);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
-  bool under_way = err == NULL;
-  if (err) {
-    PJRT_Error_Code code;
-    const char* message;
-    size_t size;
-    err = pw_located(err, e, r->location, r->inputs, n * m);
-    pw_error_read(err, &code, &message, &size);
-    fail(r, code, message, size);
-    pw_error_free(err);
-  } else {
-    pw_watch(e->session, gang, NULL, done, n);
-    if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
-    for (size_t i = 0; i < n * outs; i++) {
-      PJRT_Error* late = pw_fulfil(e->client, r->fulfil[0][i], result[i]);
-      if (late) pw_error_free(late);
-      pw_destroy_buffer(result[i]);
-    }
-    for (size_t d = 0; d < n; d++) pw_destroy_event(done[d]);
-    settle(r);
+  if (err == NULL) {
+    launched(r, gang, begin, done, results);
+    return true;
   }
-  free(done);
-  free(result);
-  free(results);
-  free(rows);
-  return under_way;
+  PJRT_Error_Code code;
+  const char* message;
+  size_t size;
+  err = pw_located(err, r->executable, r->location, r->inputs, n * m);
+  pw_error_read(err, &code, &message, &size);
+  fail(r, code, message, size);
+  pw_error_free(err);
+  return false;
 }

@@ -5,9 +5,10 @@
 //
 // A slot is, in this order: the function PREFIX_<slot> where a C file defines it;
 // pw_base_<slot> where one of capi/base does; one that reads what every frontend's buffer
-// has; with forward, where its arguments name a client, device, memory, executable or
-// buffer of ours, one that unwraps them for the plugin's, and else the plugin's own. A
-// slot that is left, or that the plugin lacks, answers UNIMPLEMENTED by name.
+// has; with forward, one that adopts the buffer that the plugin makes, or, where its
+// arguments name a client, device, memory, executable or buffer of ours, one that unwraps
+// them for the plugin's, and else the plugin's own. A slot that is left, or that the
+// plugin lacks, answers UNIMPLEMENTED by name.
 package main
 
 import (
@@ -49,6 +50,15 @@ var reads = map[string]string{
 	"PJRT_Buffer_Dimensions":  "args->dims = b->shape->dims, args->num_dims = b->shape->num_dims",
 	"PJRT_Buffer_Device":      "args->device = b->device",
 	"PJRT_Buffer_Memory":      "args->memory = (PJRT_Memory*)b->memory",
+}
+
+// made is slots that make a buffer of the plugin's at a place, and what each returns: the
+// buffer, and what passes through as it is.
+var made = map[string]struct{ buffer, passes string }{
+	"PJRT_Client_CreateViewOfDeviceBuffer":  {"buffer", ""},
+	"PJRT_Client_CreateUninitializedBuffer": {"buffer", ""},
+	"PJRT_Client_CreateErrorBuffer":         {"buffer", ""},
+	"PJRT_Client_CreateAliasBuffer":         {"alias_buffer", "fulfill_alias_buffer_cb"},
 }
 
 // inFork is what a slot answers in the child of a fork. Nothing is freed there, and
@@ -136,7 +146,9 @@ func main() {
 		}
 		fmt.Fprintf(&b, "static PJRT_Error* missing_%s(%s* args) {\n  (void)args;\n  return %s;\n}\n\n", f.Name, f.Args, answer)
 		slot := "missing_" + f.Name
-		if forward {
+		if _, ok := made[f.Name]; ok && forward {
+			slot = fmt.Sprintf("PW_HAS(%s) ? %s : %s", f.Name, maker(&b, f.Name, f.Args, a.Structs[f.Args].Fields), slot)
+		} else if forward {
 			slot = fmt.Sprintf("PW_HAS(%s) ? %s : %s", f.Name, forwarder(&b, f.Name, f.Args, a.Structs[f.Args].Fields), slot)
 		}
 		fmt.Fprintf(&fill, "  table->%s = %s;\n", f.Name, slot)
@@ -165,6 +177,35 @@ func defined(prefix, dir string) map[string]string {
 		}
 	}
 	return slots
+}
+
+// maker writes the function that has the plugin make a buffer and adopts it, and returns
+// its name.
+func maker(b *bytes.Buffer, slot, args string, fields []field) string {
+	device, lower := "NULL", ""
+	if slices.ContainsFunc(fields, func(f field) bool { return f.Name == "device" }) {
+		device, lower = "a.device", "  a.device = pw_lower_device(a.device);\n"
+	}
+	out := made[slot]
+	passes := ""
+	if out.passes != "" {
+		passes = fmt.Sprintf("  args->%s = a.%s;\n", out.passes, out.passes)
+	}
+	fmt.Fprintf(b, `static PJRT_Error* make_%[1]s(%[2]s* args) {
+  if (pw_forked) return pw_forked_error();
+  PW_COPY(%[2]s, a, args);
+  PJRT_Device* device;
+  PJRT_Memory* memory;
+  pw_target(%[3]s, a.memory, &device, &memory);
+  a.client = args->client->under;
+%[4]s  a.memory = pw_lower_memory(a.memory);
+  PJRT_Error* err = pw_under->%[1]s(&a);
+  if (err) return err;
+%[5]s  return pw_adopt(args->client, a.%[6]s, device, memory, &args->%[6]s);
+}
+
+`, slot, args, device, lower, passes, out.buffer)
+	return "make_" + slot
 }
 
 // forwarder writes the function that unwraps a slot's arguments for the plugin, and
