@@ -91,8 +91,9 @@ var rooms = []room{
 
 	// Where clients of C and Python come in.
 	{"capi/base", []string{
-		"capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded", "capi/cluster",
-		"capi/python", "capi/public"}},
+		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded",
+		"capi/cluster", "capi/python", "capi/public"}},
+	{"capi/base/shortage", nil},
 	{"capi/drivers", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/cmd/pathways"}},
 	{"capi/ffi", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/lib"}},
 	{"capi/export", []string{"capi/capture", "capi/profile", "capi/embedded", "capi/cluster", "capi/python"}},
