@@ -111,6 +111,23 @@ def test_every_bit_pattern_survives(devices):
     assert bits(moved(x, NamedSharding(mesh(devices[1:], 4), P("a")))) == patterns.tobytes()
 
 
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_a_mesh_that_is_set_binds_no_move(devices, kind):
+    """JAX makes what is computed under jax.set_mesh() be on that mesh; where an array moves to is another matter."""
+    here = jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=devices[:2])
+    there = jax.make_mesh((4,), ("y",), axis_types=(kind,), devices=devices[4:])
+    one = SingleDeviceSharding(devices[3])
+    for dtype in ("float32", "int4", "float64"):
+        with jax.set_mesh(here), jax.enable_x64(dtype == "float64"):
+            x = jax.device_put(values(8, dtype), NamedSharding(here, P("x")))
+            y = jax.device_put(x, one)
+            z = pathways.reshard(y, NamedSharding(there, P("y")))
+            jax.jit(lambda v, z=z: v + pathways.reshard(z, one).shape[0])(1)  # while JAX traces
+        assert y.devices() == {devices[3]} and z.sharding == NamedSharding(there, P("y"))
+        assert y.dtype == z.dtype == dtype and bits(x) == bits(y) == bits(z) == values(8, dtype).tobytes()
+        assert jax.typeof(z).sharding.spec == (P("y") if kind == jax.sharding.AxisType.Explicit else P(None))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 8), (8, 0), (8, 8)])
 def test_scalars_empty_arrays_and_copies(devices, shape):
     everywhere, few = NamedSharding(mesh(devices, 8), P()), NamedSharding(mesh(devices[6:], 2), P())

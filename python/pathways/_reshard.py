@@ -7,6 +7,7 @@ of JAX is needed to make an array, each way costs one ordinary dispatch, and not
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import functools
 import threading
@@ -85,12 +86,29 @@ def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
+def _unbound(call: Callable[[], Any]) -> Any:
+    """Makes a call that JAX does not restrict to the devices of the mesh that jax.set_mesh() has set.
+
+    Such a mesh is the calling thread's alone, and cannot be taken away while JAX traces.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return call()
+    x64 = jax.config.jax_enable_x64  # may be the calling thread's alone, too
+
+    def with_types() -> Any:
+        with jax.enable_x64(x64):
+            return call()
+
+    with concurrent.futures.ThreadPoolExecutor(1, "pathways-reshard") as thread:
+        return thread.submit(with_types).result()
+
+
 def _at_once(function: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
     """The function, for calls that may come while JAX traces something else."""
 
     def call(x):
         with jax.ensure_compile_time_eval():
-            return function(x)
+            return _unbound(lambda: function(x))
 
     return call
 
@@ -98,7 +116,7 @@ def _at_once(function: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]
 @functools.lru_cache(CACHED)
 def _export(aval: jax.ShapeDtypeStruct) -> Any:
     function = jax.jit(__pathways_export, keep_unused=True)
-    compiled, any_layout = function.lower(aval).compile(), _at_once(function)
+    compiled, any_layout = _unbound(lambda: function.lower(aval).compile()), _at_once(function)
 
     def take(x):
         try:
@@ -116,7 +134,7 @@ def _import(aval: jax.ShapeDtypeStruct) -> Any:
         zero = {"f": 0.0, "i": 0, "c": 0j}[aval.dtype.kind] if aval.weak_type else np.zeros((), aval.dtype)
         return jax.lax.broadcast(zero, aval.shape)
 
-    return jax.jit(__pathways_import, out_shardings=aval.sharding).lower().compile()
+    return _unbound(lambda: jax.jit(__pathways_import, out_shardings=aval.sharding).lower().compile())
 
 
 def _ours(sharding: Sharding) -> bool:
