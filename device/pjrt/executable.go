@@ -228,9 +228,6 @@ func (x *Executable) describeOutputs() error {
 	return nil
 }
 
-// Raw is the plugin's PJRT_LoadedExecutable*. It lives until Close.
-func (x *Executable) Raw() unsafe.Pointer { return unsafe.Pointer(x.loaded) }
-
 // Name is the program's name, as the compiler keeps it.
 func (x *Executable) Name() string { return x.name }
 
