@@ -43,7 +43,7 @@ var rooms = []room{
 
 	// Deciders: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
-	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/python"}},
+	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
 
@@ -77,7 +77,7 @@ var rooms = []room{
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
 	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
 	{"core/controller", []string{"core/cluster"}},
-	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster", "capi/python"}},
+	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster", "capi/slices", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
 	{"core/worker", []string{"core/cluster"}},
 
@@ -92,7 +92,7 @@ var rooms = []room{
 	// Where clients of C and Python come in.
 	{"capi/base", []string{
 		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded",
-		"capi/cluster", "capi/python", "capi/public"}},
+		"capi/cluster", "capi/slices", "capi/python", "capi/public"}},
 	{"capi/base/shortage", nil},
 	{"capi/drivers", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/cmd/pathways"}},
 	{"capi/ffi", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/lib"}},
@@ -100,9 +100,10 @@ var rooms = []room{
 	{"capi/capture", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/public"}},
 	{"capi/profile", []string{"capi/embedded", "capi/cluster", "capi/python"}},
 	{"capi/partition", []string{"capi/embedded", "capi/cluster"}},
-	{"capi/embedded", []string{"capi/python", "capi/public", "capi/lib"}},
-	{"capi/cluster", []string{"capi/python", "capi/public"}},
-	{"capi/python", []string{"capi/public", "capi/lib"}},
+	{"capi/embedded", []string{"capi/slices", "capi/python", "capi/public", "capi/lib"}},
+	{"capi/cluster", []string{"capi/slices", "capi/python", "capi/public"}},
+	{"capi/slices", []string{"capi/python", "capi/public"}},
+	{"capi/python", []string{"capi/lib"}},
 	{"capi/public", []string{"capi/lib"}},
 	{"capi/lib", nil},
 	{"capi/cmd/pathways", nil},

@@ -15,8 +15,6 @@
 // Compile, Await and a submission without credit wait. Callbacks of events run
 // on one goroutine a client, which holds no lock and on which the cluster's own
 // work does not depend.
-//
-// Only capi/python imports it, and tests.
 package cluster
 
 //go:generate go run ../base/gen pr cluster.h

@@ -19,8 +19,6 @@
 // Any slot may be called from any thread, with or without Python's GIL. No lock
 // is held while the plugin runs. Only a full queue makes Execute wait, and the turn of
 // a run whose results cannot be made before it: see wait.c.
-//
-// Only capi/lib and capi/python import it.
 package embedded
 
 //go:generate go run ../base/gen pw embedded.h forward

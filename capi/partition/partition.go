@@ -19,8 +19,6 @@
 //
 // Any thread may call in, with or without Python's GIL. The call into Python takes the GIL, so the caller must hold no
 // lock that a thread with the GIL may wait for.
-//
-// Only the doors import it: capi/embedded and capi/cluster.
 package partition
 
 /*

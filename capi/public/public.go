@@ -11,19 +11,18 @@
 //
 // No handle, whatever its bits, ends the process. A call that fails leaves nothing
 // behind. Nothing here is locked while a door or a callback runs.
-//
-// Only capi/lib imports it.
 package public
 
 //go:generate go run ./gen
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -I${SRCDIR}/../capture -std=gnu11 -O2 -Wall -Wextra -Wshadow
+#cgo CFLAGS: -I${SRCDIR}/../../python/pathways/include -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../export -I${SRCDIR}/../capture -I${SRCDIR}/../slices -std=gnu11 -O2 -Wall -Wextra -Wshadow
 #include "public.h"
 */
 import "C"
 
 import (
-	_ "github.com/openpathways/pathways/capi/base"    // what client.h declares
-	_ "github.com/openpathways/pathways/capi/capture" // what program.h declares
+	_ "github.com/openpathways/pathways/capi/base"    // what base.h declares
+	_ "github.com/openpathways/pathways/capi/capture" // what capture.h declares
+	_ "github.com/openpathways/pathways/capi/slices"  // what slices.h declares
 )

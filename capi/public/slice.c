@@ -1,16 +1,13 @@
-// Slices: devices of a session's that are granted together. Who grants them is Go's.
+// Slices: devices of a session's that are granted together. Who grants them is capi/slices.
+#include "slices.h"
+
 #include <stdlib.h>
 
-#include "public.h"
 #include "capture.h"
+#include "public.h"
 
-// Of capi/python and the doors. A refusal is "CODE: text", malloc'd.
-char* pw_slice_grant(uint64_t session, bool cluster, int64_t devices, const int64_t* topology, size_t num_topology,
-                     const char* island, const char* kind, uint64_t* number, uint32_t* granted);
-char* pw_slice_remap(uint64_t session, bool cluster, uint64_t number, uint32_t* devices, size_t num_devices);
-void pw_slice_release(uint64_t session, bool cluster, uint64_t number);
-uint64_t pw_client_session(const PJRT_Client* c);
-uint64_t pr_client_session(const PJRT_Client* c);
+uint64_t pw_client_session(const PJRT_Client* c);  // capi/embedded
+uint64_t pr_client_session(const PJRT_Client* c);  // capi/cluster
 
 typedef struct {
   pc_object base;
@@ -20,11 +17,13 @@ typedef struct {
   uint32_t places[];  // in the session's list
 } slice;
 
-static uint64_t session_of(const pc_session* s) { return s->cluster ? pr_client_session(s->client) : pw_client_session(s->client); }
+static uint64_t owner_of(const pc_session* s) {
+  return pw_slice_owner(s->cluster ? pr_client_session(s->client) : pw_client_session(s->client), s->cluster);
+}
 
 void pc_slice_destroy(pc_object* o) {
   slice* l = (slice*)o;
-  pw_slice_release(session_of(o->session), o->session->cluster, l->number);
+  pw_slice_release(owner_of(o->session), l->number);
   pthread_mutex_destroy(&l->mu);
   free(l);
 }
@@ -54,7 +53,8 @@ pathways_error pathways_slice_open(pathways_session session, const pathways_slic
   // No more than there are can be granted.
   slice* l = calloc(1, sizeof *l + ((size_t)n < s->num_devices ? (size_t)n : s->num_devices) * sizeof *l->places);
   l->num_devices = (size_t)n;
-  pathways_error err = pc_take(pp_error(pw_slice_grant(session_of(s), s->cluster, n, o.topology, o.num_topology, o.island ? o.island : "",
+  uint64_t owner = owner_of(s);
+  pathways_error err = pc_take(pp_error(pw_slice_grant(&owner, n, o.topology, o.num_topology, o.island ? o.island : "",
                                                        o.kind ? o.kind : "", &l->number, l->places)));
   if (err) {
     free(l);
@@ -82,7 +82,7 @@ pathways_error pathways_slice_renew(pathways_slice handle) {
   PC_TRY(pc_get(handle, PC_SLICE, &l));
   uint32_t* places = calloc(l->num_devices, sizeof *places);
   pc_session* s = l->base.session;
-  pathways_error err = pc_take(pp_error(pw_slice_remap(session_of(s), s->cluster, l->number, places, l->num_devices)));
+  pathways_error err = pc_take(pp_error(pw_slice_remap(owner_of(s), l->number, places, l->num_devices)));
   if (err == 0) {
     pthread_mutex_lock(&l->mu);
     memcpy(l->places, places, l->num_devices * sizeof *places);

@@ -1,11 +1,9 @@
 // Package python is the C API, pathways_*, for whoever is not a PJRT client:
 // the Python package, other runtimes, tools. pathways.h is its contract.
-//
-// Only capi/lib imports it.
 package python
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../capture -std=gnu11 -O2 -Wall -Wextra -Wshadow
+#cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -I${SRCDIR}/../base -I${SRCDIR}/../embedded -I${SRCDIR}/../cluster -I${SRCDIR}/../export -I${SRCDIR}/../capture -I${SRCDIR}/../slices -std=gnu11 -O2 -Wall -Wextra -Wshadow
 #include <stdbool.h>
 #include <stdint.h>
 */

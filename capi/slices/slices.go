@@ -1,7 +1,15 @@
-package python
+// Package slices grants devices together to sessions of either front end: capi/embedded
+// for this process's devices, capi/cluster for a cluster's. It is what Python's and C's
+// slices have in common; who grants is core/placement, by the session's client.Slices.
+//
+// # Concurrency
+//
+// Every call may come from any thread. A grant waits for the controller's answer.
+package slices
 
 /*
-#include "pathways.h"
+#cgo CFLAGS: -I${SRCDIR}/../base -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
+#include "slices.h"
 */
 import "C"
 
@@ -12,67 +20,65 @@ import (
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/capi/embedded"
-	_ "github.com/openpathways/pathways/capi/export" // C
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Each door numbers its sessions; here those of a cluster are odd.
-func latest() (session uint64, err error) {
+// latest returns the owner that is the session made last.
+func latest() (owner C.uint64_t, err error) {
 	if id := cluster.Latest(); id > 0 {
-		return id<<1 | 1, nil
+		return C.pw_slice_owner(C.uint64_t(id), true), nil
 	}
 	if id := embedded.Latest(); id > 0 {
-		return id << 1, nil
+		return C.pw_slice_owner(C.uint64_t(id), false), nil
 	}
 	return 0, status.New(status.FailedPrecondition, "slices are of a PJRT client's devices, and there is no client; make one first")
 }
 
-func slicesOf(session uint64) (client.Slices, error) {
-	if session&1 == 1 {
-		return cluster.Slices(session >> 1)
+// of returns an owner's slices.
+func of(owner C.uint64_t) (client.Slices, error) {
+	if C.pw_slice_of_cluster(owner) {
+		return cluster.Slices(uint64(C.pw_slice_session(owner)))
 	}
-	return embedded.Slices(session >> 1)
+	return embedded.Slices(uint64(C.pw_slice_session(owner)))
 }
 
-// pwGoSlice grants to a session, or where that is 0 to the latest one.
-//
-//export pwGoSlice
-func pwGoSlice(of C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, slice *C.pathways_slice_name, devices *C.uint32_t) (refusal *C.char) {
+//export pwGoSliceGrant
+func pwGoSliceGrant(owner *C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, number *C.uint64_t,
+	devices *C.uint32_t) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	w := placement.Want{Devices: int(n), Island: C.GoString(island), Kind: C.GoString(kind)}
 	for _, d := range unsafe.Slice(topology, dims) {
 		w.Topology = append(w.Topology, int(d))
 	}
-	session := uint64(of)
-	if session == 0 {
-		if session, err = latest(); err != nil {
+	if *owner == 0 {
+		if *owner, err = latest(); err != nil {
 			return nil
 		}
 	}
-	slices, err := slicesOf(session)
+	slices, err := of(*owner)
 	if err != nil {
 		return nil
 	}
-	number, granted, err := slices.Grant(context.Background(), w)
+	name, granted, err := slices.Grant(context.Background(), w)
 	if err == nil {
-		*slice = C.pathways_slice_name{session: C.uint64_t(session), number: C.uint64_t(number)}
+		*number = C.uint64_t(name)
 		write(devices, granted)
 	}
 	return nil
 }
 
 //export pwGoSliceRemap
-func pwGoSliceRemap(slice C.pathways_slice_name, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
+func pwGoSliceRemap(owner, number C.uint64_t, devices *C.uint32_t, n C.size_t) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
-	of, err := slicesOf(uint64(slice.session))
+	slices, err := of(owner)
 	if err != nil {
 		return nil
 	}
-	granted, err := of.Remap(context.Background(), uint64(slice.number))
+	granted, err := slices.Remap(context.Background(), uint64(number))
 	if err == nil && len(granted) != int(n) {
 		err = status.New(status.InvalidArgument, "the slice has %d devices, and room was given for %d", len(granted), int(n))
 	}
@@ -83,9 +89,9 @@ func pwGoSliceRemap(slice C.pathways_slice_name, devices *C.uint32_t, n C.size_t
 }
 
 //export pwGoSliceRelease
-func pwGoSliceRelease(slice C.pathways_slice_name) {
-	if of, err := slicesOf(uint64(slice.session)); err == nil { // otherwise it has gone with its session
-		of.Release(uint64(slice.number))
+func pwGoSliceRelease(owner, number C.uint64_t) {
+	if slices, err := of(owner); err == nil { // otherwise it has gone with its session
+		slices.Release(uint64(number))
 	}
 }
 

@@ -11,7 +11,7 @@
 //
 // # Concurrency
 //
-// Every method may be called from any goroutine. Only capi/embedded imports it.
+// Every method may be called from any goroutine.
 package embedded
 
 import (
