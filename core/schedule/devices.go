@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// MaxDevices bounds the numbers of an island's devices.
+// MaxDevices is the number of devices that an island may have; they are numbered from 0. A set of all of them takes
+// 8 KiB.
 const MaxDevices = 1 << 16
 
-// DeviceSet is a set of devices of one island. It does not change once made and
-// is passed by value; sets below device 64 live in the value alone. The zero
+// DeviceSet is a set of devices of one island. It is immutable and passed by value;
+// a set of devices below 64 needs no memory outside of the value. The zero
 // DeviceSet is empty.
 type DeviceSet struct {
 	mask
 	n int
 }
 
-// Devices makes the set of the given devices, each in [0, MaxDevices), in any
-// order, repeated or not. It panics on others: a device list is checked where
-// it enters the system.
+// Devices returns the set of the given devices, each in [0, MaxDevices), in any
+// order, repeated or not. It panics if one is out of range: callers check a list of
+// devices where it enters the system.
 func Devices(ids ...int) DeviceSet {
 	var s DeviceSet
 	for _, d := range ids {
@@ -45,7 +46,7 @@ func Devices(ids ...int) DeviceSet {
 	return s
 }
 
-// Len is the number of devices.
+// Len returns the number of devices.
 func (s DeviceSet) Len() int { return s.n }
 
 // Has reports whether d is in the set.
@@ -61,7 +62,7 @@ func (s DeviceSet) Has(d int) bool {
 	}
 }
 
-// All gives the devices in ascending order.
+// All returns an iterator over the devices in ascending order.
 func (s DeviceSet) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i := -1; i < len(s.high); i++ {
@@ -78,7 +79,7 @@ func (s DeviceSet) All() iter.Seq[int] {
 	}
 }
 
-// String writes the set as ranges, such as 0-3,8.
+// String formats the set as ranges, such as 0-3,8.
 func (s DeviceSet) String() string {
 	var b strings.Builder
 	from, to := -1, -1
@@ -125,7 +126,7 @@ func (m *mask) overlaps(o *mask) bool {
 	return false
 }
 
-// add puts o's bits into m, whose words are its own.
+// add adds o's bits to m. No other mask shares m's words.
 func (m *mask) add(o *mask) {
 	m.low |= o.low
 	for len(m.high) < len(o.high) {
@@ -136,7 +137,7 @@ func (m *mask) add(o *mask) {
 	}
 }
 
-// remove takes o's bits out of m and reports whether any are left.
+// remove clears o's bits in m and reports whether any are left.
 func (m *mask) remove(o *mask) bool {
 	m.low &^= o.low
 	left := m.low
@@ -149,7 +150,7 @@ func (m *mask) remove(o *mask) bool {
 	return left != 0
 }
 
-// intersect makes m the bits that a and b share and reports whether there are any.
+// intersect sets m to the bits that a and b share and reports whether there are any.
 func (m *mask) intersect(a, b *mask) bool {
 	m.low = a.low & b.low
 	left := m.low

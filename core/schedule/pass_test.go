@@ -8,9 +8,9 @@ import (
 )
 
 // Two States get the same events, but one passes what it can pass. Their verdicts
-// and their counts are the same for ever.
+// and their counts stay the same.
 func TestPassIsSubmitAndCompleted(t *testing.T) {
-	passed, held := 0, 0
+	passed, stepped := 0, 0
 	policies := map[string]func(t *rapid.T) (Policy, Policy){
 		"FIFO": func(t *rapid.T) (Policy, Policy) {
 			n := rapid.IntRange(0, 3).Draw(t, "window")
@@ -47,7 +47,7 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 						t.Fatalf("gang %d passed as number %d; step by step it is %v", last, with.seq, want)
 					}
 				} else {
-					held++
+					stepped++
 					if got := with.Step(ev, nil); !slices.Equal(got, want) {
 						t.Fatalf("%v: got %v, want %v", ev, got, want)
 					}
@@ -58,7 +58,7 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 			}
 		}))
 	}
-	if passed == 0 || held == 0 {
-		t.Errorf("%d gangs passed and %d events were stepped; the test says nothing", passed, held)
+	if passed == 0 || stepped == 0 {
+		t.Errorf("%d gangs passed and %d events were stepped; the test says nothing", passed, stepped)
 	}
 }

@@ -1,44 +1,44 @@
 package schedule
 
 // Policy decides which gang gets the next place in the island's order, and when.
-// State keeps the order after that, so no policy can break it; a policy can
-// only choose, and hold back what it has not placed yet.
+// State keeps the order after that, so no policy can break it: a policy only chooses
+// the next gang, and delays those that it has not placed yet.
 //
-// A policy that shares devices by weight keeps one queue a session, pops from
-// the session that is furthest below its share, and stops while the gangs it
-// has placed fill a window of device time; Done refills the window with the
-// time that was measured.
+// A policy that shares devices by weight keeps one queue per session, pops from
+// the session that is furthest below its share, and stops while the gangs that it
+// has placed fill a window of device time; Done corrects the window by the time that
+// was measured.
 //
-// State calls it and is called by nothing; it is as pure as State. A Gang stays
-// as it is, and its pointer valid, from Push until Remove or Done.
+// Only State calls a Policy, which calls nothing back and is as pure as State. A Gang
+// does not change, and its pointer stays valid, from Push until Remove or Done.
 type Policy interface {
-	// Push hands over a gang that was submitted. Its After and Reads lists are the
-	// submitter's and hold until Push is back; After is gone then.
+	// Push adds a gang that was submitted. Its After and Reads lists belong to the
+	// submitter and are valid until Push returns; State then clears After.
 	Push(g *Gang)
-	// Pop gives the gang for the next place, or nil while none may have it. A gang
-	// comes after the gangs of its After list; these are of the same session, so
-	// that a policy keeps to it by placing a session's gangs in the order of Push.
+	// Pop returns the gang for the next place, or nil if no gang may have it now. A gang
+	// must come after the gangs of its After list. These are of the same session, so a
+	// policy that places a session's gangs in the order of Push complies.
 	Pop() *Gang
-	// Remove takes out a gang that was pushed and not popped.
+	// Remove removes a gang that was pushed and not popped.
 	Remove(g *Gang)
-	// Done says that a popped gang has ended, after time nanoseconds on its devices,
-	// or 0 where it never ran.
+	// Done reports that a popped gang has ended, after time nanoseconds on its devices,
+	// or 0 if it never ran.
 	Done(g *Gang, time int64)
 }
 
-// passer is a Policy that can tell beforehand.
+// passer is a Policy that can say beforehand what it would do with a gang.
 type passer interface {
-	// Passes says that a gang of this session which comes after no other would be
-	// popped as soon as it is pushed, and that nothing is left of it once it is done.
-	Passes(session uint32, collective bool) bool
+	// CanPass reports whether a gang of this session that comes after no other would be
+	// popped as soon as it is pushed, and would leave no trace once it is done.
+	CanPass(session uint32, collective bool) bool
 }
 
-// FIFO places gangs in the order of submission.
+// FIFO is the policy that places gangs in the order of submission.
 type FIFO struct {
-	// Window bounds the gangs that are placed and have not ended; 0 is no bound.
+	// Window bounds the gangs that are placed and have not ended; 0 means no bound.
 	Window int
 
-	// queue[head:] are the gangs held back, in order; nil where one was removed.
+	// queue[head:] are the gangs that wait for a place, in order; nil where one was removed.
 	queue []*Gang
 	head  int
 	out   int // placed and not ended
@@ -47,8 +47,8 @@ type FIFO struct {
 // Push implements Policy.
 func (f *FIFO) Push(g *Gang) { f.queue = append(f.queue, g) }
 
-// Passes says that nobody is held back, and that the window has room.
-func (f *FIFO) Passes(uint32, bool) bool {
+// CanPass reports whether no gang waits for a place and the window has room.
+func (f *FIFO) CanPass(uint32, bool) bool {
 	return f.head == len(f.queue) && (f.Window <= 0 || f.out < f.Window)
 }
 

@@ -2,40 +2,42 @@
 //
 // It is a pure state machine: State.Step takes an event and appends the actions
 // that follow from it. It has no goroutine, lock, clock, socket or random
-// source, so the same events give the same actions; the caller serialises calls
-// of Step and carries the actions out. There is one State an island. Anything
-// may import it; it imports core/status alone.
+// source, so the same events always produce the same actions. The caller serialises
+// calls of Step and carries the actions out. Each island has one State. The package
+// imports only core/status.
 //
 // # What it guarantees
 //
 // Every gang that is submitted gets exactly one verdict: Start, Fail or Refuse.
 //
-// A gang of several devices holds a lane of each of its devices from Start until
-// Launched, when its work is in the queue of every one of them. Two such gangs
-// that share a device never hold lanes at the same time, so all devices see the
-// gangs they share in one order. Gangs that share no device do not wait for each
-// other. A gang of one device needs no lane and waits for its producers alone.
+// Each device has one lane. A gang of several devices holds the lanes of all its
+// devices from Start until Launched, when its work is in the queue of every one of
+// them. Two such gangs that share a device never hold lanes at the same time, so
+// all devices see the gangs that they share in the same order. Gangs that share no
+// device do not wait for each other. A gang of one device needs no lane and waits
+// only for its producers.
 //
 // A gang starts after the gangs of its After list have launched. If one of them
-// fails before that, the gang fails with the same error, and so does what waits
-// for it, each once.
+// fails before that, the gang fails with the same error, and so does every gang that
+// waits for it, each once.
 //
 // Start actions carry the island's sequence number: 1, 2, 3 and so on.
 //
 // # Why it cannot deadlock
 //
-// A Policy gives gangs their places, one after the other; this is the order. A
-// gang waits only for gangs placed before it: After names gangs that State knew
-// already when the gang was submitted, a policy places a gang behind its
-// producers, and a lane is waited for only behind gangs that have it by an
-// earlier place. Every wait points backward in one finite order, so waits form
-// no cycle, and the first placed gang that has not started waits only for gangs
-// that have started. These wait for nothing here: they launch, or fail, within
-// the bounds that their workers keep, and either releases the lanes. On the
-// devices, every pair of gangs of several devices stands in the same order in
-// every queue both are in, so the first one not finished is at the head of all
-// its queues (but for work of one device, which waits for no other device) and
-// its collectives find all their members.
+// A Policy assigns places to gangs, one at a time; the places are the order. A gang
+// waits only for gangs that were placed before it: After names gangs that State
+// already knew when the gang was submitted, a policy places a gang after its
+// producers, and a gang waits for a lane only while a gang with an earlier place
+// holds it. Every wait points backward in one finite order, so waits form no cycle,
+// and the first placed gang that has not started waits only for gangs that have
+// started. Those wait for nothing here: they launch or fail within the time limits
+// that their workers enforce, and both release the lanes.
+//
+// On the devices, any two gangs of several devices are in the same order in every
+// queue that has both. So the first gang that has not finished is at the head of all
+// its queues (apart from work of a single device, which waits for no other device),
+// and its collectives find all their members.
 package schedule
 
 import (
@@ -47,19 +49,19 @@ import (
 
 // Gang is one run of one computation on all its devices.
 type Gang struct {
-	ID      uint64    // names the run; not in use by another gang that State knows
-	Session uint32    // who submitted it
-	Weight  float64   // the session's share, for policies that weigh; 0 is 1
+	ID      uint64    // identifies the run; unique among the gangs that State knows
+	Session uint32    // the session that submitted it
+	Weight  float64   // the session's share, for policies that weigh; 0 means 1
 	Devices DeviceSet // one or more, as the island numbers them
-	Cost    int64     // estimated device time in nanoseconds; 0 where not known
-	// After lists gangs whose outputs this one reads. One that State does not
-	// know has ended, and its outputs tell how. Step reads the slice and does
-	// not keep it.
+	Cost    int64     // estimated device time in nanoseconds; 0 if unknown
+	// After lists the gangs whose outputs this one reads. A gang that State does not
+	// know has ended; its outputs carry its error, if it failed. Step reads the slice
+	// and does not keep it.
 	After []uint64
-	// Collective: its shards wait for each other.
+	// Collective reports whether the gang's shards wait for each other.
 	Collective bool
-	// Reads lists gangs of which this one reads an array on each of its devices, so
-	// that no shard of it begins before that gang's shard on the device has ended.
+	// Reads lists gangs whose outputs this gang reads on every one of its devices, so
+	// that no shard of it begins before that gang's shard on the same device has ended.
 	// Step reads the slice and does not keep it.
 	Reads []uint64
 
@@ -69,15 +71,15 @@ type Gang struct {
 // EventKind says what happened.
 type EventKind uint8
 
-// The events. One about a gang that State does not know, or that comes late, such
-// as Launched after Completed, does nothing.
+// The kinds of events. An event about a gang that State does not know, or one that
+// comes late, such as Launched after Completed, does nothing.
 const (
-	Submit        EventKind = iota // Gang is new; again while it is known does nothing
+	Submit        EventKind = iota // Gang is new; does nothing if State knows a gang of that ID
 	Launched                       // ID's work is in the queue of every device
-	Completed                      // ID's work is done; Time is what it took; implies Launched
-	Failed                         // ID failed with Err, at whatever stage; its launch, if begun, was undone on every device
-	Cancel                         // ID is not wanted, for the reason Err; does nothing once it has started
-	SessionClosed                  // as Cancel for every gang of Session
+	Completed                      // ID's work is done and took Time; implies Launched
+	Failed                         // ID failed with Err, at any stage; a launch that had begun was undone on every device
+	Cancel                         // ID is no longer wanted, because of Err; does nothing once it has started
+	SessionClosed                  // like Cancel for every gang of Session
 )
 
 // Event is one input of Step.
@@ -93,11 +95,11 @@ type Event struct {
 // ActionKind says what to do.
 type ActionKind uint8
 
-// The actions.
+// The kinds of actions.
 const (
 	Start  ActionKind = iota // launch ID with sequence number Seq, then report Launched or Failed
-	Fail                     // ID will not start; Err says why, Cause which gang failed first
-	Refuse                   // ID was not taken: MaxQueued gangs wait already
+	Fail                     // ID will not start; Err says why, Cause says which gang failed first
+	Refuse                   // ID was not accepted: MaxQueued gangs are already waiting
 )
 
 // Action is one output of Step.
@@ -109,16 +111,16 @@ type Action struct {
 	Err   error  // of Fail and Refuse
 }
 
-// Config is what a State is made from.
+// Config configures a State.
 type Config struct {
 	// MaxQueued bounds the gangs that were submitted and have not started;
 	// 0 means DefaultMaxQueued.
 	MaxQueued int
-	// Policy places gangs; nil means FIFO without a window.
+	// Policy assigns places to gangs; nil means FIFO without a window.
 	Policy Policy
 }
 
-// DefaultMaxQueued is the bound where Config gives none.
+// DefaultMaxQueued is the bound that applies if Config has none.
 const DefaultMaxQueued = 4096
 
 var (
@@ -133,27 +135,27 @@ var (
 type phase uint8
 
 const (
-	held     phase = iota // the policy has it
-	placed                // has its place, waits for lanes or producers
-	started               // Start is out
-	launched              // in every device's queue
-	dead                  // failed while placed; keeps its place until its lanes come to it
+	pending  phase = iota // submitted; the policy has not placed it
+	placed                // has its place; waits for lanes or producers
+	started               // Start was returned
+	launched              // in the queue of every device
+	dead                  // failed while placed; keeps its place until its lanes become free
 )
 
-// record is what State keeps of a gang. Records are used again; gen tells an edge
-// that its record has moved on.
+// record is State's record of a gang. Records are reused; an edge whose gen differs
+// from its record's refers to an earlier use.
 type record struct {
 	gang  Gang
 	phase phase
 	multi bool // spans several devices
-	// doomed says that the gang fails because gang cause did.
-	doomed bool
-	cause  uint64
-	gen    uint32
-	lanes  int32  // gangs that must give up a lane first
-	data   int32  // producers that must launch first
-	order  uint64 // of submission
-	succ   []edge // who waits for this gang
+	// failing reports whether the gang is to fail because gang cause failed.
+	failing bool
+	cause   uint64
+	gen     uint32
+	lanes   int32  // gangs that must release a lane first
+	data    int32  // producers that must launch first
+	order   uint64 // of submission
+	succ    []edge // to the gangs that wait for this one
 	// Neighbours in State's list of lanes; next also links free records.
 	prev, next *record
 }
@@ -161,7 +163,7 @@ type record struct {
 type edge struct {
 	to   *record
 	gen  uint32
-	lane bool // waits for a lane; otherwise for outputs
+	lane bool // to waits for a lane; otherwise it waits for outputs
 }
 
 // State is the scheduler of one island. The zero State is not ready; use New.
@@ -170,26 +172,26 @@ type State struct {
 	passer    passer // the policy, or nil
 	maxQueued int
 
-	gangs   map[uint64]*record // all but dead
-	queued  int                // held, placed or dead
+	gangs   map[uint64]*record // all except dead ones
+	queued  int                // pending, placed or dead
 	running int                // started or launched
 	seq     uint64             // of the last Start
 	order   uint64             // of the last Submit
 
-	// Gangs of several devices from their place until they have launched, in
-	// the order of places, and the union of their devices.
+	// The list of lanes: gangs of several devices that have a place and have not
+	// launched, in the order of places. busy is the union of their devices.
 	first, last *record
 	busy        mask
 
 	free  *record
-	rest  mask      // scratch of place
-	stack []*record // scratch of release
-	work  []*record // of doom, for reap
+	rest  mask      // scratch for place
+	stack []*record // scratch for release
+	work  []*record // gangs that markFailed has marked, for collectFailed
 
-	sinceCheck int // events since check was called
+	sinceCheck int // events since the last call of check
 }
 
-// New makes a State with no gangs.
+// New returns a State without gangs.
 func New(c Config) *State {
 	if c.MaxQueued <= 0 {
 		c.MaxQueued = DefaultMaxQueued
@@ -202,15 +204,15 @@ func New(c Config) *State {
 	return s
 }
 
-// Queued is the number of places of the queue that are taken: gangs that were
-// submitted and have not started.
+// Queued returns the number of gangs that were submitted and have not started,
+// those included that failed but still keep a place.
 func (s *State) Queued() int { return s.queued }
 
-// Running is the number of gangs that have started and not ended.
+// Running returns the number of gangs that have started and not ended.
 func (s *State) Running() int { return s.running }
 
-// Step takes one event and appends what is to be done to out, in order. It does
-// not allocate once the State has grown to the load.
+// Step applies one event, appends the actions that follow to out, in order, and
+// returns out. It does not allocate once the State has grown to the load.
 func (s *State) Step(ev Event, out []Action) []Action {
 	switch ev.Kind {
 	case Submit:
@@ -231,19 +233,19 @@ func (s *State) Step(ev Event, out []Action) []Action {
 			err := cmp.Or(ev.Err, errNoReason)
 			switch r.phase {
 			case started:
-				s.doom(r, ev.ID)
-				out = s.end(r, ev.Time, s.reap(err, out))
-			case launched: // who reads its outputs learns it from them
+				s.markFailed(r, ev.ID)
+				out = s.end(r, ev.Time, s.collectFailed(err, out))
+			case launched: // its readers learn of the failure from its outputs
 				out = s.end(r, ev.Time, out)
 			default:
-				s.doom(r, ev.ID)
-				out = s.pump(s.reap(err, out))
+				s.markFailed(r, ev.ID)
+				out = s.pump(s.collectFailed(err, out))
 			}
 		}
 	case Cancel:
 		if r := s.gangs[ev.ID]; r != nil && r.phase < started {
-			s.doom(r, ev.ID)
-			out = s.pump(s.reap(cmp.Or(ev.Err, errCancelled), out))
+			s.markFailed(r, ev.ID)
+			out = s.pump(s.collectFailed(cmp.Or(ev.Err, errCancelled), out))
 		}
 	case SessionClosed:
 		out = s.close(ev.Session, out)
@@ -254,13 +256,13 @@ func (s *State) Step(ev Event, out []Action) []Action {
 	return out
 }
 
-// Pass is Step for Submit of a gang of one device, and for Completed right after it,
-// where these come to nothing but a Start: the gang comes after no other, and its
-// policy would not hold it back. It says whether that was so, and otherwise does
-// nothing. It is for gangs that nobody waits for.
+// Pass does what Step does for Submit of a gang of one device, followed by Completed,
+// if all that comes of these two is a Start: the gang comes after no other, and the
+// policy would place it at once. Pass reports whether that was so; otherwise it does
+// nothing. It is for gangs that no other gang waits for.
 func (s *State) Pass(g *Gang) bool {
 	if s.passer == nil || g.Devices.Len() != 1 || len(g.After) > 0 || s.queued >= s.maxQueued || s.gangs[g.ID] != nil ||
-		!s.passer.Passes(g.Session, g.Collective) {
+		!s.passer.CanPass(g.Session, g.Collective) {
 		return false
 	}
 	s.order++
@@ -300,7 +302,7 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	return s.pump(out)
 }
 
-// pump places what the policy lets go.
+// pump places every gang that the policy releases.
 func (s *State) pump(out []Action) []Action {
 	for g := s.policy.Pop(); g != nil; g = s.policy.Pop() {
 		out = s.place(g.of, out)
@@ -308,14 +310,14 @@ func (s *State) pump(out []Action) []Action {
 	return out
 }
 
-// place gives r the next place in the order and the waits that follow from it.
+// place assigns the next place in the order to r, and records what r has to wait for.
 func (s *State) place(r *record, out []Action) []Action {
-	if r.phase != held {
+	if r.phase != pending {
 		panic("schedule: the policy gave a gang a second place")
 	}
 	r.phase = placed
 	if r.multi {
-		// The newest holder of each device is enough: it waits for the ones before.
+		// To wait for the newest holder of each device is enough: it waits for those before it.
 		if s.rest.intersect(&s.busy, &r.gang.Devices.mask) {
 			for p := s.last; p != nil; p = p.prev {
 				if s.rest.overlaps(&p.gang.Devices.mask) {
@@ -349,7 +351,7 @@ func (s *State) tryStart(r *record, out []Action) []Action {
 	return append(out, Action{Kind: Start, ID: r.gang.ID, Seq: s.seq})
 }
 
-// launched lets go of r's lanes and of what waits for its outputs.
+// launched releases r's lanes and the gangs that wait for its outputs.
 func (s *State) launched(r *record, out []Action) []Action {
 	r.phase = launched
 	if r.multi {
@@ -358,7 +360,7 @@ func (s *State) launched(r *record, out []Action) []Action {
 	return s.release(r, out)
 }
 
-// unlink takes r, which waits for no lane, out of the list of lanes.
+// unlink removes r, which waits for no lane, from the list of lanes.
 func (s *State) unlink(r *record) {
 	if r.prev != nil {
 		r.prev.next = r.next
@@ -371,7 +373,7 @@ func (s *State) unlink(r *record) {
 		s.last = r.prev
 	}
 	r.prev, r.next = nil, nil
-	// Nobody before r has its devices, and the first behind it on each waits for it.
+	// No gang before r has its devices, and on each device the next gang waits for r.
 	s.busy.remove(&r.gang.Devices.mask)
 	for _, e := range r.succ {
 		if e.lane {
@@ -380,8 +382,9 @@ func (s *State) unlink(r *record) {
 	}
 }
 
-// release tells who waits for r, which is out of the list of lanes, that it need
-// not any more. A dead gang whose turn comes passes its lanes on.
+// release ends the waits for r, which is no longer in the list of lanes, and starts
+// the gangs that now wait for nothing. A dead gang passes its lanes on as soon as it
+// gets them.
 func (s *State) release(r *record, out []Action) []Action {
 	stack := append(s.stack[:0], r)
 	for len(stack) > 0 {
@@ -390,7 +393,7 @@ func (s *State) release(r *record, out []Action) []Action {
 		for _, e := range r.succ {
 			to := e.to
 			if to.gen != e.gen {
-				continue // it failed meanwhile
+				continue // it has failed in the meantime
 			}
 			if !e.lane {
 				to.data--
@@ -421,22 +424,22 @@ func (s *State) end(r *record, time int64, out []Action) []Action {
 	return s.pump(out)
 }
 
-// doom marks r, which has not launched, for reap.
-func (s *State) doom(r *record, cause uint64) {
-	if !r.doomed {
-		r.doomed, r.cause = true, cause
+// markFailed marks r, which has not launched, for collectFailed.
+func (s *State) markFailed(r *record, cause uint64) {
+	if !r.failing {
+		r.failing, r.cause = true, cause
 		s.work = append(s.work, r)
 	}
 }
 
-// reap fails what is doomed and all that waits for its outputs. The caller ends
-// what had started.
-func (s *State) reap(err error, out []Action) []Action {
+// collectFailed fails the marked gangs and all gangs that wait for their outputs.
+// The caller ends those that had started.
+func (s *State) collectFailed(err error, out []Action) []Action {
 	for i := 0; i < len(s.work); i++ {
 		r := s.work[i]
 		for _, e := range r.succ {
 			if !e.lane && e.to.gen == e.gen {
-				s.doom(e.to, r.cause)
+				s.markFailed(e.to, r.cause)
 			}
 		}
 		if r.phase == started {
@@ -444,7 +447,7 @@ func (s *State) reap(err error, out []Action) []Action {
 		}
 		out = append(out, Action{Kind: Fail, ID: r.gang.ID, Cause: r.cause, Err: err})
 		delete(s.gangs, r.gang.ID)
-		if r.phase == held {
+		if r.phase == pending {
 			s.policy.Remove(&r.gang)
 		} else {
 			s.policy.Done(&r.gang, 0)
@@ -456,7 +459,7 @@ func (s *State) reap(err error, out []Action) []Action {
 		s.queued--
 		s.drop(r)
 	}
-	// Only now that all of them are out may others start.
+	// Other gangs may start only now that all of these have left the state.
 	for _, r := range s.work {
 		switch {
 		case r.phase == started:
@@ -471,18 +474,18 @@ func (s *State) reap(err error, out []Action) []Action {
 	return out
 }
 
-// close fails what the session has not started, in the order of submission.
+// close fails the session's gangs that have not started, in the order of submission.
 func (s *State) close(session uint32, out []Action) []Action {
 	for _, r := range s.gangs {
 		if r.phase < started && r.gang.Session == session {
-			s.doom(r, r.gang.ID)
+			s.markFailed(r, r.gang.ID)
 		}
 	}
 	slices.SortFunc(s.work, func(a, b *record) int { return cmp.Compare(a.order, b.order) })
-	return s.pump(s.reap(errClosed, out))
+	return s.pump(s.collectFailed(errClosed, out))
 }
 
-// record gives an empty record.
+// record returns an empty record.
 func (s *State) record() *record {
 	r := s.free
 	if r == nil {
@@ -492,7 +495,7 @@ func (s *State) record() *record {
 	return r
 }
 
-// drop takes a record back.
+// drop returns a record to the free list.
 func (s *State) drop(r *record) {
 	clear(r.succ)
 	*r = record{gen: r.gen + 1, succ: r.succ[:0], next: s.free}

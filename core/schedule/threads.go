@@ -4,28 +4,29 @@ import "slices"
 
 // Threads is the policy for devices that are not queues but share one pool of
 // threads, as those of XLA's CPU client do. A shard that waits in a collective
-// keeps its thread, so two gangs that run side by side can take each other's
-// last threads and wait for ever, in whatever order they were launched.
+// keeps its thread, so two gangs that run side by side can each hold the threads
+// that the other one needs and deadlock, in whatever order they were launched.
 //
-// It places gangs in the order of submission, and one beside others only where
-// there are threads for every shard of all of them. A gang that reads, on each of
-// its devices, what the last gang of a chain makes needs none: its shards begin
-// where those of that gang have ended. So a loop of steps, each reading the one
-// before, is under way as a whole, and two loops take turns.
+// Threads prevents that: it places gangs in the order of submission, and lets one run
+// beside others only if the pool has a thread for every shard of all of them. A gang
+// that reads, on each of its devices, an output of the last gang of a chain needs no
+// threads of its own: its shards begin when those of that gang have ended. So a loop
+// of steps, each of which reads the one before, is in flight as a whole, and two loops
+// take turns.
 //
-// A gang whose shards do not wait for each other needs none either: it is placed at
-// once, or in its turn where it comes after one that waits.
+// A gang whose shards do not wait for each other needs no threads of its own either:
+// it is placed at once, or in its turn if it comes after a gang that is still queued.
 type Threads struct {
 	Pool int // threads; at least as many as a gang has devices
 
-	free   []*Gang // to be placed at once
-	queue  []*Gang
+	free   []*Gang // can be placed at once
+	queue  []*Gang // wait for their turn, in the order of submission
 	chains []*chain
-	of     map[uint64]*chain // by gang that is placed and has not ended
-	used   int               // threads for the gangs under way
+	of     map[uint64]*chain // by the ID of a gang that is placed and has not ended
+	used   int               // threads that the gangs in flight need
 }
 
-// chain is gangs under way of which each reads the one before.
+// chain is a sequence of gangs in flight, each of which reads the one before.
 type chain struct {
 	tail  uint64 // the last gang placed
 	width int    // threads
@@ -38,13 +39,14 @@ func (t *Threads) Push(g *Gang) {
 		t.free = append(t.free, g)
 		return
 	}
-	// Step does not keep the slice, and the gang may have to wait.
+	// The slice is the submitter's, and the gang may have to wait.
 	g.Reads = slices.Clone(g.Reads)
 	t.queue = append(t.queue, g)
 }
 
-// Passes says that a gang whose shards do not wait needs no threads of its own.
-func (t *Threads) Passes(_ uint32, collective bool) bool { return !collective }
+// CanPass reports whether the gang's shards run without waiting for each other, and
+// so need no threads of their own.
+func (t *Threads) CanPass(_ uint32, collective bool) bool { return !collective }
 
 // Pop implements Policy.
 func (t *Threads) Pop() *Gang {

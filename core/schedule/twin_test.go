@@ -82,12 +82,12 @@ func (w *twin) step(ev Event) (got []string) {
 		case w.find(ev.Gang.ID) != nil:
 		case ev.Gang.Devices.Len() == 0 || len(ev.Gang.After) > 0 && slices.Contains(ev.Gang.After, ev.Gang.ID):
 			// An empty set is looked at before the bound, After behind it.
-			if ev.Gang.Devices.Len() > 0 && w.count(held, placed, dead) >= w.maxQueued {
+			if ev.Gang.Devices.Len() > 0 && w.count(pending, placed, dead) >= w.maxQueued {
 				say("refuse %d", ev.Gang.ID)
 			} else {
 				say("fail %d by %d", ev.Gang.ID, ev.Gang.ID)
 			}
-		case w.count(held, placed, dead) >= w.maxQueued:
+		case w.count(pending, placed, dead) >= w.maxQueued:
 			say("refuse %d", ev.Gang.ID)
 		default:
 			n := &twinGang{id: ev.Gang.ID, session: uint64(ev.Gang.Session), devices: map[int]bool{}, after: map[uint64]bool{}}
@@ -140,7 +140,7 @@ func (w *twin) step(ev Event) (got []string) {
 		again = false
 		for i, g := range slices.Clone(w.gangs) {
 			switch {
-			case g.phase == held:
+			case g.phase == pending:
 				if w.window == 0 || w.count(placed, started, launched) < w.window {
 					g.phase = placed
 					again = true
@@ -282,8 +282,8 @@ func twinProperty(t *rapid.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("%+v: got %v, want %v", ev, got, want)
 		}
-		if s.Queued() != w.count(held, placed, dead) || s.Running() != w.count(started, launched) {
-			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(held, placed, dead), w.count(started, launched))
+		if s.Queued() != w.count(pending, placed, dead) || s.Running() != w.count(started, launched) {
+			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(pending, placed, dead), w.count(started, launched))
 		}
 	}
 
