@@ -142,7 +142,7 @@ def test_topology(slices, devices):
     ("wants", "code", "text"),
     [
         ({"devices": 9}, "RESOURCE_EXHAUSTED", "9 devices was asked for, and the cluster has 8"),
-        ({"devices": 2, "topology": (2, 2)}, "INVALID_ARGUMENT", r"\[2 2\] is no shape of 2 devices"),
+        ({"devices": 2, "topology": (2, 2)}, "INVALID_ARGUMENT", r"\[2 2\] does not have 2 devices"),
         ({"topology": 4}, "INVALID_ARGUMENT", "topology is 4; expected the sizes"),
         ({"devices": 1, "island": "nowhere"}, "INVALID_ARGUMENT", 'no island "nowhere"; there are "default" with 8'),
         ({"devices": 1, "kind": "abacus"}, "INVALID_ARGUMENT", 'kind "abacus"; there are ".*" with 8'),

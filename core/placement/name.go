@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// CompareNames orders names as people number them: runs of digits count by value.
+// CompareNames compares names as people number them: runs of digits compare by value.
 func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -25,7 +25,7 @@ func CompareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// digits is how many digits a text begins with.
+// digits returns the number of digits that s begins with.
 func digits(s string) int {
 	n := 0
 	for n < len(s) && '0' <= s[n] && s[n] <= '9' {

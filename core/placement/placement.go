@@ -1,21 +1,24 @@
-// Package placement knows which devices there are, gives each session its
-// numbers for them, and grants slices.
+// Package placement keeps the devices of a cluster, numbers them for each session,
+// and grants slices.
 //
-// A worker brings devices to an island. A session sees the devices of all islands
+// A worker adds devices to an island. A session sees the devices of all islands
 // as one list of virtual devices 0, 1, 2 …: islands in the order in which they
-// came, in an island the workers by name (worker-2 before worker-10), in a worker
-// its devices in their local order. The list is a View: fixed when the session begins,
-// whoever comes or goes later. A session that asks for a number of devices sees
-// that many.
+// joined, within an island the workers by name (worker-2 before worker-10), within a
+// worker its devices in their local order. The list is a View. It is fixed when the
+// session begins: workers that join or leave later do not change it. A session that
+// asks for a number of devices sees that many.
 //
-// A slice is devices of a session's list that it was granted together. Grants
-// go by what all sessions have been granted, never to a worker that has gone, and
-// end with their session.
+// # What it guarantees
 //
-// It is pure: values and one table, with no goroutine, lock, clock or socket. The
-// caller serialises calls of a Map; a View does not change. It imports core/status
-// alone; core/controller uses it, and core/client for the devices of its own
-// process.
+// A slice is a set of devices of a session's list that were granted to it together.
+// A grant chooses the devices that have the fewest grants of all sessions, never
+// chooses a device of a worker that has left, and ends with its session. Both hold
+// because the grants of each device are counted in its worker's record: each grant
+// adds one, its release subtracts one, and Leave removes the record.
+//
+// The same calls in the same order choose the same devices: the package has values
+// and one table, and no goroutine, lock, clock or socket. The caller serialises calls
+// of a Map; a View does not change. The package imports only core/status.
 package placement
 
 import (
@@ -27,47 +30,47 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// MaxDevices bounds the devices of an island that are there at one time.
+// MaxDevices is the largest number of devices that an island has at one time; it is
+// that of core/schedule, whose sets of devices hold their numbers.
 const MaxDevices = 1 << 16
 
 // DefaultIsland is the island of workers that name none.
 const DefaultIsland = "default"
 
-// Offer is what a worker brings.
+// Offer describes a worker that joins.
 type Offer struct {
-	Worker   uint64 // never used again
+	Worker   uint64 // its number, which no other worker ever has
 	Name     string // for people
-	Island   string // "" is DefaultIsland
+	Island   string // "" means DefaultIsland
 	Platform string
-	// Fingerprint is what makes compiled programs differ, such as the plugin's file
-	// and processor features, as facts with ", " between them. The workers of an
-	// island have one.
+	// Fingerprint lists the facts that make compiled programs differ, such as the
+	// plugin's file and processor features, separated by ", ". All workers of an
+	// island have the same one.
 	Fingerprint string
-	// Versions must agree in all of the cluster, key by key where both sides have
-	// the key.
+	// Versions must agree in the whole cluster, for every key that both sides have.
 	Versions map[string]string
 	Devices  int
-	Kinds    []string // of the devices, as people call them; "" where it ends before
+	Kinds    []string // of the devices, by local number; "" beyond its end
 }
 
-// Island is devices that can run one computation together.
+// Island is a set of devices that can run one computation together.
 type Island struct {
 	Name    string
-	Index   int // in the order of coming: slice_index
+	Index   int // in the order of joining: slice_index
 	members []*Worker
 	taken   []bool // numbers of devices that are in use
 }
 
-// Worker is a worker that is there.
+// Worker is a worker that has joined and not left.
 type Worker struct {
 	Offer
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
-	granted []int // slices that have them, by local device
-	viewed  []int // sessions that asked for so many devices and see them, by local device
+	granted []int // number of slices that have the device, by local device
+	viewed  []int // number of sessions of a fixed size (see ViewOf) that see it, by local device
 }
 
-// kind is a device's.
+// kind returns the kind of a device.
 func (w *Worker) kind(local int) string {
 	if local < len(w.Kinds) {
 		return w.Kinds[local]
@@ -75,35 +78,35 @@ func (w *Worker) kind(local int) string {
 	return ""
 }
 
-// Map is the workers that are there, and the slices of sessions. The zero Map is
-// empty.
+// Map holds the workers that have joined and not left, and the slices of sessions.
+// The zero Map is empty.
 type Map struct {
 	islands []*Island
 	workers map[uint64]*Worker
 	slices  map[uint32]map[uint64]*Slice // by session, number
 }
 
-// Device is what is behind a virtual device.
+// Device is the physical device that a virtual device stands for.
 type Device struct {
 	Worker uint64
 	Local  int
 	Island *Island
-	// Number is the device's in its island, for sets of devices: no two devices
-	// that are there have one number.
+	// Number is the device's number in its island, for sets of devices. No two devices
+	// of an island have the same number at one time.
 	Number int
 }
 
-// Join takes a worker in.
+// Join adds a worker and its devices.
 //
-// Errors: INVALID_ARGUMENT for an offer of nothing, ALREADY_EXISTS,
-// RESOURCE_EXHAUSTED, and FAILED_PRECONDITION for a worker that does not go with
-// the others, with both sides named.
+// Errors: INVALID_ARGUMENT for an offer without devices, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED, and FAILED_PRECONDITION for a worker that does not match the
+// others; the message names both sides.
 func (m *Map) Join(o Offer) (*Worker, error) {
 	switch {
 	case o.Devices < 1:
 		return nil, status.New(status.InvalidArgument, "worker %s offers no devices; a worker needs at least one", o.Name)
 	case m.workers[o.Worker] != nil:
-		return nil, status.New(status.AlreadyExists, "worker %d is there already", o.Worker)
+		return nil, status.New(status.AlreadyExists, "worker %d has joined already; a worker's number is used once", o.Worker)
 	}
 	o.Island = cmp.Or(o.Island, DefaultIsland)
 	if err := m.Agree("worker "+o.Name, o.Versions); err != nil {
@@ -164,7 +167,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	return w, nil
 }
 
-// differ leaves of two fingerprints the facts that the other lacks.
+// differ returns the facts of each fingerprint that the other one lacks.
 func differ(a, b string) (string, string) {
 	as, bs := strings.Split(a, ", "), strings.Split(b, ", ")
 	without := func(facts, others []string) string {
@@ -173,9 +176,10 @@ func differ(a, b string) (string, string) {
 	return without(as, bs), without(bs, as)
 }
 
-// Agree compares versions with those of all workers.
+// Agree compares versions with those of all workers; who names their owner in the
+// error.
 //
-// Errors: FAILED_PRECONDITION, with both sides named.
+// Errors: FAILED_PRECONDITION; the message names both sides.
 func (m *Map) Agree(who string, versions map[string]string) error {
 	for _, is := range m.islands {
 		for _, w := range is.members {
@@ -189,7 +193,7 @@ func (m *Map) Agree(who string, versions map[string]string) error {
 	return nil
 }
 
-// Leave forgets a worker. The numbers of its devices are free for the next.
+// Leave removes a worker. The next worker may get the numbers of its devices.
 func (m *Map) Leave(worker uint64) {
 	w := m.workers[worker]
 	if w == nil {
@@ -202,21 +206,21 @@ func (m *Map) Leave(worker uint64) {
 	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
 }
 
-// Islands gives all islands that ever came, by index. The caller does not change
-// the slice.
+// Islands returns every island that has ever had a worker, by index. The caller must
+// not change the slice.
 func (m *Map) Islands() []*Island { return m.islands }
 
-// Workers gives the workers of an island by name. The caller does
-// not change the slice.
+// Workers returns the workers of an island, sorted by name. The caller must not change
+// the slice.
 func (is *Island) Workers() []*Worker { return is.members }
 
-// View is a session's numbers for devices.
+// View is a session's list of devices: it numbers them from 0.
 type View struct {
 	devices []Device
-	some    bool // it is of a number of devices that was asked for, see ViewOf
+	sized   bool // made by ViewOf: the session asked for this number of devices
 }
 
-// View numbers the devices that are there now.
+// View returns a view of all devices that the cluster has now.
 func (m *Map) View() *View {
 	v := &View{}
 	for _, is := range m.islands {
@@ -229,13 +233,13 @@ func (m *Map) View() *View {
 	return v
 }
 
-// ViewOf numbers so many of the devices that are there, chosen as those of a slice
-// are: of one island if one has enough; there, those that the fewest slices and
-// views of this kind have; of these, as many as can be of one worker. Retire ends
-// the view.
+// ViewOf returns a view of the given number of devices, chosen like those of a slice:
+// from one island if one has enough; there, those that the fewest slices and views of
+// this kind have; among these, as many as possible from one worker. Retire ends the
+// view.
 //
-// Errors: INVALID_ARGUMENT for fewer than one, RESOURCE_EXHAUSTED where there are
-// too few.
+// Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
+// has too few.
 func (m *Map) ViewOf(devices int) (*View, error) {
 	all := m.View()
 	switch {
@@ -248,24 +252,24 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{some: true}
+	v := &View{sized: true}
 	for _, d := range chosen {
 		v.devices = append(v.devices, all.devices[d])
 	}
-	m.see(v, +1)
+	m.countView(v, +1)
 	return v, nil
 }
 
-// Retire ends a view: its devices are chosen for others again. It is called once
-// for a view.
+// Retire ends a view: its devices no longer count as seen. It must be called once per
+// view.
 func (m *Map) Retire(v *View) {
-	if v.some {
-		m.see(v, -1)
+	if v.sized {
+		m.countView(v, -1)
 	}
 }
 
-// see adds to how many views have a view's devices.
-func (m *Map) see(v *View, by int) {
+// countView adds by to the number of views that see each of v's devices.
+func (m *Map) countView(v *View, by int) {
 	for _, d := range v.devices {
 		if w := m.workers[d.Worker]; w != nil {
 			w.viewed[d.Local] += by
@@ -273,23 +277,23 @@ func (m *Map) see(v *View, by int) {
 	}
 }
 
-// Len is the number of virtual devices.
+// Len returns the number of virtual devices.
 func (v *View) Len() int { return len(v.devices) }
 
-// Device tells what is behind a virtual device, which is in [0, Len).
+// Device returns the device that a virtual device in [0, Len) stands for.
 func (v *View) Device(virtual int) Device { return v.devices[virtual] }
 
-// Span is devices of one worker in a row.
+// Span is a run of consecutive devices of one worker.
 type Span struct {
 	Worker uint64
 	Local  int // the first
 	Count  int
 }
 
-// Spans gives the virtual devices run-length coded.
+// Spans returns the view's devices, run-length coded.
 func (v *View) Spans() []Span { return Spans(v.devices) }
 
-// Spans gives devices run-length coded, in their order.
+// Spans returns devices run-length coded, in their order.
 func Spans(devices []Device) []Span {
 	var spans []Span
 	for _, d := range devices {

@@ -10,56 +10,57 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Want is what a slice is to be.
+// Want describes the slice that a session asks for.
 type Want struct {
 	Devices int
-	// Topology is the sizes of the slice's dimensions, whose product is Devices. Its
-	// last dimension lies on neighbours: devices of one worker in a row, or, where no
-	// worker has as many, of one island. Empty: any devices.
+	// Topology holds the sizes of the slice's dimensions; their product is Devices. The
+	// last dimension is placed on neighbours: consecutive devices of one worker, or, if
+	// no worker has enough of them, of one island. If Topology is empty, any devices do.
 	Topology []int
-	Island   string // "" is any
-	Kind     string // of device; "" is any
+	Island   string // "" means any
+	Kind     string // of device; "" means any
 }
 
-// MaxSlices and MaxGranted bound what a session may have been granted at one
-// time: slices, and devices of all of them together.
+// MaxSlices and MaxGranted bound what a session may have been granted at one time:
+// the number of slices, and the devices of all of them together. They bound the memory
+// that one session can take in the controller.
 const (
 	MaxSlices  = 4096
 	MaxGranted = 1 << 20
 )
 
-// maxDimensions bounds a topology.
+// maxDimensions bounds the dimensions of a topology.
 const maxDimensions = 16
 
-// Slice is devices that were granted to a session together. A grant is a matter
-// of accounts: it says who means to use what, so that the next one is elsewhere.
-// What is granted is not kept from others.
+// Slice is a set of devices that were granted to a session together. Slices are
+// advisory: a grant records which devices a session means to use, so that the next
+// grant chooses others. Other sessions can still use those devices.
 type Slice struct {
 	Session uint32
-	Number  uint64 // the session's own
+	Number  uint64 // chosen by the session
 	Want    Want
 	Devices []int // virtual, row-major in the topology
 	behind  []Device
 }
 
-// Behind tells what the slice's devices are; their workers may have gone. The
-// caller does not change the slice.
+// Behind returns the devices that the slice's virtual devices stand for; their workers
+// may have left. The caller must not change the returned slice.
 func (s *Slice) Behind() []Device { return s.behind }
 
-// Grant chooses devices for a session that sees view: of one island, if any has
-// enough; there, those that the fewest slices of all sessions, and sessions that
-// asked for so many devices, have; of these, as many as can be of one worker.
+// Grant chooses devices for a session that sees view: from one island, if any has
+// enough; there, those that the fewest slices and views of a fixed size have; among
+// these, as many as possible from one worker.
 //
-// Errors: INVALID_ARGUMENT for what no cluster could give and for an island or
-// kind that is not there; RESOURCE_EXHAUSTED where there are too few such devices,
-// or the session has too much already; ALREADY_EXISTS.
+// Errors: INVALID_ARGUMENT for what no cluster could grant and for an unknown island or
+// kind; RESOURCE_EXHAUSTED if there are too few such devices, or the session has too
+// much already; ALREADY_EXISTS.
 func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, error) {
 	if err := w.Check(); err != nil {
 		return nil, err
 	}
 	mine := m.slices[session]
 	if mine[number] != nil {
-		return nil, status.New(status.AlreadyExists, "slice %d is there already; numbers of slices are used once", number)
+		return nil, status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once", number)
 	}
 	granted := 0
 	for _, s := range mine {
@@ -74,7 +75,7 @@ func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, 
 	if err != nil {
 		return nil, err
 	}
-	m.hand(s, view, devices)
+	m.assign(s, view, devices)
 	if mine == nil {
 		if m.slices == nil {
 			m.slices = map[uint32]map[uint64]*Slice{}
@@ -86,15 +87,15 @@ func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, 
 	return s, nil
 }
 
-// Remap chooses devices for a slice again, by what it was granted by. It keeps
-// those that it has where others are no better; each of them stays at its place,
-// unless the slice has a topology.
+// Remap chooses devices for a slice again, by the Want that it was granted for. It keeps
+// the devices that the slice has unless others are better; each kept device stays at its
+// position, unless the slice has a topology.
 //
 // Errors: NOT_FOUND, and those of Grant, which leave the slice as it is.
 func (m *Map) Remap(session uint32, number uint64, view *View) (*Slice, error) {
 	s := m.slices[session][number]
 	if s == nil {
-		return nil, status.New(status.NotFound, "slice %d is not there; it was released, or never granted", number)
+		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
 	old := s.Devices
 	m.count(s, -1)
@@ -106,11 +107,11 @@ func (m *Map) Remap(session uint32, number uint64, view *View) (*Slice, error) {
 	if len(s.Want.Topology) == 0 {
 		devices = keep(old, devices)
 	}
-	m.hand(s, view, devices)
+	m.assign(s, view, devices)
 	return s, nil
 }
 
-// Release ends a grant. It does nothing where there is none.
+// Release ends a grant. It does nothing if there is none.
 func (m *Map) Release(session uint32, number uint64) {
 	if s := m.slices[session][number]; s != nil {
 		m.count(s, -1)
@@ -129,7 +130,7 @@ func (m *Map) ReleaseAll(session uint32) {
 	delete(m.slices, session)
 }
 
-// Slices gives the slices of a session by number.
+// Slices returns the slices of a session, sorted by number.
 func (m *Map) Slices(session uint32) []*Slice {
 	mine := m.slices[session]
 	out := make([]*Slice, 0, len(mine))
@@ -139,11 +140,11 @@ func (m *Map) Slices(session uint32) []*Slice {
 	return out
 }
 
-// Holders gives the sessions that have slices.
+// Holders returns the sessions that have slices, sorted.
 func (m *Map) Holders() []uint32 { return slices.Sorted(maps.Keys(m.slices)) }
 
-// hand gives a slice its devices and counts them.
-func (m *Map) hand(s *Slice, view *View, devices []int) {
+// assign sets a slice's devices and counts them.
+func (m *Map) assign(s *Slice, view *View, devices []int) {
 	s.Devices, s.behind = devices, make([]Device, len(devices))
 	for i, d := range devices {
 		s.behind[i] = view.Device(d)
@@ -151,7 +152,7 @@ func (m *Map) hand(s *Slice, view *View, devices []int) {
 	m.count(s, +1)
 }
 
-// count adds to how many slices have a slice's devices.
+// count adds by to the number of slices that have each of s's devices.
 func (m *Map) count(s *Slice, by int) {
 	for _, d := range s.behind {
 		if w := m.workers[d.Worker]; w != nil {
@@ -160,7 +161,8 @@ func (m *Map) count(s *Slice, by int) {
 	}
 }
 
-// keep puts the devices that a slice had before at their old places.
+// keep returns devices in an order in which those that are also in old have their old
+// positions.
 func keep(old, devices []int) []int {
 	stays := map[int]bool{}
 	for _, d := range devices {
@@ -188,13 +190,13 @@ type candidate struct {
 	cost   int
 }
 
-// unit is candidates that are granted together or not at all.
+// unit is a set of candidates that are granted together or not at all.
 type unit struct {
 	all  []candidate
 	cost int
 }
 
-// choose gives the devices for a slice that has had some of them before.
+// choose returns the devices for w; old are those that the slice has had so far.
 func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 	all, err := m.candidates(view, w, old)
 	if err != nil {
@@ -207,7 +209,7 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 	sameIsland := func(a, b candidate) bool { return a.island == b.island }
 	sameWorker := func(a, b candidate) bool { return a.worker == b.worker && a.device+1 == b.device }
 	anywhere := func(candidate, candidate) bool { return true }
-	// The first split that has enough rows is taken.
+	// first uses the first split that has enough rows.
 	first := func(within []candidate, splits ...func(a, b candidate) bool) (choice, bool) {
 		for _, together := range splits {
 			if c, ok := pick(split(within, together), row, w.Devices/row); ok {
@@ -223,13 +225,13 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 			best, found = c, true
 		}
 	}
-	if !found { // then of several islands
+	if !found { // then from several islands
 		best, _ = first(all, sameIsland, anywhere)
 	}
 	return best.devices, nil
 }
 
-// Check says what no cluster could give.
+// Check returns an error for a Want that no cluster could satisfy.
 //
 // Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED for more than MaxGranted devices.
 func (w Want) Check() error {
@@ -254,19 +256,19 @@ func (w Want) Check() error {
 		product *= n
 	}
 	if product != w.Devices {
-		return status.New(status.InvalidArgument, "topology %v is no shape of %s; expected positive sizes whose product is the number of devices", w.Topology, status.Count(w.Devices, "device"))
+		return status.New(status.InvalidArgument, "topology %v does not have %s; expected positive sizes whose product is the number of devices", w.Topology, status.Count(w.Devices, "device"))
 	}
 	return nil
 }
 
-// candidates gives the devices that are there and may be granted, in the view's
-// order.
+// candidates returns the devices of workers that have not left and that may be granted,
+// in the view's order.
 func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err error) {
 	had := map[int]bool{}
 	for _, d := range old {
 		had[d] = true
 	}
-	islands, kinds := map[string]int{}, map[string]int{} // devices there, by island; by kind in islands that will do
+	islands, kinds := map[string]int{}, map[string]int{} // devices by island; by kind, in the islands that match
 	known, lost := w.Island == "", 0
 	for i := range view.Len() {
 		d := view.Device(i)
@@ -288,7 +290,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 		if w.Kind != "" && w.Kind != kind {
 			continue
 		}
-		// What a slice has already is a little better than the like of it.
+		// A device that the slice has already is slightly better than an equal one.
 		cost := 2 * (worker.granted[d.Local] + worker.viewed[d.Local])
 		if !had[i] {
 			cost++
@@ -301,7 +303,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	}
 	gone := ""
 	if lost > 0 {
-		gone = fmt.Sprintf("; lost with their workers: %d more", lost)
+		gone = fmt.Sprintf("; %d more were lost with their workers", lost)
 	}
 	switch {
 	case !known:
@@ -316,7 +318,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	return all, nil
 }
 
-// counted writes counts for people.
+// counted formats counts for people.
 func counted(counts map[string]int) string {
 	if len(counts) == 0 {
 		return "none"
@@ -328,7 +330,7 @@ func counted(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// split cuts a list where neighbours do not go together.
+// split cuts a list between neighbours that together rejects.
 func split(all []candidate, together func(a, b candidate) bool) (parts [][]candidate) {
 	for i, c := range all {
 		if i == 0 || !together(all[i-1], c) {
@@ -340,7 +342,7 @@ func split(all []candidate, together func(a, b candidate) bool) (parts [][]candi
 	return parts
 }
 
-// tile cuts a list into rows, at that offset where they cost least.
+// tile cuts a list into rows, beginning at the offset at which they cost least.
 func tile(all []candidate, row int) []unit {
 	var best []unit
 	least := 0
@@ -362,19 +364,19 @@ func tile(all []candidate, row int) []unit {
 	return best
 }
 
-// choice is devices with what speaks against them.
+// choice is a possible result of choose. Fewer costs are better, then fewer groups.
 type choice struct {
 	devices []int
 	cost    int
-	groups  int // that they are of
+	groups  int // number of groups that the devices come from
 }
 
 func (c choice) better(than choice) bool {
 	return cmp.Or(cmp.Compare(c.cost, than.cost), cmp.Compare(c.groups, than.groups)) < 0
 }
 
-// pick takes n rows of the least cost out of groups, and of those that cost the
-// same as many as can be of one group.
+// pick takes n rows of the least cost from groups, and among rows of the same cost as
+// many as possible from one group.
 func pick(groups [][]candidate, row, n int) (choice, bool) {
 	var tiles [][]unit
 	var costs []int
@@ -389,11 +391,11 @@ func pick(groups [][]candidate, row, n int) (choice, bool) {
 		return choice{}, false
 	}
 	slices.Sort(costs)
-	limit := costs[n-1] // what costs less is taken, of what costs as much some
+	limit := costs[n-1] // all rows that cost less are taken, and some of those that cost as much
 	var c choice
-	some := make([]int, len(tiles))  // of each group, rows that cost as much and are taken
-	free := make([]int, len(tiles))  // and are not
-	used := make([]bool, len(tiles)) // something of it is taken
+	some := make([]int, len(tiles))  // by group: rows of cost limit that are taken
+	free := make([]int, len(tiles))  // by group: rows of cost limit that are not
+	used := make([]bool, len(tiles)) // by group: whether any of its rows is taken
 	for i, t := range tiles {
 		for _, u := range t {
 			switch {
@@ -437,9 +439,9 @@ func pick(groups [][]candidate, row, n int) (choice, bool) {
 	return c, true
 }
 
-// before says whether a group with a free rows is to be taken from rather than
-// one with b, where n are needed: one that is used anyway, the smallest that has
-// enough, the largest.
+// before reports whether pick should take rows from a group with a free rows rather than
+// from one with b, if it needs n more: it prefers a group that is used anyway, then the
+// smallest that has enough, then the largest.
 func before(aUsed, bUsed bool, a, b, n int) bool {
 	switch {
 	case aUsed != bUsed:

@@ -113,7 +113,7 @@ func TestGrantIsRefused(t *testing.T) {
 		{"an island that is not there", Want{Devices: 1, Island: "near"}, status.InvalidArgument, []string{`"near"`, `"default" with 2, "far" with 2`}},
 		{"a kind that is not there", Want{Devices: 1, Kind: "gpu"}, status.InvalidArgument, []string{`"gpu"`, `"cpu" with 2`, `"tpu v5" with 1`}},
 		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument, []string{`"far"`, `"cpu"`}},
-		{"too many", Want{Devices: 5}, status.ResourceExhausted, []string{"5 devices", "the cluster has 4", "lost with their workers: 2 more"}},
+		{"too many", Want{Devices: 5}, status.ResourceExhausted, []string{"5 devices", "the cluster has 4", "2 more were lost with their workers"}},
 		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted, []string{"the cluster has 2", `"default"`}},
 		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted, []string{`"tpu v4"`, "the cluster has 1"}},
 		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"1048576"}},
