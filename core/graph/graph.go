@@ -1,19 +1,21 @@
-// Package graph describes dataflow graphs: computations and transfers on
-// sharded arrays, one node each, whatever the number of shards.
+// Package graph describes dataflow graphs. Each computation on sharded arrays, and
+// each transfer of one, is one node, however many shards the arrays have.
 //
-// A Graph is defined once and played many times, each time on other arrays. Its
-// objects are numbered within it: 1 to Inputs are what a play is given, and then
-// come the objects that the nodes make, in order.
+// A Graph is defined once and played many times, each time on other arrays. It
+// numbers its objects: 1 to Inputs are the arrays that a play receives, followed by
+// the objects that the nodes make, in order.
 //
-// # Guarantees
+// # What it guarantees
 //
-// A Graph that Check has found good names only objects that were made before,
-// none after it was donated, and only what its programs have. Everything that its
-// nodes make but its Outputs is let go of at its last use: see Lower. What is larger
-// than the bounds can be cut into several: see Split.
+// In a Graph that Check accepts, every node reads only objects that an earlier node
+// made or that are inputs, reads none that an earlier node consumed by donation, and
+// uses only arguments that its program has: Check walks the nodes in their order and
+// keeps both sets. Every object that the nodes make, except the Outputs, is freed
+// after its last use: see Lower. A graph above the bounds can be cut into several
+// that do the same: see Split.
 //
-// The package is pure: no goroutine, lock, clock or randomness. It does not change
-// a Graph, so any number of goroutines may read one. Anything may import it.
+// The package is pure: it has no goroutine, lock, clock or randomness. It does not
+// change a Graph, so any number of goroutines may read one.
 package graph
 
 import (
@@ -23,37 +25,38 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Bounds of a graph.
+// The bounds of a graph. They keep one that a client defines within a few tens of
+// megabytes on the controller and on each worker.
 const (
 	MaxNodes   = 4096    // nodes
 	MaxObjects = 1 << 16 // inputs, and objects that nodes make
 	MaxMoves   = 1 << 18 // moves of all transfers
 )
 
-// Graph is a dataflow graph. Nodes stand in the order of their submission: each
-// reads what was made before it.
+// Graph is a dataflow graph. Nodes are in the order of their submission: each reads
+// only objects that exist before it.
 type Graph struct {
 	Inputs  int
 	Nodes   []Node
-	Outputs []uint64 // made by nodes, and the caller's to free after a play
-	// Given are inputs that nobody uses after a play: devices let go of them behind
-	// their own last node that reads them. The caller frees them after the play all the
-	// same, for devices that have no such node.
+	Outputs []uint64 // objects made by nodes that the caller frees after a play
+	// Given lists inputs that are not used after a play: each device frees them after
+	// its own last node that reads them. The caller still frees them after the play, for
+	// devices that have no such node.
 	Given []uint64
-	// Programs are those that Runs name.
+	// Programs holds the programs that Runs name.
 	Programs map[uint64]*Program
 }
 
-// Program is what a graph needs to know of a compiled program.
+// Program is what a graph needs to know about a compiled program.
 type Program struct {
 	Name       string
-	Parameters int      // 0 where not known
-	Outputs    []int64  // bytes of a shard of each
+	Parameters int      // 0 if unknown
+	Outputs    []int64  // bytes of one shard of each output
 	Donated    []uint32 // parameters that it consumes
 	Devices    []uint32 // virtual, row by row
 }
 
-// Node is a Run or a Transfer: one of the two is set.
+// Node is a Run or a Transfer: exactly one of the two is set.
 type Node struct {
 	Run      *Run
 	Transfer *Transfer
@@ -62,11 +65,11 @@ type Node struct {
 // Run is one computation on all its devices.
 type Run struct {
 	Program    uint64
-	Inputs     []uint64 // an object an argument; 0 where Mixed says more
+	Inputs     []uint64 // an object per argument; 0 for an argument in Mixed
 	Mixed      []Mixed
-	NotDonated []uint32
-	Only       int    // the one virtual device to run a portable program on, or -1
-	Trace      []byte // what a user reads where it fails: the line that called it
+	NotDonated []uint32 // arguments that this run does not consume, although the program can
+	Only       int      // the one virtual device to run a portable program on, or -1
+	Trace      []byte   // the user's line that called it, for errors
 }
 
 // Mixed is an argument whose rows come from several objects.
@@ -75,34 +78,34 @@ type Mixed struct {
 	Pieces   []Piece
 }
 
-// Piece is so many rows of an object, from where the piece before ended.
+// Piece is Rows rows of an object; they follow those of the piece before.
 type Piece struct {
 	Object uint64
 	Rows   uint32
 }
 
-// Transfer makes one object out of boxes of others.
+// Transfer makes one object out of regions of others.
 type Transfer struct {
 	Shape  shape.Shape // of a shard of the result
-	Memory string      // "" is the devices' default
+	Memory string      // "" means the devices' default
 	Moves  []Move
 	Trace  []byte
 }
 
-// Move brings a box of one shard into one shard. Without Size it is the whole
-// shard.
+// Move copies a region of one shard into one shard of the result. Without Size the
+// region is the whole shard.
 type Move struct {
 	Source          uint64
 	From, To        uint32 // virtual devices
 	Start, Size, At []int64
-	Shard           shape.Shape // of the source, where Size is given
+	Shard           shape.Shape // of the source, if Size is set
 }
 
 func invalid(format string, args ...any) error {
 	return status.New(status.InvalidArgument, format, args...)
 }
 
-// Makes is how many objects a node makes.
+// Makes returns the number of objects that a node makes.
 func (g *Graph) Makes(node int) int {
 	if r := g.Nodes[node].Run; r != nil {
 		if p := g.Programs[r.Program]; p != nil {
@@ -113,7 +116,8 @@ func (g *Graph) Makes(node int) int {
 	return 1
 }
 
-// Made is how many objects all nodes make: numbers Inputs+1 to Inputs+Made.
+// Made returns the number of objects that all nodes make; they have the numbers
+// Inputs+1 to Inputs+Made.
 func (g *Graph) Made() int {
 	n := 0
 	for i := range g.Nodes {
@@ -122,7 +126,7 @@ func (g *Graph) Made() int {
 	return n
 }
 
-// Reads calls f for each object that a node reads, as often as it does.
+// Reads calls f for each object that a node reads, once per read.
 func (n *Node) Reads(f func(object uint64)) {
 	if t := n.Transfer; t != nil {
 		for i := range t.Moves {
@@ -149,8 +153,8 @@ func (n *Node) moves() int {
 	return len(n.Transfer.Moves)
 }
 
-// Donates calls f for each object of which a node consumes the shards on its
-// devices. What it takes by Mixed is known to workers only.
+// Donates calls f for each object whose shards a node consumes on its devices. Which
+// shards it consumes of Mixed arguments, only workers know.
 func (g *Graph) Donates(node int, f func(object uint64)) {
 	r := g.Nodes[node].Run
 	if r == nil {
@@ -167,10 +171,10 @@ func (g *Graph) Donates(node int, f func(object uint64)) {
 	}
 }
 
-// Check says whether the graph makes sense by itself. Which shards its inputs have
-// is known when it is played.
+// Check returns an error if the graph is not consistent. It does not know which shards
+// the inputs have: a play checks these.
 //
-// Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED where it is too large; they name the
+// Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED if it is too large. Messages name the
 // node.
 func (g *Graph) Check() error {
 	if n := len(g.Nodes); n == 0 || n > MaxNodes {
@@ -189,13 +193,13 @@ func (g *Graph) Check() error {
 	if moves > MaxMoves {
 		return status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", MaxMoves)
 	}
-	return g.sense()
+	return g.checkNodes()
 }
 
-// sense is Check of a graph of any size.
-func (g *Graph) sense() error {
+// checkNodes does what Check does, for a graph of any size.
+func (g *Graph) checkNodes() error {
 	made := g.Inputs
-	takers := map[uint64]int{} // nodes, by what they consume
+	takers := map[uint64]int{} // nodes, by the object that they consume
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if (n.Run == nil) == (n.Transfer == nil) {
@@ -215,13 +219,13 @@ func (g *Graph) sense() error {
 			if taker, taken := takers[object]; err == nil && taken {
 				err = invalid("node %d, %s: it reads array %d, which node %d, %s, has consumed by donation", i, g.Name(i), object, taker, g.Name(taker))
 			} else if err == nil && (object == 0 || object > uint64(made)) {
-				err = invalid("node %d, %s: it reads array %d; before it there are arrays 1 to %d", i, g.Name(i), object, made)
+				err = invalid("node %d, %s: it reads array %d; expected one of arrays 1 to %d, which exist before it", i, g.Name(i), object, made)
 			}
 		})
 		if err != nil {
 			return err
 		}
-		if n.Run == nil || n.Run.Only < 0 { // others may leave shards
+		if n.Run == nil || n.Run.Only < 0 { // a run on one device leaves the shards of others
 			g.Donates(i, func(object uint64) { takers[object] = i })
 		}
 		made += g.Makes(i)
@@ -229,7 +233,7 @@ func (g *Graph) sense() error {
 	seen := map[uint64]bool{}
 	for _, object := range g.Outputs {
 		if object <= uint64(g.Inputs) || object > uint64(made) || seen[object] {
-			return invalid("the graph keeps array %d; expected some of those that its nodes make, %d to %d, each once", object, g.Inputs+1, made)
+			return invalid("the graph keeps array %d; expected arrays that its nodes make, %d to %d, each at most once", object, g.Inputs+1, made)
 		}
 		if taker, taken := takers[object]; taken {
 			return invalid("the graph keeps array %d, which node %d, %s, has consumed by donation", object, taker, g.Name(taker))
@@ -238,7 +242,7 @@ func (g *Graph) sense() error {
 	}
 	for _, object := range g.Given {
 		if object == 0 || object > uint64(g.Inputs) {
-			return invalid("the graph is given array %d for good; expected some of its inputs, 1 to %d", object, g.Inputs)
+			return invalid("the graph is to free array %d; expected one of its inputs, 1 to %d", object, g.Inputs)
 		}
 	}
 	return nil
@@ -256,7 +260,7 @@ func (g *Graph) checkRun(i int) error {
 	rows := len(p.Devices)
 	if r.Only >= 0 {
 		if rows != 1 {
-			return invalid("node %d, %s: it is for %d devices and cannot run on device %d alone", i, p.Name, rows, r.Only)
+			return invalid("node %d, %s: it is compiled for %d devices and cannot run on device %d alone", i, p.Name, rows, r.Only)
 		}
 	}
 	missing := 0
@@ -268,7 +272,7 @@ func (g *Graph) checkRun(i int) error {
 	seen := map[uint32]bool{}
 	for _, m := range r.Mixed {
 		if int(m.Argument) >= len(r.Inputs) || r.Inputs[m.Argument] != 0 || seen[m.Argument] {
-			return invalid("node %d, %s: mixed argument %d is not one of the run's, or is there twice", i, p.Name, m.Argument)
+			return invalid("node %d, %s: mixed argument %d is not an argument of the run, or is listed twice", i, p.Name, m.Argument)
 		}
 		seen[m.Argument] = true
 		missing--
@@ -281,7 +285,7 @@ func (g *Graph) checkRun(i int) error {
 			n += int(piece.Rows)
 		}
 		if n != rows {
-			return invalid("node %d, %s: the pieces of argument %d have other than %d rows, one a device", i, p.Name, m.Argument, rows)
+			return invalid("node %d, %s: the pieces of argument %d do not add up to %d rows, one per device", i, p.Name, m.Argument, rows)
 		}
 	}
 	if missing != 0 {
@@ -292,7 +296,7 @@ func (g *Graph) checkRun(i int) error {
 
 func (t *Transfer) check() error {
 	if len(t.Moves) == 0 {
-		return invalid("a transfer without moves")
+		return invalid("a transfer has no moves; expected at least one")
 	}
 	if t.Shape.DType.Bits() == 0 || t.Shape.Bytes() < 0 || t.Shape.HostBytes() < 0 {
 		return invalid("a transfer makes shards of %v; expected a known element type and dimensions that fit in memory", t.Shape)
@@ -303,13 +307,13 @@ func (t *Transfer) check() error {
 			continue
 		}
 		if m.Shard.DType != t.Shape.DType || !within(m.Start, m.Size, m.Shard.Dims) || !within(m.At, m.Size, t.Shape.Dims) {
-			return invalid("move %d of %d: the box of %v at %v of %v does not become one of %v at %v", i, len(t.Moves), m.Size, m.Start, m.Shard, t.Shape, m.At)
+			return invalid("move %d of %d: the region of size %v at %v of %v does not fit into %v at %v", i, len(t.Moves), m.Size, m.Start, m.Shard, t.Shape, m.At)
 		}
 	}
 	return nil
 }
 
-// within reports whether a box is inside of an array.
+// within reports whether the region of size at at lies inside of an array of dims.
 func within(at, size, dims []int64) bool {
 	if len(at) != len(dims) || len(size) != len(dims) {
 		return false
@@ -322,7 +326,7 @@ func within(at, size, dims []int64) bool {
 	return true
 }
 
-// Name is what people read of a node.
+// Name returns a node's name for messages.
 func (g *Graph) Name(node int) string {
 	if r := g.Nodes[node].Run; r != nil {
 		if p := g.Programs[r.Program]; p != nil && p.Name != "" {
@@ -333,7 +337,7 @@ func (g *Graph) Name(node int) string {
 	return "a transfer"
 }
 
-// Trace is the user's line that a node stands for; it may be empty.
+// Trace returns the user's line that a node comes from; it may be empty.
 func (n *Node) Trace() []byte {
 	if n.Run != nil {
 		return n.Run.Trace

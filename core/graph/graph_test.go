@@ -34,7 +34,7 @@ func move(source uint64, from, to uint32) graph.Node {
 }
 
 func TestCheck(t *testing.T) {
-	box := func(start, at, size []int64) graph.Node {
+	region := func(start, at, size []int64) graph.Node {
 		n := move(1, 0, 1)
 		n.Transfer.Moves[0] = graph.Move{Source: 1, From: 0, To: 1, Start: start, At: at, Size: size, Shard: vector}
 		return n
@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 		{"several results", []graph.Node{run(3, 1), run(1, 3, 4)}, []uint64{3, 5}, ""},
 		{"no result", []graph.Node{run(4, 1)}, nil, ""},
 		{"a transfer", []graph.Node{move(1, 0, 1)}, []uint64{3}, ""},
-		{"a box", []graph.Node{box([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
+		{"a box", []graph.Node{region([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
 		{"mixed", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 2, Rows: 1})}, nil, ""},
 		{"a portable program on another device", []graph.Node{only(3)}, nil, ""},
 		{"not donated", []graph.Node{kept, run(1, 1, 1)}, nil, ""},
@@ -75,26 +75,26 @@ func TestCheck(t *testing.T) {
 		{"neither", []graph.Node{{}}, nil, "node 0: expected either"},
 		{"a program that is not known", []graph.Node{run(7, 1)}, nil, "program 7 is not known"},
 		{"too few arguments", []graph.Node{run(1, 1)}, nil, "node 0, add: it takes 2 arguments, got 1"},
-		{"what is made later", []graph.Node{run(1, 1, 4), run(1, 1, 1)}, nil, "node 0, add: it reads array 4; before it there are arrays 1 to 2"},
+		{"what is made later", []graph.Node{run(1, 1, 4), run(1, 1, 1)}, nil, "node 0, add: it reads array 4; expected one of arrays 1 to 2, which exist before it"},
 		{"itself", []graph.Node{move(3, 0, 1)}, nil, "node 0, a transfer: it reads array 3"},
 		{"what was donated", []graph.Node{run(2, 1), run(1, 2, 1)}, nil, "node 1, add: it reads array 1, which node 0, eat, has consumed"},
 		{"what was donated, moved", []graph.Node{run(2, 1), move(1, 0, 1)}, nil, "node 1, a transfer: it reads array 1, which node 0, eat"},
 		{"keeps an input", []graph.Node{run(2, 1)}, []uint64{2}, "the graph keeps array 2; expected"},
 		{"keeps nothing that is", []graph.Node{run(2, 1)}, []uint64{4}, "the graph keeps array 4; expected"},
-		{"keeps it twice", []graph.Node{run(2, 1)}, []uint64{3, 3}, "each once"},
+		{"keeps it twice", []graph.Node{run(2, 1)}, []uint64{3, 3}, "at most once"},
 		{"keeps what was donated", []graph.Node{run(2, 1), run(2, 3)}, []uint64{3, 4}, "the graph keeps array 3, which node 1, eat, has consumed"},
 		{"no array", []graph.Node{run(1, 1, 0)}, nil, "1 arguments name no array"},
-		{"pieces too short", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1})}, nil, "other than 2 rows"},
-		{"pieces too long", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1 << 31}, graph.Piece{Object: 1, Rows: 1 << 31})}, nil, "other than 2 rows"},
-		{"an empty piece", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 2}, graph.Piece{Object: 1})}, nil, "other than 2 rows"},
+		{"pieces too short", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1})}, nil, "do not add up to 2 rows"},
+		{"pieces too long", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1 << 31}, graph.Piece{Object: 1, Rows: 1 << 31})}, nil, "do not add up to 2 rows"},
+		{"an empty piece", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 2}, graph.Piece{Object: 1})}, nil, "do not add up to 2 rows"},
 		{"a piece of nothing", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 9, Rows: 1})}, nil, "reads array 9"},
-		{"alone", []graph.Node{only(4)}, nil, "print: it is for 2 devices and cannot run on device 1 alone"},
-		{"no moves", []graph.Node{{Transfer: &graph.Transfer{Shape: vector}}}, nil, "without moves"},
+		{"alone", []graph.Node{only(4)}, nil, "print: it is compiled for 2 devices and cannot run on device 1 alone"},
+		{"no moves", []graph.Node{{Transfer: &graph.Transfer{Shape: vector}}}, nil, "no moves"},
 		{"no type", []graph.Node{{Transfer: &graph.Transfer{Moves: []graph.Move{{Source: 1}}}}}, nil, "element type"},
-		{"a box too large", []graph.Node{box([]int64{2}, []int64{0}, []int64{3})}, nil, "does not become"},
-		{"a box outside", []graph.Node{box([]int64{0}, []int64{2}, []int64{3})}, nil, "does not become"},
-		{"a box of other rank", []graph.Node{box([]int64{0, 0}, []int64{0}, []int64{3})}, nil, "does not become"},
-		{"a box that overflows", []graph.Node{box([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil, "does not become"},
+		{"a region too large", []graph.Node{region([]int64{2}, []int64{0}, []int64{3})}, nil, "does not fit into"},
+		{"a region outside", []graph.Node{region([]int64{0}, []int64{2}, []int64{3})}, nil, "does not fit into"},
+		{"a region of other rank", []graph.Node{region([]int64{0, 0}, []int64{0}, []int64{3})}, nil, "does not fit into"},
+		{"a region that overflows", []graph.Node{region([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil, "does not fit into"},
 	} {
 		g := &graph.Graph{Inputs: 2, Nodes: c.nodes, Outputs: c.outputs, Programs: programs()}
 		switch err := g.Check(); {
@@ -192,7 +192,7 @@ func TestLower(t *testing.T) {
 			nodes = append(nodes, s.Node)
 			for _, object := range s.Frees {
 				if _, twice := freed[object]; twice {
-					t.Errorf("%d is let go of twice", object)
+					t.Errorf("%d is freed twice", object)
 				}
 				freed[object] = k
 			}

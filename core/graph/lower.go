@@ -1,15 +1,16 @@
 package graph
 
-// Step is a node that somebody takes part in, and what he lets go of then.
+// Step is a node in which a participant takes part, and what it frees after that.
 type Step struct {
 	Node  int
-	Frees []uint64 // objects, ascending; their last use here is this node
+	Frees []uint64 // objects, ascending, whose last use by the participant is this node
 }
 
-// Lower gives the part of a graph that someone has: the nodes that takes says, in
-// order. What a graph makes and does not keep, and what it is given, he lets go of
-// behind the last of his nodes that makes it or reads it: nobody else needs his shards
-// of it. With everything taken, the steps are the graph's own last uses.
+// Lower returns the part of a graph that one participant, such as a worker, executes:
+// the nodes for which takes returns true, in order. The participant frees an object
+// that the graph makes and does not keep, or that is Given, after the last of its nodes
+// that makes or reads it: no other participant needs its shards of that object. If takes
+// accepts every node, the steps show the last uses in the whole graph.
 func (g *Graph) Lower(takes func(node int) bool) []Step {
 	kept := g.kept()
 	last := make([]int, g.Inputs+g.Made()+1) // 1 + index of the step, by object
@@ -39,8 +40,8 @@ func (g *Graph) Lower(takes func(node int) bool) []Step {
 	return steps
 }
 
-// kept says which objects are there after a play: inputs that it was not given for
-// good, and outputs.
+// kept reports, by object, which ones exist after a play: inputs that are not Given, and
+// outputs.
 func (g *Graph) kept() []bool {
 	kept := make([]bool, g.Inputs+g.Made()+1)
 	for object := range g.Inputs {
@@ -58,7 +59,7 @@ func (g *Graph) kept() []bool {
 	return kept
 }
 
-// Intermediates gives the objects that are made and not kept, ascending.
+// Intermediates returns the objects that nodes make and that are not kept, ascending.
 func (g *Graph) Intermediates() []uint64 {
 	var all []uint64
 	for object, kept := range g.kept() {

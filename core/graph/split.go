@@ -2,27 +2,27 @@ package graph
 
 import "slices"
 
-// Part is a stretch of a graph's nodes as a graph of its own.
+// Part is a run of consecutive nodes of a graph, as a graph of its own.
 type Part struct {
 	Graph  *Graph
-	First  int      // node of the whole
-	Made   int      // objects that the whole makes before it
-	Inputs []uint64 // objects of the whole, in the order of the part's
+	First  int      // index of its first node in the whole graph
+	Made   int      // number of objects that the whole graph makes before it
+	Inputs []uint64 // objects of the whole graph, in the order of the part's inputs
 }
 
-// Split cuts a graph of any size into parts that are within bounds and have at most
-// so many nodes. Plays of all parts, one behind the other, do what one of the whole
-// would: each is given what it reads of inputs and of parts before, and keeps what is
-// an output or what parts behind it read. What crosses a cut is Given to the last
-// part that reads it, and the caller's to free after that one.
+// Split cuts a graph of any size into parts that are within the bounds and have at most
+// most nodes each. Playing all parts in order does what playing the whole graph would
+// do: each part receives the inputs and the objects of earlier parts that it reads, and
+// keeps the outputs and the objects that later parts read. An object that crosses a cut
+// is Given to the last part that reads it; the caller frees it after that part.
 //
-// Errors: as of Check, but for the bounds, within which a node may not be by itself.
+// Errors: those of Check. A graph may exceed the bounds, but no single node may.
 func (g *Graph) Split(most int) ([]Part, error) {
-	if err := g.sense(); err != nil {
+	if err := g.checkNodes(); err != nil {
 		return nil, err
 	}
 	kept := g.kept()
-	last := make([]int, len(kept)) // node that reads it last
+	last := make([]int, len(kept)) // by object: the last node that reads it
 	for i := range g.Nodes {
 		g.Nodes[i].Reads(func(object uint64) { last[object] = i })
 	}
@@ -48,7 +48,7 @@ func (g *Graph) Split(most int) ([]Part, error) {
 	return parts, nil
 }
 
-// cut gives the node behind a part, and the part its inputs.
+// cut returns the node after p's last one, and sets p's inputs.
 func (g *Graph) cut(p *Part, most int) (end int) {
 	before := uint64(g.Inputs + p.Made)
 	known := map[uint64]bool{}
@@ -71,7 +71,7 @@ func (g *Graph) cut(p *Part, most int) (end int) {
 	return end
 }
 
-// part writes the nodes of a part with its own numbers.
+// part returns the graph of p, whose nodes end before end, with its own numbers of objects.
 func (g *Graph) part(p *Part, end int) *Graph {
 	before, own := uint64(g.Inputs+p.Made), make(map[uint64]uint64, len(p.Inputs))
 	for i, object := range p.Inputs {
@@ -81,7 +81,7 @@ func (g *Graph) part(p *Part, end int) *Graph {
 		if object > before {
 			return object - before + uint64(len(p.Inputs))
 		}
-		return own[object] // 0 of 0, which says that Mixed says more
+		return own[object] // 0 for 0, which marks an argument in Mixed
 	}
 	out := &Graph{Inputs: len(p.Inputs), Programs: g.Programs}
 	for _, n := range g.Nodes[p.First:end] {

@@ -8,9 +8,9 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 )
 
-// String writes the graph for people, a line a node: what it is, where it runs,
-// what it reads, makes and lets go of, the bytes of all shards that it makes or
-// moves, and the user's line.
+// String formats the graph for people, one line per node: what it is, where it runs,
+// what it reads, makes and frees, the bytes of all shards that it makes or moves, and
+// the user's line.
 func (g *Graph) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "graph of %d nodes, %s", len(g.Nodes), count(g.Inputs, "input"))
@@ -18,7 +18,7 @@ func (g *Graph) String() string {
 		fmt.Fprintf(&b, ", keeps %s", numbers(g.Outputs))
 	}
 	if len(g.Given) > 0 {
-		fmt.Fprintf(&b, ", is given %s", numbers(g.Given))
+		fmt.Fprintf(&b, ", frees input %s", numbers(g.Given))
 	}
 	b.WriteByte('\n')
 	steps := g.Lower(func(int) bool { return true })
@@ -46,8 +46,8 @@ func (g *Graph) String() string {
 	return b.String()
 }
 
-// Devices gives the virtual devices of a node: a run's, row by row, or those that
-// a transfer reads from and writes to, each once and ascending.
+// Devices returns the virtual devices of a node: for a run, its devices row by row; for
+// a transfer, those that it reads from and writes to, each once and ascending.
 func (g *Graph) Devices(node int) (from, to []uint32) {
 	n := &g.Nodes[node]
 	if r := n.Run; r != nil {
@@ -67,8 +67,8 @@ func (g *Graph) Devices(node int) (from, to []uint32) {
 	return slices.Compact(from), slices.Compact(to)
 }
 
-// Bytes gives what a node makes on all devices together, in bytes; of a transfer,
-// what it moves.
+// Bytes returns the number of bytes that a run makes on all devices together, or that a
+// transfer moves.
 func (g *Graph) Bytes(node int) (bytes int64) {
 	n := &g.Nodes[node]
 	if r := n.Run; r != nil {
@@ -103,7 +103,7 @@ func (g *Graph) where(node int) string {
 	return devices(from) + " to " + devices(to)
 }
 
-// devices writes a list of devices with runs of them as 4-7.
+// devices formats a list of devices, with consecutive ones as 4-7.
 func devices(list []uint32) string {
 	var b strings.Builder
 	for i := 0; i < len(list); {
