@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Config says of what to be a member.
+// Config describes the membership that a worker asks for.
 type Config struct {
 	Dialer  transport.Dialer
 	Address string // of the controller
@@ -23,37 +23,38 @@ type Config struct {
 	Nodes   int
 }
 
-// Member is one of an epoch. It is the epoch's device.KeyValues.
+// Member is a member of an epoch. It implements device.KeyValues on the epoch's store.
 type Member struct {
 	conn  transport.Conn
 	epoch *wire.Epoch
-	done  chan struct{} // closed when the epoch is over, or the controller gone
+	done  chan struct{} // closed when the epoch is over or the connection to the controller is lost
 
-	mu    sync.Mutex // guards the rest
-	asked map[uint64]chan *wire.KeyAnswer
-	last  uint64
-	left  error // why Leave was called
-	over  bool
-	err   error // why done is closed
+	mu    sync.Mutex                      // guards the rest
+	asked map[uint64]chan *wire.KeyAnswer // unanswered requests, by ID
+	last  uint64                          // ID of the last request
+	left  error                           // the reason passed to Leave
+	over  bool                            // see Err
+	err   error                           // why done is closed
 }
 
-// Dial asks the controller to be a member, without waiting for the others.
+// Dial asks the controller for membership, without waiting for the other members.
 //
-// Once the controller may have taken the question, the end of ctx does not end the wait
-// for its answer, but for parting: a member that hung up before would be one for a
-// moment, and in the way of who comes next. Wait says goodbye for it.
+// Once the controller may have accepted the request, the end of ctx does not abort the
+// wait for its answer at once, but after goodbyeWait: a worker that hung up before that
+// would stay a member for a moment, and might take the place of the next one. Wait then
+// says goodbye for it.
 //
-// Errors: the dialer's, and the controller's refusal.
+// Errors: those of the dialer, and the controller's refusal.
 func Dial(ctx context.Context, c Config) (*Pending, error) {
 	if ctx.Err() != nil {
-		return nil, status.New(status.Cancelled, "told to stop before the controller was asked")
+		return nil, status.New(status.Cancelled, "stopped before the controller was asked")
 	}
 	answered, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-answered.Done():
-		case <-time.After(parting):
+		case <-time.After(goodbyeWait):
 			cancel()
 		}
 	})()
@@ -68,22 +69,23 @@ func Dial(ctx context.Context, c Config) (*Pending, error) {
 // Pending is a member whose epoch has not begun.
 type Pending struct{ conn transport.Conn }
 
-// parting is for how long a member that goes waits for a controller that says
-// nothing.
-const parting = 2 * time.Second
+// goodbyeWait is how long a member that leaves waits for a controller that does not
+// answer. A controller answers in milliseconds; two seconds cover a very busy machine.
+const goodbyeWait = 2 * time.Second
 
-// Wait waits for the others, as long as the controller is there. It is called
-// once. Where ctx ends it says goodbye and waits until the controller has taken
-// that, so that who comes next does not find a member that has gone.
+// Wait blocks until all members are there or the connection to the controller ends. It
+// must be called once. If ctx ends, it says goodbye and waits until the controller has
+// received that, so that the controller does not match the next worker with a member
+// that has left.
 //
-// Errors: why the controller has gone, or CANCELLED with ctx.
+// Errors: the reason why the connection ended; CANCELLED if ctx ended.
 func (p *Pending) Wait(ctx context.Context) (*Member, error) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil && p.conn.Send(wire.KindGoodbye, payload) == nil {
 			select {
 			case <-ended:
-			case <-time.After(parting):
+			case <-time.After(goodbyeWait):
 			}
 		}
 		p.conn.Close()
@@ -91,7 +93,7 @@ func (p *Pending) Wait(ctx context.Context) (*Member, error) {
 	e, err := begin(p.conn)
 	close(ended)
 	if !stop() {
-		err = status.New(status.Cancelled, "told to stop before the members of the epoch were there")
+		err = status.New(status.Cancelled, "stopped before all members of the epoch had joined")
 	}
 	if err != nil {
 		p.conn.Close()
@@ -121,7 +123,7 @@ func begin(conn transport.Conn) (*wire.Epoch, error) {
 	}
 }
 
-// goodbye is why the controller has gone.
+// goodbye returns the controller's reason for leaving.
 func goodbye(payload []byte) error {
 	m := new(wire.Goodbye)
 	if err := wire.Decode(wire.KindGoodbye, payload, m); err != nil {
@@ -133,46 +135,47 @@ func goodbye(payload []byte) error {
 	return status.New(status.Unavailable, "the controller said goodbye")
 }
 
-// Membership is what a driver joins with.
+// Membership returns what a driver needs to join its devices to those of the others.
 func (m *Member) Membership() device.Membership {
 	return device.Membership{Epoch: m.epoch.Number, Node: int(m.epoch.Node), Nodes: int(m.epoch.Nodes), Store: m}
 }
 
-// Done is closed when the epoch is over or the controller has gone. Whatever the
-// driver does with other members may then wait for ever.
+// Done returns a channel that is closed when the epoch is over or the connection to the
+// controller is lost. Calls of the driver that involve other members may then never
+// return.
 func (m *Member) Done() <-chan struct{} { return m.done }
 
-// Err says why Done is closed, and whether that is because another member went, so
-// that there may be a next epoch; nil before.
+// Err returns why Done is closed, or nil if it is not. over reports whether the reason
+// is that another member left, so that there may be a next epoch.
 func (m *Member) Err() (over bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.over, m.err
 }
 
-// Leave ends the epoch, for all its members and this one, for a reason. It is for
-// those who want to be in the next.
+// Leave ends the epoch for all its members, with a reason. A worker calls it if it wants
+// to be in the next epoch.
 func (m *Member) Leave(why error) {
 	m.mu.Lock()
 	if m.left == nil {
-		m.left = status.New(status.Aborted, "this worker gives up epoch %d: %w", m.epoch.Number, why)
+		m.left = status.New(status.Aborted, "this worker left epoch %d: %w", m.epoch.Number, why)
 	}
 	m.mu.Unlock()
 	m.goodbye(why)
 }
 
-// Close leaves the epoch, which is over with that for all its members.
+// Close leaves the epoch, which ends it for all members.
 func (m *Member) Close() { m.goodbye(nil) }
 
 func (m *Member) goodbye(why error) {
 	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
-		_ = m.conn.Send(wire.KindGoodbye, payload) // the end of the connection says it too
+		_ = m.conn.Send(wire.KindGoodbye, payload) // if it fails, the end of the connection has the same effect
 	}
 	m.conn.Close()
 	<-m.done
 }
 
-// read takes what the controller says until the epoch is over.
+// read handles the controller's messages until the epoch is over.
 func (m *Member) read() {
 	over, err := m.answers()
 	m.mu.Lock()
@@ -200,7 +203,7 @@ func (m *Member) answers() (over bool, err error) {
 			m.mu.Lock()
 			if c := m.asked[a.Id]; c != nil {
 				delete(m.asked, a.Id)
-				c <- a // it has room
+				c <- a // does not block: the channel has room for its only answer
 			}
 			m.mu.Unlock()
 		case wire.KindEpoch:
@@ -217,19 +220,19 @@ func (m *Member) answers() (over bool, err error) {
 	}
 }
 
-// Put implements device.KeyValues. A key that has another value already is
-// ALREADY_EXISTS.
+// Put implements device.KeyValues. It returns ALREADY_EXISTS if the key has a different
+// value.
 func (m *Member) Put(ctx context.Context, key string, value []byte) error {
 	_, err := m.ask(ctx, wire.KeyRequest_PUT, key, value)
 	return err
 }
 
-// Get implements device.KeyValues. It fails also when the epoch is over.
+// Get implements device.KeyValues. It also fails when the epoch is over.
 func (m *Member) Get(ctx context.Context, key string) ([]byte, error) {
 	return m.ask(ctx, wire.KeyRequest_GET, key, nil)
 }
 
-// TryGet gives a key's value if it is there.
+// TryGet returns a key's value without waiting; ok reports whether the key has one.
 func (m *Member) TryGet(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	value, err = m.ask(ctx, wire.KeyRequest_TRY, key, nil)
 	if status.CodeOf(err) == status.NotFound {
@@ -252,7 +255,7 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 	}
 	if err := m.send(&wire.KeyRequest{Id: id, Act: act, Key: []byte(key), Value: value}); err != nil {
 		forget()
-		<-m.done // soon, and it knows why: the controller may have said that the epoch is over
+		<-m.done // read ends soon too, and knows why: the controller may have ended the epoch
 		if _, why := m.Err(); why != nil {
 			err = why
 		}
@@ -285,7 +288,7 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 func (m *Member) send(r *wire.KeyRequest) error {
 	payload, err := proto.Marshal(r)
 	if err != nil {
-		return status.New(status.Internal, "a request does not encode: %w", err)
+		return status.New(status.Internal, "a request could not be encoded: %w", err)
 	}
 	return m.conn.Send(wire.KindKeyRequest, payload)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Server is State with connections.
+// Server runs a State for the connections of members.
 type Server struct {
 	log     *slog.Logger
 	limits  Limits
@@ -27,23 +27,23 @@ type Server struct {
 	closed  bool
 }
 
-// link is a member's connection with what waits for its writer. The server's lock
-// guards it.
+// link is a member's connection with the messages that its writer has yet to send. The
+// server's lock guards it.
 type link struct {
 	number uint64
 	in     *transport.Incoming
 	queue  []message
-	filled sync.Cond // the queue is not empty, or over
-	over   bool      // when the queue has been written the connection ends
+	filled sync.Cond // signalled when the queue is not empty, or over is set
+	over   bool      // the connection ends once the queue has been written
 }
 
-// message is what a writer has to send; one without a kind is the Welcome.
+// message is a message for a writer to send; one without a kind is the Welcome.
 type message struct {
 	kind wire.Kind
 	body proto.Message
 }
 
-// NewServer makes a server with no members. Log may be nil.
+// NewServer returns a server without members. log may be nil.
 func NewServer(l Limits, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -51,7 +51,7 @@ func NewServer(l Limits, log *slog.Logger) *Server {
 	return &Server{log: log, limits: l.filled(), state: New(l), links: map[uint64]*link{}}
 }
 
-// Take takes a connection that has said hello as a member. It does not wait.
+// Take accepts a connection that has sent its Hello as a member's. It does not block.
 func (s *Server) Take(in *transport.Incoming) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *Server) Take(in *transport.Incoming) {
 	case s.closed:
 		err = status.New(status.Unavailable, "the controller stops")
 	case offer == nil:
-		err = status.New(status.InvalidArgument, "member %s does not say of what", in.Hello.GetName())
+		err = status.New(status.InvalidArgument, "member %s names no island; its Hello must carry a MemberOffer", in.Hello.GetName())
 	}
 	s.last++
 	c := &link{number: s.last, in: in}
@@ -81,16 +81,16 @@ func (s *Server) Take(in *transport.Incoming) {
 
 func (s *Server) refuse(c *link, why error) {
 	s.log.Warn("a member was refused", "name", c.in.Hello.GetName(), "reason", why)
-	s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
+	s.running.Go(func() { c.in.Refuse(why) }) // takes time: it sends and closes
 }
 
-// step carries out what follows from an event. Called with the lock.
+// step applies an event and carries out the actions that follow. The caller holds mu.
 func (s *Server) step(ev Event) {
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for _, a := range s.actions {
 		c := s.links[a.To]
 		if c == nil {
-			continue // its connection is no more, which State is about to hear
+			continue // its connection has ended; State learns of that next
 		}
 		switch a.Kind {
 		case Welcome:
@@ -112,20 +112,20 @@ func (s *Server) step(ev Event) {
 	clear(s.actions)
 }
 
-// send queues a message. Called with the lock.
+// send queues a message. The caller holds mu.
 func (s *Server) send(c *link, m message) {
 	c.queue = append(c.queue, m)
 	c.filled.Signal()
 }
 
-// end lets a connection go when it has been told all. Called with the lock.
+// end closes a connection once its queue has been written. The caller holds mu.
 func (s *Server) end(c *link) {
 	delete(s.links, c.number)
 	c.over = true
 	c.filled.Signal()
 }
 
-// write is a link's writer.
+// write sends a link's messages until the link is over.
 func (s *Server) write(c *link) {
 	defer s.running.Done()
 	defer c.in.Close()
@@ -144,7 +144,7 @@ func (s *Server) write(c *link) {
 		s.mu.Unlock()
 		for _, m := range queue {
 			if c.put(m) != nil {
-				return // the reader learns why
+				return // the reader gets the error too
 			}
 		}
 		s.mu.Lock()
@@ -157,12 +157,12 @@ func (c *link) put(m message) error {
 	}
 	payload, err := proto.Marshal(m.body)
 	if err != nil {
-		return status.New(status.Internal, "a message of kind %d does not encode: %w", m.kind, err)
+		return status.New(status.Internal, "a message of kind %d could not be encoded: %w", m.kind, err)
 	}
 	return c.in.Send(m.kind, payload)
 }
 
-// read brings a member's requests to State until the connection ends.
+// read passes a member's requests to State until the connection ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
 	var err error
@@ -177,10 +177,10 @@ func (s *Server) read(c *link) {
 	s.step(Event{Kind: Leave, Member: c.number, Err: err})
 	s.end(c)
 	s.mu.Unlock()
-	c.in.Close() // the writer may stand at one that does not read
+	c.in.Close() // unblocks the writer if the member does not read
 }
 
-// take brings one message to State. An error ends the member.
+// take passes one message to State. An error ends the membership.
 func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 	switch kind {
 	case wire.KindHeartbeat:
@@ -196,7 +196,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 		return status.New(status.Cancelled, "it said goodbye")
 	case wire.KindKeyRequest:
 	default:
-		return status.New(status.InvalidArgument, "a message of kind %d is not a member's to send", kind)
+		return status.New(status.InvalidArgument, "a member sent a message of kind %d; expected a heartbeat, a key request or a goodbye", kind)
 	}
 	m := new(wire.KeyRequest)
 	if err := wire.Decode(kind, payload, m); err != nil {
@@ -213,19 +213,19 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 	case wire.KeyRequest_DROP:
 		ev.Kind = Drop
 	default:
-		return status.New(status.InvalidArgument, "a request to do %v with a key; expected PUT, GET, TRY or DROP", m.Act)
+		return status.New(status.InvalidArgument, "a key request has act %v; expected PUT, GET, TRY or DROP", m.Act)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(c.queue) > s.limits.Waits {
-		return status.New(status.ResourceExhausted, "%d answers wait until member %s reads them", len(c.queue), c.in.Hello.Name)
+		return status.New(status.ResourceExhausted, "%d answers wait for member %s to read them, which is above the limit", len(c.queue), c.in.Hello.Name)
 	}
 	s.step(ev)
 	return nil
 }
 
-// Close says goodbye to all members, ends their connections, and waits until that
-// is done. Listeners are the caller's, who closes them first.
+// Close says goodbye to all members, ends their connections, and blocks until that is
+// done. The caller closes its listeners first.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -169,7 +169,7 @@ func TestMembersMeet(t *testing.T) {
 		if err := m.Put(t.Context(), "of 1", nil); status.CodeOf(err) != status.AlreadyExists {
 			t.Errorf("another value: %v", err)
 		}
-		// Who does not want to wait any more leaves nothing behind.
+		// A wait that ended leaves nothing behind.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := m.Get(ctx, "never"); status.CodeOf(err) != status.DeadlineExceeded {
@@ -195,8 +195,8 @@ func TestEpochEnds(t *testing.T) {
 		for name, leave := range map[string]func(*Member){
 			"it said goodbye": (*Member).Close,
 			"connection":      func(m *Member) { m.conn.Close() },
-			"not a member's":  func(m *Member) { _ = m.conn.Send(wire.KindRun, nil) },
-			"to do NONE":      func(m *Member) { _ = m.send(&wire.KeyRequest{Id: 1}) },
+			"a member sent":   func(m *Member) { _ = m.conn.Send(wire.KindRun, nil) },
+			"act NONE":        func(m *Member) { _ = m.send(&wire.KeyRequest{Id: 1}) },
 		} {
 			members := w.gather(t, "a", "b", "c")
 			failed := make(chan error, 2)
@@ -208,7 +208,7 @@ func TestEpochEnds(t *testing.T) {
 			}
 			leave(members[0])
 			for range 2 {
-				if err := <-failed; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "worker a has gone") {
+				if err := <-failed; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "worker a is gone") {
 					t.Errorf("%s: a wait ended with %v", name, err)
 				}
 			}

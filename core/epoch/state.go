@@ -1,24 +1,25 @@
-// Package epoch joins the drivers of several workers: those whose devices have
-// an interconnect of their own, and find each other before there is a client of
-// them (device.Kind.Join).
+// Package epoch joins the drivers of several workers: drivers whose devices have
+// an interconnect of their own and must find each other before a client of them is
+// created (device.Kind.Join).
 //
-// A member says which island it is of and how many members that has. When so
-// many are there an epoch begins: each gets a number, its node, in the order of
-// names, and all share a store of keys and values. Members are fixed for an
-// epoch. When one leaves or is lost the epoch is over for all of them, and its
-// store is gone; each joins again, over a new connection, to be in the next. An
-// island has one epoch at a time: members beyond it wait for the next.
+// A member names its island and the number of members that the island has. When that
+// many have joined, an epoch begins: each member gets a number, its node, in the order
+// of names, and all of them share a store of keys and values. The members of an epoch
+// do not change. When one leaves or is lost, the epoch is over for all of them and its
+// store is dropped; each joins again, over a new connection, to be in the next epoch. An
+// island has one epoch at a time: further members wait for the next one.
 //
-// State is all of it that decides: a machine that takes one event after the
-// other and appends the actions that follow. It has no goroutine, lock, clock or
-// socket, and the same events give the same actions. Server is the shell around
-// it at the controller's listeners, and Member the other end, with the store.
+// State makes all decisions: it is a state machine that takes one event at a time and
+// appends the actions that follow. It has no goroutine, lock, clock or socket, so the
+// same events always produce the same actions. Server runs it on the controller's
+// connections; Member is the worker's end, and its access to the store.
 //
 // # What it guarantees
 //
-// A request is answered once, or the epoch is over, or the member has dropped
-// it. A key is written once: what was read stays true. Everything a member can
-// make grow has a bound, and who exceeds it is refused alone.
+// Each request is answered exactly once, unless the epoch ends or the member drops the
+// request first. A key is written at most once, so a value that was read stays true.
+// Everything that a member can make grow has a bound, and exceeding it fails only that
+// member.
 //
 // # Concurrency
 //
@@ -35,13 +36,13 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Limits bound what members hold. Zero fields take the defaults.
+// Limits bounds what members can make the controller keep. Zero fields take the defaults.
 type Limits struct {
 	Members int   // at one time; 4096
 	Keys    int   // of an epoch; 64 Ki
 	Bytes   int64 // of an epoch's keys and values; 64 MiB
 	Key     int   // bytes of a key; 4 KiB
-	Waits   int   // of a member at one time; 1024
+	Waits   int   // pending Gets of a member; 1024
 }
 
 func (l Limits) filled() Limits {
@@ -56,39 +57,39 @@ func (l Limits) filled() Limits {
 // EventKind says what happened.
 type EventKind uint8
 
-// The events.
+// The kinds of events.
 const (
-	Join  EventKind = iota // Member wants to be one of Nodes of Island
-	Put                    // Member puts Value under Key
-	Get                    // Member wants Key's value, and waits for it
-	Try                    // Member wants Key's value if it is there
-	Drop                   // Member does not want the value of its Get of this ID any more
-	Leave                  // Member is no more, for the reason Err
+	Join  EventKind = iota // Member asks to be one of the Nodes members of Island
+	Put                    // Member stores Value under Key
+	Get                    // Member asks for Key's value, and waits until there is one
+	Try                    // Member asks for Key's value if there is one
+	Drop                   // Member no longer waits for the answer to its Get of this ID
+	Leave                  // Member has left or is lost; Err says why
 )
 
 // Event is one input of Step.
 type Event struct {
 	Kind   EventKind
-	Member uint64 // a connection's number, never used again
-	Name   string // of Join: for people, and for the order
+	Member uint64 // number of the member's connection, never reused
+	Name   string // of Join: for people, and for the order of nodes
 	Island string
 	Nodes  int
-	ID     uint64 // of a request, made by the member
+	ID     uint64 // of a request, chosen by the member
 	Key    string
-	Value  []byte // State keeps it; nobody changes it
+	Value  []byte // State keeps it; the caller must not change it
 	Err    error
 }
 
 // ActionKind says what to do.
 type ActionKind uint8
 
-// The actions.
+// The kinds of actions.
 const (
-	Welcome ActionKind = iota // let To in: it waits for its epoch
-	Refuse                    // turn To away for the reason Err
+	Welcome ActionKind = iota // accept To: it waits for its epoch
+	Refuse                    // refuse To, because of Err
 	Begin                     // tell To that Epoch has begun
-	Answer                    // tell To what became of its request ID: Value or Err
-	Over                      // tell To that its epoch is over for the reason Err, and let it go
+	Answer                    // answer To's request ID with Value or Err
+	Over                      // tell To that its epoch is over because of Err, and end its connection
 )
 
 // Action is one output of Step.
@@ -102,7 +103,7 @@ type Action struct {
 	Err         error
 }
 
-// State is the members of all islands. Make it with New.
+// State holds the members of all islands. Use New to make one.
 type State struct {
 	limits  Limits
 	members map[uint64]*member
@@ -113,7 +114,7 @@ type State struct {
 
 type island struct {
 	name    string
-	nodes   int // of members that are there
+	nodes   int // number of members of an epoch, as its members say
 	waiting []*member
 	epoch   *epoch // nil between epochs
 }
@@ -139,19 +140,20 @@ type wait struct {
 	id uint64
 }
 
-// New makes a State with nobody in it.
+// New returns a State without members.
 func New(l Limits) *State {
 	return &State{limits: l.filled(), members: map[uint64]*member{}, islands: map[string]*island{}}
 }
 
-// Step takes one event and appends what is to be done, in order.
+// Step applies one event, appends the actions that follow to out, in order, and returns
+// out.
 func (st *State) Step(ev Event, out []Action) []Action {
 	st.out = out
 	m := st.members[ev.Member]
 	switch {
 	case ev.Kind == Join:
 		st.join(&ev, m)
-	case m == nil: // its epoch is over, which it was told
+	case m == nil: // its epoch is over; Over was sent
 	case ev.Kind == Leave:
 		st.leave(m, ev.Err)
 	case ev.Kind == Drop:
@@ -170,7 +172,7 @@ func (st *State) answer(m *member, id uint64, value []byte, err error) {
 }
 
 const (
-	maxNodes = 1 << 12
+	maxNodes = 1 << 12 // members of an epoch; the default of Limits.Members
 	maxName  = 1 << 10 // bytes of a name
 )
 
@@ -183,9 +185,9 @@ func (st *State) join(ev *Event, known *member) {
 	case ev.Nodes < 1 || ev.Nodes > maxNodes || len(ev.Name) > maxName || len(ev.Island) > maxName:
 		err = status.New(status.InvalidArgument, "member %.100s asks for an epoch of %d nodes; expected 1 to %d, and names of at most %d bytes", ev.Name, ev.Nodes, maxNodes, maxName)
 	case len(st.members) >= st.limits.Members:
-		err = status.New(status.ResourceExhausted, "%d workers wait for epochs or are in one, which is the limit", len(st.members))
+		err = status.New(status.ResourceExhausted, "%d workers wait for an epoch or are in one, which is the limit", len(st.members))
 	case is != nil && is.nodes != ev.Nodes:
-		err = status.New(status.FailedPrecondition, "worker %s says that island %q has %d nodes, and %s that it has %d; start all of them with the same --nodes", ev.Name, ev.Island, ev.Nodes, is.any().name, is.nodes)
+		err = status.New(status.FailedPrecondition, "worker %s says that island %q has %d nodes, and worker %s says %d; start all of them with the same --nodes", ev.Name, ev.Island, ev.Nodes, is.someone().name, is.nodes)
 	}
 	if err != nil {
 		st.out = append(st.out, Action{Kind: Refuse, To: ev.Member, Err: err})
@@ -202,16 +204,16 @@ func (st *State) join(ev *Event, known *member) {
 	st.gather(is)
 }
 
-// any gives one of an island's members.
-func (is *island) any() *member {
+// someone returns one of an island's members.
+func (is *island) someone() *member {
 	if is.epoch != nil {
 		return is.epoch.members[0]
 	}
 	return is.waiting[0]
 }
 
-// gather begins an epoch where enough members wait: those who came first, numbered
-// by name, as their devices are in their island.
+// gather begins an epoch if enough members wait: with those that came first, numbered
+// in the order of names, like their devices in the island.
 func (st *State) gather(is *island) {
 	if is.epoch != nil || len(is.waiting) < is.nodes {
 		return
@@ -229,7 +231,7 @@ func (st *State) gather(is *island) {
 	}
 }
 
-// leave ends the epoch of a member that goes.
+// leave removes a member and ends its epoch.
 func (st *State) leave(m *member, why error) {
 	delete(st.members, m.number)
 	is, e := m.island, m.epoch
@@ -237,7 +239,7 @@ func (st *State) leave(m *member, why error) {
 		is.waiting = slices.DeleteFunc(is.waiting, func(o *member) bool { return o == m })
 	} else {
 		is.epoch = nil
-		err := status.New(status.Aborted, "epoch %d of island %q is over: worker %s has gone", e.number, is.name, m.name)
+		err := status.New(status.Aborted, "epoch %d of island %q is over: worker %s is gone", e.number, is.name, m.name)
 		if why != nil {
 			err = status.New(status.Aborted, "%w: %w", err, why)
 		}
@@ -255,14 +257,14 @@ func (st *State) leave(m *member, why error) {
 	st.gather(is)
 }
 
-// ask carries a request out, or waits.
+// ask carries out a request; waits reports whether it has to wait for its key.
 func (st *State) ask(m *member, ev *Event) (value []byte, waits bool, err error) {
 	e := m.epoch
 	if e == nil {
-		return nil, false, status.New(status.FailedPrecondition, "the epoch of worker %s has not begun: it has no keys yet", m.name)
+		return nil, false, status.New(status.FailedPrecondition, "the epoch of worker %s has not begun; it has no keys before that", m.name)
 	}
 	if len(ev.Key) > st.limits.Key {
-		return nil, false, status.New(status.InvalidArgument, "a key of %d bytes; at most %d", len(ev.Key), st.limits.Key)
+		return nil, false, status.New(status.InvalidArgument, "the key has %d bytes; expected at most %d", len(ev.Key), st.limits.Key)
 	}
 	value, there := e.values[ev.Key]
 	switch {
@@ -276,7 +278,7 @@ func (st *State) ask(m *member, ev *Event) (value []byte, waits bool, err error)
 		return nil, false, status.New(status.ResourceExhausted, "worker %s waits for %d keys, which is the limit", m.name, len(m.waits))
 	}
 	if _, twice := m.waits[ev.ID]; twice {
-		return nil, false, status.New(status.InvalidArgument, "request %d of worker %s is under way already", ev.ID, m.name)
+		return nil, false, status.New(status.InvalidArgument, "request %d of worker %s is pending already; its ID must be new", ev.ID, m.name)
 	}
 	m.waits[ev.ID] = ev.Key
 	e.waiting[ev.Key] = append(e.waiting[ev.Key], wait{m, ev.ID})
@@ -288,11 +290,11 @@ func (st *State) put(e *epoch, ev *Event) error {
 		if bytes.Equal(old, ev.Value) {
 			return nil
 		}
-		return status.New(status.AlreadyExists, "key %q has another value in epoch %d already", ev.Key, e.number)
+		return status.New(status.AlreadyExists, "key %q already has another value in epoch %d", ev.Key, e.number)
 	}
 	size := int64(len(ev.Key)) + int64(len(ev.Value))
 	if len(e.values) >= st.limits.Keys || e.bytes+size > st.limits.Bytes {
-		return status.New(status.ResourceExhausted, "epoch %d has %d keys of %d bytes, and one of %d more is too much; at most %d keys of %d bytes", e.number, len(e.values), e.bytes, size, st.limits.Keys, st.limits.Bytes)
+		return status.New(status.ResourceExhausted, "epoch %d has %d keys of %d bytes; another one of %d bytes would exceed the limit of %d keys and %d bytes", e.number, len(e.values), e.bytes, size, st.limits.Keys, st.limits.Bytes)
 	}
 	e.values[ev.Key] = ev.Value
 	e.bytes += size
@@ -304,7 +306,7 @@ func (st *State) put(e *epoch, ev *Event) error {
 	return nil
 }
 
-// drop forgets a wait. Where it has been answered there is none.
+// drop removes a pending Get; it does nothing if the Get has been answered.
 func (st *State) drop(m *member, id uint64) {
 	key, ok := m.waits[id]
 	if !ok {
