@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// Copy copies a box of size elements of width bytes from start in src, a dense
-// row-major array of dimensions from, to at in dst, one of dimensions to.
+// Copy copies a region of an array: size elements along each dimension, of width bytes
+// each, beginning at start in src, a dense row-major array of dimensions from, to at in
+// dst, a dense row-major array of dimensions to.
 func Copy(dst []byte, to, at []int64, src []byte, from, start, size []int64, width int64) {
 	if slices.Contains(size, 0) {
 		return
 	}
-	// The trailing dimensions that the box fills in both arrays, and one more, are
-	// one run.
+	// The trailing dimensions that the region fills in both arrays, and the dimension
+	// before them, form one contiguous run.
 	run, outer := width, len(size)
 	for outer > 0 {
 		outer--
@@ -21,7 +22,7 @@ func Copy(dst []byte, to, at []int64, src []byte, from, start, size []int64, wid
 			break
 		}
 	}
-	var room [3 * 8]int64 // of most arrays
+	var room [3 * 8]int64 // enough for up to 8 dimensions, without an allocation
 	table := room[:]
 	if len(size) > 8 {
 		table = make([]int64, 3*len(size))
@@ -30,7 +31,7 @@ func Copy(dst []byte, to, at []int64, src []byte, from, start, size []int64, wid
 	in, out, index := table[:n], table[n:2*n], table[2*n:3*n]
 	i, o := strides(in, from, start, width), strides(out, to, at, width)
 	inner, row := outer-1, int64(1)
-	if inner >= 0 { // rows of the innermost of the outer dimensions, by themselves
+	if inner >= 0 { // rows copies the innermost of the outer dimensions in a loop of its own
 		row = size[inner]
 	}
 	for {
@@ -57,10 +58,11 @@ func Copy(dst []byte, to, at []int64, src []byte, from, start, size []int64, wid
 	}
 }
 
-// rows copies n runs, each so many bytes after the other.
+// rows copies n runs of run bytes; they begin in bytes apart in src and out bytes apart
+// in dst.
 func rows(dst []byte, out int64, src []byte, in, run, n int64) {
 	switch run {
-	case 8: // moves of a known size cost a tenth of a call
+	case 8: // a move of a fixed size costs a tenth of a call of copy
 		for j := range n {
 			binary.NativeEndian.PutUint64(dst[j*out:], binary.NativeEndian.Uint64(src[j*in:]))
 		}
@@ -75,8 +77,8 @@ func rows(dst []byte, out int64, src []byte, in, run, n int64) {
 	}
 }
 
-// strides writes the bytes between neighbours along each dimension, and gives the
-// place of an element.
+// strides stores the distance in bytes between neighbours along each dimension in out,
+// and returns the offset of the element at at.
 func strides(out, dims, at []int64, width int64) (offset int64) {
 	step := width
 	for i := len(dims) - 1; i >= 0; i-- {

@@ -1,17 +1,17 @@
-// Package reshard plans how an array that lies in shards on some devices comes to
-// lie in other shards on others: which box of which source shard goes where in
-// which destination shard.
+// Package reshard plans how an array moves from shards on some devices to other
+// shards on others: which region of which source shard becomes which region of which
+// destination shard.
 //
-// # Guarantees
+// # What it guarantees
 //
-// Every element of a destination shard comes from exactly one source shard. Of
-// the sources that have it, one on the same device is taken, else one of the same
-// site (a worker, a host), else any; equals take turns. Destination shards are cut
-// into as few boxes as the source's grid allows, and each of them, also an empty
-// one, has at least one.
+// Every element of a destination shard comes from exactly one source shard. Of the
+// sources that have it, the plan uses one on the same device, else one at the same
+// site (a worker or host), else any; equally near sources take turns. Each destination
+// shard is cut into as few regions as the source's grid allows, and has at least one,
+// even if it is empty.
 //
-// A plan depends on nothing but what New is given, and costs time and memory in
-// proportion to its boxes.
+// A plan depends only on the arguments of New, and costs time and memory in proportion
+// to its number of regions.
 //
 // The package is pure: no goroutine, lock, clock or randomness. A Plan does not
 // change once it is made, so any number of goroutines may read it.
@@ -24,55 +24,54 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Shard is the part of an array that one device has: the box of Size elements at
-// Start.
+// Shard is the part of an array that one device has: the region of Size elements that
+// begins at Start.
 type Shard struct {
 	Device      int
 	Start, Size []int64
 }
 
-// Piece is a box of one source shard that becomes a box of one destination shard.
+// Piece is a region of one source shard that becomes a region of one destination shard.
 type Piece struct {
 	From, To int     // indices of the plan's sources and destinations
-	Start    []int64 // of the box in the source shard
-	At       []int64 // of the box in the destination shard
+	Start    []int64 // of the region in the source shard
+	At       []int64 // of the region in the destination shard
 	Size     []int64
 }
 
-// Whole reports whether a piece is all of its source shard and of its destination
-// shard.
+// Whole reports whether a piece covers both its source shard and its destination shard.
 func (p *Plan) Whole(piece *Piece) bool {
 	return slices.Equal(piece.Size, p.From[piece.From].Size) && slices.Equal(piece.Size, p.To[piece.To].Size)
 }
 
-// Plan says how an array moves. It is read only.
+// Plan describes how an array moves. It is read-only.
 type Plan struct {
 	Dims     []int64
 	From, To []Shard
 	// Pieces are sorted by destination.
 	Pieces []Piece
-	first  []int   // by destination; one more at the end
-	room   []int64 // for the numbers of pieces to come
+	first  []int   // index of the first piece, by destination; the last entry is len(Pieces)
+	room   []int64 // backs Start, At and Size of pieces to come
 }
 
-// Of gives the pieces of a destination shard.
+// Of returns the pieces of a destination shard.
 func (p *Plan) Of(to int) []Piece { return p.Pieces[p.first[to]:p.first[to+1]] }
 
-// cell is a box of the array that some source shards have whole.
+// cell is a region of the array; each source shard that has a part of it has all of it.
 type cell struct {
-	shards []int       // indices of sources
-	device map[int]int // the source on a device; made where there are many
-	site   map[int][]int
-	turn   int // of those that are equally far
+	shards []int         // indices of sources
+	device map[int]int   // source by device; nil unless there are many sources
+	site   map[int][]int // sources by site; nil unless there are many sources
+	turn   int           // which of several equally near sources is next
 }
 
-// many is the number of copies from which on they are looked up by tables.
+// many is the number of copies from which a table is faster than a search.
 const many = 8
 
-// grid is how the source is cut: along each dimension at the same places
+// grid describes how the source is cut: along each dimension, at the same places
 // everywhere.
 type grid struct {
-	cuts  [][]int64 // by dimension: where cells begin, and the array's end
+	cuts  [][]int64 // by dimension: the beginnings of cells, and the array's end
 	cells []cell    // row-major
 }
 
@@ -84,11 +83,11 @@ func (g *grid) at(index []int) *cell {
 	return &g.cells[k]
 }
 
-// New plans the way from some shards of an array to others. Site says which
-// devices are near each other; nil, all are.
+// New plans the move from some shards of an array to others. Devices for which site
+// returns the same number are near each other; if site is nil, all are.
 //
-// Errors: INVALID_ARGUMENT where shards do not lie in the array, or where the
-// source shards are not a grid that covers it.
+// Errors: INVALID_ARGUMENT if a shard is not inside the array, or if the source shards
+// are not a grid that covers it.
 func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, error) {
 	for i, s := range from {
 		if err := s.check(dims); err != nil {
@@ -115,7 +114,7 @@ func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, erro
 		for d := range dims {
 			low[d], high[d] = g.span(d, to[t].Start[d], to[t].Size[d])
 		}
-		if slices.Contains(to[t].Size, 0) { // one box of nothing
+		if slices.Contains(to[t].Size, 0) { // one empty region
 			for d := range dims {
 				high[d] = low[d] + 1
 			}
@@ -138,7 +137,7 @@ func (s *Shard) check(dims []int64) error {
 	}
 	for d, all := range dims {
 		if s.Start[d] < 0 || s.Size[d] < 0 || s.Size[d] > all || s.Start[d] > all-s.Size[d] {
-			return status.New(status.InvalidArgument, "a box of size %v at %v does not lie in an array of %v", s.Size, s.Start, dims)
+			return status.New(status.InvalidArgument, "the region of size %v at %v is not inside an array of %v", s.Size, s.Start, dims)
 		}
 	}
 	return nil
@@ -147,7 +146,7 @@ func (s *Shard) check(dims []int64) error {
 // cut finds the grid of the source shards.
 func cut(dims []int64, from []Shard) (*grid, error) {
 	if len(from) == 0 {
-		return nil, status.New(status.InvalidArgument, "an array without any source shard")
+		return nil, status.New(status.InvalidArgument, "the array has no source shards; expected at least one")
 	}
 	g := &grid{cuts: make([][]int64, len(dims))}
 	want := 1
@@ -165,7 +164,7 @@ func cut(dims []int64, from []Shard) (*grid, error) {
 		}
 		g.cuts[d] = append(starts, all)
 		if want *= len(starts); starts[0] != 0 || want > len(from) {
-			return nil, status.New(status.InvalidArgument, "the source shards leave out a part of the array along dimension %d", d)
+			return nil, status.New(status.InvalidArgument, "the source shards do not cover the array along dimension %d", d)
 		}
 	}
 	g.cells = make([]cell, want)
@@ -175,7 +174,7 @@ func cut(dims []int64, from []Shard) (*grid, error) {
 			c := g.cuts[d]
 			k, found := slices.BinarySearch(c[:len(c)-1], from[i].Start[d])
 			if !found || c[k+1]-c[k] != from[i].Size[d] {
-				return nil, status.New(status.InvalidArgument, "the source shards are no grid: one of size %v lies at %v of an array of %v", from[i].Size, from[i].Start, dims)
+				return nil, status.New(status.InvalidArgument, "the source shards are not a grid: one has size %v at %v in an array of %v", from[i].Size, from[i].Start, dims)
 			}
 			index[d] = k
 		}
@@ -184,14 +183,14 @@ func cut(dims []int64, from []Shard) (*grid, error) {
 	}
 	for i := range g.cells {
 		if len(g.cells[i].shards) == 0 {
-			return nil, status.New(status.InvalidArgument, "the source shards leave out one of %d boxes of the array", want)
+			return nil, status.New(status.InvalidArgument, "the source shards leave out one of %d regions of the array", want)
 		}
 	}
 	return g, nil
 }
 
-// span gives the first cell that a range touches along a dimension, and the one
-// behind the last. An empty range touches one.
+// span returns the first cell that a range overlaps along a dimension, and the one after
+// the last. For an empty range it returns one cell.
 func (g *grid) span(d int, start, size int64) (low, high int) {
 	c := g.cuts[d]
 	last := len(c) - 1
@@ -204,7 +203,7 @@ func (g *grid) span(d int, start, size int64) (low, high int) {
 	return low, high
 }
 
-// choose takes the nearest of the sources that have a cell.
+// choose returns the nearest of the sources that have the cell.
 func (c *cell) choose(from []Shard, device int, site func(int) int) int {
 	if len(c.shards) == 1 {
 		return c.shards[0]
@@ -244,7 +243,7 @@ func (c *cell) choose(from []Shard, device int, site func(int) int) int {
 	return c.shards[c.turn%len(c.shards)]
 }
 
-// add adds what a source and a destination have in common.
+// add adds the piece that a source and a destination have in common.
 func (p *Plan) add(to, from int) {
 	n := len(p.Dims)
 	if len(p.room) < 3*n {
@@ -266,7 +265,8 @@ func (p *Plan) add(to, from int) {
 	p.Pieces = append(p.Pieces, piece)
 }
 
-// next counts index up between low and high, the last dimension fastest.
+// next advances index between low and high, the last dimension fastest, and reports
+// whether it did.
 func next(index, low, high []int) bool {
 	for d := len(index) - 1; d >= 0; d-- {
 		if index[d]++; index[d] < high[d] {

@@ -197,20 +197,20 @@ func TestEqualSourcesTakeTurns(t *testing.T) {
 }
 
 func TestRefusesWhatIsNoSharding(t *testing.T) {
-	box := func(start, size int64) reshard.Shard {
+	region := func(start, size int64) reshard.Shard {
 		return reshard.Shard{Start: []int64{start}, Size: []int64{size}}
 	}
-	all := []reshard.Shard{box(0, 8)}
+	all := []reshard.Shard{region(0, 8)}
 	for _, c := range []struct {
 		from, to []reshard.Shard
 		want     string
 	}{
-		{nil, all, "without any source shard"},
-		{[]reshard.Shard{box(0, 4)}, all, "no grid"},
-		{[]reshard.Shard{box(4, 4)}, all, "leave out a part"},
-		{[]reshard.Shard{box(0, 4), box(4, 2), box(6, 2), box(2, 2)}, all, "no grid"},
-		{[]reshard.Shard{box(0, 9)}, all, "source shard 0: a box of size [9]"},
-		{all, []reshard.Shard{box(0, 8), box(7, 2)}, "destination shard 1: a box of size [2]"},
+		{nil, all, "no source shards"},
+		{[]reshard.Shard{region(0, 4)}, all, "not a grid"},
+		{[]reshard.Shard{region(4, 4)}, all, "do not cover the array"},
+		{[]reshard.Shard{region(0, 4), region(4, 2), region(6, 2), region(2, 2)}, all, "not a grid"},
+		{[]reshard.Shard{region(0, 9)}, all, "source shard 0: the region of size [9]"},
+		{all, []reshard.Shard{region(0, 8), region(7, 2)}, "destination shard 1: the region of size [2]"},
 		{all, []reshard.Shard{{Start: []int64{0, 0}, Size: []int64{1, 1}}}, "each of 1 dimensions"},
 	} {
 		_, err := reshard.New([]int64{8}, c.from, c.to, nil)
@@ -223,7 +223,7 @@ func TestRefusesWhatIsNoSharding(t *testing.T) {
 		return reshard.Shard{Start: []int64{i, j}, Size: []int64{1, 1}}
 	}
 	_, err := reshard.New(square, []reshard.Shard{corner(0, 0), corner(0, 1), corner(1, 0), corner(0, 0)}, nil, nil)
-	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "one of 4 boxes") {
+	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "one of 4 regions") {
 		t.Errorf("three of four corners: %v, want INVALID_ARGUMENT", err)
 	}
 }
