@@ -9,8 +9,8 @@ import (
 )
 
 // WritePerfetto writes a recording as JSON trace events, which https://ui.perfetto.dev
-// opens: a track a device, of process pid. Times count from the recording's begin:
-// readers keep them in doubles, which do not hold the ns of a date.
+// opens: one track per device, in process pid. Times are relative to the beginning of
+// the recording: readers keep them in doubles, which cannot hold a date in nanoseconds.
 //
 // Errors: those of w.
 func WritePerfetto(w io.Writer, pid int, r Recorded) error {
@@ -41,7 +41,7 @@ func WritePerfetto(w io.Writer, pid int, r Recorded) error {
 	return out.Flush()
 }
 
-// trackName is what a device's track is called: with its worker, where it is on one.
+// trackName returns the name of a device's track, with its worker if it is on one.
 func trackName(number int32, devices []Device) string {
 	name := fmt.Sprintf("device %d", number)
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Number == number })

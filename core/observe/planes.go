@@ -11,7 +11,7 @@ import (
 type Device struct {
 	Number   int32  // as in Span
 	Platform string // "cpu"
-	Worker   string // where it is; "" is this process
+	Worker   string // "" means this process
 }
 
 // The lines of a device's plane, as XLA's own profilers call them.
@@ -20,14 +20,14 @@ const (
 	opsLine     = "XLA Ops"
 )
 
-// DeviceLines is above the numbers of lines that Planes makes.
+// DeviceLines is above the IDs of all lines that Planes makes.
 const DeviceLines = 3
 
-// Planes makes a plane of each device, also of those that did nothing.
+// Planes returns one plane per device, even for devices that ran nothing.
 //
-// A plugin says when a computation begins and ends, and nothing of the operations
-// in it. So each computation is one event on both lines of its device, and on the
-// second it stands for all its operations: hlo_op is the name of the module.
+// A plugin reports when a computation begins and ends, but not the operations in it. So
+// each computation is one event on both lines of its device, and on the second line it
+// stands for all its operations: hlo_op is the name of the module.
 func Planes(devices []Device, spans []Span) []xplane.Plane {
 	planes := make([]xplane.Plane, len(devices))
 	lines := map[int32][]xplane.Line{}
@@ -40,8 +40,8 @@ func Planes(devices []Device, spans []Span) []xplane.Plane {
 	return planes
 }
 
-// planeName is such that xprof takes the plane for a device's. Of platforms that it
-// does not know it looks for those called CUSTOM.
+// planeName returns a name by which xprof recognizes a device's plane. For platforms
+// that it does not know, xprof looks for CUSTOM.
 func planeName(d Device) string {
 	name := fmt.Sprintf("/device:CUSTOM:%s:%d", d.Platform, d.Number)
 	if d.Worker != "" {

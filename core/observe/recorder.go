@@ -1,11 +1,11 @@
-// Package observe records what devices work on, and writes it down for the tools
-// that people look at it with: Perfetto's trace events, and the planes of XLA's
+// Package observe records what devices work on, and writes recordings in the formats
+// of the tools that show them: Perfetto's trace events, and the planes of XLA's
 // profiler.
 //
-// A Recorder costs one atomic load where nobody records: callers ask On before
-// they read a clock. Its methods, and those of what it returns, may be called from
-// any goroutine. What runs devices imports it: the worker, and the door of this
-// process's devices.
+// While nothing is recorded, a Recorder costs one atomic load: callers check On before
+// they read a clock. Its methods, and those of the values it returns, may be called
+// from any goroutine. The packages that run devices use it: the worker, and the
+// frontend for devices of this process.
 package observe
 
 import (
@@ -15,30 +15,30 @@ import (
 	"time"
 )
 
-// Span is one computation on one device. Times are ns since the Unix epoch, by the
-// clock of the process whose device it is.
+// Span is one computation on one device. Times are nanoseconds since the Unix epoch, by
+// the clock of the process that has the device.
 type Span struct {
 	Program   string // name of its HLO module
 	ProgramID uint64
 	Gang      uint64 // the same on all devices that run it together
 	Device    int32
 	Submitted int64 // when its launch began
-	Launched  int64 // when the driver had it
+	Launched  int64 // when the driver had accepted it
 	End       int64 // 0 while it runs
 }
 
-// Recorded is what a recording has kept.
+// Recorded is the content of a recording.
 type Recorded struct {
-	Began   int64 // ns since the Unix epoch
+	Began   int64 // nanoseconds since the Unix epoch
 	Spans   []Span
-	Dropped uint64   // spans that were launched and are not there
-	Devices []Device // which WritePerfetto names; others are known by their numbers
+	Dropped uint64   // number of spans that were launched and are missing from Spans
+	Devices []Device // names for WritePerfetto; it shows other devices by number
 }
 
-// Recorder has the recordings of a process.
+// Recorder holds the recordings of a process.
 type Recorder struct {
-	recordings atomic.Pointer[[]*Recording] // nil: none
-	mu         sync.Mutex                   // guards its being written
+	recordings atomic.Pointer[[]*Recording] // nil if there are none
+	mu         sync.Mutex                   // serialises writes of recordings
 }
 
 // Recording keeps spans between Start and Stop.
@@ -49,22 +49,22 @@ type Recording struct {
 	began    int64
 
 	mu      sync.Mutex // guards the rest
-	settled sync.Cond  // running is 0, or late
+	settled sync.Cond  // signalled when running becomes 0 or Stop's patience ends
 	spans   []Span
 	running int // spans that have not ended
 	dropped uint64
 	stopped bool
 }
 
-// MaxSpans is what a recording keeps by default, some 70 MB; further spans are
-// counted.
+// MaxSpans is the number of spans that a recording keeps by default, about 70 MB;
+// further spans are only counted.
 const MaxSpans = 1 << 20
 
-// On reports whether somebody records.
+// On reports whether there is any recording.
 func (r *Recorder) On() bool { return r.recordings.Load() != nil }
 
-// Start begins to record what is launched for a session, and keeps at most limit
-// spans. Stop, or Drop, is owed.
+// Start begins to record the computations of a session, and keeps at most limit spans.
+// The caller must call Stop or Drop.
 func (r *Recorder) Start(session uint32, limit int) *Recording {
 	rec := &Recording{recorder: r, session: session, limit: limit, began: time.Now().UnixNano()}
 	rec.settled.L = &rec.mu
@@ -96,7 +96,7 @@ func (r *Recorder) Drop(session uint32) {
 	}
 }
 
-// Running is a span that has yet to end, in each recording that has it.
+// Running refers to a span that has not ended, in each recording that has it.
 type Running []place
 
 type place struct {
@@ -129,7 +129,7 @@ func (r *Recorder) Begin(session uint32, s Span) (running Running) {
 	return running
 }
 
-// End records that it has ended, at a time.
+// End records that the computation ended at time at.
 func (running Running) End(at int64) {
 	for _, p := range running {
 		rec := p.recording
@@ -144,8 +144,8 @@ func (running Running) End(at int64) {
 	}
 }
 
-// Stop ends the recording. It waits until what was launched has ended, but no
-// longer than patience; what still runs then is dropped.
+// Stop ends the recording. It blocks until every recorded computation has ended, but no
+// longer than patience; the ones that still run after that are dropped.
 func (rec *Recording) Stop(patience time.Duration) Recorded {
 	rec.recorder.change(func(list []*Recording) []*Recording {
 		return slices.DeleteFunc(list, func(other *Recording) bool { return other == rec })

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// busy is a span with the time at which its device turned to it.
+// busy is a span with the time at which its device began to work on it.
 type busy struct {
 	Span
 	begin int64
 }
 
-// timelines puts spans in the order of time, by device. A device works on one
-// computation after the other: one that was queued behind another began when that
-// one ended.
+// timelines groups spans by device and sorts them by time. A device works on one
+// computation at a time, so one that was queued behind another began when that one
+// ended.
 func timelines(spans []Span) [][]busy {
 	all := make([]busy, len(spans))
 	for i, s := range spans {
