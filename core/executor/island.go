@@ -1,21 +1,21 @@
-// Package executor gives the gangs of an island their turns.
+// Package executor launches the gangs of an island, each in its turn.
 //
-// It is the shell around core/schedule: it feeds the pure scheduler with what
-// happens and carries its actions out. A gang whose turn is free is launched by
-// the thread that submitted it; one that has to wait is launched later, in its
-// turn, by a goroutine of the island.
+// It is the shell around core/schedule: it reports events to the pure scheduler and
+// carries out its actions. If a gang's turn has come when it is submitted, the
+// submitting thread launches it; otherwise a goroutine of the island launches it when
+// its turn comes.
 //
-// # Guarantees
+// # What it guarantees
 //
-// Gangs are launched in the scheduler's order. A gang that was queued is
-// launched or failed exactly once. No lock is held while a launch runs, so a
-// launch may take long, or submit again. The end of a launch costs no call of
-// the island where nobody waits for it: see Cell.
+// Gangs are launched in the scheduler's order. A gang that was queued is either
+// launched or failed, exactly once. No lock is held while a launch runs, so a launch
+// may take long or submit other gangs. The end of a launch costs no call into the
+// island unless another gang waits for it: see Cell.
 //
 // # Concurrency
 //
-// Every method may be called from any goroutine. Close returns when no launch
-// of the island's own goroutines runs any more.
+// Every method may be called from any goroutine. Close returns when no launch on the
+// island's own goroutines runs any more.
 package executor
 
 import (
@@ -28,50 +28,50 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Launch is a gang's work, for a gang that had to wait. One of its methods is
-// called, once, from a goroutine of the island.
+// Launch is the work of a gang that had to wait. The island calls exactly one of its
+// methods, once, from a goroutine of its own.
 type Launch interface {
 	// Launch puts the work into the queues of the gang's devices and returns
-	// when it is there. Under way means that Completed will be called when the
-	// devices are through with it; otherwise that is not awaited.
+	// when it is there. It returns true if Completed will be called when the
+	// devices have finished the work; otherwise the gang counts as completed.
 	Launch(gang uint64) (underWay bool)
-	// Fail says that the gang will never be launched.
+	// Fail reports that the gang will never be launched.
 	Fail(gang uint64, err error)
 }
 
-// Cell is where the thread that launches a gang says how far the gang is, by
-// setting bits. Where it finds CellWanted set before, it calls Island.Report;
-// otherwise the island finds out when it next looks. Once CellDone is set nobody
-// but the island uses the cell. Cells may lie in memory that Go does not own.
+// Cell is a word in which the thread that launches a gang records the gang's progress,
+// by setting bits. If it finds that CellWanted was set before, it calls Island.Report;
+// otherwise the island reads the cell when it next looks. Once CellDone is set, only
+// the island uses the cell. Cells may be in memory that Go does not own.
 type Cell = atomic.Uint32
 
 // The bits of a Cell.
 const (
 	CellLaunched = 1 // the gang is in the queue of each of its devices
-	CellDone     = 2 // the devices are through with it
-	CellWanted   = 4 // set by the island: somebody waits
-	// CellEnded is of a gang whose completion is not awaited, or that failed.
+	CellDone     = 2 // the devices have finished it
+	CellWanted   = 4 // set by the island: another gang waits for this one
+	// CellEnded is for a gang that failed, or whose completion is not awaited.
 	CellEnded = CellLaunched | CellDone
 )
 
-// Turn is the answer to a submission.
+// Turn is the result of a submission.
 type Turn struct {
 	Gang uint64
-	// Now: launch the gang on this thread. Otherwise it waits, and Arm or Await
-	// must follow.
+	// Now reports whether the caller launches the gang on its own thread. Otherwise the
+	// gang waits, and the caller must call Arm or Await.
 	Now bool
-	// Cell is where to write the end of the launch; nil for a gang that nobody
-	// can wait for.
+	// Cell is where the launching thread records progress; nil for a gang that no other
+	// gang can wait for.
 	Cell *Cell
 }
 
-// entry is a gang that holds its turn or waits for it.
+// entry is a gang that has its turn or waits for it.
 type entry struct {
 	id       uint64
-	cell     *Cell // of a gang that is launched by its own thread
+	cell     *Cell // of a gang that its submitting thread launches
 	launched bool
-	// For a gang that waits: its work or its waiter when they are known, started
-	// when its turn has come, failed when it never will.
+	// For a gang that waits: launch or waiter are set when they are known, started when
+	// its turn has come, failed when it never will.
 	launch  Launch
 	waiter  chan error
 	started bool
@@ -83,41 +83,41 @@ type Island struct {
 	mu      sync.Mutex // guards all below; never held while a launch runs
 	state   *schedule.State
 	actions []schedule.Action
-	last    uint64            // gang number given last
-	gangs   map[uint64]*entry // gangs that wait, hold lanes or are under way
-	spare   []*entry          // to be used again
-	holding []*entry          // gangs with a cell: launched by their own thread, end not seen yet
+	last    uint64            // number of the last gang
+	gangs   map[uint64]*entry // gangs that wait, hold lanes or are in flight
+	spare   []*entry          // free entries, for reuse
+	holding []*entry          // gangs with a cell whose end has not been seen
 	cells   []*Cell           // free
-	changed *sync.Cond        // there is room, or a launch of the island's has ended
-	running int               // the island's own goroutines
+	changed *sync.Cond        // signalled when there is room, or one of the island's launches has ended
+	running int               // number of the island's own goroutines
 	closed  bool
-	bound   int   // of len(gangs); 0 is none
-	queued  int64 // gangs that had to wait, ever
+	bound   int   // of len(gangs); 0 means none
+	queued  int64 // number of gangs that had to wait since the island was made
 }
 
-// NewIsland makes an island. Cells bounds how many gangs of several devices may
-// be launched at the same time by their own threads; more of them are queued.
+// NewIsland returns an island. The number of cells bounds how many gangs of several
+// devices their submitting threads may launch at the same time; further ones are queued.
 func NewIsland(cells []*Cell, config schedule.Config) *Island {
 	i := &Island{state: schedule.New(config), gangs: map[uint64]*entry{}, cells: cells}
 	i.changed = sync.NewCond(&i.mu)
 	return i
 }
 
-// Bound bounds the gangs that wait or are under way: Enter waits for one of them
-// to be done before it takes another. It is to be called before the first Enter.
+// Bound bounds the number of gangs that wait or are in flight: at the bound, Enter blocks
+// until one of them has completed. It must be called before the first Enter.
 func (i *Island) Bound(gangs int) { i.bound = gangs }
 
-// ErrClosed is the answer to submissions after Close.
+// ErrClosed is the error of submissions after Close.
 var (
 	ErrClosed = status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
 	errLate   = status.New(status.Cancelled, "the session was shut down before this computation had its turn")
 )
 
-// Enter submits a gang. Its ID is given by the island. Free marks a gang that no
-// order can harm: it is submitted from inside a host callback of a gang which may
-// still hold its turn, and is part of that turn. It waits for no lane, but for gangs it reads from that have yet to be
-// launched. Where the queue is full, or the bound of gangs under way is reached,
-// Enter waits until others have made room.
+// Enter submits a gang and assigns its ID. free marks a gang that needs no place in the
+// order: it is submitted inside a host callback of a gang that may still hold its turn,
+// and is part of that turn. Such a gang waits for no lane, only for gangs it reads from
+// that have not been launched. If the queue is full, or the bound on gangs in flight is
+// reached, Enter blocks until other gangs have made room.
 //
 // Errors: UNAVAILABLE after Close.
 func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
@@ -132,15 +132,15 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 		if free && !i.reads(g) {
 			return Turn{Gang: g.ID, Now: true}, nil
 		}
-		// Nobody waits for a gang of one device that waits for nothing: nothing is
-		// kept of it.
+		// No gang ever waits for a gang of one device that itself waits for nothing, so
+		// the island keeps no record of it.
 		alone := g.Devices.Len() == 1 && len(g.After) == 0
 		if alone && i.state.Pass(g) {
 			return Turn{Gang: g.ID, Now: true}, nil
 		}
 		var e *entry
 		if !alone {
-			i.reap()
+			i.collect()
 			if i.bound > 0 && len(i.gangs) >= i.bound && !free {
 				if !i.want() {
 					i.changed.Wait()
@@ -184,7 +184,7 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 	}
 }
 
-// Arm hands over the work of a gang that waits.
+// Arm hands the island the work of a gang that waits.
 func (i *Island) Arm(gang uint64, l Launch) {
 	i.mu.Lock()
 	e := i.gangs[gang]
@@ -198,9 +198,9 @@ func (i *Island) Arm(gang uint64, l Launch) {
 	}
 }
 
-// Await waits for the turn of a gang that waits, for callers that launch it
-// themselves and then call Launched and Completed, or Completed alone. Its error
-// says why the turn never comes.
+// Await blocks until the turn of a gang comes, for callers that launch it themselves and
+// then call Launched and Completed, or only Completed. Its error says why the turn will
+// never come.
 func (i *Island) Await(gang uint64) error {
 	i.mu.Lock()
 	e := i.gangs[gang]
@@ -212,22 +212,22 @@ func (i *Island) Await(gang uint64) error {
 	e.waiter = turn
 	i.carryOut(e)
 	i.mu.Unlock()
-	return <-turn // the gangs before it launch or fail, within the bounds of their drivers
+	return <-turn // the gangs before it launch or fail within the time limits of their drivers
 }
 
 func unknown(gang uint64) error {
-	return status.New(status.Internal, "computation %d does not wait for its turn", gang)
+	return status.New(status.Internal, "computation %d is not waiting for its turn", gang)
 }
 
-// Report says that bits were set in the cell of a gang for which somebody waits.
+// Report tells the island that bits were set in the cell of a gang that others wait for.
 func (i *Island) Report(uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.reap()
+	i.collect()
 }
 
-// Launched says that a gang without a cell is in the queue of each of its
-// devices. Completed will follow.
+// Launched reports that a gang without a cell is in the queue of each of its devices.
+// Completed must follow.
 func (i *Island) Launched(gang uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -236,8 +236,7 @@ func (i *Island) Launched(gang uint64) {
 	}
 }
 
-// Completed says that the devices are through with a gang, or that it failed to
-// get to them.
+// Completed reports that the devices have finished a gang, or that its launch failed.
 func (i *Island) Completed(gang uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -246,11 +245,12 @@ func (i *Island) Completed(gang uint64) {
 	case e.cell == nil:
 		i.finish(e)
 	default:
-		i.reap()
+		i.collect()
 	}
 }
 
-// Close fails what waits and waits for what is being launched by the island.
+// Close fails the gangs that wait, and blocks until the launches on the island's own
+// goroutines have returned.
 func (i *Island) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -266,16 +266,16 @@ func (i *Island) Close() {
 	}
 }
 
-// reads reports whether g reads from a gang that has yet to be launched.
+// reads reports whether g reads from a gang that has not been launched.
 func (i *Island) reads(g *schedule.Gang) bool {
-	i.reap()
+	i.collect()
 	return slices.ContainsFunc(g.After, func(id uint64) bool {
 		e := i.gangs[id]
 		return e != nil && !e.launched
 	})
 }
 
-// keep remembers a gang until it is done.
+// keep adds an entry for a gang, until drop removes it.
 func (i *Island) keep(id uint64) *entry {
 	var e *entry
 	if n := len(i.spare) - 1; n >= 0 {
@@ -288,15 +288,15 @@ func (i *Island) keep(id uint64) *entry {
 	return e
 }
 
-// drop forgets a gang.
+// drop removes a gang's entry.
 func (i *Island) drop(e *entry) {
 	delete(i.gangs, e.id)
 	*e = entry{}
 	i.spare = append(i.spare, e)
 }
 
-// reap takes note of what the cells say, and says whether a gang was done.
-func (i *Island) reap() (found bool) {
+// collect applies what the cells say, and reports whether a gang has completed.
+func (i *Island) collect() (found bool) {
 	for k := 0; k < len(i.holding); {
 		e := i.holding[k]
 		bits := e.cell.Load()
@@ -314,33 +314,37 @@ func (i *Island) reap() (found bool) {
 	return found
 }
 
-// want asks all threads that launch gangs to report, since a gang waits: for
-// lanes, for what it reads, for what its policy counts, or for room. Gangs that
-// are given their turn while others wait are asked from the start. It says
-// whether gangs were found to be done.
+// want asks all threads that launch gangs to call Report, because a gang waits: for
+// lanes, for its producers, for its policy, or for room. Enter sets CellWanted at once
+// for gangs that get their turn while others wait. want reports whether it found that a
+// gang has completed.
 func (i *Island) want() (found bool) {
 	for _, e := range i.holding {
 		e.cell.Or(CellWanted)
 	}
-	return i.reap()
+	return i.collect()
 }
 
-// linger gives the gangs in e's way the few microseconds in which they may end: who
-// waited for the results of one is often quicker to submit the next than the
-// devices are to say that they are through.
+// lingerTurns is the number of times that linger yields: a few microseconds.
+const lingerTurns = 64
+
+// linger waits a few microseconds for the gangs before e to end. A thread that waited
+// for the results of one gang often submits the next before the devices have reported
+// that the first one is done.
 func (i *Island) linger(e *entry) {
-	for range 64 {
+	for range lingerTurns {
 		if e.started || e.failed != nil || i.closed {
 			return
 		}
 		i.mu.Unlock()
 		runtime.Gosched()
 		i.mu.Lock()
-		i.reap()
+		i.collect()
 	}
 }
 
-// launch takes note that a gang has given up its lanes.
+// launch reports to the scheduler that a gang has been launched, which releases its
+// lanes.
 func (i *Island) launch(e *entry) {
 	if !e.launched {
 		e.launched = true
@@ -360,7 +364,7 @@ func (i *Island) finish(e *entry) {
 	i.changed.Broadcast()
 }
 
-// step feeds the scheduler and carries out what follows. It reports whether the
+// step applies an event and carries out the actions that follow. It reports whether the
 // event's gang was started, and whether it was refused.
 func (i *Island) step(ev schedule.Event) (started, refused bool) {
 	from := len(i.actions)
@@ -385,8 +389,8 @@ func (i *Island) step(ev schedule.Event) (started, refused bool) {
 	return started, refused
 }
 
-// carryOut acts on a gang that waited, once both its work and its verdict are
-// known. After Close no turn is given any more.
+// carryOut launches or fails a gang that waited, once both its work and its verdict are
+// known. After Close it launches nothing.
 func (i *Island) carryOut(e *entry) {
 	if !e.started && e.failed == nil || e.launch == nil && e.waiter == nil {
 		return
