@@ -1,13 +1,14 @@
 // Package embedded is the system inside one process: sessions on devices that the
-// process owns itself. It joins an order of gangs, an account of objects and slices
-// by function calls, and never sees a shard: a run is a program and the gangs that it
-// must come after, its results are one object an output whatever the number of devices.
+// process itself owns. It connects the order of gangs, the accounting of objects and
+// the slices by function calls. It never sees a shard: a run is a program and the gangs
+// that it must come after, and each of its outputs is one object, however many devices
+// it has.
 //
-// # Guarantees
+// # What it guarantees
 //
-// Submission blocks for nothing but a full queue. Everything that a session made
-// ends with the session. IDs of programs and objects that are no more are refused
-// with an error, and not taken for others.
+// Submission blocks only on a full queue. Everything that a session made is freed with
+// the session. IDs are never reused, so the ID of a program or object that was freed is
+// refused with an error.
 //
 // # Concurrency
 //
@@ -24,28 +25,28 @@ import (
 	"github.com/openpathways/pathways/core/store"
 )
 
-// Embedded is what one process with devices of its own is made from.
+// Embedded configures a process with devices of its own.
 type Embedded struct {
-	Devices []string // their kinds, as people call them
-	// Cells bound how many gangs of several devices are launched at once by
-	// their own threads; see executor.Cell.
+	Devices []string // the kind of each device
+	// Cells bounds how many gangs of several devices the submitting threads launch at
+	// the same time; see executor.Cell.
 	Cells []*executor.Cell
-	// Window bounds how many gangs of several devices may wait or be under way;
-	// 0 is no bound.
+	// Window bounds how many gangs of several devices may be queued or in flight; 0
+	// means no bound.
 	Window int
-	// Threads is the pool that the devices share, where they are threads and not
-	// queues; see schedule.Threads. 0: they are queues.
+	// Threads is the size of the thread pool that the devices share, if they are threads
+	// and not queues; see schedule.Threads. 0 means that they are queues.
 	Threads int
-	// Limit bounds the bytes of a device's memory that runs may take; 0 is no
-	// bound of ours.
+	// Limit bounds the bytes of each device's memory that runs may use; 0 means no bound
+	// other than the plugin's.
 	Limit int64
 }
 
 var sessions atomic.Uint32
 
-// Open makes an island of the devices, with a session on it.
+// Open creates an island of the devices and returns a session on it.
 //
-// Errors: INVALID_ARGUMENT for fields that make no sense.
+// Errors: INVALID_ARGUMENT for invalid fields.
 func (e Embedded) Open() (*Session, error) {
 	if len(e.Devices) < 1 {
 		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got none")

@@ -11,21 +11,22 @@ import (
 	"github.com/openpathways/pathways/core/store"
 )
 
-// Program is a compiled computation as the core sees it: a program of one node.
+// Program is a compiled computation as the core sees it.
 type Program struct {
 	Name    string
-	Devices []int // local devices, one a row of a run
-	// Collective: its shards wait for each other, so the order of runs matters.
+	Devices []int // local devices, one per row of a run
+	// Collective reports whether its shards wait for each other, so that the order of
+	// runs matters.
 	Collective bool
 	Outputs    []int64 // bytes of a shard, by output
-	// The source, kept for as long as the program so that it can be compiled
-	// again elsewhere. Empty for a program that was loaded from its serialized
-	// form.
+	// Format and Code are the source, kept as long as the program so that it can be
+	// compiled again elsewhere. They are empty for a program that was loaded from its
+	// serialized form.
 	Format string
 	Code   []byte
 }
 
-// kept is a Program with what a run needs at hand.
+// kept is a Program with values derived from it that each run needs.
 type kept struct {
 	Program
 	set   schedule.DeviceSet
@@ -38,21 +39,21 @@ type Session struct {
 	island *executor.Island
 	table  *store.Table
 	closed atomic.Bool
-	// single is the placement and the set of one device each.
+	// single and sets hold the placement and the set of each single device.
 	single []store.Placement
 	sets   []schedule.DeviceSet
 	*local // its slices
 
 	mu       sync.RWMutex // guards the rest
 	programs map[uint64]*kept
-	last     uint64 // program number given last; none is given twice
+	last     uint64 // ID of the last program; IDs are not reused
 }
 
-// begin makes a session on an island of devices of these kinds, whose objects are
+// begin returns a session on an island of devices of these kinds, whose objects are
 // counted in table.
 //
-// Errors: ALREADY_EXISTS where table has an owner with this id, INVALID_ARGUMENT for
-// no devices.
+// Errors: ALREADY_EXISTS if table has an owner with this id, INVALID_ARGUMENT if there
+// are no devices.
 func begin(id uint32, name string, kinds []string, island *executor.Island, table *store.Table) (*Session, error) {
 	s := &Session{id: id, island: island, table: table, programs: map[uint64]*kept{}}
 	var err error
@@ -73,9 +74,9 @@ func begin(id uint32, name string, kinds []string, island *executor.Island, tabl
 	return s, nil
 }
 
-// AddProgram makes a program known and gives its id, never 0.
+// AddProgram registers a program and returns its ID, which is never 0.
 //
-// Errors: INVALID_ARGUMENT where a device is not of the session.
+// Errors: INVALID_ARGUMENT if a device is not one of the session's.
 func (s *Session) AddProgram(p Program) (uint64, error) {
 	for _, d := range p.Devices {
 		if d < 0 || d >= len(s.single) {
@@ -97,7 +98,7 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	return s.last, nil
 }
 
-// Forget lets go of a program. Runs of it that have their turn go on.
+// Forget removes a program. Runs of it that were submitted before continue.
 func (s *Session) Forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,16 +111,16 @@ type Run struct {
 	Only    int      // the one device to run a portable program on, or -1
 	After   []uint64 // gangs that have yet to be launched and whose results are inputs
 	Reads   []uint64 // gangs of which each device reads what it made there
-	Nested  bool     // made inside a host callback of a gang that may hold its turn
+	Nested  bool     // submitted inside a host callback of a gang that may hold its turn
 }
 
-// Submit gives a run its place and its results their objects, one an output, in
-// objects, which has the program's number of outputs as its length. An error
-// leaves nothing behind: no turn is held and objects name nothing.
+// Submit assigns a run its place in the order and creates one object per output. It
+// stores their IDs in objects, whose length is the program's number of outputs. On an
+// error nothing remains: the run has no turn and the objects do not exist.
 //
-// Errors: NOT_FOUND for a program that is not there, INVALID_ARGUMENT for a device
-// that is not, RESOURCE_EXHAUSTED where the limit of a device's memory leaves no
-// room, UNAVAILABLE after Close.
+// Errors: NOT_FOUND for an unknown program, INVALID_ARGUMENT for an unknown device,
+// RESOURCE_EXHAUSTED if the outputs exceed a device's memory limit, UNAVAILABLE after
+// Close.
 func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	s.mu.RLock()
 	p := s.programs[r.Program]
@@ -128,9 +129,9 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	case p == nil:
 		return executor.Turn{}, status.New(status.NotFound, "program %d is not known to this session; was its executable deleted?", r.Program)
 	case len(objects) != len(p.specs):
-		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and room was given for %d", p.Name, len(p.specs), len(objects))
+		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and the caller has room for %d", p.Name, len(p.specs), len(objects))
 	case r.Only >= len(s.single):
-		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", r.Only, status.Count(len(s.single), "device"))
+		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", r.Only, status.Count(len(s.single), "device"))
 	}
 	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
 	if r.Only >= 0 {
@@ -140,7 +141,7 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 			specs[i].Placement = s.single[r.Only]
 		}
 	}
-	if err := s.make(specs, objects); err != nil {
+	if err := s.create(specs, objects); err != nil {
 		return executor.Turn{}, err
 	}
 	turn, err := s.island.Enter(&g, r.Nested)
@@ -152,32 +153,32 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	return turn, err
 }
 
-// make makes one object a spec, or none with an error.
-func (s *Session) make(specs []store.Spec, objects []uint64) error {
+// create creates one object per spec, or none and returns an error.
+func (s *Session) create(specs []store.Spec, objects []uint64) error {
 	if s.closed.Load() {
 		return executor.ErrClosed
 	}
 	return s.table.Create(store.Owner(s.id), specs, objects)
 }
 
-// Place makes the object of a buffer that is made alone, on one device. Errors
+// Place creates the object of a single buffer on one device, which no run makes. Errors
 // are those of Submit.
 func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	if device < 0 || device >= len(s.single) {
-		return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", device, status.Count(len(s.single), "device"))
+		return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", device, status.Count(len(s.single), "device"))
 	}
 	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
 	var object [1]uint64
-	err := s.make(specs[:], object[:])
+	err := s.create(specs[:], object[:])
 	return object[0], err
 }
 
-// Array makes the object of an array that no run makes, with a shard of so many
-// bytes on each of devices. Errors are those of Submit.
+// Array creates the object of an array that no run makes, with a shard of the given
+// number of bytes on each of devices. Errors are those of Submit.
 func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error) {
 	for _, d := range devices {
 		if d < 0 || d >= len(s.single) {
-			return 0, status.New(status.InvalidArgument, "device %d is not of this session, which has %s", d, status.Count(len(s.single), "device"))
+			return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", d, status.Count(len(s.single), "device"))
 		}
 	}
 	place, err := s.table.Place(devices)
@@ -186,30 +187,30 @@ func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error
 	}
 	specs := [1]store.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
 	var object [1]uint64
-	err = s.make(specs[:], object[:])
+	err = s.create(specs[:], object[:])
 	return object[0], err
 }
 
-// Free gives up objects whose last shard has gone.
+// Free frees an object whose last shard was freed.
 func (s *Session) Free(object uint64) { s.table.Free(object) }
 
-// Island is where the session's gangs are ordered.
+// Island returns the island that orders the session's gangs.
 func (s *Session) Island() *executor.Island { return s.island }
 
-// Memory gives the bytes in use on a device and its limit.
+// Memory returns the bytes in use on a device, and its limit.
 func (s *Session) Memory(device int) store.Usage { return s.table.Device(device) }
 
-// Objects is the number of objects alive.
+// Objects returns the number of live objects.
 func (s *Session) Objects() int { return s.table.Len() }
 
-// Stop ends submission: what waits fails, what is being launched is waited for,
-// and slices go.
+// Stop ends submission: queued runs fail, Stop blocks until launches in progress have
+// returned, and all slices are released.
 func (s *Session) Stop() {
 	s.local.end(executor.ErrClosed)
 	s.island.Close()
 }
 
-// Close ends the session: it stops, and all its objects go.
+// Close ends the session: it calls Stop and frees all of the session's objects.
 func (s *Session) Close() {
 	s.closed.Store(true)
 	s.Stop()

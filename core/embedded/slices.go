@@ -12,11 +12,11 @@ type local struct {
 	mu     sync.Mutex // guards the rest
 	layout placement.Map
 	view   *placement.View
-	last   uint64 // number given last
+	last   uint64 // number of the last slice
 	ended  error
 }
 
-// newLocal makes it for devices of these kinds.
+// newLocal returns a local for devices of these kinds.
 func newLocal(kinds []string) (*local, error) {
 	l := new(local)
 	if _, err := l.layout.Join(placement.Offer{Name: "this process", Devices: len(kinds), Kinds: kinds}); err != nil {
@@ -62,7 +62,7 @@ func (l *local) Release(number uint64) {
 	l.layout.Release(0, number)
 }
 
-// end ends all grants.
+// end releases all slices; later calls return why.
 func (l *local) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package shape describes arrays: element types, dimensions and byte sizes.
 //
 // It is pure: values only, no state. Element types carry PJRT's numbers, so that
-// they cross the C edge unchanged.
+// they cross the C API unchanged.
 package shape
 
 import (
@@ -60,7 +60,7 @@ var dtypes = [...]struct {
 	{"s2", 2}, {"u2", 2}, {"f8e4m3", 8}, {"f8e3m4", 8}, {"f8e8m0fnu", 8}, {"f4e2m1fn", 4}, {"s1", 1}, {"u1", 1},
 	{"f6e2m3fn", 6}, {"f6e3m2fn", 6}}
 
-// String gives XLA's name of the type, such as f32.
+// String returns XLA's name of the type, such as f32.
 func (t DType) String() string {
 	if int(t) < len(dtypes) {
 		return dtypes[t].name
@@ -68,7 +68,7 @@ func (t DType) String() string {
 	return fmt.Sprintf("dtype%d", uint32(t))
 }
 
-// Bits is the width of one element; 0 for tokens and for types not known here.
+// Bits returns the width of one element in bits; 0 for tokens and for unknown types.
 func (t DType) Bits() int {
 	if int(t) < len(dtypes) {
 		return dtypes[t].bits
@@ -82,7 +82,7 @@ type Shape struct {
 	Dims  []int64
 }
 
-// Elements is the number of elements, or -1 where a dimension is negative or
+// Elements returns the number of elements, or -1 if a dimension is negative or
 // the product does not fit in an int64.
 func (s Shape) Elements() int64 {
 	n := int64(1)
@@ -98,8 +98,8 @@ func (s Shape) Elements() int64 {
 	return n
 }
 
-// Bytes is the size of a dense array of this shape with sub-byte elements
-// packed, or -1 where it does not fit in an int64.
+// Bytes returns the size of a dense array of this shape in bytes, with sub-byte
+// elements packed, or -1 if it does not fit in an int64.
 func (s Shape) Bytes() int64 {
 	n, bits := s.Elements(), int64(s.DType.Bits())
 	if n < 0 || (bits != 0 && n > (math.MaxInt64-7)/bits) {
@@ -108,9 +108,9 @@ func (s Shape) Bytes() int64 {
 	return (n*bits + 7) / 8
 }
 
-// HostBytes is the size of a dense array of this shape in host memory, where an
-// element narrower than a byte takes a byte of its own, as in NumPy and PJRT; -1
-// where it does not fit in an int64.
+// HostBytes returns the size of a dense array of this shape in host memory, where an
+// element narrower than a byte takes a whole byte, as in NumPy and PJRT; -1 if the size
+// does not fit in an int64.
 func (s Shape) HostBytes() int64 {
 	n, size := s.Elements(), int64(s.DType.Bits()+7)/8
 	if n < 0 || (size != 0 && n > math.MaxInt64/size) {
@@ -119,7 +119,7 @@ func (s Shape) HostBytes() int64 {
 	return n * size
 }
 
-// String writes the shape as XLA does, such as f32[4,8].
+// String formats the shape as XLA does, such as f32[4,8].
 func (s Shape) String() string {
 	var b strings.Builder
 	b.WriteString(s.DType.String())
@@ -134,7 +134,7 @@ func (s Shape) String() string {
 	return b.String()
 }
 
-// BytesText writes a number of bytes for people.
+// BytesText formats a number of bytes for people, such as 1.5 MiB.
 func BytesText(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

@@ -1,5 +1,5 @@
-// Package status is the one error vocabulary of the system. A code made in any
-// layer (Go, wire, C, Python) reaches the user unchanged, with its message.
+// Package status defines the errors of the whole system. A code that any layer
+// (Go, wire, C, Python) returns reaches the user unchanged, with its message.
 //
 // The codes are those of absl and of PJRT, with the same numbers. A message
 // says what was wrong, what was expected, and what to do. The package has no
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Code classifies an error. The zero Code is OK and never stands in an Error.
+// Code classifies an error. The zero Code is OK, which no Error has.
 type Code uint32
 
 // The codes, numbered as absl and PJRT number them.
@@ -41,7 +41,7 @@ var names = [...]string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADL
 	"ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
 	"UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
 
-// String gives the code's name as absl and JAX print it, such as INVALID_ARGUMENT.
+// String returns the code's name as absl and JAX print it, such as INVALID_ARGUMENT.
 func (c Code) String() string {
 	if int(c) < len(names) {
 		return names[c]
@@ -56,14 +56,14 @@ type Error struct {
 	cause   error
 }
 
-// Error gives the message alone; the code is added where it is shown to a user,
-// since JAX and absl put it in front themselves.
+// Error returns the message without the code. JAX and absl prefix the code themselves;
+// where they do not, whatever shows the error to a user adds it.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives the error that this one was made from, or nil.
+// Unwrap returns the error that this one wraps, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Count returns a number with its noun, as messages say it: "1 device", "2 devices", "0 processes".
+// Count returns a number with its noun: "1 device", "2 devices", "0 processes".
 func Count[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N, noun string) string {
 	switch {
 	case n == 1:
@@ -75,13 +75,13 @@ func Count[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N, noun string) strin
 	return fmt.Sprint(n, " ", noun)
 }
 
-// New makes an error with a code and a formatted message. %w keeps a cause.
+// New returns an error with a code and a formatted message. %w keeps a cause.
 func New(code Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// Parse reads an error as it is shown to a user, "CODE: message". Without such a code it is Unknown.
+// Parse parses an error in the form in which users see it, "CODE: message". Without a known code, its code is Unknown.
 func Parse(text string) error {
 	code, message, found := strings.Cut(text, ": ")
 	if i := slices.Index(names[1:], code); found && i >= 0 {
@@ -90,8 +90,8 @@ func Parse(text string) error {
 	return &Error{Code: Unknown, Message: text}
 }
 
-// Wrap puts context in front of err's message and keeps its code. Wrap of nil
-// is nil.
+// Wrap returns an error with err's code whose message is the formatted context, a
+// colon, and err's message. Wrap(nil) returns nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -99,8 +99,8 @@ func Wrap(err error, format string, args ...any) error {
 	return &Error{Code: CodeOf(err), Message: fmt.Sprintf(format, args...) + ": " + err.Error(), cause: err}
 }
 
-// CodeOf gives the code of the first Error in err's chain, OK for nil and
-// Unknown for an error that carries none.
+// CodeOf returns the code of the first Error in err's chain, OK for nil, and
+// Unknown for an error that has no code.
 func CodeOf(err error) Code {
 	if err == nil {
 		return OK

@@ -1,5 +1,5 @@
-// Package system says which code of core/status fits an error of the operating system. It has no state and may be
-// imported by every package that does I/O.
+// Package system maps errors of the operating system to codes of core/status. It has no state; packages that do I/O
+// import it.
 package system
 
 import (
@@ -11,12 +11,15 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Error puts context in front of err, an error of the operating system, with the code that fits it. Errors of package
-// os name their file, and so does the message then. An error that has a code keeps it; Error of nil is nil.
+// Error wraps err, an error of the operating system, with context and with the code that matches it. Errors of package
+// os name their file, so the message does too. An error that already has a code keeps it. Error(nil) returns nil.
 //
-// A full disk, a quota and a bound on files or memory are RESOURCE_EXHAUSTED, a lack of rights and a file system that
-// cannot be written PERMISSION_DENIED, what is not there NOT_FOUND, what is there already ALREADY_EXISTS, what is of
-// the wrong kind FAILED_PRECONDITION. Anything else is INTERNAL.
+//	RESOURCE_EXHAUSTED   a full disk, an exceeded quota, too many files, too little memory
+//	PERMISSION_DENIED    missing rights, a read-only file system
+//	NOT_FOUND            the file does not exist
+//	ALREADY_EXISTS       the file exists
+//	FAILED_PRECONDITION  the file is of the wrong kind, such as a directory
+//	INTERNAL             anything else
 func Error(err error, format string, args ...any) error {
 	if status.CodeOf(err) == status.Unknown {
 		err = status.New(codeOf(err), "%w", err)
