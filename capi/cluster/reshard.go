@@ -103,7 +103,7 @@ func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) erro
 	})
 	for _, to := range plan.To {
 		if err == nil && (to.Device < 0 || to.Device >= devices) {
-			err = status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", to.Device, devices-1)
+			err = status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", to.Device, devices-1)
 		}
 	}
 	return err

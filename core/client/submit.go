@@ -161,7 +161,7 @@ func (r *remote) Put(s *PutSpec) error {
 	}
 	for _, d := range s.Devices {
 		if int(d) >= len(r.welcome.Devices) {
-			return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", d, len(r.welcome.Devices)-1)
+			return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d, len(r.welcome.Devices)-1)
 		}
 	}
 	put := &putting{left: 1}
@@ -242,7 +242,7 @@ func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, retur
 // CanLend implements Cluster.
 func (r *remote) CanLend(device uint32, data []byte) error {
 	if int(device) >= len(r.welcome.Devices) {
-		return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
 	}
 	if len(data) == 0 {
 		return nil
@@ -301,7 +301,7 @@ func (r *remote) Lends(device uint32, size int64) bool {
 // fetch brings a shard into memory of the exchange, where into is nil.
 func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, arrived func(transport.Block, error)) error {
 	if int(device) >= len(r.welcome.Devices) {
-		return status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
 	}
 	f := new(fetching)
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {

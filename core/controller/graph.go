@@ -173,7 +173,7 @@ func (st *State) resolveTransfer(s *session, n *node, t *graphs.Transfer) (err e
 	for i := range t.Moves {
 		move := &t.Moves[i]
 		if int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
-			return invalid("move %d names a device that is not of this session, which has devices 0 to %d", i, len(s.slots)-1)
+			return invalid("move %d names a device that is not in this session, which has devices 0 to %d", i, len(s.slots)-1)
 		}
 		if !made.has(int(move.To)) {
 			made.add(int(move.To))

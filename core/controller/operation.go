@@ -444,7 +444,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 	err := q.err
 	for i, move := range m.Moves {
 		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
-			st.end(s, m.Op, invalid("move %d names a device that is not of this session, which has devices 0 to %d", i, len(s.slots)-1))
+			st.end(s, m.Op, invalid("move %d names a device that is not in this session, which has devices 0 to %d", i, len(s.slots)-1))
 			return
 		}
 		if !seen.has(int(move.To)) {

@@ -311,7 +311,7 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 	numbers := make([]int, 0, len(rows))
 	for i, d := range rows {
 		if int(d) >= len(s.slots) {
-			return nil, status.New(status.InvalidArgument, "device %d is not of this session, which has devices 0 to %d", d, len(s.slots)-1)
+			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d, len(s.slots)-1)
 		}
 		if p.has.has(int(d)) {
 			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
