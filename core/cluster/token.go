@@ -103,6 +103,27 @@ func (d Directory) ownToken() (string, error) {
 	return readToken(f)
 }
 
+// HoldToken says that this process asks others for the directory's token, until the file is closed: IsTokenHeld reports
+// it, and `pathways down` leaves the token where it is. A file system without locks does without.
+func (d Directory) HoldToken() (*os.File, error) {
+	f, err := os.Open(d.TokenPath())
+	if err != nil {
+		return nil, system.Error(err, "the token file cannot be read")
+	}
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	return f, nil
+}
+
+// IsTokenHeld reports whether a process holds the directory's token.
+func (d Directory) IsTokenHeld() bool {
+	f, err := os.Open(d.TokenPath())
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK
+}
+
 // findToken reads the token that a controller at an address keeps on this machine: beside its unix socket, or in dir,
 // the directory of this user's cluster. "" where there is none.
 //

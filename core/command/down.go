@@ -101,8 +101,11 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 	}
 	err := ask(true)
 	if status.CodeOf(err) == status.Unavailable {
-		return status.New(status.NotFound, "no controller listens at %s, and there is no list of processes in %s; end a "+
-			"controller that was started by hand with SIGTERM, and then remove that directory", c.address(), c.dir)
+		what := "remove that directory if you do not need its token"
+		if c.directory().IsTokenHeld() {
+			what = "a controller that was started by hand and listens elsewhere uses its token: end that with SIGTERM"
+		}
+		return status.New(status.NotFound, "no controller listens at %s, and no processes are listed in %s; %s", c.address(), c.dir, what)
 	}
 	for ; err == nil; time.Sleep(10 * time.Millisecond) {
 		err = ask(false)

@@ -151,12 +151,22 @@ func (c place) keep(all []process) error {
 	return system.Error(err, "cannot write the list of the cluster's processes")
 }
 
-// remove takes the directory away, and keeps the logs elsewhere. It returns where; "" where there are none.
+// remove takes the directory away, and keeps the logs elsewhere. It returns where; "" where there are none. A token that
+// a controller outside of this cluster asks for stays, with its directory.
 func (c place) remove() (logs string, err error) {
 	if logs, err = c.keepLogs(time.Now()); err != nil {
 		return "", err
 	}
-	return logs, system.Error(os.RemoveAll(c.dir), "cannot remove the cluster's directory")
+	if !c.directory().IsTokenHeld() {
+		return logs, system.Error(os.RemoveAll(c.dir), "cannot remove the cluster's directory")
+	}
+	files, err := os.ReadDir(c.dir)
+	for _, f := range files {
+		if err == nil && f.Name() != cluster.TokenFile {
+			err = os.RemoveAll(c.path(f.Name()))
+		}
+	}
+	return logs, system.Error(err, "cannot empty the cluster's directory")
 }
 
 const (

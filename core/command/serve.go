@@ -65,6 +65,11 @@ the same user on this machine find it there. Others name a copy of it by --token
 				if secret.Token, err = c.directory().KeepToken(); err != nil {
 					return err
 				}
+				held, err := c.directory().HoldToken()
+				if err != nil {
+					return err
+				}
+				defer held.Close()
 			}
 			return cluster.ServeController(cmd.Context(), cluster.ControllerConfig{
 				Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),

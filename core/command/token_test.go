@@ -84,7 +84,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 	defer os.RemoveAll(dir)
 	token := at(dir).path(cluster.TokenFile)
 	for _, c := range []struct{ listen, found, says string }{
-		{"tcp:127.0.0.1:0", "NOT_FOUND", "end a controller that was started by hand with SIGTERM"},
+		{"tcp:127.0.0.1:0", "NOT_FOUND", "listens elsewhere uses its token: end that with SIGTERM"},
 		{"", "", "has ended"},
 	} {
 		args := []string{"controller", "--dir", dir}
@@ -106,6 +106,14 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 		if want := map[bool]int{true: ExitWell, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
 			!strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
+		}
+		if c.found != "" { // nor does that of a cluster from `up` in the same directory
+			if err := at(dir).keep(nil); err != nil {
+				t.Fatal(err)
+			}
+			if code, _, errs := call(t, nil, "down", "--dir", dir); code != ExitWell {
+				t.Errorf("down of a cluster whose processes have ended: exit code %d\n%s", code, errs)
+			}
 		}
 		if _, err := os.Stat(token); err != nil {
 			t.Errorf("%q: the token: %v", c.listen, err)
