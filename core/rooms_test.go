@@ -41,13 +41,13 @@ var rooms = []room{
 		"core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/command", "core/sharded",
 		"capi/ffi", "capi/cluster"}},
 
-	// Deciders: state machines without clock, lock or goroutine.
+	// Decides: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
 	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
 
-	// Links between processes.
+	// Links: between processes.
 	{"transport", []string{
 		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective", "transport/arrowmem",
 		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/sharded",
@@ -62,7 +62,7 @@ var rooms = []room{
 	{"transport/arrowmem", []string{"core/arrowio"}},
 	{"transport/transporttest", nil},
 
-	// Drivers of devices.
+	// Drivers: of devices.
 	{"device", []string{
 		"device/pjrt", "device/sim", "device/devicetest", "core/epoch", "core/worker", "core/cluster", "core/cluster/clustertest",
 		"core/command", "capi/drivers", "capi/python", "capi/cluster", "capi/cmd/pathways"}},
@@ -73,23 +73,23 @@ var rooms = []room{
 	{"device/sim", []string{"capi/drivers", "capi/cluster"}},
 	{"device/devicetest", nil},
 
-	// Shells around the deciders: they act.
+	// Acts: shells around the deciders.
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
 	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
 	{"core/controller", []string{"core/cluster"}},
 	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster", "capi/slices", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
 	{"core/worker", []string{"core/cluster"}},
-
-	// Assembly: processes made of the parts.
 	{"core/embedded", []string{"capi/embedded"}},
+
+	// Assembles: processes made of the parts.
 	{"core/cluster", []string{"core/command", "core/sharded", "capi/cluster"}},
 	{"core/cluster/clustertest", nil},
 	{"core/command", []string{"capi/cluster", "capi/python", "capi/cmd/pathways"}},
 	{"core/sharded", []string{"core/arrowio"}},
 	{"core/arrowio", nil},
 
-	// Where clients of C and Python come in.
+	// Ways in: clients of C and Python call in here.
 	{"capi/base", []string{
 		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded",
 		"capi/cluster", "capi/slices", "capi/python", "capi/public"}},
@@ -107,6 +107,12 @@ var rooms = []room{
 	{"capi/public", []string{"capi/lib"}},
 	{"capi/lib", nil},
 	{"capi/cmd/pathways", nil},
+}
+
+// floors begin with these rooms of the table.
+var floors = []struct{ name, first string }{
+	{"Ground", "core/status"}, {"Decides", "core/schedule"}, {"Links", "transport"}, {"Drivers", "device"},
+	{"Acts", "core/observe"}, {"Assembles", "core/cluster"}, {"Ways in", "capi/base"},
 }
 
 var (
