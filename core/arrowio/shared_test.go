@@ -150,8 +150,8 @@ func TestCannotShare(t *testing.T) {
 		{rows, sharded.Layout{Devices: []int{0, 1, 2, 3}, Tiles: []int64{4}}, ""},
 		{odd, sharded.Rows(0, 1, 2, 3), "shard 1, from [5001] on, cannot be shared with device 1: the bytes begin 36 behind"},
 		{bools, sharded.Layout{}, "booleans, which are bits"},
-		{permuted, sharded.Layout{}, "do not lie together"},
-		{tensors, sharded.Layout{Devices: []int{0, 1}, Tiles: []int64{1, 2}}, "do not lie together"},
+		{permuted, sharded.Layout{}, "are not contiguous"},
+		{tensors, sharded.Layout{Devices: []int{0, 1}, Tiles: []int64{1, 2}}, "are not contiguous"},
 		{tensors, sharded.Rows(0, 1), ""},
 	} {
 		a, err := PutShared(r.Session, c.in, c.layout)

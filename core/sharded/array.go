@@ -17,7 +17,7 @@ type Array struct {
 	session *Session
 	object  uint64
 	made    *future
-	loan    *loan // nil where the session has no memory of its own for it
+	loan    *loan // nil unless the array was lent
 	state   atomic.Int32
 }
 
@@ -28,29 +28,29 @@ const (
 	donated
 )
 
-// PutSpec is an array to be made of host memory.
+// PutSpec describes an array to be made from host memory.
 type PutSpec struct {
 	DType  shape.DType
 	Dims   []int64
 	Layout Layout
-	// Fill writes the dense bytes of the box that begins at start and has size
+	// Fill writes the dense bytes of the region that begins at start and has size
 	// elements in each dimension to dst. It is called from other goroutines, once
-	// for each shard, or not where that fails.
+	// for each shard, or not at all for a shard that fails before that.
 	Fill func(start, size []int64, dst []byte)
-	// Done is called once when Fill will not be called any more, and no call of it
-	// is under way. It must not wait. It may be nil. It is not called where Put
-	// fails.
+	// Done is called once, when no call of Fill is in progress and none will follow.
+	// It must not block. It may be nil. It is not called if Put returns an error.
 	Done func()
 }
 
-// apart is from how many bytes on a shard is written on a goroutine of its own.
+// apart is the size in bytes from which a shard is written on a goroutine of its own:
+// below that, starting one takes about as long as the copy.
 const apart = 256 << 10
 
-// Put brings an array to devices. The shards are written straight into memory of
-// their workers, where those are on this host.
+// Put copies an array to devices. If the workers are on this host, the shards are
+// written straight into their memory.
 //
-// Errors: INVALID_ARGUMENT for a layout that does not fit, and those of a session
-// that is lost.
+// Errors: INVALID_ARGUMENT for a layout that does not fit the array; the session's
+// error if it is lost.
 func (s *Session) Put(p PutSpec) (*Array, error) {
 	a, spec, err := s.array(p.DType, p.Dims, p.Layout)
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Session) Put(p PutSpec) (*Array, error) {
 		if len(dst) < apart {
 			fill()
 		} else {
-			go fill() // Done comes after it
+			go fill() // Done is called after it returns
 		}
 	}
 	spec.Token, a.made = s.begin(p.Done)
@@ -76,11 +76,11 @@ func (s *Session) Put(p PutSpec) (*Array, error) {
 	return a, nil
 }
 
-// array begins an array that is brought to devices.
+// array returns a pending array that is to be copied to devices, and the spec of that.
 func (s *Session) array(dtype shape.DType, dims []int64, layout Layout) (*Array, *client.PutSpec, error) {
 	whole := shape.Shape{DType: dtype, Dims: slices.Clone(dims)}
 	if dtype.Bits() == 0 || whole.HostBytes() < 0 {
-		return nil, nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type and dimensions that are not negative and fit in memory", whole)
+		return nil, nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
 	}
 	l, err := layout.check(dims, s.Devices())
 	if err != nil {
@@ -94,41 +94,41 @@ func (s *Session) array(dtype shape.DType, dims []int64, layout Layout) (*Array,
 	return a, spec, nil
 }
 
-// Wait waits until the array is there.
+// Wait blocks until the array is ready.
 //
-// Errors: why it never will be; CANCELLED where ctx ends first.
+// Errors: the reason why it will never be ready; CANCELLED if ctx ends first.
 func (a *Array) Wait(ctx context.Context) error { return a.made.wait(ctx) }
 
-// usable refuses an array that was freed, or is another session's.
+// usable returns an error if the array was freed or donated, or is another session's.
 func (a *Array) usable(s *Session) error {
 	switch {
 	case a.session != s:
-		return status.New(status.InvalidArgument, "the array is of another session; read it there and put it here")
+		return status.New(status.InvalidArgument, "the array belongs to another session; read it there and put it here")
 	case a.state.Load() == freed:
-		return status.New(status.FailedPrecondition, "the array was freed; free it when it is not needed any more")
+		return status.New(status.FailedPrecondition, "the array was freed; free an array only after its last use")
 	case a.state.Load() == donated:
-		return status.New(status.FailedPrecondition, "the array was donated to a program, which had its memory for its results")
+		return status.New(status.FailedPrecondition, "the array was donated to a program, which reused its memory for its results")
 	}
 	return nil
 }
 
-// has refuses a shard that there is not.
+// has returns an error if the array has no shard i.
 func (a *Array) has(i int) error {
 	if err := a.usable(a.session); err != nil {
 		return err
 	}
 	if i < 0 || i >= a.Shards() {
-		return status.New(status.InvalidArgument, "there is no shard %d: the array has %d, from 0", i, a.Shards())
+		return status.New(status.InvalidArgument, "there is no shard %d: the array has %d, numbered from 0", i, a.Shards())
 	}
 	return nil
 }
 
-// Shard brings a shard's dense bytes here: a block that is the caller's until it is
-// released, and is not to be written. Of an array that was lent it is the memory that
-// was lent; Wait first to have it for sure.
+// Shard returns a shard's dense bytes in a block that the caller owns until it releases
+// it, and must not write to. For an array that was lent, the block is the lent memory
+// itself; call Wait first to be sure of that.
 //
-// Errors: why the array failed; INVALID_ARGUMENT for a shard that there is not,
-// FAILED_PRECONDITION after Free, CANCELLED where ctx ends first.
+// Errors: the reason why the array failed; INVALID_ARGUMENT if there is no such shard,
+// FAILED_PRECONDITION after Free, CANCELLED if ctx ends first.
 func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 	if err := a.has(i); err != nil {
 		return transport.Block{}, err
@@ -153,18 +153,18 @@ func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 		return c.block, c.err
 	case <-ctx.Done():
 		a.session.owe(1)
-		go func() { // it ends with the session, if not before
+		go func() { // ends with the session at the latest
 			if c := <-came; c.err == nil {
 				c.block.Release()
 			}
 			a.session.owe(-1)
 		}()
-		return transport.Block{}, status.New(status.Cancelled, "reading an array was given up: %w", context.Cause(ctx))
+		return transport.Block{}, status.New(status.Cancelled, "reading an array was cancelled: %w", context.Cause(ctx))
 	}
 }
 
-// Free lets go of the array, when what was submitted before is through with it. It
-// never waits, and may be called more than once.
+// Free frees the array once all operations that were submitted before have finished
+// with it. It never blocks, and may be called more than once.
 func (a *Array) Free() {
 	if a.state.CompareAndSwap(live, freed) {
 		a.session.cluster.Free([]uint64{a.object})

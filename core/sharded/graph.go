@@ -9,9 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Builder describes a graph: runs and transfers of arrays to come. It is used by one
-// goroutine. A mistake is told by End, once, with what was wrong first, so that calls
-// need not be checked one by one.
+// Builder builds a graph: runs and transfers of arrays that do not exist yet. Only one
+// goroutine may use it. Its methods do not return errors; End returns the first one.
 //
 //	b := session.Build()
 //	v := b.Input(shape.F32, []int64{8}, sharded.Rows(0, 1))
@@ -23,7 +22,7 @@ type Builder struct {
 	session *Session
 	graph   graph.Graph
 	inputs  []form
-	made    []*Value // what nodes make, in order
+	made    []*Value // values that nodes make, in order
 	err     error
 }
 
@@ -31,7 +30,7 @@ type Builder struct {
 type Value struct {
 	form
 	builder *Builder
-	number  int // among inputs, or among what nodes make
+	number  int // among the inputs, or among the values that nodes make
 	input   bool
 }
 
@@ -40,19 +39,19 @@ func (s *Session) Build() *Builder {
 	return &Builder{session: s, graph: graph.Graph{Programs: map[uint64]*graph.Program{}}}
 }
 
-// fail keeps what went wrong first.
+// fail records err unless there was an error before.
 func (b *Builder) fail(err error) {
 	if b.err == nil {
 		b.err = err
 	}
 }
 
-// Input adds an array that a play is given.
+// Input adds an array that the caller passes to Play.
 func (b *Builder) Input(dtype shape.DType, dims []int64, layout Layout) *Value {
 	whole := shape.Shape{DType: dtype, Dims: dims}
 	l, err := layout.check(dims, b.session.Devices())
 	if err == nil && (dtype.Bits() == 0 || whole.HostBytes() < 0) {
-		err = status.New(status.InvalidArgument, "an array of %v: expected a known element type and dimensions that are not negative and fit in memory", whole)
+		err = status.New(status.InvalidArgument, "an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
 	}
 	if err != nil {
 		b.fail(status.Wrap(err, "input %d", len(b.inputs)))
@@ -66,13 +65,14 @@ func (b *Builder) Input(dtype shape.DType, dims []int64, layout Layout) *Value {
 	return v
 }
 
-// Run adds a run, whose arguments stay, and gives its results; see Program.Run.
+// Run adds a run that keeps its arguments, and returns its results; see Program.Run.
 func (b *Builder) Run(p *Program, arguments ...*Value) []*Value {
 	return b.run(p, p.remote.Info.Donated, arguments)
 }
 
-// RunDonating adds a run that has the memory of the arguments which its program
-// consumes, but for those in keep, and inputs of the graph; see Program.RunDonating.
+// RunDonating adds a run that reuses the memory of the arguments that its program
+// consumes, except those whose numbers are in keep and those that are inputs of the
+// graph; see Program.RunDonating.
 func (b *Builder) RunDonating(p *Program, keep []int, arguments ...*Value) []*Value {
 	kept, err := p.kept(keep)
 	if err != nil {
@@ -90,7 +90,7 @@ func (b *Builder) run(p *Program, kept []uint32, arguments []*Value) []*Value {
 	name := p.remote.Info.Name
 	err := p.check(len(arguments))
 	if p.session != b.session {
-		err = status.New(status.InvalidArgument, "the program %s is of another session", name)
+		err = status.New(status.InvalidArgument, "the program %s belongs to another session", name)
 	}
 	for i, v := range arguments {
 		if err == nil {
@@ -110,7 +110,7 @@ func (b *Builder) run(p *Program, kept []uint32, arguments []*Value) []*Value {
 	}
 	results := make([]form, len(p.remote.Info.Outputs))
 	for i := range results {
-		results[i] = p.gives(i)
+		results[i] = p.makes(i)
 	}
 	return b.add(graph.Node{Run: r}, results)
 }
@@ -138,7 +138,7 @@ func (b *Builder) transfer(v *Value, way func() (form, []graph.Move, error)) *Va
 	return b.add(graph.Node{Transfer: &graph.Transfer{Shape: to.one(), Moves: moves}}, []form{to})[0]
 }
 
-// add adds a node and what it makes.
+// add adds a node and the values that it makes.
 func (b *Builder) add(n graph.Node, makes []form) []*Value {
 	b.graph.Nodes = append(b.graph.Nodes, n)
 	out := make([]*Value, len(makes))
@@ -149,18 +149,19 @@ func (b *Builder) add(n graph.Node, makes []form) []*Value {
 	return out
 }
 
-// of refuses a value of another graph.
+// of returns an error for a value of another graph.
 func (b *Builder) of(v *Value) error {
 	if v == nil || v.builder != b {
-		return status.New(status.InvalidArgument, "the value is of another graph")
+		return status.New(status.InvalidArgument, "the value belongs to another graph")
 	}
 	return nil
 }
 
-// later marks objects that nodes make until End knows how many inputs come before them.
+// later is added to the numbers of objects that nodes make, until End knows how many
+// inputs come before them.
 const later = 1 << 32
 
-// object is the value's number in a graph that is being built.
+// object returns the value's number in a graph that is being built.
 func (v *Value) object() uint64 {
 	if v.input {
 		return uint64(v.number) + 1
@@ -168,17 +169,18 @@ func (v *Value) object() uint64 {
 	return later + uint64(v.number)
 }
 
-// End ends the graph and makes it known to the cluster. A play gives the outputs; what
-// else its nodes make goes after its last use. The builder is not used any more.
+// End finishes the graph and defines it on the cluster. A play returns the outputs; all
+// other arrays that nodes make are freed after their last use. The builder must not be
+// used after that.
 //
-// Errors: INVALID_ARGUMENT, FAILED_PRECONDITION for what does not fit together, with
-// the node; RESOURCE_EXHAUSTED for a graph that is too large; those of a session that
-// is lost.
+// Errors: the first error of a call of the builder, INVALID_ARGUMENT or
+// FAILED_PRECONDITION, with the node; RESOURCE_EXHAUSTED for a graph that is too large;
+// the session's error if it is lost.
 func (b *Builder) End(outputs ...*Value) (*Graph, error) {
 	for i, v := range outputs {
 		err := b.of(v)
 		if err == nil && v.input {
-			err = status.New(status.InvalidArgument, "it is an input, which the caller has")
+			err = status.New(status.InvalidArgument, "it is an input, which the caller has already")
 		}
 		if err != nil {
 			b.fail(status.Wrap(err, "output %d", i))
@@ -219,7 +221,7 @@ func (b *Builder) End(outputs ...*Value) (*Graph, error) {
 	return g, nil
 }
 
-// maker is the node that makes an object.
+// maker returns the node that makes an object.
 func (b *Builder) maker(number int) int {
 	for i := range b.graph.Nodes {
 		if number -= b.graph.Makes(i); number < 0 {
@@ -229,8 +231,8 @@ func (b *Builder) maker(number int) int {
 	panic("sharded: a value that no node makes")
 }
 
-// Graph is runs and transfers that are played by one call, which is one message for
-// every graph.MaxNodes of them.
+// Graph is a graph of runs and transfers. One call plays all of it, with one message per
+// graph.MaxNodes nodes.
 type Graph struct {
 	session     *Session
 	id          uint64
@@ -241,22 +243,22 @@ type Graph struct {
 	forget      sync.Once
 }
 
-// result is an output: which of the objects that a play makes, and by which node.
+// result is an output: the object, among those that a play makes, and its node.
 type result struct {
 	form
 	offset, node int
 }
 
-// String describes the graph, a line a node.
+// String describes the graph, one line per node.
 func (g *Graph) String() string { return g.text() }
 
-// Play submits all of the graph, on arrays like its inputs, which stay, and gives its
-// outputs, which are pending. It does not wait. A node that fails fails what depends
-// on it.
+// Play submits the whole graph with inputs as its inputs, which it does not consume, and
+// returns its outputs, which are pending. It does not block. If a node fails, all nodes
+// that depend on it fail too.
 //
-// Errors: INVALID_ARGUMENT for other arrays than the graph takes, or where it was
-// forgotten, FAILED_PRECONDITION for an array that was freed or donated, and those of
-// a session that is lost.
+// Errors: INVALID_ARGUMENT if the arrays do not match the graph's inputs, or if the graph
+// was forgotten; FAILED_PRECONDITION for an array that was freed or donated; the
+// session's error if it is lost.
 func (g *Graph) Play(inputs ...*Array) ([]*Array, error) {
 	s := g.session
 	if len(inputs) != len(g.inputs) {
@@ -292,6 +294,6 @@ func (g *Graph) Play(inputs ...*Array) ([]*Array, error) {
 	return out, nil
 }
 
-// Forget lets go of the graph; plays submitted before go on. Programs are forgotten
-// after the graphs that run them.
+// Forget removes the graph from the cluster; plays submitted before continue. Forget a
+// graph before the programs that it runs.
 func (g *Graph) Forget() { g.forget.Do(func() { g.session.cluster.ForgetGraph(g.id) }) }

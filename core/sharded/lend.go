@@ -9,27 +9,27 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// LendSpec is an array that lies in memory of this process already.
+// LendSpec describes an array that is already in memory of this process.
 type LendSpec struct {
 	DType  shape.DType
 	Dims   []int64
 	Layout Layout
-	// At gives the dense bytes of the box that begins at start and has size elements
-	// in each dimension, where they lie: nil where the box's do not lie together. It
-	// is called once for each shard, before Lend returns.
+	// At returns the bytes of the region that begins at start and has size elements in
+	// each dimension, in place; nil if they are not contiguous. It is called once for
+	// each shard, before Lend returns.
 	At func(start, size []int64) []byte
-	// Returned is called once when nobody reads the memory any more: the workers have
-	// let go of it, after Free or with the session, and so has everyone who has a
-	// block that Shard gave. Until then it is not to be written. It must not wait. It
-	// is not called where Lend fails.
+	// Returned is called once, when the memory has no readers any more: the workers have
+	// released it, after Free or with the session, and so have all holders of blocks
+	// that Shard returned. Until then the memory must not be written. Returned must not
+	// block. It is not called if Lend returns an error.
 	Returned func()
 }
 
-// Lend makes an array of memory that the devices read where it is, which nobody
-// copies: of a block in the session's Pool that is shared, with each shard at a
-// multiple of 64 bytes, on devices of this host whose memory is the host's.
+// Lend makes an array of memory that the devices read in place, without a copy. The
+// memory must be a shared block of the session's Pool, each shard must begin at a multiple
+// of 64 bytes, and the devices must be on this host and use its memory.
 //
-// Errors: FAILED_PRECONDITION, which says why, where that cannot be; those of Put.
+// Errors: FAILED_PRECONDITION, with the reason, if one of these is not so; those of Put.
 func (s *Session) Lend(p LendSpec) (*Array, error) {
 	a, spec, err := s.array(p.DType, p.Dims, p.Layout)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Session) Lend(p LendSpec) (*Array, error) {
 		}
 		switch {
 		case data == nil:
-			err = status.New(status.FailedPrecondition, "its elements do not lie together, row by row")
+			err = status.New(status.FailedPrecondition, "its elements are not contiguous in row-major order")
 		case int64(len(data)) != size:
 			err = status.New(status.InvalidArgument, "%d bytes were lent, and it has %d", len(data), size)
 		default:
@@ -78,17 +78,17 @@ func (s *Session) canLend(device uint32, data []byte) error {
 		return err
 	}
 	if in, _ := s.pool.Find(data); in == nil {
-		return status.New(status.FailedPrecondition, "the bytes do not lie in shared memory of the session's Pool: allocate them with arrowmem.New(session.Pool(), …, true)")
+		return status.New(status.FailedPrecondition, "the bytes are not in shared memory of the session's Pool: allocate them with arrowmem.New(session.Pool(), …, true)")
 	}
 	return nil
 }
 
-// Lent is Shard of an array that was lent, once it is there: the block is the memory
-// itself, which is not given back before the block is released.
+// Lent waits for an array that was lent and returns a shard: the block is the lent memory
+// itself, which is not returned to its owner before the block is released.
 //
-// Errors: why the array failed; INVALID_ARGUMENT for a shard that there is not,
-// FAILED_PRECONDITION after Free, or where the array lies in memory of workers,
-// CANCELLED where ctx ends first.
+// Errors: the reason why the array failed; INVALID_ARGUMENT if there is no such shard,
+// FAILED_PRECONDITION after Free or if the array is in memory of the workers, CANCELLED
+// if ctx ends first.
 func (a *Array) Lent(ctx context.Context, i int) (transport.Block, error) {
 	if err := a.has(i); err != nil {
 		return transport.Block{}, err
@@ -101,7 +101,7 @@ func (a *Array) Lent(ctx context.Context, i int) (transport.Block, error) {
 
 func (a *Array) lent(i int) (transport.Block, error) {
 	if a.loan == nil {
-		return transport.Block{}, status.New(status.FailedPrecondition, "the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a copy here")
+		return transport.Block{}, status.New(status.FailedPrecondition, "the array is in memory of the workers, because their devices made it or it was copied there; call Shard for a copy")
 	}
 	if err := a.session.Lost(); err != nil {
 		return transport.Block{}, err
@@ -109,16 +109,16 @@ func (a *Array) lent(i int) (transport.Block, error) {
 	return a.loan.view(i)
 }
 
-// loan is memory that an array was lent.
+// loan is the memory of an array that was lent.
 type loan struct {
 	shards   [][]byte
 	returned func()
 
 	mu    sync.Mutex
-	users int // devices, and blocks that somebody has
+	users int // devices that use it, and blocks that have not been released
 }
 
-// view gives a shard's memory, if it has not all been given back.
+// view returns a shard's memory, unless all of it has been returned to its owner.
 func (l *loan) view(i int) (transport.Block, error) {
 	if len(l.shards[i]) == 0 {
 		return transport.Block{Data: []byte{}, Release: func() {}}, nil
@@ -126,7 +126,7 @@ func (l *loan) view(i int) (transport.Block, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.users == 0 {
-		return transport.Block{}, status.New(status.FailedPrecondition, "the array's memory was given back: its devices are no more")
+		return transport.Block{}, status.New(status.FailedPrecondition, "the array's memory was returned to its owner, because its devices are gone")
 	}
 	l.users++
 	return transport.Block{Data: l.shards[i], Lent: true, Release: sync.OnceFunc(l.release)}, nil

@@ -10,16 +10,16 @@ import (
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
-// CompileSpec is a program to be compiled.
+// CompileSpec describes a program to be compiled.
 type CompileSpec struct {
 	Code []byte // StableHLO as MLIR, text or bytecode
-	// Devices are those of its shards, replica by replica; nil: device 0.
+	// Devices are the devices of its shards, replica by replica; nil means device 0.
 	Devices []int
-	// Partitions is how many of the devices each replica has: the program says by
-	// mhlo.sharding how arrays lie on them. 0: 1.
+	// Partitions is the number of devices of each replica; 0 means 1. The program's
+	// mhlo.sharding attributes distribute the arrays over them.
 	Partitions int
-	// Outputs says how results lie, as Layout.Tiles, for reading whole arrays; nil
-	// where it does not matter. On one device it is known.
+	// Outputs holds the Layout.Tiles of the results, so that whole arrays can be read; an
+	// entry is nil if that is not needed. On one device they are known.
 	Outputs [][]int64
 }
 
@@ -31,10 +31,10 @@ type Program struct {
 	outputs [][]int64
 }
 
-// Compile compiles a program and loads it. It waits.
+// Compile compiles a program, loads it, and blocks until that is done.
 //
-// Errors: INVALID_ARGUMENT, with the compiler's words, for a bad program; CANCELLED
-// where ctx ends first.
+// Errors: INVALID_ARGUMENT, with the compiler's message, for a bad program; CANCELLED
+// if ctx ends first.
 func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) {
 	devices, err := Layout{Devices: c.Devices}.check(nil, s.Devices())
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) 
 	n := len(devices.Devices)
 	partitions := max(c.Partitions, 1)
 	if n%partitions != 0 {
-		return nil, status.New(status.InvalidArgument, "a program of %d partitions on %d devices: expected as many devices for each replica", partitions, n)
+		return nil, status.New(status.InvalidArgument, "a program of %d partitions on %d devices: the number of devices must be a multiple of the number of partitions", partitions, n)
 	}
 	r, err := s.cluster.Compile(ctx, client.CompileSpec{Format: "mlir", Code: c.Code, Options: compileoptions.New(n/partitions, partitions, devices.Devices, false)})
 	if err != nil {
@@ -80,27 +80,26 @@ func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) 
 	return p, nil
 }
 
-// Forget lets go of the program; runs submitted before go on.
+// Forget removes the program from the cluster; runs submitted before continue.
 func (p *Program) Forget() { p.session.cluster.Forget(p.remote.ID) }
 
-// Run runs the program and gives its results, which are pending. It does not wait.
-// Arguments stay as they are, whatever the program says of donating them; they may
-// be freed at once.
+// Run submits a run of the program and returns its results, which are pending. It does
+// not block. It consumes no argument, even if the program declares donations; the caller
+// may free the arguments at once.
 //
-// Errors: INVALID_ARGUMENT for other arguments than the program takes,
-// FAILED_PRECONDITION for one that was freed or donated, and those of a session that
-// is lost.
+// Errors: INVALID_ARGUMENT for arguments that the program does not accept,
+// FAILED_PRECONDITION for an array that was freed or donated, and the session's error if
+// it is lost.
 func (p *Program) Run(arguments ...*Array) ([]*Array, error) {
 	return p.run(p.remote.Info.Donated, arguments)
 }
 
-// RunDonating is Run that gives the program the memory of the arguments which it says
-// it consumes, such as those with tf.aliasing_output or jax.buffer_donor, but for
-// those whose numbers are in keep. They are as if freed, also where the run fails
-// later; where RunDonating fails they are as before.
+// RunDonating does what Run does, and donates the arguments that the program declares to
+// consume, such as those with tf.aliasing_output or jax.buffer_donor, except those whose
+// numbers are in keep. Donated arrays count as freed, even if the run fails later; if
+// RunDonating itself returns an error, they are unchanged.
 //
-// Errors: those of Run; INVALID_ARGUMENT for an array that is donated and is there
-// twice.
+// Errors: those of Run; INVALID_ARGUMENT if a donated array is also another argument.
 func (p *Program) RunDonating(keep []int, arguments ...*Array) ([]*Array, error) {
 	kept, err := p.kept(keep)
 	if err != nil {
@@ -109,31 +108,31 @@ func (p *Program) RunDonating(keep []int, arguments ...*Array) ([]*Array, error)
 	return p.run(kept, arguments)
 }
 
-// kept gives the arguments that are not donated.
+// kept returns the arguments that are not donated.
 func (p *Program) kept(keep []int) ([]uint32, error) {
 	var out []uint32
 	for _, i := range keep {
 		if i < 0 || i >= len(p.remote.Info.Parameters) {
-			return nil, status.New(status.InvalidArgument, "argument %d of %s is to be kept, and it takes %d, from 0", i, p.remote.Info.Name, len(p.remote.Info.Parameters))
+			return nil, status.New(status.InvalidArgument, "keep names argument %d of %s, which takes %d, numbered from 0", i, p.remote.Info.Name, len(p.remote.Info.Parameters))
 		}
 		out = append(out, uint32(i))
 	}
 	return out, nil
 }
 
-// takes says what an argument must be like.
+// takes returns the form that an argument must have.
 func (p *Program) takes(i int) *form {
 	want := p.remote.Info.Parameters[i]
 	return &form{dtype: shape.DType(want.Dtype), layout: Layout{Devices: p.devices}, shard: want.Dims}
 }
 
-// gives says what a result is like.
-func (p *Program) gives(i int) form {
+// makes returns the form of a result.
+func (p *Program) makes(i int) form {
 	o := p.remote.Info.Outputs[i]
 	return form{shape.DType(o.Dtype), Layout{p.devices, p.outputs[i]}, slices.Clone(o.Dims), p.outputs[i] != nil}
 }
 
-// check refuses a number of arguments.
+// check returns an error for a wrong number of arguments.
 func (p *Program) check(arguments int) error {
 	if info := p.remote.Info; arguments != len(info.Parameters) {
 		return status.New(status.InvalidArgument, "the program %s takes %s, got %d", info.Name, status.Count(len(info.Parameters), "argument"), arguments)
@@ -174,17 +173,17 @@ func (p *Program) run(kept []uint32, arguments []*Array) ([]*Array, error) {
 		}
 		return nil, err
 	}
-	for _, a := range consumed { // what is left of them: their entries
+	for _, a := range consumed { // their entries remain; their memory is the program's
 		s.cluster.Free([]uint64{a.object})
 	}
 	results := make([]*Array, n)
 	for i := range results {
-		results[i] = &Array{form: p.gives(i), session: s, object: spec.FirstOutput + uint64(i), made: made}
+		results[i] = &Array{form: p.makes(i), session: s, object: spec.FirstOutput + uint64(i), made: made}
 	}
 	return results, nil
 }
 
-// consume takes the arguments that are donated, so that nobody else has them.
+// consume marks the donated arguments, so that no other call can use them.
 func (p *Program) consume(kept []uint32, arguments []*Array) (taken []*Array, err error) {
 	for _, i := range p.remote.Info.Donated {
 		if slices.Contains(kept, i) || int(i) >= len(arguments) {
@@ -198,7 +197,7 @@ func (p *Program) consume(kept []uint32, arguments []*Array) (taken []*Array, er
 		}
 		switch {
 		case times > 1:
-			err = status.New(status.InvalidArgument, "argument %d of %s is donated, and the same array is another argument, too; keep it, or give another", i, p.remote.Info.Name)
+			err = status.New(status.InvalidArgument, "argument %d of %s is donated, and the same array is also another argument; name it in keep, or pass another array", i, p.remote.Info.Name)
 		case !a.state.CompareAndSwap(live, donated):
 			err = status.Wrap(a.usable(p.session), "argument %d of %s", i, p.remote.Info.Name)
 		default:

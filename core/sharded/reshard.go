@@ -9,13 +9,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Reshard gives the array as it lies in another layout, cut another way or on other
-// devices. Shards move straight from worker to worker. It does not wait; the array
-// stays, and may be freed at once.
+// Reshard returns a copy of the array in another layout: cut another way, or on other
+// devices. Shards move straight from worker to worker. It does not block. It does not
+// consume the array, which may be freed at once.
 //
-// Errors: INVALID_ARGUMENT for a layout that does not fit, FAILED_PRECONDITION for an
-// array that was freed or donated, or where it is not known how it lies, and those of
-// a session that is lost.
+// Errors: INVALID_ARGUMENT for a layout that does not fit the array, FAILED_PRECONDITION
+// for an array that was freed or donated or whose layout is not known, and the session's
+// error if it is lost.
 func (a *Array) Reshard(layout Layout) (*Array, error) {
 	if err := a.usable(a.session); err != nil {
 		return nil, err
@@ -27,8 +27,8 @@ func (a *Array) Reshard(layout Layout) (*Array, error) {
 	return a.session.transfer(to, moves)
 }
 
-// Copy gives the array on other devices, shard by shard: as many as it has. It does
-// not need to be known how they lie. Errors are those of Reshard.
+// Copy returns a copy of the array on other devices, shard by shard; there must be as many
+// devices as shards. The array's layout need not be known. Errors are those of Reshard.
 func (a *Array) Copy(devices ...int) (*Array, error) {
 	if err := a.usable(a.session); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (a *Array) Copy(devices ...int) (*Array, error) {
 	return a.session.transfer(to, moves)
 }
 
-// way gives the moves that bring an object into another layout.
+// way returns the moves that bring an object into another layout.
 func (s *Session) way(from *form, object uint64, layout Layout) (form, []graph.Move, error) {
 	if err := from.known(); err != nil {
 		return form{}, nil, err
@@ -67,7 +67,7 @@ func (s *Session) way(from *form, object uint64, layout Layout) (form, []graph.M
 	return to, moves, nil
 }
 
-// copies gives the moves that bring an object's shards to other devices.
+// copies returns the moves that bring an object's shards to other devices.
 func (s *Session) copies(from *form, object uint64, devices []int) (form, []graph.Move, error) {
 	l, err := Layout{Devices: append([]int{}, devices...)}.check(nil, s.Devices())
 	if err == nil && len(devices) != from.Shards() {
@@ -84,7 +84,7 @@ func (s *Session) copies(from *form, object uint64, devices []int) (form, []grap
 	return to, moves, nil
 }
 
-// shards says where each is in the array.
+// shards returns the position of each shard in the array.
 func (a *form) shards() []reshard.Shard {
 	out := make([]reshard.Shard, a.Shards())
 	for i, d := range a.layout.Devices {

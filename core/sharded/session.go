@@ -1,21 +1,21 @@
-// Package sharded is a session on a cluster as Go programs use it: arrays with a
-// shard on each of their devices, programs, graphs of them, and waits.
+// Package sharded is the Go client of a cluster: sessions, arrays with a shard on each
+// of their devices, programs, and graphs of them.
 //
-// It is client.Cluster with futures instead of tokens and shapes instead of
-// numbers. Nothing that submits waits for the other side; what it makes is pending
-// until Wait says that it is there, or why it never will be, and may be given to
-// programs at once. A failure stays with all that depends on it.
+// It wraps client.Cluster, with futures instead of tokens and with shapes. No call that
+// submits waits for the cluster. The arrays that it returns are pending until Wait
+// returns, with the reason if they failed, and may be passed to programs at once. If an
+// array fails, everything that depends on it fails with the same error.
 //
 // # Ownership
 //
-// An Array is its session's. Free gives its memory on the devices back, when what
-// was submitted before is through with it; Close gives back everything. Blocks that
-// Shard gives are whoever's until they are released, also after Close.
+// An Array belongs to its session. Free frees its memory on the devices once all
+// operations submitted before have finished with it; Close frees everything. A block that
+// Shard returns belongs to the caller until it is released, even after Close.
 //
 // # Concurrency
 //
-// Everything may be called from any goroutine. Every wait ends with its context,
-// with what it waits for, or with the session.
+// Everything may be called from any goroutine. Every wait ends when its context ends,
+// when what it waits for happens, or when the session ends.
 package sharded
 
 import (
@@ -38,9 +38,9 @@ type Session struct {
 
 	mu    sync.Mutex // guards the rest
 	token uint64
-	ends  map[uint64]*future // under way
-	owed  int                // shards lent to devices, and reads given up that have yet to end
-	none  sync.Cond          // is, of either
+	ends  map[uint64]*future // operations in flight
+	owed  int                // shards lent to devices, and cancelled reads that have not ended
+	none  sync.Cond          // signalled when ends is empty and owed is 0
 }
 
 // future is an operation that ends.
@@ -50,20 +50,20 @@ type future struct {
 	then func()
 }
 
-// How often a session says that it lives, and how long the others may be silent.
+// The interval of a session's heartbeats, and how long its peers may be silent.
 const (
 	heartbeat = time.Second
 	silence   = 10 * time.Second
 )
 
-// Dial begins a session on the cluster whose controller is at an address, tcp:… or
-// unix:…, with the secret that the environment names; see cluster.SecretOf.
+// Dial begins a session on the cluster whose controller is at address, tcp:… or unix:…,
+// with the secret that the environment names; see cluster.SecretOf.
 //
-// Errors: INVALID_ARGUMENT for no address, UNAVAILABLE where nobody is there, and the
-// controller's refusal.
+// Errors: INVALID_ARGUMENT if address is empty, UNAVAILABLE if no controller listens
+// there, and the controller's refusal.
 func Dial(ctx context.Context, address string) (*Session, error) {
 	if address == "" {
-		return nil, status.New(status.InvalidArgument, "there is no address of a cluster; set PATHWAYS_ADDRESS, or start one with pathways up")
+		return nil, status.New(status.InvalidArgument, "the address of the cluster is empty; set PATHWAYS_ADDRESS, or start a cluster with pathways up")
 	}
 	secret, err := cluster.SecretOf(os.LookupEnv)
 	if err != nil {
@@ -79,8 +79,8 @@ func Dial(ctx context.Context, address string) (*Session, error) {
 	})
 }
 
-// Open begins a session by whatever connects, such as cluster.Local.Connect. Pool is
-// the memory that Pool gives.
+// Open begins a session on the cluster that connect returns, such as
+// cluster.Local.Connect. Session.Pool returns pool.
 func Open(pool *shm.Pool, connect func(client.Notify) (client.Cluster, error)) (*Session, error) {
 	s := &Session{pool: pool, ends: map[uint64]*future{}}
 	s.none.L = &s.mu
@@ -92,18 +92,18 @@ func Open(pool *shm.Pool, connect func(client.Notify) (client.Cluster, error)) (
 	return s, nil
 }
 
-// Devices is how many devices the session has: they are 0, 1, 2 …
+// Devices returns the number of the session's devices, which are 0, 1, 2 …
 func (s *Session) Devices() int { return len(s.cluster.Devices()) }
 
-// Pool is the host memory of the session's arrays on their way.
+// Pool returns the pool of host memory for arrays in transit.
 func (s *Session) Pool() *shm.Pool { return s.pool }
 
-// Lost is nil as long as the session lives, then why it does not.
+// Lost returns nil while the session is alive, and then the reason why it ended.
 func (s *Session) Lost() error { return s.cluster.Lost() }
 
-// Close ends the session: all its arrays go, and what is under way fails. When it
-// returns, nothing reads what was to be put any more, no device what was lent, and
-// what came for nobody has been given back.
+// Close ends the session: all its arrays are freed and all operations in flight fail.
+// When it returns, no caller's memory is read for a Put any more, no device reads lent
+// memory, and data that arrived for cancelled reads has been freed.
 func (s *Session) Close() error {
 	err := s.cluster.Close()
 	s.mu.Lock()
@@ -114,8 +114,8 @@ func (s *Session) Close() error {
 	return err
 }
 
-// begin makes a future with its token. Then is called once when it ends, before who
-// waits for it; it must not wait.
+// begin returns a future and its token. then is called once when it ends, before any
+// waiter continues; it must not block.
 func (s *Session) begin(then func()) (uint64, *future) {
 	f := &future{done: make(chan struct{}), then: then}
 	s.mu.Lock()
@@ -125,7 +125,7 @@ func (s *Session) begin(then func()) (uint64, *future) {
 	return s.token, f
 }
 
-// beginAll makes futures whose tokens are in a row, from the one that it gives.
+// beginAll returns n futures with consecutive tokens, of which first is the first.
 func (s *Session) beginAll(n int) (first uint64, all []*future) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,20 +138,20 @@ func (s *Session) beginAll(n int) (first uint64, all []*future) {
 	return s.token - uint64(n) + 1, all
 }
 
-// undo forgets the future of what was not submitted.
+// undo removes the future of an operation that was not submitted.
 func (s *Session) undo(token uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget(token)
 }
 
-// forget takes an operation out of those under way. The caller holds mu.
+// forget removes an operation from those in flight. The caller holds mu.
 func (s *Session) forget(token uint64) {
 	delete(s.ends, token)
 	s.none.Broadcast()
 }
 
-// owe counts what Close waits for beside operations.
+// owe adds n to the count of what Close waits for apart from operations.
 func (s *Session) owe(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Session) owe(n int) {
 	s.none.Broadcast()
 }
 
-// ended is the session's client.Notify.
+// ended implements client.Notify.
 func (s *Session) ended(batch []client.Ended) {
 	for _, e := range batch {
 		s.mu.Lock()
@@ -179,7 +179,7 @@ func (s *Session) ended(batch []client.Ended) {
 	}
 }
 
-// ready says that the operation has ended well.
+// ready reports whether the operation has succeeded.
 func (f *future) ready() bool {
 	select {
 	case <-f.done:
@@ -199,6 +199,6 @@ func (f *future) wait(ctx context.Context) error {
 	case <-f.done:
 		return f.err
 	case <-ctx.Done():
-		return status.New(status.Cancelled, "the wait was given up: %w", context.Cause(ctx))
+		return status.New(status.Cancelled, "the wait was cancelled: %w", context.Cause(ctx))
 	}
 }

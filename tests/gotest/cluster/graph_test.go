@@ -148,7 +148,7 @@ func TestBadGraph(t *testing.T) {
 		want  string
 	}{
 		"an input as an output": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return v }, "output 0: it is an input"},
-		"another's value":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, other)[0] }, "node 0: argument 0 of add: the value is of another graph"},
+		"another's value":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, other)[0] }, "node 0: argument 0 of add: the value belongs to another graph"},
 		"other devices":         {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, b.Copy(v, 2, 3))[0] }, "node 1: argument 0 of add: the array lies on the devices [2 3]"},
 		"other shards": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Reshard(v, sharded.Layout{Devices: []int{0, 1}}))[0]
@@ -156,7 +156,7 @@ func TestBadGraph(t *testing.T) {
 		"few arguments":     {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] }, "takes 1 argument, got 0"},
 		"few devices":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Copy(v, 2) }, "node 0, a transfer: an array of 2 shards"},
 		"a bad layout":      {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(v, sharded.Rows(0, 1, 2)) }, "node 0, a transfer: an array of dimensions [8] cannot be cut"},
-		"an unknown layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(b.Run(blind, v)[0], rows) }, "it is not known how the array lies"},
+		"an unknown layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(b.Run(blind, v)[0], rows) }, "the layout of the array is not known"},
 		"a bad input": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Input(shape.F32, []int64{7}, rows))[0]
 		}, "input 1: an array of dimensions [7]"},
@@ -165,7 +165,7 @@ func TestBadGraph(t *testing.T) {
 			b.RunDonating(p, nil, x)
 			return b.Run(p, x)[0]
 		}, "which node 1, add, has consumed by donation"},
-		"an argument to keep": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.RunDonating(p, []int{1}, v)[0] }, "argument 1 of add is to be kept"},
+		"an argument to keep": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.RunDonating(p, []int{1}, v)[0] }, "keep names argument 1 of add"},
 	} {
 		b := s.Build()
 		if _, err := b.End(c.build(b, b.Input(shape.F32, []int64{8}, rows))); err == nil || !strings.Contains(err.Error(), c.want) {

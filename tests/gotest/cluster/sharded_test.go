@@ -131,8 +131,8 @@ func TestSharded(t *testing.T) {
 			"few":             {[]*sharded.Array{x}, status.InvalidArgument, "takes 2 arguments, got 1"},
 			"freed":           {[]*sharded.Array{freed, y}, status.FailedPrecondition, "argument 0 of scaled: the array was freed"},
 			"another's":       {[]*sharded.Array{other, y}, status.InvalidArgument, "another session"},
-			"cut another way": {[]*sharded.Array{x, x}, status.InvalidArgument, "argument 1 of scaled: the array has shards of f32[4,2] where f32[2,4] are expected"},
-			"elsewhere":       {[]*sharded.Array{matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument, "argument 0 of scaled: the array lies on the devices [1 0 2 3] where [0 1 2 3] are expected"},
+			"cut another way": {[]*sharded.Array{x, x}, status.InvalidArgument, "argument 1 of scaled: the array has shards of f32[4,2]; expected f32[2,4]"},
+			"elsewhere":       {[]*sharded.Array{matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument, "argument 0 of scaled: the array is on the devices [1 0 2 3]; expected [0 1 2 3]"},
 		} {
 			if _, err := p.Run(c.arguments...); status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", name, err)
