@@ -8,15 +8,15 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// calling is a run under way that may call functions of this client. Under mu.
+// calling is a run in flight that may call functions of this client. remote.mu guards it.
 type calling struct {
 	call  func(*HostCall)
 	under int   // calls that have not ended
-	over  bool  // the run has ended meanwhile,
-	err   error // with this
+	over  bool  // the run has ended
+	err   error // the run's error, if over
 }
 
-// hostCall begins a call.
+// hostCall starts a call.
 func (r *remote) hostCall(m *wire.HostCall) {
 	r.mu.Lock()
 	p := r.pending[m.Op]
@@ -29,7 +29,7 @@ func (r *remote) hostCall(m *wire.HostCall) {
 	arguments, results := wire.HostBytes(m.Arguments), wire.HostBytes(m.Results)
 	switch {
 	case p.calls == nil:
-		// It has ended, or has no functions: the worker is told so, and what it pushes dropped.
+		// The run has ended or has no functions: fail the call, and drop what the worker pushes.
 		err := status.New(status.FailedPrecondition, "host callback %d has no Python function in this execution. Callbacks belong to the process that traced them: trace and compile the function again here", m.Index)
 		r.exchange.Push(m.Worker, reply, max(results, 0), func(_ []byte, written func(error)) { written(err) }, func(error) {})
 		r.exchange.Expect(m.Worker, key, max(arguments, 0), nil, func(b transport.Block, err error) {
@@ -47,8 +47,8 @@ func (r *remote) hostCall(m *wire.HostCall) {
 			r.returned(p)
 			return
 		}
-		// The results have memory of their own: whoever waits for them can be ended
-		// while the function runs.
+		// The results have memory of their own, because the run that waits for them may
+		// end while the function still writes them.
 		block := aligned(results)
 		p.calls.call(&HostCall{Index: m.Index, Arguments: hostValues(m.Arguments, b.Data), Results: hostValues(m.Results, block),
 			Done: func(err error) {
@@ -63,7 +63,7 @@ func (r *remote) hostCall(m *wire.HostCall) {
 	})
 }
 
-// aligned gives zeroed bytes at a multiple of 64.
+// aligned returns zeroed bytes that begin at a multiple of 64.
 func aligned(size int64) []byte {
 	b := make([]byte, size+63)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 63
@@ -78,7 +78,7 @@ func hostValues(values []*wire.HostValue, block []byte) []HostValue {
 	return out
 }
 
-// returned ends a call, and its run where that waits for it.
+// returned ends a call, and its run if the run waited only for this call.
 func (r *remote) returned(p pending) {
 	c := p.calls
 	r.mu.Lock()

@@ -15,79 +15,79 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Config is what a session on a controller is made from.
+// Config configures a session on a controller.
 type Config struct {
 	Dialer  transport.Dialer
 	Address string      // of the controller
 	Hello   *wire.Hello // name, host and versions; Connect fills in the role
-	// Exchange makes this process's end of the exchange of bytes. The session
-	// closes it.
+	// Exchange makes this process's end of the exchange of bytes. The session closes
+	// it.
 	Exchange func(w *wire.Welcome) (transport.Exchange, error)
 	Notify   Notify
-	// Hurry is asked every HurryEvery by a call that waits for credit, on its own
-	// goroutine. Where it reports true, the call takes of the credit that is kept for
-	// such calls: its user has pressed Ctrl-C, and is told so when it has returned. Nil:
-	// no call hurries.
+	// Hurry reports whether a call should return soon, because its user has pressed
+	// Ctrl-C and Python raises that only after the call. A call that waits for credit
+	// calls it every HurryEvery, on its own goroutine; if it returns true, the call uses
+	// the credit that is reserved for such calls. Nil means that no call hurries.
 	Hurry func() bool
 }
 
-// HurryEvery is how often a call that waits for credit asks whether it has to hurry:
-// often enough for Ctrl-C, and seldom enough to cost nothing.
+// HurryEvery is the interval at which a call that waits for credit calls Hurry: short
+// enough for Ctrl-C, and long enough to cost nothing.
 const HurryEvery = 100 * time.Millisecond
 
-// hurryShare is the share of the credit that is kept for calls that hurry, one part in so many:
-// 16 operations of the usual 1,024, for as many times Ctrl-C while none ends.
+// hurryShare is the divisor of the credit that is reserved for calls that hurry: 16
+// operations of the usual 1,024, enough for 16 times Ctrl-C while no operation ends.
 const hurryShare = 64
 
-// remote is a Cluster behind a connection.
+// remote implements Cluster on a connection.
 //
-// A submission takes order, so that operations leave in the order of their
-// numbers; what the reader needs when one ends is under mu alone, so that a
-// connection which is full holds up submissions and not ends.
+// A submission holds order, so that operations are sent in the order of their numbers,
+// and takes mu inside of it for a moment. The reader takes only mu to end an operation,
+// so a connection that is full delays submissions but never ends.
 type remote struct {
 	conn     transport.Conn
-	batcher  transport.Batcher // conn, or nil
-	bursts   bool              // operations that queue up leave as one message
+	batcher  transport.Batcher // conn, or nil if it is no Batcher
+	bursts   bool              // whether operations that queue up are sent as one message
 	exchange transport.Exchange
 	welcome  *wire.Welcome
 	space    uint64
 	notify   Notify
-	hurry    func() bool // Config.Hurry, or nil
+	hurry    func() bool // Config.Hurry; may be nil
 	running  sync.WaitGroup
 	stop     chan struct{}
 
-	objects  atomic.Uint64 // numbers given
+	objects  atomic.Uint64 // the last number used, like the two below
 	programs atomic.Uint64
 	slices   atomic.Uint64
 
-	order sync.Mutex
-	op    uint64 // number given last
-	buf   []byte // of the message that is being sent
+	order sync.Mutex // serialises submissions; taken before mu; guards op and buf
+	op    uint64     // number of the last operation
+	buf   []byte     // the message that is being sent
 
-	mu       sync.Mutex
-	room     sync.Cond // credit has come back
+	mu       sync.Mutex // guards what follows, up to lost
+	room     sync.Cond  // signalled when credit has come back
 	credit   int
-	underWay int
+	underWay int                // operations in flight
 	pending  map[uint64]pending // by operation
 	graphs   map[uint64]defined
-	graph    uint64 // number given last
+	graph    uint64 // number of the last graph
 	compiles map[uint64]*compiling
-	compile  uint64 // number given last
+	compile  uint64 // number of the last Compile
 	asking   asking
-	round    *round // of a profile's, under way; or nil
-	profile  uint64 // number given last
+	round    *round // the profile's questions in flight; or nil
+	profile  uint64 // number of the last profile
 	lost     error
 
-	freeing sync.Mutex
-	frees   []uint64
-	spare   []uint64 // the list before
+	freeing sync.Mutex // guards what follows, up to armed
+	frees   []uint64   // objects to free with the next submission, or by timer
+	spare   []uint64   // the previous list, for reuse
 	timer   *time.Timer
-	armed   bool // timer
+	armed   bool // whether timer runs
 
-	telling sync.Mutex // one call of notify at a time
+	telling sync.Mutex // held during a call of notify
 }
 
-// pending is an operation under way.
+// pending is an operation in flight.
 type pending struct {
 	token uint64
 	put   *putting
@@ -95,20 +95,20 @@ type pending struct {
 	calls *calling
 }
 
-// compiling is a Compile under way.
+// compiling is a Compile in progress.
 type compiling struct {
-	answer chan *wire.Compiled // holds one; closed without one where the session is lost
+	answer chan *wire.Compiled // has room for the answer; closed without one if the session is lost
 	slow   func(worker string, since time.Duration)
 }
 
-// freeAfter is how long objects that were let go of wait for company: a submission
-// takes them along.
+// freeAfter is how long freed objects wait for a submission that can carry them along.
+// After that they are sent by themselves.
 const freeAfter = 500 * time.Microsecond
 
 // Connect begins a session.
 //
-// Errors: those of the dialer, and the controller's refusal, RESOURCE_EXHAUSTED
-// where it has fewer devices than Hello asks for.
+// Errors: those of the dialer, and the controller's refusal: RESOURCE_EXHAUSTED if it
+// has fewer devices than Hello asks for.
 func Connect(ctx context.Context, c Config) (Cluster, error) {
 	hello := proto.CloneOf(c.Hello)
 	hello.Role = wire.Role_ROLE_CLIENT
@@ -118,7 +118,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	if asked := int(hello.Devices); asked > 0 && len(welcome.Devices) != asked {
 		conn.Close()
-		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, gave %d devices: its version gives a session all devices; upgrade it, or ask for no number",
+		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, granted %d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
 			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
 	exchange, err := c.Exchange(welcome)
@@ -164,19 +164,19 @@ func (r *remote) Lost() error {
 	return r.lost
 }
 
-// Close implements Cluster. It is not called from Notify.
+// Close implements Cluster. It must not be called from Notify.
 func (r *remote) Close() error {
 	r.lose(status.New(status.Unavailable, "the session was closed"))
 	if payload, err := proto.Marshal(&wire.Goodbye{}); err == nil {
-		_ = r.conn.Send(wire.KindGoodbye, payload) // it may have gone already
+		_ = r.conn.Send(wire.KindGoodbye, payload) // the connection may have ended already
 	}
 	r.conn.Close()
 	r.running.Wait()
 	r.freeing.Lock()
 	r.timer.Stop()
-	r.armed = true // for good
+	r.armed = true // so that nothing starts the timer again
 	r.freeing.Unlock()
-	r.order.Lock() // nobody sends
+	r.order.Lock() // waits for a submission that sends
 	defer r.order.Unlock()
 	return r.exchange.Close()
 }
@@ -206,7 +206,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 			}
 			return &Remote{ID: id, Info: m.Info}, nil
 		case <-ctx.Done():
-			err = status.New(status.Cancelled, "compiling was given up: %w", context.Cause(ctx))
+			err = status.New(status.Cancelled, "compiling was cancelled: %w", context.Cause(ctx))
 			r.Forget(id)
 		}
 	}
@@ -218,14 +218,14 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 
 // Forget implements Cluster.
 func (r *remote) Forget(program uint64) {
-	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}}) // it went with the session otherwise
+	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}}) // if it fails, the session has ended and the program with it
 }
 
-// sendMessage sends a message behind all that was submitted.
+// sendMessage sends a message after everything that was submitted before.
 func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
 	payload, err := proto.Marshal(m)
 	if err != nil {
-		return status.New(status.InvalidArgument, "a message does not encode: %w", err)
+		return status.New(status.InvalidArgument, "a message could not be encoded: %w", err)
 	}
 	r.order.Lock()
 	defer r.order.Unlock()
@@ -235,8 +235,8 @@ func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
 	return r.unsent(r.conn.Send(kind, payload))
 }
 
-// unsent is what a failed Send means: the message was none, or the connection is
-// no more.
+// unsent returns what a failed Send means to the caller: err itself if the message was
+// invalid, otherwise the error of a lost connection.
 func (r *remote) unsent(err error) error {
 	if err == nil || status.CodeOf(err) == status.InvalidArgument {
 		return err
@@ -244,15 +244,15 @@ func (r *remote) unsent(err error) error {
 	return r.broken(err)
 }
 
-// afterLoss is what a user can do who meets a session's loss.
+// afterLoss tells a user what to do after the session was lost.
 const afterLoss = "the session's arrays are lost; call pathways.shutdown(), and pathways.init(wait=60) to wait for the cluster and begin a new one"
 
-// broken makes what a connection says of its end into what a session says.
+// broken turns the connection's error into the session's.
 func (r *remote) broken(err error) error {
 	return status.New(status.Unavailable, "the connection to the controller at %s is lost: %w; %s", r.conn.Peer(), err, afterLoss)
 }
 
-// read takes what the controller sends until the connection ends.
+// read handles the controller's messages until the connection ends.
 func (r *remote) read() {
 	var batch []Ended
 	completed := new(wire.Completed)
@@ -323,7 +323,7 @@ func (r *remote) tell(batch []Ended) {
 	}
 }
 
-// completed ends operations. It adds what the user is to be told to batch.
+// completed ends operations, and adds those to batch of which nothing else is in flight.
 func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 	r.mu.Lock()
 	for _, op := range m.Ok {
@@ -355,7 +355,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 	return batch
 }
 
-// take takes an operation out of those under way.
+// take removes an operation from those in flight and returns it.
 func (r *remote) take(op uint64) (pending, bool) {
 	p, ok := r.pending[op]
 	if ok {
@@ -365,14 +365,14 @@ func (r *remote) take(op uint64) (pending, bool) {
 	return p, ok
 }
 
-// moves says whether bytes come or go under the operation's number.
+// moves reports whether the operation transfers bytes of this process.
 func (p pending) moves() bool { return p.put != nil || p.fetch != nil || p.calls != nil }
 
-// ended adds an operation to batch, if nothing else of it is under way.
+// ended adds an operation to batch, unless something else of it is still in flight.
 func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 	switch {
 	case p.fetch != nil:
-		p.fetch.err = err // its bytes, or that they will not come, are the end
+		p.fetch.err = err // the operation ends when its bytes arrive or fail
 	case p.put != nil:
 		if p.put.err == nil {
 			p.put.err = err
@@ -398,14 +398,14 @@ func (r *remote) compiled(payload []byte) error {
 	if c := r.compiles[m.Op]; c != nil {
 		delete(r.compiles, m.Op)
 		if m.Status.Err() == nil && m.Info == nil {
-			m.Status = wire.Of(status.New(status.Internal, "the controller says nothing of the compiled program"))
+			m.Status = wire.Of(status.New(status.Internal, "the controller's answer does not describe the compiled program"))
 		}
 		c.answer <- m
 	}
 	return nil
 }
 
-// compiling tells of a compile that takes its time.
+// compiling reports a compilation that takes long to CompileSpec.Slow.
 func (r *remote) compiling(m *wire.Compiling) {
 	r.mu.Lock()
 	c := r.compiles[m.Op]
@@ -415,7 +415,7 @@ func (r *remote) compiling(m *wire.Compiling) {
 	}
 }
 
-// lose ends the session, once, and all that is under way in it.
+// lose ends the session, once, and fails everything that is in flight in it.
 func (r *remote) lose(err error) {
 	r.mu.Lock()
 	if r.lost != nil {

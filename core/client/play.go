@@ -14,14 +14,14 @@ type defined struct {
 	parts               []part
 }
 
-// part is a stretch of a graph's nodes that is a graph of its own to the controller.
-// Objects have their numbers in the whole.
+// part is a run of a graph's nodes that the controller knows as a graph of its own.
+// Objects are numbered as in the whole graph.
 type part struct {
 	graph       uint64
-	first, made int // nodes, and objects that they make, of parts before
+	first, made int // numbers of nodes of earlier parts, and of objects that these make
 	nodes       int
 	inputs      []uint64
-	crossed     []uint64 // those of parts before that nobody reads after it
+	crossed     []uint64 // objects of earlier parts that no later part reads
 }
 
 // Define implements Cluster.
@@ -73,7 +73,7 @@ func (r *remote) ForgetGraph(graph uint64) {
 	for i := range parts {
 		m.Graphs = append(m.Graphs, parts[i].graph)
 	}
-	_ = r.sendMessage(wire.KindForget, m) // it went with the session otherwise
+	_ = r.sendMessage(wire.KindForget, m) // if it fails, the session has ended and the graph with it
 }
 
 // Play implements Cluster.
@@ -83,8 +83,8 @@ func (r *remote) Play(s *PlaySpec) error {
 	return err
 }
 
-// play sends the parts of a graph. Where one of them cannot be sent but those before
-// were, it gives the ends of the nodes that will never be.
+// play sends the parts of a graph. If one of them cannot be sent after others were, it
+// returns the ends of the nodes that were not sent.
 func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	r.order.Lock()
 	defer r.order.Unlock()
@@ -115,7 +115,7 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	return nil, nil
 }
 
-// playable gives the graph of a play that fits it.
+// playable returns the graph of a play, or an error if the play does not fit it.
 func (r *remote) playable(s *PlaySpec) (defined, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,12 +128,12 @@ func (r *remote) playable(s *PlaySpec) (defined, error) {
 	case len(s.Inputs) != g.inputs:
 		return g, status.New(status.InvalidArgument, "graph %d takes %s, got %d", s.Graph, status.Count(g.inputs, "array"), len(s.Inputs))
 	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
-		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, which are numbered from 1 on; got %d as the first", s.Graph, g.made, s.First)
+		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, and %d is not a valid first number for them; numbers begin at 1", s.Graph, g.made, s.First)
 	}
 	return g, nil
 }
 
-// objects gives the session's numbers of some of a graph's objects.
+// objects translates numbers of a graph's objects to the session's.
 func (s *PlaySpec) objects(g *defined, numbers []uint64) []uint64 {
 	out := make([]uint64, len(numbers))
 	for i, n := range numbers {
@@ -158,11 +158,11 @@ func (r *remote) playPart(s *PlaySpec, g *defined, p *part) error {
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, p.nodes, err)
 	}
-	return nil // a connection that is no more is for the reader to find
+	return nil // if the connection has ended, the reader handles that
 }
 
-// beginPlay gives a part's operations their numbers, when the session has credit.
-// A part may go beyond it. The caller holds order.
+// beginPlay numbers a part's operations, once the session has any credit; a part may
+// overdraw it. The caller holds order.
 func (r *remote) beginPlay(s *PlaySpec, p *part) (op uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,7 +188,7 @@ func (r *remote) takeBackPlay(op uint64, nodes int, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.lost != nil {
-		return nil // the session's end has told of it
+		return nil // the end of the session has reported its end
 	}
 	for i := range nodes {
 		r.take(op + uint64(i))

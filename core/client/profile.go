@@ -13,54 +13,53 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Profiler records what a session's devices do, by the workers that have them.
+// Profiler records what a session's devices do. The workers that have them record it.
 type Profiler interface {
-	// StartProfile begins to record, and returns when every worker does. The end of
-	// ctx ends the wait: the profile goes on without the workers that have not
-	// answered.
+	// StartProfile begins a profile, and blocks until every worker records. If ctx ends
+	// first, the profile continues without the workers that have not answered.
 	//
-	// Errors: FAILED_PRECONDITION while another is being started or stopped,
-	// UNIMPLEMENTED where the controller is too old, and of a session that is lost.
+	// Errors: FAILED_PRECONDITION while another profile is being started or stopped,
+	// UNIMPLEMENTED if the controller is too old, and the session's error if it is lost.
 	StartProfile(ctx context.Context) (StopProfile, error)
 }
 
-// StopProfile ends a profile, once. It waits until the session's operations have
-// ended and the workers have told what they recorded, but no longer than for ctx.
+// StopProfile ends a profile; it must be called once. It blocks until the session's
+// operations have ended and the workers have sent what they recorded, or until ctx ends.
 type StopProfile func(ctx context.Context) Profile
 
-// Profile is what workers have recorded.
+// Profile is what the workers have recorded.
 type Profile struct {
 	Devices []observe.Device // all of the session's
-	// Spans are by virtual device, with the times of this process's clock.
+	// Spans have virtual devices, and times of this process's clock.
 	Spans   []observe.Span
 	Dropped uint64
-	Missing []string // for people: workers whose spans are not there, and why
+	Missing []string // for people: workers whose spans are missing, and why
 }
 
-// round is a question to all workers of a session's, and their answers. Under
-// remote.mu, but for what says otherwise.
+// round is a question to all workers of a session, and their answers. remote.mu guards
+// it, except where a field says otherwise.
 type round struct {
 	id       uint64
 	stop     bool
 	sent     time.Time
-	awaits   map[uint64]string // workers that have yet to answer, or to send what they recorded; their names
-	answered chan struct{}     // closed when there are none
+	awaits   map[uint64]string // names of the workers that have not answered, or not sent what they recorded
+	answered chan struct{}     // closed when awaits is empty
 	over     bool
 	clocks   map[uint64]clock
 	recorded map[uint64]*wire.Recorded
 	missing  []string
 }
 
-// clock is how far a worker's clock is ahead of this process's, and how wrong that may
-// be, in ns.
+// clock is how far a worker's clock is ahead of this process's, and the error bound of
+// that, in nanoseconds.
 type clock struct{ ahead, uncertain int64 }
 
-// measure reads a worker's clock off an answer to a question that was sent and
-// answered at these times of ours. The worker read it some time between them.
+// measure compares clocks by a question and its answer: sent and came are times of this
+// process; the worker read its clock, theirs, some time between them.
 func measure(sent, came time.Time, theirs int64) clock {
 	half := came.Sub(sent).Nanoseconds() / 2
 	c := clock{ahead: theirs - (sent.UnixNano() + half), uncertain: half}
-	// Clocks that may be the same are taken for the same: those of one host are.
+	// Clocks that may agree are assumed to: all processes of a host have the same clock.
 	if -half <= c.ahead && c.ahead <= half {
 		c.ahead = 0
 	}
@@ -75,7 +74,7 @@ func (p *round) end() {
 	}
 }
 
-// without takes note that a worker will not answer.
+// without records that a worker will not answer, and why.
 func (p *round) without(worker uint64, why string) {
 	p.missing = append(p.missing, fmt.Sprintf("worker %s: %s", p.awaits[worker], why))
 	p.done(worker)
@@ -113,7 +112,7 @@ func (r *remote) StartProfile(ctx context.Context) (StopProfile, error) {
 	}, nil
 }
 
-// settle waits until nothing of the session is under way.
+// settle blocks until no operation of the session is in flight.
 func (r *remote) settle(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		r.mu.Lock()
@@ -128,7 +127,7 @@ func (r *remote) settle(ctx context.Context) {
 	}
 }
 
-// askWorkers asks all workers, and waits for their answers.
+// askWorkers asks all workers and waits for their answers.
 func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, error) {
 	p := &round{id: id, stop: stop, awaits: map[uint64]string{}, answered: make(chan struct{}),
 		clocks: map[uint64]clock{}, recorded: map[uint64]*wire.Recorded{}}
@@ -163,13 +162,13 @@ func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, 
 	}
 	r.round = nil
 	r.mu.Unlock()
-	if stop { // what still arrives is of no use
+	if stop { // drop what arrives after this
 		r.exchange.Fail(r.space, wire.ProfileKey(id), status.New(status.Cancelled, "the profile has ended"))
 	}
 	return p, err
 }
 
-// profiled takes a worker's answer, which came at a time.
+// profiled handles a worker's answer, which came at the time came.
 func (r *remote) profiled(m *wire.Profiled, came time.Time) {
 	r.mu.Lock()
 	p := r.round
@@ -209,7 +208,7 @@ func (r *remote) profiled(m *wire.Profiled, came time.Time) {
 	})
 }
 
-// unprofiled takes note that workers have gone.
+// unprofiled ends the wait for workers that are gone.
 func (r *remote) unprofiled(gone []uint64, why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +221,7 @@ func (r *remote) unprofiled(gone []uint64, why error) {
 	}
 }
 
-// gather makes one profile of what workers have recorded.
+// gather merges what the workers have recorded into one profile.
 func (r *remote) gather(begun, ended *round) Profile {
 	out := Profile{Missing: slices.Concat(begun.missing, ended.missing)}
 	names := map[uint64]string{}
@@ -247,7 +246,7 @@ func (r *remote) gather(begun, ended *round) Profile {
 		for _, e := range m.Spans {
 			device, ok := numbers[worker][e.Local]
 			if !ok || uint64(e.Program) >= uint64(len(m.Programs)) {
-				continue // the worker makes no sense
+				continue // the worker sent an unknown device
 			}
 			at := int64(e.Submitted) - c.ahead
 			out.Spans = append(out.Spans, observe.Span{

@@ -9,26 +9,27 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Slices is a session's slices: devices of its list that it was granted
-// together, see package placement. Grants end with the session.
+// Slices grants slices to a session: sets of devices of its list, see package placement.
+// Grants end with the session.
 type Slices interface {
-	// Grant asks for a slice, waits for the answer, and gives the slice's number and
-	// devices. Errors are those of placement.Map.Grant, and the session's end.
+	// Grant asks for a slice, waits for the answer, and returns the slice's number and
+	// devices. Errors are those of placement.Map.Grant, and the session's error if it is
+	// lost.
 	Grant(ctx context.Context, w placement.Want) (number uint64, devices []int, err error)
-	// Remap asks for a slice's devices again. Errors are those of
-	// placement.Map.Remap, and the session's end.
+	// Remap asks for devices for a slice again. Errors are those of placement.Map.Remap,
+	// and the session's error if it is lost.
 	Remap(ctx context.Context, number uint64) (devices []int, err error)
-	// Release ends a grant, if there is one. It waits for no answer.
+	// Release ends a grant, if there is one. It does not wait for an answer.
 	Release(number uint64)
 }
 
-// asking is requests for slices under way, by slice, in the order of their answers.
-// One that was given up stays, or its answer would be the next one's. Under
-// remote.mu.
+// asking holds the pending requests for slices, by slice, in the order of their answers.
+// A cancelled request stays until its answer comes; otherwise the next request would get
+// that answer. remote.mu guards it.
 type asking map[uint64][]*request
 
-// request is one; its channel holds one answer, and is closed without one where the
-// session is lost.
+// request is a pending request. Its channel has room for the answer, and is closed
+// without one if the session is lost.
 type request struct {
 	answer  chan *wire.SliceAnswer
 	givenUp bool
@@ -45,7 +46,7 @@ func (r *remote) Grant(ctx context.Context, w placement.Want) (uint64, []int, er
 	}
 	devices, err := r.ask(ctx, m)
 	if err != nil && ctx.Err() != nil {
-		r.Release(m.Slice) // it may have been granted all the same
+		r.Release(m.Slice) // it may have been granted nevertheless
 	}
 	return m.Slice, devices, err
 }
@@ -57,11 +58,11 @@ func (r *remote) Remap(ctx context.Context, number uint64) ([]int, error) {
 
 // Release implements Slices.
 func (r *remote) Release(number uint64) {
-	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}}) // it went with the session otherwise
+	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}}) // if it fails, the session has ended and its grants with it
 }
 
-// maxGivenUp bounds how many requests for a slice wait for answers that nobody wants.
-const maxGivenUp = 16
+// maxCancelled bounds how many cancelled requests for a slice still wait for their answers.
+const maxCancelled = 16
 
 // ask sends a request and waits for its answer.
 func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, err error) {
@@ -72,8 +73,8 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 		err = r.lost
 	case len(before) > 0 && !before[len(before)-1].givenUp:
 		err = status.New(status.FailedPrecondition, "slice %d is being remapped by another thread", m.Slice)
-	case len(before) == maxGivenUp:
-		err = status.New(status.Unavailable, "the controller has yet to answer %d requests for slice %d that were given up", maxGivenUp, m.Slice)
+	case len(before) == maxCancelled:
+		err = status.New(status.Unavailable, "the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
 	default:
 		r.asking[m.Slice] = append(before, q)
 	}
@@ -97,7 +98,7 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 			}
 			return devices, a.Status.Err()
 		case <-ctx.Done():
-			err = status.New(status.Cancelled, "asking for a slice was given up: %w", context.Cause(ctx))
+			err = status.New(status.Cancelled, "the request for a slice was cancelled: %w", context.Cause(ctx))
 		}
 	}
 	r.mu.Lock()
@@ -108,7 +109,7 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 	return nil, err
 }
 
-// forget takes a request that will have no answer out of those under way.
+// forget removes a request that will have no answer from the pending ones.
 func (r *remote) forget(slice uint64, q *request) {
 	if list := slices.DeleteFunc(r.asking[slice], func(o *request) bool { return o == q }); len(list) > 0 {
 		r.asking[slice] = list
@@ -117,7 +118,7 @@ func (r *remote) forget(slice uint64, q *request) {
 	}
 }
 
-// answered brings an answer to who waits for it.
+// answered passes an answer to the request that waits for it.
 func (r *remote) answered(m *wire.SliceAnswer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// begin gives an operation its number, when the session has credit. The caller
-// holds order.
+// begin numbers an operation, once the session has credit. The caller holds order.
 func (r *remote) begin(p pending) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -25,11 +24,11 @@ func (r *remote) begin(p pending) (uint64, error) {
 	return r.op, nil
 }
 
-// credited waits until the session has credit, or stop, which may be nil, returns an
-// error, or Config.Hurry lets the call have of what is kept. Stop is asked first when credit is
-// found missing, and then as often as Hurry is. The caller holds order and mu, which
-// others may have meanwhile: what is under way may wait for memory, and the frees that
-// make it must pass.
+// credited blocks until the session has credit, or Config.Hurry lets the call use the
+// reserved credit, or stop, which may be nil, returns an error. It calls stop first when
+// it finds that there is no credit, and then as often as Hurry. The caller holds order
+// and mu. credited releases both while it waits: operations in flight may wait for memory,
+// and the frees that make room for them must pass.
 func (r *remote) credited(stop func() error) error {
 	waited, hurries := false, false
 	full := func() bool {
@@ -64,12 +63,12 @@ func (r *remote) credited(stop func() error) error {
 	return r.lost
 }
 
-// waitForRoom waits until credit may have come back, or where somebody is to be asked,
-// until it is time to. The caller holds mu.
+// waitForRoom blocks until credit may have come back or, if ask is set, until it is time
+// to call Hurry and stop again. The caller holds mu.
 func (r *remote) waitForRoom(ask bool) {
 	if ask {
 		timer := time.AfterFunc(HurryEvery, func() {
-			r.mu.Lock() // which Wait gives up once it listens
+			r.mu.Lock() // Wait releases it once it is listening
 			defer r.mu.Unlock()
 			r.room.Broadcast()
 		})
@@ -78,9 +77,8 @@ func (r *remote) waitForRoom(ask bool) {
 	r.room.Wait()
 }
 
-// send sends the operation in buf. A connection that is no more is for the reader
-// to find, who ends the operation with all others; a message that cannot be sent
-// takes its number back.
+// send sends the operation in buf. If the connection has ended, the reader ends this
+// operation with all others; if the message cannot be sent, its number is taken back.
 func (r *remote) send(kind wire.Kind, op uint64) error {
 	err := r.post(kind, false)
 	if status.CodeOf(err) == status.InvalidArgument {
@@ -89,7 +87,7 @@ func (r *remote) send(kind wire.Kind, op uint64) error {
 	return nil
 }
 
-// post sends buf, or has it wait for what follows.
+// post sends buf, or, if later is set, queues it until the next message is sent.
 func (r *remote) post(kind wire.Kind, later bool) error {
 	switch {
 	case r.bursts:
@@ -105,7 +103,7 @@ func (r *remote) takeBack(op uint64, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.take(op); !ok {
-		return nil // the session's end has told of it
+		return nil // the end of the session has reported its end
 	}
 	r.op--
 	r.room.Broadcast()
@@ -132,7 +130,7 @@ func (r *remote) Run(s *RunSpec) error {
 	return r.send(wire.KindRun, op)
 }
 
-// submit numbers and sends an operation that set has made a message of.
+// submit numbers an operation and sends the message that set returns for it.
 func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Message) (uint64, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
@@ -142,12 +140,12 @@ func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Mes
 	}
 	r.takeFrees()
 	if r.buf, err = (proto.MarshalOptions{}).MarshalAppend(r.buf[:0], set(op)); err != nil {
-		return op, r.takeBack(op, status.New(status.InvalidArgument, "the operation does not encode: %w", err))
+		return op, r.takeBack(op, status.New(status.InvalidArgument, "the operation could not be encoded: %w", err))
 	}
 	return op, r.send(kind, op)
 }
 
-// putting is a Put under way: its pushes, and the operation itself. Under mu.
+// putting is a Put in flight: its pushes, and the operation itself. remote.mu guards it.
 type putting struct {
 	left int
 	err  error
@@ -195,7 +193,7 @@ func (r *remote) Put(s *PutSpec) error {
 	return nil
 }
 
-// pushed is the end of one push of a Put.
+// pushed handles the end of one push of a Put.
 func (r *remote) pushed(op, token uint64, put *putting, err error) {
 	r.broke(op, put, err)
 	r.mu.Lock()
@@ -208,7 +206,7 @@ func (r *remote) pushed(op, token uint64, put *putting, err error) {
 	}
 }
 
-// broke tells the workers of bytes that will not come, which they would wait for.
+// broke tells the workers that some bytes will not come, because they would wait for them.
 func (r *remote) broke(op uint64, put *putting, err error) {
 	r.mu.Lock()
 	_, open := r.pending[op]
@@ -221,11 +219,11 @@ func (r *remote) broke(op uint64, put *putting, err error) {
 		return
 	}
 	if payload, err := proto.Marshal(&wire.Abort{Gang: op, Status: wire.Of(err)}); err == nil {
-		_ = r.conn.Send(wire.KindAbort, payload) // the reader finds out what went wrong
+		_ = r.conn.Send(wire.KindAbort, payload) // if it fails, the reader gets the error too
 	}
 }
 
-// lend shows a device's worker where a shard of a Put lies.
+// lend tells a device's worker where a shard of a Put is in this process's memory.
 func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, returned func(device uint32)) {
 	worker, key := r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}
 	end := func(err error) {
@@ -235,7 +233,7 @@ func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, retur
 	if l, ok := r.exchange.(transport.Lender); ok && len(data) > 0 {
 		l.Lend(worker, key, data, end)
 	} else {
-		r.exchange.PushBytes(worker, key, data, end) // of no bytes: CanLend
+		r.exchange.PushBytes(worker, key, data, end) // copies nothing: CanLend returned nil
 	}
 }
 
@@ -251,16 +249,16 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 	odd := uintptr(unsafe.Pointer(unsafe.SliceData(data))) % alignment
 	switch platform := r.welcome.Platform.GetName(); {
 	case platform != "cpu" && platform != "sim":
-		return status.New(status.FailedPrecondition, "devices of the platform %s have memory of their own, into which bytes are copied", platform)
+		return status.New(status.FailedPrecondition, "devices of the platform %s have memory of their own, so bytes must be copied to them", platform)
 	case !ok:
 		return status.New(status.FailedPrecondition, "this session cannot lend memory to workers")
 	case odd != 0:
-		return status.New(status.FailedPrecondition, "the bytes begin %d behind a multiple of %d, where devices need arrays to begin", odd, alignment)
+		return status.New(status.FailedPrecondition, "the bytes begin %d after a multiple of %d; devices need arrays that begin at a multiple", odd, alignment)
 	}
 	return l.CanLend(r.welcome.Devices[device].Worker, data)
 }
 
-// alignment is where arrays begin that devices on the host take over, in bytes.
+// alignment is the alignment, in bytes, of arrays that devices on the host use in place.
 const alignment = 64
 
 // Transfer implements Cluster. It sets t.Op.
@@ -272,7 +270,7 @@ func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
 	return err
 }
 
-// fetching is a Fetch under way. Under mu.
+// fetching is a Fetch in flight. remote.mu guards it.
 type fetching struct {
 	err     error // of the operation
 	arrived bool
@@ -298,7 +296,7 @@ func (r *remote) Lends(device uint32, size int64) bool {
 	return int(device) < len(r.welcome.Devices) && r.exchange.Lends(r.welcome.Devices[device].Worker, size)
 }
 
-// fetch brings a shard into memory of the exchange, where into is nil.
+// fetch copies a shard to into, or, if that is nil, into memory of the exchange.
 func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, arrived func(transport.Block, error)) error {
 	if int(device) >= len(r.welcome.Devices) {
 		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
@@ -315,7 +313,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, ar
 			r.mu.Lock()
 			f.arrived = true
 			if err != nil && f.err != nil {
-				err = f.err // the operation's own word
+				err = f.err // the operation's own error says more
 			}
 			r.mu.Unlock()
 			arrived(b, err)
@@ -344,8 +342,8 @@ func (r *remote) Free(objects []uint64) {
 	}
 }
 
-// takeFrees sends what was let go of, in one write with the operation that follows.
-// The caller holds order.
+// takeFrees sends the freed objects, in one write with the operation that follows. The
+// caller holds order.
 func (r *remote) takeFrees() {
 	r.freeing.Lock()
 	frees := r.frees
@@ -356,24 +354,24 @@ func (r *remote) takeFrees() {
 	r.frees, r.spare = r.spare[:0], nil
 	r.freeing.Unlock()
 	r.buf = (&wire.Free{Objects: frees}).Append(r.buf[:0])
-	_ = r.post(wire.KindFree, true) // the reader finds out what went wrong
+	_ = r.post(wire.KindFree, true) // if it fails, the reader gets the error too
 	r.freeing.Lock()
 	r.spare = frees
 	r.freeing.Unlock()
 }
 
-// leave has frees leave that no operation follows. The caller holds order.
+// leave sends queued frees that no operation follows. The caller holds order.
 func (r *remote) leave() {
 	if r.batcher != nil {
 		r.batcher.Flush(true)
 	}
 }
 
-// flush is the timer's: nothing was submitted that could take frees along. Where
-// somebody sends, or waits until there is room to, it tries again later.
+// flush is called by the timer: no submission has carried the frees along. If another
+// goroutine is sending, or waits for room to send, it tries again later.
 func (r *remote) flush() {
 	if r.Lost() != nil {
-		return // what the session had has gone with it
+		return // the session's objects were freed with it
 	}
 	if !r.order.TryLock() {
 		r.timer.Reset(freeAfter)
