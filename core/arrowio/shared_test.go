@@ -146,9 +146,9 @@ func TestCannotShare(t *testing.T) {
 		want   string
 	}{
 		{onHeap, sharded.Layout{}, "shared memory of the session's Pool"},
-		{skewed, sharded.Layout{}, "begin 4 behind a multiple of 64"},
+		{skewed, sharded.Layout{}, "begin 4 after a multiple of 64"},
 		{rows, sharded.Layout{Devices: []int{0, 1, 2, 3}, Tiles: []int64{4}}, ""},
-		{odd, sharded.Rows(0, 1, 2, 3), "shard 1, from [5001] on, cannot be shared with device 1: the bytes begin 36 behind"},
+		{odd, sharded.Rows(0, 1, 2, 3), "shard 1, from [5001] on, cannot be shared with device 1: the bytes begin 36 after"},
 		{bools, sharded.Layout{}, "booleans, which are bits"},
 		{permuted, sharded.Layout{}, "are not contiguous"},
 		{tensors, sharded.Layout{Devices: []int{0, 1}, Tiles: []int64{1, 2}}, "are not contiguous"},

@@ -128,7 +128,7 @@ func (r *remote) playable(s *PlaySpec) (defined, error) {
 	case len(s.Inputs) != g.inputs:
 		return g, status.New(status.InvalidArgument, "graph %d takes %s, got %d", s.Graph, status.Count(g.inputs, "array"), len(s.Inputs))
 	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
-		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, and %d is not a valid first number for them; numbers begin at 1", s.Graph, g.made, s.First)
+		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, which need numbers of 1 or above; got %d as the first", s.Graph, g.made, s.First)
 	}
 	return g, nil
 }

@@ -132,7 +132,7 @@ func TestMembersServe(t *testing.T) {
 		if err := a.end(); err != nil {
 			t.Errorf("a member that is told to stop: %v", err)
 		}
-		if err := b.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 has gone") {
+		if err := b.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 is gone") {
 			t.Errorf("the other member: %v", err)
 		}
 		s.Close()
@@ -155,7 +155,7 @@ func TestMemberCannotJoin(t *testing.T) {
 	if err := bad.wait(); status.CodeOf(err) != status.NotFound {
 		t.Errorf("who cannot: %v", err)
 	}
-	if err := well.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad has gone") {
+	if err := well.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad is gone") {
 		t.Errorf("who can: %v", err)
 	}
 	// Who waits for members can be told to stop, and is not in the way afterwards.

@@ -79,8 +79,8 @@ func TestPlayGiven(t *testing.T) {
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
 	g.Given = []uint64{2}
-	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "given array 2 for good") {
-		t.Errorf("a graph is given what its nodes make: %v", err)
+	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "to free array 2") {
+		t.Errorf("a graph whose Given names what its nodes make: %v", err)
 	}
 	if err := l.Check(); err != nil {
 		t.Error(err)

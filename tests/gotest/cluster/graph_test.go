@@ -116,7 +116,7 @@ func TestGraph(t *testing.T) {
 			want   string
 		}{
 			"few":       {nil, "takes 1 array, got 0"},
-			"elsewhere": {[]*sharded.Array{vector(t, s, sharded.Rows(2, 3))}, "input 0: the array lies on the devices [2 3]"},
+			"elsewhere": {[]*sharded.Array{vector(t, s, sharded.Rows(2, 3))}, "input 0: the array is on the devices [2 3]"},
 		} {
 			if _, err := g.Play(c.inputs...); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", name, err)
@@ -149,10 +149,10 @@ func TestBadGraph(t *testing.T) {
 	}{
 		"an input as an output": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return v }, "output 0: it is an input"},
 		"another's value":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, other)[0] }, "node 0: argument 0 of add: the value belongs to another graph"},
-		"other devices":         {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, b.Copy(v, 2, 3))[0] }, "node 1: argument 0 of add: the array lies on the devices [2 3]"},
+		"other devices":         {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, b.Copy(v, 2, 3))[0] }, "node 1: argument 0 of add: the array is on the devices [2 3]"},
 		"other shards": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Reshard(v, sharded.Layout{Devices: []int{0, 1}}))[0]
-		}, "has shards of f32[8] where f32[4]"},
+		}, "has shards of f32[8]; expected f32[4]"},
 		"few arguments":     {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] }, "takes 1 argument, got 0"},
 		"few devices":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Copy(v, 2) }, "node 0, a transfer: an array of 2 shards"},
 		"a bad layout":      {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(v, sharded.Rows(0, 1, 2)) }, "node 0, a transfer: an array of dimensions [8] cannot be cut"},
