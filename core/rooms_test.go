@@ -46,6 +46,7 @@ var rooms = []room{
 	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
+	{"core/worker/devicequeue", nil},
 
 	// Links: between processes.
 	{"transport", []string{

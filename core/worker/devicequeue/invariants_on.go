@@ -1,0 +1,5 @@
+//go:build invariants
+
+package devicequeue
+
+const checked = true

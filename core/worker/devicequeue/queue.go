@@ -1,0 +1,426 @@
+// Package devicequeue decides what one device of a worker does next.
+//
+// A Queue is a pure state machine. Its caller tells it what has happened, by the methods
+// from Submit on, and asks Next what the device is to do; Next returns one Action, the
+// caller carries it out and asks again. A Queue has no goroutine, lock or clock and calls
+// no driver: the same calls have the same answers. What other goroutines may change at any
+// time, such as whether a gang has failed, the caller reads last, and passes as Facts.
+//
+// There is one Queue a device, and its caller calls it from one goroutine at a time. The
+// worker alone imports it; it imports values.
+//
+// # What it guarantees
+//
+// Order: parts begin, or fail, in the order of Submit, each once. A part that waits holds
+// back all parts behind it and nothing else. So two devices that are given the gangs they
+// share in one order begin them in one order.
+//
+// A part begins when nothing below is in its way, looked at in this order:
+//
+//	its gang has failed                             it fails with that error
+//	its program is not loaded                       it waits
+//	an array that it reads is not known, or failed  it fails with that error
+//	an array that it reads has yet to come          it waits
+//	an array that it donates is still being read    it waits
+//	the window of computations is full              it waits, if it is one
+//	it must be alone, and another is under way      it waits
+//	there is no room for what it makes              it waits, while there may be; then it fails
+//	another device of the gang has no room          it waits
+//
+// Arrays: what a part makes is known from the moment it begins, and pending until the
+// caller says what came of it. An array that failed keeps its error, and whatever reads it
+// fails with the same one. A buffer is handed out for closing once: when its array cannot
+// be named any more, or has failed, and nothing that was begun has yet to read it.
+//
+// Memory: the bytes of the arrays that are there, and of those that something under way
+// still reads or writes, are at most Config.MemoryLimit, but while a part that donates is
+// being launched.
+//
+// # Why nothing waits without end
+//
+// A wait names what ends it, and that does not need a later part of the same queue: a load
+// ends by itself; bytes come or their sender is lost, and the caller is told either; a copy
+// or a computation under way ends, since it waits for gangs before it in the order at most;
+// the other devices of a gang come to it, since all of them have the gangs before it in the
+// same order, or the gang fails. Room is waited for only while something is under way that
+// may make some, or until the caller calls Impatient, which it is asked to do (Action.Arm).
+//
+// The caller's duty is to ask Next again after each call that tells of something, and
+// whenever a fact may have changed.
+package devicequeue
+
+import (
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Config is what a Queue is made from.
+type Config struct {
+	Device int    // for messages: the device's local number
+	Worker string // for messages: its worker
+	// Window bounds the computations under way.
+	Window int
+	// MemoryLimit bounds the bytes of arrays; 0: they are not counted.
+	MemoryLimit int64
+}
+
+// Queue is the state of one device.
+type Queue struct {
+	config Config
+
+	// Parts that have not begun are parts[head:]. The slice is used again when it is empty.
+	parts []Part
+	head  int
+	// gathering has begun and holds back parts[head:]: the gang's other devices have yet to
+	// come, or its launch to return.
+	gathering *Flight
+	admitted  bool // there is room for what the first part makes, and others were told so
+
+	flying int // computations that have begun and not ended; at most config.Window
+	// begun counts what another worker may wait for: computations, and copies to it.
+	begun int
+
+	tables  map[uint32]*table // by session
+	last    *table            // that was looked at last: mostly the next one, too
+	objects int               // in all tables
+	room    memory
+
+	inputs       []Input   // scratch of Next
+	brief        Flight    // of a part that is not a computation, until the next call of Next
+	flights      int       // that were made, each with an Index of its own
+	spareFlights []*Flight // of these, what is not in use
+	spare        []*Shard  // shards that are not in use
+	discarded    []Buffer  // for Discarded
+
+	sinceCheck int // calls of Next since check was called
+}
+
+// New makes a Queue with no parts and no arrays.
+func New(c Config) *Queue {
+	q := &Queue{config: c, tables: map[uint32]*table{}}
+	q.brief.Index = NoIndex
+	q.room.limit, q.room.arrays = c.MemoryLimit, charges{}
+	return q
+}
+
+// Facts are what the caller has read, just before Next, about the part that First returned.
+type Facts struct {
+	// Failed is the error of the part's gang, or of its program, nil while there is none.
+	Failed error
+	// Loading: the part's program has yet to be loaded.
+	Loading bool
+	// Launched: the gang of a part that gathers is being launched, so that it is too late
+	// to fail the part here.
+	Launched bool
+	// Full is 1 more than the local number of a device of the gang that has yet to come to
+	// have room for its part; 0: there is none.
+	Full int
+	// Defer: the caller has no time to begin the part. Where it could begin, Next returns
+	// Ready and changes nothing.
+	Defer bool
+}
+
+// ActionKind says what the device is to do.
+type ActionKind uint8
+
+// The actions. After each but Idle, Waiting and Ready the caller asks again.
+const (
+	// Idle: there is nothing to do until the next Submit.
+	Idle ActionKind = iota
+	// Waiting: the first part waits for Wait. Arm: call Impatient with its gang's number,
+	// after a time in which the client may have freed arrays.
+	Waiting
+	// Ready: the first part can begin. Only in answer to Facts.Defer.
+	Ready
+	// Begin: do the work of Flight.Part with the arrays Flight.Inputs. For a computation
+	// the answer is Failed, or else Launched, Fill for each of Flight.Made, and Ended. Other
+	// parts end without a word; what they made is owed Fill or Spoil, and each of their
+	// inputs Unpin.
+	Begin
+	// Fail: the part does not begin, because of Err. Call Refuse with the action. Own: the
+	// error is this part's own, and says nothing yet of where it happened.
+	Fail
+	// Admit: there is room for what the part makes on this device. Tell the gang's other
+	// devices, for which this is Facts.Full.
+	Admit
+	// Passed: a part that only frees is done.
+	Passed
+)
+
+// Action is the answer of Next.
+type Action struct {
+	Kind   ActionKind
+	Own    bool    // of Fail
+	Arm    bool    // of Waiting
+	Part   Part    // the part that all but Idle are about
+	Flight *Flight // of Begin; of Fail where the part has begun to gather
+	Err    error   // of Fail
+	Wait   Wait    // of Waiting
+}
+
+// Submit puts a part behind all others.
+func (q *Queue) Submit(p Part) { q.parts = append(q.parts, p) }
+
+// First returns the part that Next is about to decide on, and false where there is none.
+func (q *Queue) First() (Part, bool) {
+	switch {
+	case q.gathering != nil:
+		return q.gathering.Part, true
+	case q.head < len(q.parts):
+		return q.parts[q.head], true
+	}
+	return Part{}, false
+}
+
+// Next decides what the device does now. The facts are about First.
+//
+// It does not allocate once the queue has grown to its load, unless memory is short.
+func (q *Queue) Next(f Facts) Action {
+	if checked {
+		q.checkOften()
+	}
+	p, any := q.First()
+	if !any {
+		return Action{Kind: Idle}
+	}
+	if flight := q.gathering; flight != nil {
+		if f.Failed != nil && !f.Launched {
+			return Action{Kind: Fail, Part: p, Flight: flight, Err: f.Failed}
+		}
+		return waiting(p, Wait{For: OtherDevices})
+	}
+	g := p.Gang
+	switch g.Recipe.Kind {
+	case Free:
+		q.pop()
+		q.free(g)
+		return Action{Kind: Passed, Part: p}
+	case Leave:
+		q.pop()
+		q.drop(g.Session)
+		return Action{Kind: Passed, Part: p}
+	}
+	if f.Failed != nil {
+		return q.fail(p, f.Failed, false)
+	}
+	if f.Loading {
+		return waiting(p, Wait{For: Loading})
+	}
+	if w, err := q.find(p); err != nil {
+		return q.fail(p, err, false)
+	} else if w.For != Nothing {
+		return waiting(p, w)
+	}
+	if g.Recipe.Kind == Run {
+		if q.flying >= q.config.Window {
+			return waiting(p, Wait{For: Window, N: uint64(q.flying)})
+		}
+		// See Recipe.Alone. What began before may need a thread to end, and others may wait
+		// for its end. So a device has at most one thread that waits, and none while
+		// anything else of it is under way.
+		if g.Recipe.Alone && q.begun > 0 {
+			return waiting(p, Wait{For: Before})
+		}
+	}
+	if g.makes(p.Index) && !q.admitted {
+		w, arm, err := q.fits(p)
+		switch {
+		case err != nil:
+			return q.fail(p, err, true)
+		case w.For != Nothing:
+			return Action{Kind: Waiting, Part: p, Wait: w, Arm: arm}
+		case g.Recipe.Announced && q.room.limit > 0:
+			// The room stays: nothing behind this part begins before it does.
+			q.admitted = true
+			return Action{Kind: Admit, Part: p}
+		}
+	}
+	if f.Full > 0 {
+		return waiting(p, Wait{For: RoomElsewhere, N: uint64(f.Full - 1)})
+	}
+	if f.Defer {
+		return Action{Kind: Ready, Part: p}
+	}
+	return Action{Kind: Begin, Part: p, Flight: q.begin(p)}
+}
+
+func waiting(p Part, w Wait) Action { return Action{Kind: Waiting, Part: p, Wait: w} }
+
+// fail takes the first part out of the list, because of err.
+func (q *Queue) fail(p Part, err error, own bool) Action {
+	q.pop()
+	return Action{Kind: Fail, Part: p, Err: err, Own: own}
+}
+
+// find fills inputs with what a part reads. It returns what the part waits for, or the
+// error with which it fails.
+func (q *Queue) find(p Part) (Wait, error) {
+	g := p.Gang
+	t := q.table(g.Session)
+	q.inputs = q.inputs[:0]
+	for arg, object := range g.reads(p.Index) {
+		s := t.shards[object]
+		switch {
+		case s == nil:
+			return Wait{}, status.New(status.NotFound,
+				"array %d has no shard on device %d of worker %s: it was freed, or never put there",
+				object, q.config.Device, q.config.Worker)
+		case s.state == pending:
+			return Wait{For: Bytes, Argument: int32(arg), N: object}, nil
+		case s.state == failed:
+			return Wait{}, s.err
+		}
+		donated := g.donates(arg)
+		if donated && s.readers > 0 {
+			return Wait{For: Readers, Argument: int32(arg), N: object}, nil
+		}
+		q.inputs = append(q.inputs, Input{Shard: s, Donated: donated})
+	}
+	return Wait{}, nil
+}
+
+// begin takes the first part, whose inputs were found, out of the list.
+func (q *Queue) begin(p Part) *Flight {
+	q.pop()
+	g := p.Gang
+	f := &q.brief
+	if g.Recipe.Kind == Run {
+		f = q.flight()
+		q.flying++
+		if !g.Recipe.Calls {
+			q.begun++
+		}
+	}
+	f.Part = p
+	f.Inputs, q.inputs = q.inputs, f.Inputs[:0]
+	f.Made, f.busy = f.Made[:0], f.busy[:0]
+	for _, in := range f.Inputs {
+		in.Shard.readers++
+		if c := in.Shard.charge; c != nil && g.Recipe.Kind == Run && !in.Donated {
+			f.busy = append(f.busy, c.use())
+		}
+	}
+	if g.makes(p.Index) {
+		for k := range g.Recipe.Makes {
+			s := q.add(g.Session, g.First+uint64(k))
+			q.charge(s, p, k)
+			if s.charge != nil && g.Recipe.Kind == Run {
+				f.busy = append(f.busy, s.charge.use())
+			}
+			f.Made = append(f.Made, s)
+		}
+	}
+	if g.Recipe.Together {
+		q.gathering = f
+	}
+	return f
+}
+
+// pop takes the first part out of the list.
+func (q *Queue) pop() {
+	q.admitted = false
+	q.parts[q.head] = Part{}
+	q.head++
+	const few = 64 // parts that have gone, for which moving the others does not pay
+	switch {
+	case q.head == len(q.parts):
+		q.parts, q.head = q.parts[:0], 0
+	case q.head > few && q.head > len(q.parts)/2: // at most as many are moved as have gone
+		n := copy(q.parts, q.parts[q.head:])
+		clear(q.parts[n:])
+		q.parts, q.head = q.parts[:n], 0
+	}
+}
+
+// Launched tells that the driver has a computation, so that what the part donates is gone.
+// Each of Flight.Made is owed Fill.
+func (q *Queue) Launched(f *Flight) {
+	q.Depart(f)
+	for _, in := range f.Inputs {
+		if in.Donated && in.Shard.state == ready {
+			q.spoil(in.Shard, errDonated)
+		}
+	}
+	q.unpin(f)
+}
+
+// Depart tells that what is behind a computation that gathers may begin, although its
+// launch has not returned.
+func (q *Queue) Depart(f *Flight) {
+	if q.gathering == f {
+		q.gathering = nil
+	}
+}
+
+// Failed tells that a computation was not launched, because of err: what it would have
+// made fails, and what it would have donated stays.
+func (q *Queue) Failed(f *Flight, err error) {
+	q.Depart(f)
+	q.unpin(f)
+	for _, s := range f.Made {
+		q.Spoil(s, err)
+	}
+	q.land(f)
+}
+
+// Ended tells that a computation that was launched has ended. With an error, what it made
+// has failed with it, also for what has begun to read it: see Cause.
+func (q *Queue) Ended(f *Flight, err error) {
+	if err != nil {
+		for k := range f.Part.Gang.Recipe.Makes {
+			q.Fault(f.Part.Gang.Session, f.Part.Gang.First+uint64(k), err)
+		}
+	}
+	q.land(f)
+}
+
+// Refuse ends a part that Next failed. What it would have made fails with err, which is
+// the action's, or says more.
+func (q *Queue) Refuse(a Action, err error) {
+	if a.Flight != nil {
+		q.Failed(a.Flight, err)
+		return
+	}
+	g := a.Part.Gang
+	if !g.makes(a.Part.Index) {
+		return
+	}
+	for k := range g.Recipe.Makes {
+		q.Spoil(q.add(g.Session, g.First+uint64(k)), err)
+	}
+}
+
+// CopyBegun tells that a copy is under way for which another worker may wait.
+func (q *Queue) CopyBegun() { q.begun++ }
+
+// CopyEnded tells that such a copy has ended.
+func (q *Queue) CopyEnded() { q.begun-- }
+
+// Drop tells that a session has ended: its arrays go, and again those of its parts that
+// have yet to fail.
+func (q *Queue) Drop(session uint32) {
+	q.drop(session)
+	if q.head < len(q.parts) {
+		q.Submit(Part{Gang: &Gang{Session: session, Recipe: &leaves}})
+	}
+}
+
+// Close lets all arrays go. Nothing is under way.
+func (q *Queue) Close() {
+	for session := range q.tables {
+		q.drop(session)
+	}
+}
+
+// Objects is the number of arrays that sessions can name.
+func (q *Queue) Objects() int { return q.objects }
+
+// Flying is the number of computations that have begun and not ended.
+func (q *Queue) Flying() int { return q.flying }
+
+// Discarded returns buffers that are to be closed, each once. The slice is good until the
+// next call of another method.
+func (q *Queue) Discarded() []Buffer {
+	all := q.discarded
+	q.discarded = all[:0]
+	return all
+}

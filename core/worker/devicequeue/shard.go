@@ -1,0 +1,210 @@
+package devicequeue
+
+import "github.com/openpathways/pathways/core/status"
+
+// Buffer is what the caller's driver has of an array: a Queue keeps it and hands it out.
+type Buffer any
+
+// table is the arrays of one session on the device, by object.
+type table struct {
+	session uint32
+	shards  map[uint64]*Shard
+	// lost are the errors of what failed when it could not be named any more: computations
+	// that had begun read it, and Cause looks here.
+	lost map[uint64]error
+}
+
+// maxLost bounds table.lost. Where there is more, errors lose the name of what failed
+// first, and nothing else.
+const maxLost = 1024
+
+// Shard is the part of one array on the device. A Queue uses a Shard again once it is in no
+// table, is not pinned and not pending; so a caller may keep one only as long as it has it
+// pinned, or owes Fill or Spoil for it.
+type Shard struct {
+	Buffer Buffer // while it is ready; otherwise nil, or not for reading
+	Maker  uint64 // the caller's own
+
+	state   state
+	freed   bool // it is in no table any more
+	readers int  // pins: parts that have begun to read it, and whose driver has yet to
+	err     error
+	charge  *Charge // nil where its bytes are not counted
+}
+
+type state uint8
+
+const (
+	pending state = iota // bytes are on their way, or a launch is
+	ready                // the driver has it, or has promised it
+	failed
+)
+
+// Freed reports whether a shard cannot be named any more, so that its bytes are of no use.
+func (s *Shard) Freed() bool { return s.freed }
+
+// ErrFreed is the error of what was freed before its bytes came.
+var ErrFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
+
+var errDonated = status.New(status.FailedPrecondition,
+	"the array was donated to a computation and its contents are gone")
+
+// table returns a session's arrays. A session is known from its first part on.
+func (q *Queue) table(session uint32) *table {
+	if t := q.last; t != nil && t.session == session {
+		return t
+	}
+	t := q.tables[session]
+	if t == nil {
+		t = &table{session: session, shards: map[uint64]*Shard{}}
+		q.tables[session] = t
+	}
+	q.last = t
+	return t
+}
+
+// add makes a pending shard.
+func (q *Queue) add(session uint32, object uint64) *Shard {
+	var s *Shard
+	if n := len(q.spare) - 1; n >= 0 {
+		s, q.spare = q.spare[n], q.spare[:n]
+	} else {
+		s = new(Shard)
+	}
+	t := q.table(session)
+	if was := t.shards[object]; was != nil { // an object made twice: a session harms itself alone
+		q.remove(was)
+	} else {
+		q.objects++
+	}
+	t.shards[object] = s
+	return s
+}
+
+// Unpin ends the use of a shard that Begin gave to read.
+func (q *Queue) Unpin(s *Shard) {
+	s.readers--
+	switch {
+	case s.readers > 0:
+	case s.freed:
+		q.bury(s)
+	case s.state == failed:
+		q.discard(s)
+	}
+}
+
+// Fill tells that the driver has a pending shard, or has promised it.
+func (q *Queue) Fill(s *Shard, b Buffer) {
+	s.Buffer, s.state = b, ready
+	if s.freed && s.readers == 0 {
+		q.bury(s)
+	}
+}
+
+// Spoil tells that a pending shard will have no contents, because of err.
+func (q *Queue) Spoil(s *Shard, err error) {
+	q.spoil(s, err)
+	if s.freed && s.readers == 0 {
+		q.bury(s)
+	}
+}
+
+// spoil ends a shard's contents.
+func (q *Queue) spoil(s *Shard, err error) {
+	s.charge.leaves()
+	if s.readers == 0 {
+		q.discard(s)
+	}
+	s.state, s.err = failed, err
+}
+
+// discard hands the buffer of a shard out for closing, where it has one.
+func (q *Queue) discard(s *Shard) {
+	if s.Buffer != nil {
+		q.discarded = append(q.discarded, s.Buffer)
+		s.Buffer = nil
+	}
+	s.charge.goes()
+}
+
+// Fault tells that an object which was ready has failed after all, because of err: parts
+// that read it fail, and Cause says so of those that have begun.
+func (q *Queue) Fault(session uint32, object uint64, err error) {
+	t := q.tables[session]
+	if t == nil {
+		return // nobody is left to ask
+	}
+	if s := t.shards[object]; s != nil {
+		q.spoil(s, err)
+		return
+	}
+	if t.lost == nil || len(t.lost) >= maxLost {
+		t.lost = map[uint64]error{}
+	}
+	t.lost[object] = err
+}
+
+// Failure is why an object has no contents, nil where it has, or where a computation has
+// taken them over.
+func (q *Queue) Failure(session uint32, object uint64) error {
+	t := q.tables[session]
+	if t == nil {
+		return nil
+	}
+	if s := t.shards[object]; s == nil {
+		return t.lost[object]
+	} else if s.state == failed && s.err != errDonated {
+		return s.err
+	}
+	return nil
+}
+
+// remove lets go of a shard that is in no table any more. One that is pinned or pending
+// stays, until Unpin, Fill or Spoil comes back to it.
+func (q *Queue) remove(s *Shard) {
+	s.freed = true
+	s.charge.leaves()
+	if s.readers == 0 && s.state != pending {
+		q.bury(s)
+	}
+}
+
+func (q *Queue) bury(s *Shard) {
+	const most = 256 // that are kept to be used again
+	q.discard(s)
+	*s = Shard{}
+	if len(q.spare) < most {
+		q.spare = append(q.spare, s)
+	}
+}
+
+// free lets go of objects.
+func (q *Queue) free(g *Gang) {
+	t := q.table(g.Session)
+	for _, object := range g.Objects {
+		q.release(t, object)
+	}
+}
+
+// release lets go of an object, where it is known.
+func (q *Queue) release(t *table, object uint64) {
+	if s := t.shards[object]; s != nil {
+		delete(t.shards, object)
+		q.objects--
+		q.remove(s)
+	}
+}
+
+// drop lets go of all objects of a session.
+func (q *Queue) drop(session uint32) {
+	t := q.tables[session]
+	if t == nil {
+		return
+	}
+	delete(q.tables, session)
+	q.last = nil
+	q.objects -= len(t.shards)
+	for _, s := range t.shards {
+		q.remove(s)
+	}
+}
