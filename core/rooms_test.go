@@ -46,7 +46,7 @@ var rooms = []room{
 	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
-	{"core/worker/devicequeue", nil},
+	{"core/worker/devicequeue", []string{"core/worker"}},
 
 	// Links: between processes.
 	{"transport", []string{

@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 )
@@ -17,6 +18,8 @@ type put struct {
 	memory  string
 	object  uint64
 	devices []uint32 // by part
+	recipe  devicequeue.Recipe
+	size    [1]int64 // of recipe
 }
 
 // shapeOf reads the shape of a shard that moves as dense bytes.
@@ -43,7 +46,7 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 	}
 	p := &put{shape: s, memory: m.Array.Memory, object: m.Object}
 	for _, d := range m.Devices {
-		_, q, err := w.where(g.session, d)
+		_, q, err := w.where(g.Session, d)
 		if err != nil {
 			return err
 		}
@@ -52,69 +55,73 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 		}
 	}
 	g.work, g.bytes = p, true
+	if len(g.queues) > 0 { // whose memories are the same
+		p.size[0] = g.queues[0].size(p.shape, p.memory)
+	}
+	p.recipe = devicequeue.Recipe{
+		Kind: devicequeue.Transfer, Name: "device_put", Makes: 1, Sizes: p.size[:], Bytes: p.size[0],
+	}
+	g.Recipe, g.First = &p.recipe, p.object
 	return nil
 }
 
 // put begins a part of a put: from here on the bytes may come.
-func (q *queue) put(p part) bool {
-	g := p.g
-	u := g.work.(*put)
-	if err := g.failure(); err != nil {
-		q.lose(g.session, u.object, err)
-		g.end(err)
-		return true
-	}
-	bytes := q.size(u.shape, u.memory)
-	if ok, err := q.fits(g, bytes, 0, "device_put"); err != nil {
-		q.lose(g.session, u.object, q.explain(err, "bringing "+u.shape.String(), nil))
-		g.end(err)
-		return true
-	} else if !ok {
-		return false
-	}
-	s := q.add(g.session, u.object)
-	q.charge(s, g.session, bytes, "device_put")
-	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(u.devices[p.i])}
+func (q *queue) put(g *gang, u *put, f *devicequeue.Flight) {
+	s := f.Made[0]
+	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(u.devices[f.Part.Index])}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
-		q.now(func() { q.arrived(g, s, u.shape, u.memory, b, err) })
+		q.now(func() { q.arrived(g, u, s, b, err) })
 	})
 	if err := g.failure(); err != nil { // it failed before Expect did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
 	}
-	return true
 }
 
 // arrived makes the buffer of a shard whose bytes have come, and ends its part
 // when the driver has them.
-func (q *queue) arrived(g *gang, s *shard, sh shape.Shape, memory string, b transport.Block, err error) {
+func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block, err error) {
+	if err == nil && s.Freed() {
+		b.Release()
+		q.state.Spoil(s, devicequeue.ErrFreed)
+		g.end(g.failure()) // nobody wants it any more
+		return
+	}
 	var buf device.Buffer
 	if err == nil {
-		if s.freed {
-			b.Release()
-			err = errFreed
-		} else {
-			buf, err = q.fromHost(sh, memory, b)
-		}
+		buf, err = q.fromHost(u.shape, u.memory, b)
 	}
 	if err != nil {
 		if why := g.failure(); why != nil {
 			err = why
-		} else if err != errFreed {
-			err = q.explain(err, "bringing "+sh.String(), nil)
+		} else {
+			err = q.explain(err, "bringing "+u.shape.String(), nil)
 		}
-		q.came(s, nil, err)
-		if err == errFreed {
-			err = nil // nobody wants it any more
-		}
+		q.state.Spoil(s, err)
 		g.end(err)
 		return
 	}
-	e, c := buf.Ready(), s.charge.busy()
-	q.came(s, buf, nil)
-	q.settle(g, s, c, e)
+	const what = "bringing an array"
+	q.fill(g, u.object, s, buf, what, func(err error) { g.end(q.explain(err, what, nil)) })
 }
 
-var errFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
+// fill gives a shard its buffer, and calls done when the contents are there.
+func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string, done func(error)) {
+	writing := q.state.Writing(s)
+	q.state.Fill(s, buf)
+	end := func(err error) {
+		q.state.Written(writing)
+		if err != nil {
+			q.state.Fault(g.Session, object, q.explain(err, what, nil))
+		}
+		done(err)
+	}
+	e := buf.Ready()
+	if e.Ready() {
+		end(e.Wait(background))
+		return
+	}
+	e.Then(func(err error) { q.soon(func() { end(err) }) })
+}
 
 // fromHost gives a block to the driver, which lets go of it by itself. A short one is
 // copied: that costs less than to hear when it is let go of.
@@ -133,29 +140,13 @@ func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (devi
 	return buf, err
 }
 
-// settle ends a part when the contents of its shard are there.
-func (q *queue) settle(g *gang, s *shard, c *charge, e device.Event) {
-	if e.Ready() {
-		q.settled(g, s, c, e.Wait(background))
-		return
-	}
-	e.Then(func(err error) { q.soon(func() { q.settled(g, s, c, err) }) })
-}
-
-func (q *queue) settled(g *gang, s *shard, c *charge, err error) {
-	c.read()
-	err = q.explain(err, "bringing an array", nil)
-	if err != nil && s.state == ready && !s.freed {
-		s.fail(err)
-	}
-	g.end(err)
-}
-
 // fetch is the work of Fetch.
 type fetch struct {
 	object uint64
 	device uint32
 }
+
+var fetches = devicequeue.Recipe{Kind: devicequeue.Transfer, Name: "a fetch"}
 
 func (w *Worker) beginFetch(g *gang, operation []byte) error {
 	var m wire.Fetch
@@ -163,39 +154,30 @@ func (w *Worker) beginFetch(g *gang, operation []byte) error {
 		return err
 	}
 	g.op, g.bytes, g.work = m.Op, true, &fetch{m.Object, m.Device}
-	_, q, err := w.where(g.session, m.Device)
+	g.Recipe, g.Objects = &fetches, []uint64{m.Object}
+	_, q, err := w.where(g.Session, m.Device)
 	if q != nil {
 		g.queues = []*queue{q}
 	}
 	return err
 }
 
-func (q *queue) fetch(p part) bool {
-	g := p.g
-	f := g.work.(*fetch)
-	err := g.failure()
-	var s *shard
-	if err == nil {
-		s, err = q.find(q.table(g.session), f.object)
-	}
-	switch {
-	case err != nil:
-		g.end(err)
-		return true
-	case s == nil:
-		return q.waits(g, "array %d, whose bytes have yet to come", f.object)
-	}
-	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(f.device)}
-	q.push(g, f.object, s, g.client, key, uncounted, func(err error) { g.end(q.explain(err, "reading an array", nil)) })
-	return true
+// fetch begins the part of a fetch.
+func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
+	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(work.device)}
+	q.push(g, work.object, f.Inputs[0].Shard, g.client, key, uncounted, func(err error) {
+		g.end(q.explain(err, "reading an array", nil))
+	})
 }
 
-// push sends a whole shard to another process. Until it has been read it is among what
-// has begun, by begins. done is called by whoever has the queue.
-func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.Key, begins func() (ends func()), done func(error)) {
-	s.readers++
-	v, ok := s.buf.(device.Viewer)
-	if !ok || s.buf.Shape().HostBytes() > transport.PostSize {
+// push sends a whole shard, which is pinned, to another process, and unpins it. Until it has
+// been read it is among what has begun, by begins. done is called by whoever has the queue.
+func (q *queue) push(
+	g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, begins func() (ends func()), done func(error),
+) {
+	buf := bufferOf(s)
+	v, ok := buf.(device.Viewer)
+	if !ok || buf.Shape().HostBytes() > transport.PostSize {
 		q.pushBuffer(g, object, s, to, key, begins(), done)
 		return
 	}
@@ -206,9 +188,9 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 		data := v.View()
 		return data != nil && q.w.config.Exchange.Post(to, key, data)
 	}
-	e := s.buf.Ready()
+	e := buf.Ready()
 	if e.Ready() && post(e.Wait(background)) {
-		q.read(s)
+		q.state.Unpin(s)
 		done(nil)
 		return
 	}
@@ -217,7 +199,7 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 		if post(err) {
 			copied()
 			q.soon(func() {
-				q.read(s)
+				q.state.Unpin(s)
 				done(nil)
 			})
 		} else {
@@ -228,9 +210,9 @@ func (q *queue) push(g *gang, object uint64, s *shard, to uint64, key transport.
 
 // pushBuffer is push by a copy that the driver makes. The shard is being read; copied is
 // called when it has been, perhaps more than once.
-func (q *queue) pushBuffer(g *gang, object uint64, s *shard, to uint64, key transport.Key, copied func(), done func(error)) {
-	buf := s.buf
-	read := sync.OnceFunc(func() { q.soon(func() { q.read(s) }) })
+func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, copied func(), done func(error)) {
+	buf := bufferOf(s)
+	read := sync.OnceFunc(func() { q.soon(func() { q.state.Unpin(s) }) })
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
 		e, err := buf.ToHost(dst)
 		read()
@@ -246,7 +228,7 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *shard, to uint64, key tran
 				return
 			}
 			q.soon(func() {
-				if why := q.table(g.session).failure(object); why != nil {
+				if why := q.state.Failure(g.Session, object); why != nil {
 					err = why
 				}
 				written(err)
@@ -268,8 +250,8 @@ func (q *queue) begins() (ends func()) {
 	if q.w.config.Threads == 0 {
 		return func() {}
 	}
-	q.begun++
-	return sync.OnceFunc(func() { q.soon(func() { q.begun-- }) })
+	q.state.CopyBegun()
+	return sync.OnceFunc(func() { q.soon(q.state.CopyEnded) })
 }
 
 // uncounted is begins of what no other worker waits for.

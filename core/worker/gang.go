@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
@@ -15,18 +16,39 @@ import (
 
 // gang is this worker's part of one dispatched operation.
 type gang struct {
-	w       *Worker
-	id, op  uint64
-	session uint32
-	client  uint64 // process
-	work    any    // *run, *put, *transfer, *fetch or *free
-	queues  []*queue
-	left    atomic.Int32 // parts that have not ended
-	failed  atomic.Pointer[failure]
+	devicequeue.Gang // what the queues know of it
+	w                *Worker
+	op               uint64
+	client           uint64       // process
+	work             any          // *run, *put, *transfer or *fetch
+	queues           []*queue     // by part
+	left             atomic.Int32 // parts that have not ended
+	failed           atomic.Pointer[failure]
 	// collective: the engine knows it.
 	collective bool
 	bytes      bool        // it has pushes or expectations under (session, op)
 	watched    atomic.Bool // by giveUp
+}
+
+func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
+	g := new(gang)
+	g.init(w, id, op, session, client)
+	return g
+}
+
+// newRun makes a gang and the run that is to be its work, which live as long as each other.
+func newRun(w *Worker, id, op uint64, session uint32, client uint64) (*gang, *run) {
+	both := new(struct {
+		gang gang
+		run  run
+	})
+	both.gang.init(w, id, op, session, client)
+	return &both.gang, &both.run
+}
+
+func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
+	g.w, g.op, g.client = w, op, client
+	g.ID, g.Session, g.Owner = id, session, g
 }
 
 type failure struct{ err error }
@@ -45,14 +67,14 @@ func (g *gang) fail(err error) {
 		return
 	}
 	if g.collective {
-		g.w.config.Engine.Abort(g.id, err)
+		g.w.config.Engine.Abort(g.ID, err)
 	}
 	if g.bytes {
-		g.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+		g.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
 	}
 	g.abandon()
 	for _, q := range g.queues {
-		q.post(note{})
+		q.look()
 	}
 }
 
@@ -66,7 +88,7 @@ func (g *gang) abandon() {
 	}
 	if err := g.failure(); err != nil {
 		if a, ok := g.w.driver.(device.Aborter); ok {
-			a.Abort(launch(g.id), err)
+			a.Abort(launchID(g.ID), err)
 		} else if g.w.config.Stuck != nil && g.watched.CompareAndSwap(false, true) {
 			g.giveUp(err, false)
 		}
@@ -93,14 +115,14 @@ func (w *Worker) gang(id uint64) *gang {
 // through reports a gang whose parts have all ended.
 func (w *Worker) through(g *gang) {
 	if g.collective {
-		w.config.Engine.End(g.id)
+		w.config.Engine.End(g.ID)
 	}
 	if r, ok := g.work.(*run); ok {
 		r.program.release()
 	}
-	w.report.add(g.id, g.failure())
+	w.report.add(g.ID, g.failure())
 	w.mu.Lock()
-	delete(w.gangs, g.id)
+	delete(w.gangs, g.ID)
 	if w.closing && len(w.gangs) == 0 {
 		w.idle.Broadcast()
 	}
@@ -111,27 +133,32 @@ func (w *Worker) through(g *gang) {
 // An operation that makes no sense fails; an error means that the controller
 // cannot be understood.
 func (w *Worker) begin(d *wire.Dispatch) error {
-	g := &gang{w: w, id: d.Gang, session: d.Session, client: d.Client}
-	var err error
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
-		err = w.beginRun(g, d.Operation)
+		g, r := newRun(w, d.Gang, 0, d.Session, d.Client)
+		w.post(g, w.beginRun(g, r, d.Operation))
+		w.posts.leave(!w.conn.Buffered())
+		return nil
+	case wire.KindFree:
+		var m wire.Free
+		if err := wire.Decode(wire.KindFree, d.Operation, &m); err != nil {
+			return err
+		}
+		p := freePart(d.Session, m.Objects)
+		for _, q := range w.queues {
+			w.posts.add(q, p, true) // they leave with what follows
+		}
+		return nil
+	}
+	g := newGang(w, d.Gang, 0, d.Session, d.Client)
+	var err error
+	switch wire.Kind(d.Kind) {
 	case wire.KindPut:
 		err = w.beginPut(g, d.Operation)
 	case wire.KindTransfer:
 		err = w.beginTransfer(g, d.Operation)
 	case wire.KindFetch:
 		err = w.beginFetch(g, d.Operation)
-	case wire.KindFree:
-		var m wire.Free
-		if err := wire.Decode(wire.KindFree, d.Operation, &m); err != nil {
-			return err
-		}
-		g.work = &free{m.Objects}
-		for _, q := range w.queues {
-			w.posts.add(q, part{g: g}, true) // they leave with what follows
-		}
-		return nil
 	default:
 		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.Kind)
 	}
@@ -147,7 +174,7 @@ func (w *Worker) post(g *gang, err error) {
 	}
 	quick := len(g.queues) == 1 && g.quick()
 	for i, q := range g.queues {
-		w.posts.add(q, part{g, i}, quick)
+		w.posts.add(q, devicequeue.Part{Gang: &g.Gang, Index: i}, quick)
 	}
 }
 
@@ -158,35 +185,38 @@ func (g *gang) quick() bool {
 	if !ok {
 		return true // what takes long of it is the driver's, or others'
 	}
-	return r.meet == nil && !r.program.collective && !r.program.calls && !r.program.unbounded && r.program.quick.Load() > 0
+	return r.meet == nil && !r.program.collective && !r.program.Calls && !r.program.unbounded && r.program.quick.Load() > 0
 }
 
 // enlist makes a gang one of those under way, so that its parts may begin. With an
 // error, or without parts, it has ended.
 func (w *Worker) enlist(g *gang, err error) bool {
 	if err == nil && len(g.queues) == 0 {
-		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op, g.session, w.config.Name)
+		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op, g.Session, w.config.Name)
 	}
 	if err != nil {
-		w.report.add(g.id, err)
+		w.report.add(g.ID, err)
 		w.report.flush()
 		return false
 	}
 	g.left.Store(int32(len(g.queues)))
 	w.mu.Lock()
-	w.gangs[g.id] = g
+	w.gangs[g.ID] = g
 	w.mu.Unlock()
 	if r, ok := g.work.(*run); ok {
 		r.program.hold()
 		if g.collective {
-			w.config.Engine.Begin(r.program.gang(g.id))
+			w.config.Engine.Begin(r.program.gang(g.ID))
 		}
 	}
 	return true
 }
 
-// free is the work of Free.
-type free struct{ objects []uint64 }
+// freePart lets go of objects behind the parts that were posted before. Nothing is told of
+// its end.
+func freePart(session uint32, objects []uint64) devicequeue.Part {
+	return devicequeue.Part{Gang: &devicequeue.Gang{Session: session, Recipe: &devicequeue.Frees, Objects: objects}}
+}
 
 // report collects ends of gangs and sends them in batches.
 type report struct {

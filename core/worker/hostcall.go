@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 )
@@ -16,91 +17,23 @@ import (
 // driver may be through with it before Execute returns, and the functions may run
 // programs on the same devices. What it makes is pending meanwhile.
 
-// promised is what a launch beside a queue keeps of it. The queue's goroutine owns
-// it.
-type promised struct {
-	inputs  []input
-	outputs []*shard
-	slot    int // in the queue's flights
-}
-
-// promise begins a launch beside the queue.
-func (q *queue) promise(p part, h *promised) {
-	r := p.g.work.(*run)
-	for _, in := range h.inputs {
-		in.shard.readers++
-	}
-	for k := range r.program.outputs {
-		h.outputs = append(h.outputs, q.result(p, k))
-	}
-	q.flying++
-}
-
-// fulfil ends it, with results or an error.
-func (q *queue) fulfil(p part, h *promised, outputs []device.Buffer, done device.Event, err error, maker uint64) {
-	g, r := p.g, p.g.work.(*run)
-	q.flying--
-	var read []*charge
-	if err == nil {
-		read = q.reading(h.inputs)
-	}
-	for _, in := range h.inputs {
-		q.read(in.shard)
-	}
-	if err != nil {
-		q.flights.land(h.slot)
-		err = q.explain(err, r.program.name, r.trace)
-		if why := g.failure(); why != nil {
-			err = why
-		}
-		for _, s := range h.outputs {
-			q.came(s, nil, err)
-		}
-		g.end(err)
-		return
-	}
-	t := q.table(g.session)
-	for _, in := range h.inputs {
-		if in.donated {
-			q.donate(t, in.object)
-		}
-	}
-	q.started(p, h.slot, h.outputs, outputs, done, maker, read)
-}
-
 // aside launches a part beside the queue.
-func (q *queue) aside(p part, row []device.Buffer, only int) {
-	r := p.g.work.(*run)
-	h := &promised{inputs: append([]input(nil), q.inputs...), slot: q.flights.take(p.g)}
-	q.promise(p, h)
+func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
+	inputs := [][]device.Buffer{row(nil, f)}
 	go func() {
 		clock := q.w.clock()
-		results, err := r.program.exe.Execute(device.Run{LaunchID: launch(p.g.id), Inputs: [][]device.Buffer{row}, NotDonated: r.kept, Only: only})
+		results, err := r.execute(g, inputs, r.device(q))
 		if err == nil {
-			q.w.record(p.g, q, clock, results.Done[0])
+			q.w.record(g, q, clock, results.Done[0])
 		}
 		q.soon(func() {
 			if err != nil {
-				q.fulfil(p, h, nil, nil, err, 0)
+				q.unlaunched(g, r, f, err)
 			} else {
-				q.fulfil(p, h, results.Outputs[0], results.Done[0], nil, 0)
+				q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
 			}
 		})
 	}()
-}
-
-// depart lets the queues of a gang that has met go on before it is launched.
-func (g *gang) depart() {
-	r := g.work.(*run)
-	for i, q := range g.queues {
-		p, h := part{g, i}, r.meet.promised[i]
-		q.post(note{call: func() {
-			h.slot = q.slot
-			q.promise(p, h)
-			q.parts()
-			q.next()
-		}})
-	}
 }
 
 // calling is a call of a function of the client that has not returned.
@@ -118,7 +51,7 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		c.Done(status.New(status.Internal, "run %d, which calls its client, is not under way on worker %s", c.Launch, w.config.Name))
 		return
 	}
-	m := &wire.HostCall{Session: g.session, Op: g.op, Worker: w.self, Part: w.hostCalls.Add(2), Index: c.Index,
+	m := &wire.HostCall{Session: g.Session, Op: g.op, Worker: w.self, Part: w.hostCalls.Add(2), Index: c.Index,
 		Arguments: hostValues(c.Arguments), Results: hostValues(c.Results)}
 	payload, err := proto.Marshal(m)
 	if err != nil {
@@ -141,7 +74,7 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		}
 	}
 	x := w.config.Exchange
-	key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: m.Part + 1}
+	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: m.Part + 1}
 	x.Expect(g.client, key, wire.HostBytes(m.Results), nil, func(b transport.Block, err error) {
 		if why = err; err == nil {
 			for i, data := range wire.HostParts(m.Results, b.Data) {
@@ -183,7 +116,7 @@ func (w *Worker) launched(number int32) *gang {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, g := range w.gangs {
-		if launch(id) == number {
+		if launchID(id) == number {
 			return g
 		}
 	}

@@ -1,196 +1,234 @@
 package worker
 
-import "sync"
+import (
+	"sync"
 
-// note is something for a queue to do: begin a part, or a call. The zero note has
-// it look again at what it waits for.
-type note struct {
-	part part
-	call func()
-	// early: the call may be made before the notes in front of it, while the queue's
-	// goroutine waits in a computation. It does not touch the list of parts.
-	early bool
-}
+	"github.com/openpathways/pathways/core/worker/devicequeue"
+)
 
-// mailbox brings notes to a queue's goroutine. Its length is bounded by the
-// operations that the controller allows its sessions.
+// A queue has one owner at a time, and only its owner touches what the queue has for
+// itself. All that concerns the queue comes to it by post, as tasks. Three kinds of owner
+// take turns:
 //
-// A driver may run a program within Execute, and there it may wait for other
-// workers. They may wait for what this queue is told meanwhile: that something has
-// failed here, or has ended. So while the goroutine is away another makes the early
-// calls, in order, and begins nothing.
-type mailbox struct {
-	mu     sync.Mutex // guards the rest
-	notes  []note
-	early  int // of notes, calls that may be made early
-	seen   int // of notes, up to here there are none
-	asleep bool
-	away   bool // the goroutine is in a computation
-	deputy bool // another makes calls; the queue is its own until then
-	wake   chan struct{}
-	ended  sync.Cond // the deputy has
+//   - the queue's goroutine, which sleeps while nobody has the queue;
+//   - a caller of post that finds that nobody has it and has time for what is quick: it saves
+//     the 20 µs or so that waking a goroutine takes where that wakes another thread, too;
+//   - a deputy, while the owner waits within the driver. It applies tasks and begins nothing.
+//     A driver may run a program within Execute, and there it may wait for other workers,
+//     which in turn may wait for what this queue is told meanwhile: that something has
+//     failed here, or has ended.
+//
+// Ownership moves in these ways alone:
+//
+//	vacant ── post ──────────► owned, by the goroutine: wake has a token, which is the ownership
+//	vacant ── post, here ────► owned, by the caller
+//	owned ─── serve, goOn ───► vacant, where no task is left and nothing can begin
+//	owned ─── goOn ──────────► owned, by the goroutine, where there is more than is quick
+//	owned ─── lend ──────────► lent
+//	lent ──── post ──────────► deputized, by a goroutine for that
+//	deputized ─ standIn ─────► lent, where no task is left, or the owner wants it back
+//	lent ──── reclaim ───────► owned, as before lend
+//
+// So each task is applied once, in the order of the posts; and none is left behind, since
+// vacant and lent are entered under mu, where there is no task. Nobody holds mu while it
+// applies a task, calls the driver or sends on wake: the channel has room for one token, and
+// there is one only while the ownership is on its way.
+
+// task is something that a queue is told: that a part has come, or a call that tells its
+// state machine of something. The zero task has it look again at what it waits for.
+type task struct {
+	part devicequeue.Part
+	call func()
 }
 
-// post hands a note to the queue. It never waits.
-func (q *queue) post(n note) {
+// ownership says who has a queue.
+type ownership uint8
+
+const (
+	vacant ownership = iota
+	owned
+	lent
+	deputized
+)
+
+// mailbox is a queue's tasks and its ownership. Its length is bounded by the operations
+// that the controller allows its sessions.
+type mailbox struct {
+	mu       sync.Mutex // guards owner, tasks and recalled
+	owner    ownership
+	tasks    []task
+	recalled bool      // the owner waits for its deputy
+	ended    sync.Cond // the deputy has
+
+	wake  chan struct{} // a token is the ownership, for the goroutine
+	taken []task        // of the owner: what it is applying
+}
+
+// post tells the queue of tasks. It never waits. Where nobody has the queue, and here is
+// true, it applies them itself, begins what is quick of what can begin then, and returns
+// true; the caller then owes report.flush.
+func (q *queue) post(here bool, tasks ...task) (done bool) {
 	b := &q.box
 	b.mu.Lock()
-	b.notes = append(b.notes, n)
-	begin := false
-	if n.early {
-		b.early++
-		begin = b.away && !b.deputy
-		b.deputy = b.deputy || begin
+	was := b.owner
+	done = here && was == vacant
+	switch was {
+	case vacant:
+		b.owner = owned
+	case lent:
+		b.owner = deputized
 	}
-	asleep := b.asleep
-	b.asleep = false
+	if !done {
+		b.tasks = append(b.tasks, tasks...)
+	}
 	b.mu.Unlock()
-	if asleep {
+	switch {
+	case done:
+		q.apply(tasks)
+		q.goOn(q.advance(true))
+	case was == vacant:
 		b.wake <- struct{}{}
-	}
-	if begin {
+	case was == lent:
 		go q.standIn()
 	}
-}
-
-// borrow makes the caller the queue's goroutine, where that sleeps, until giveBack.
-func (q *queue) borrow() bool {
-	b := &q.box
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	asleep := b.asleep
-	b.asleep = false // what is posted meanwhile wakes nobody
-	return asleep
-}
-
-// giveBack ends borrow.
-func (q *queue) giveBack() {
-	b := &q.box
-	b.mu.Lock()
-	b.asleep = len(b.notes) == 0
-	wake := !b.asleep
-	b.mu.Unlock()
-	if wake {
-		b.wake <- struct{}{}
-	}
-}
-
-// postParts hands parts to the queue together. It never waits.
-func (q *queue) postParts(parts []note) {
-	b := &q.box
-	b.mu.Lock()
-	b.notes = append(b.notes, parts...)
-	asleep := b.asleep
-	b.asleep = false
-	b.mu.Unlock()
-	if asleep {
-		b.wake <- struct{}{}
-	}
+	return done
 }
 
 // soon has a call made by whoever has the queue. It never waits.
-func (q *queue) soon(call func()) { q.post(note{call: call, early: true}) }
+func (q *queue) soon(call func()) { q.post(false, task{call: call}) }
 
-// now is soon, but where the queue sleeps, the caller makes the call, and begins what is
-// quick of the parts that waited for it: that takes less time than to wake a goroutine.
+// now is soon, but makes the call itself where nobody has the queue.
 func (q *queue) now(call func()) {
-	if !q.borrow() {
-		q.soon(call)
+	if q.post(true, task{call: call}) {
+		q.w.report.flush()
+	}
+}
+
+// look has the queue look again at what it waits for.
+func (q *queue) look() { q.post(false, task{}) }
+
+// goOn ends the ownership of a caller that is not the queue's goroutine. That goes on where
+// there is more to begin, or tasks have come meanwhile.
+func (q *queue) goOn(more bool) {
+	b := &q.box
+	b.mu.Lock()
+	if !more && len(b.tasks) == 0 && !q.stopping {
+		b.owner = vacant
+		b.mu.Unlock()
 		return
 	}
-	call()
-	for q.head < len(q.todo) {
-		p := q.todo[q.head]
-		if !p.g.quick() {
-			q.post(note{}) // it looks whether that can begin
-			break
-		}
-		if !q.begin(p) {
-			break
-		}
-		q.next()
-	}
-	q.giveBack()
-	q.w.report.flush()
+	b.mu.Unlock()
+	b.wake <- struct{}{}
 }
 
-// take waits for notes and makes all there are the batch.
-func (q *queue) take() {
-	clear(q.batch)
-	q.batch, q.at = q.batch[:0], 0
+// serve is the queue's goroutine.
+func (q *queue) serve() {
+	defer close(q.stopped)
 	b := &q.box
-	for {
+	for range b.wake {
 		b.mu.Lock()
-		if len(b.notes) > 0 {
-			q.batch, b.notes = b.notes, q.batch
-			q.early, b.early, b.seen = b.early, 0, 0
+		for {
+			b.take()
 			b.mu.Unlock()
+			q.apply(b.taken)
+			q.advance(false)
+			q.w.report.flush()
+			b.mu.Lock()
+			if len(b.tasks) == 0 {
+				break
+			}
+		}
+		if q.stopping {
+			b.mu.Unlock() // and it stays owned
+			q.state.Close()
+			q.closeDiscarded()
 			return
 		}
-		b.asleep = true
+		b.owner = vacant
 		b.mu.Unlock()
-		<-b.wake // a note comes at the latest from stop
 	}
 }
 
-// first takes the first early call out of notes; there is one.
-func first(notes []note, from *int) (call func()) {
-	for ; call == nil; *from++ {
-		if n := &notes[*from]; n.early {
-			call = n.call
-			*n = note{}
-		}
-	}
-	return call
-}
+// take makes all tasks those that the owner applies next. mu is held.
+func (b *mailbox) take() { b.taken, b.tasks = b.tasks, b.taken[:0] }
 
-// away makes the early calls that have come, and from now on lets another make
-// them, until back.
-func (q *queue) away() {
-	q.goesOn()
-	for from := q.at; q.early > 0; q.early-- {
-		first(q.batch, &from)()
-	}
+// lend lets a deputy have the queue until reclaim, once all tasks are applied.
+func (q *queue) lend() {
 	b := &q.box
 	b.mu.Lock()
-	for b.early > 0 {
-		b.early--
-		call := first(b.notes, &b.seen)
+	for len(b.tasks) > 0 {
+		b.take()
 		b.mu.Unlock()
-		call()
+		q.apply(b.taken)
 		b.mu.Lock()
 	}
-	b.away = true
+	b.owner = lent
 	b.mu.Unlock()
 }
 
-// back takes the queue back. It waits for the call that is being made.
-func (q *queue) back() {
+// reclaim ends lend. It waits for the tasks that a deputy is applying.
+func (q *queue) reclaim() {
 	b := &q.box
 	b.mu.Lock()
-	b.away = false
-	for b.deputy {
+	b.recalled = true
+	for b.owner == deputized {
 		b.ended.Wait()
 	}
+	b.recalled = false
+	b.owner = owned
 	b.mu.Unlock()
 }
 
-// standIn makes early calls while the queue's goroutine is away.
+// standIn is the deputy.
 func (q *queue) standIn() {
 	b := &q.box
 	b.mu.Lock()
-	for b.away && b.early > 0 {
-		b.early--
-		call := first(b.notes, &b.seen)
-		last := b.early == 0
+	for len(b.tasks) > 0 && !b.recalled {
+		b.take()
 		b.mu.Unlock()
-		call()
-		if last {
-			q.w.report.flush()
-		}
+		q.apply(b.taken)
+		q.w.report.flush()
 		b.mu.Lock()
 	}
-	b.deputy = false
+	b.owner = lent
 	b.ended.Signal()
 	b.mu.Unlock()
+}
+
+// stop ends the goroutine once the queue has done what it was told before.
+func (q *queue) stop() { q.soon(func() { q.stopping = true }) }
+
+// posts are parts that reach their queues together. The goroutine that reads the
+// connection owns it.
+type posts struct {
+	queues []*queue
+	parts  [][]task // by local device
+	slow   bool     // one of them may take its time
+}
+
+// add adds a part. Quick says that it may be begun by whoever reads the connection.
+func (p *posts) add(q *queue, x devicequeue.Part, quick bool) {
+	for len(p.parts) <= q.local {
+		p.parts = append(p.parts, nil)
+	}
+	if len(p.parts[q.local]) == 0 {
+		p.queues = append(p.queues, q)
+	}
+	p.parts[q.local] = append(p.parts[q.local], task{part: x})
+	p.slow = p.slow || !quick
+}
+
+// leave posts the parts. It never waits. Where all are quick and here is true, the caller
+// begins them on queues that nobody has; it owes report.flush.
+func (p *posts) leave(here bool) {
+	here = here && !p.slow
+	p.slow = false
+	for _, q := range p.queues {
+		parts := p.parts[q.local]
+		q.post(here, parts...)
+		clear(parts)
+		p.parts[q.local] = parts[:0]
+	}
+	clear(p.queues)
+	p.queues = p.queues[:0]
 }

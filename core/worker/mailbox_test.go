@@ -1,84 +1,191 @@
 package worker
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
 )
 
-// A queue does what it is told once and in order, also where others borrow it.
-func TestBorrow(t *testing.T) {
-	q := &queue{w: &Worker{}, stays: true, stopped: make(chan struct{})}
-	q.box.wake = make(chan struct{}, 1)
+// lone is a queue whose computations are calls of a test.
+func lone(t *testing.T) *queue {
+	w := &Worker{gangs: map[uint64]*gang{}}
+	w.report.conn, w.config.Engine = deaf{}, absent{}
+	q := &queue{w: w, stopped: make(chan struct{}), flights: newFlights(4)}
+	q.state = devicequeue.New(devicequeue.Config{Window: 4})
+	q.box.wake, q.box.ended.L = make(chan struct{}, 1), &q.box.mu
 	go q.serve()
-	const posters, each = 3, 2000
-	done, borrowed := 0, 0 // of whoever has the queue
-	var posting sync.WaitGroup
-	for range posters {
-		posting.Go(func() {
-			last := -1
-			for i := range each {
-				q.soon(func() {
-					if last != i-1 {
-						t.Errorf("call %d comes behind %d", i, last)
-					}
-					last = i
-					done++
-				})
-			}
-		})
+	t.Cleanup(func() {
+		q.stop()
+		<-q.stopped
+	})
+	return q
+}
+
+// deaf is a controller that does not listen.
+type deaf struct{ transport.Conn }
+
+func (deaf) Send(wire.Kind, []byte) error { return nil }
+
+// absent is an engine for gangs whose collectives nobody enters.
+type absent struct{ Engine }
+
+func (absent) End(uint64) {}
+
+// computes is a program that is a call.
+type computes struct {
+	device.Executable
+	call func()
+}
+
+func (c computes) Close() {}
+func (c computes) Execute(device.Run) (*device.Results, error) {
+	c.call()
+	return &device.Results{Outputs: [][]device.Buffer{nil}, Done: []device.Event{there{}}}, nil
+}
+
+type there struct{ device.Event }
+
+func (there) Ready() bool                { return true }
+func (there) Wait(context.Context) error { return nil }
+
+// computation is a task with a part that makes a call.
+func (q *queue) computation(id uint64, quick, collective bool, call func()) task {
+	p := &program{exe: computes{call: call}, Recipe: devicequeue.Recipe{Name: "call"}, rows: rowZero}
+	p.refs.Store(2)
+	p.settled.Store(true)
+	if quick {
+		p.quick.Store(slowRuns)
 	}
-	borrowing := make(chan struct{})
-	go func() {
-		defer close(borrowing)
-		for n := 0; n < 1000; {
-			if q.borrow() {
-				n++
-				borrowed++
-				q.giveBack()
-			} else {
-				q.post(note{}) // it is awake
-			}
+	g := newGang(q.w, id, 0, 1, 0)
+	g.work, g.queues, g.Recipe, g.collective = &run{program: p, rows: rowZero}, []*queue{q}, &p.Recipe, collective
+	g.left.Store(1)
+	return task{part: devicequeue.Part{Gang: &g.Gang}}
+}
+
+// borrow makes the test the owner of a queue that nobody has, which it waits for.
+func (q *queue) borrow() {
+	for {
+		q.box.mu.Lock()
+		vacated := q.box.owner == vacant
+		if vacated {
+			q.box.owner = owned
 		}
-	}()
-	posting.Wait()
-	<-borrowing
-	q.stop()
-	<-q.stopped
-	if done != posters*each || borrowed != 1000 {
-		t.Errorf("%d of %d calls were made, and it was borrowed %d times", done, posters*each, borrowed)
+		q.box.mu.Unlock()
+		if vacated {
+			return
+		}
+		time.Sleep(time.Microsecond)
 	}
 }
 
-// now makes a call where it is made where the queue sleeps, and has begun what was quick
-// behind it; elsewhere the queue makes it.
-func TestNow(t *testing.T) {
-	w := &Worker{}
-	q := &queue{w: w, stays: true, stopped: make(chan struct{})}
-	q.box.wake = make(chan struct{}, 1)
-	go q.serve()
-	for !q.borrow() {
+// A queue does what it is told once and in the order of the posts, whoever is its owner, and
+// it has one owner at a time.
+func TestTasksAreAppliedOnceAndInOrder(t *testing.T) {
+	q := lone(t)
+	const posters, each = 4, 2000
+	done := 0               // of the owner: a race where there are two
+	begun := [posters]int{} // of the owner, too
+	var posting sync.WaitGroup
+	for poster := range posters {
+		posting.Go(func() {
+			last := -1
+			for i := range each {
+				q.post(i%3 == 0, task{call: func() {
+					if last != i-1 {
+						t.Errorf("poster %d: task %d comes behind %d", poster, i, last)
+					}
+					last = i
+					done++
+				}})
+				quick, lends := i%5 > 0, i%2 == 0
+				q.post(i%3 > 0, q.computation(uint64(poster*each+i+1), quick, lends, func() {
+					if begun[poster] != i {
+						t.Errorf("poster %d: part %d begins behind %d", poster, i, begun[poster]-1)
+					}
+					begun[poster]++
+				}))
+			}
+		})
 	}
-	late := make(chan struct{})
-	q.now(func() { close(late) })
+	posting.Wait()
+	q.borrow()
+	if done != posters*each || begun != [posters]int{each, each, each, each} {
+		t.Errorf("%d of %d tasks were applied, and of each poster's %d parts %v began", done, posters*each, each, begun)
+	}
+	q.goOn(q.advance(true))
+}
+
+// What is posted here is applied by the caller where nobody has the queue, and what is quick
+// of the parts that can begin then, begins there, too. The queue's goroutine does the rest.
+func TestPostHereLeavesWhatIsSlowToTheQueue(t *testing.T) {
+	q := lone(t)
+	q.borrow()
+	q.goOn(q.advance(true)) // it is vacant
+	mine, late := 0, make(chan struct{})
+	mineToo := func() { mine++ } // a race where it is another's
+	slow := q.computation(2, false, false, func() { close(late) })
+	quick := q.computation(1, true, false, mineToo)
+	if !q.post(true, quick, task{call: mineToo}, slow, q.computation(3, true, false, func() {})) || mine != 2 {
+		t.Errorf("the caller did %d of two things", mine)
+	}
+	<-late
+}
+
+// While another has the queue, what is posted waits for it.
+func TestPostToAQueueThatIsOwned(t *testing.T) {
+	q := lone(t)
+	q.borrow()
+	did := make(chan struct{})
+	q.now(func() { close(did) })
 	select {
-	case <-late:
+	case <-did:
 		t.Error("a call was made while another had the queue")
 	default:
 	}
-	q.giveBack()
-	<-late
-	for !q.borrow() {
+	q.goOn(q.advance(true))
+	<-did
+}
+
+// While the owner waits within the driver, a deputy applies what comes, in order, and begins
+// nothing.
+func TestDeputyAppliesAndBeginsNothing(t *testing.T) {
+	q := lone(t)
+	var did []string // of the owner
+	say := func(what string) func() { return func() { did = append(did, what) } }
+	applied, within, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	q.post(false, q.computation(1, false, true, func() {
+		close(within)
+		<-end
+	}))
+	<-within
+	q.post(false, task{call: say("first")}, q.computation(2, false, false, say("begun")))
+	q.soon(say("second"))
+	q.now(func() { close(applied) })
+	<-applied
+	if !slices.Equal(did, []string{"first", "second"}) { // a race where the deputy does not end what it began
+		t.Errorf("while the owner waits, %v was done", did)
 	}
-	q.todo = []part{{g: &gang{w: w, work: leave{}}}, {g: &gang{w: w, work: leave{}}}} // which wait for nothing
-	q.giveBack()
-	made := false
-	q.now(func() { made = true }) // nobody else does: a race otherwise
-	if !made || len(q.todo) != 0 {
-		t.Errorf("the call was made: %v; %d parts wait behind it, want none", made, len(q.todo))
+	close(end)
+	over := make(chan struct{})
+	for {
+		q.soon(func() {
+			over <- struct{}{}
+		})
+		<-over
+		q.borrow()
+		ended := slices.Equal(did, []string{"first", "second", "begun"})
+		q.goOn(q.advance(true))
+		if ended {
+			break
+		}
 	}
-	q.stop()
-	<-q.stopped
 }
 
 // Execute is quick until it was slow several times in a row.
@@ -94,22 +201,4 @@ func TestQuick(t *testing.T) {
 			t.Errorf("run %d: quick is %v, want %v", i, got, c.quick)
 		}
 	}
-}
-
-// What is posted to a queue that is borrowed is done when it is given back.
-func TestPostToBorrowed(t *testing.T) {
-	q := &queue{w: &Worker{}, stays: true, stopped: make(chan struct{})}
-	q.box.wake = make(chan struct{}, 1)
-	go q.serve()
-	for !q.borrow() { // until it sleeps
-	}
-	if q.borrow() {
-		t.Error("it was borrowed twice")
-	}
-	did := make(chan struct{})
-	q.soon(func() { close(did) })
-	q.giveBack()
-	<-did
-	q.stop()
-	<-q.stopped
 }

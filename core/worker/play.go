@@ -111,8 +111,9 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 		if w.programs[programKey{session, pn.Run.Program}] == nil {
 			return nil, nil
 		}
-		g := &gang{w: w, session: session}
-		err := w.arrange(g, n.play(&wire.Played{First: 1})) // its objects keep their numbers
+		g, r := newRun(w, 0, 0, session, 0)
+		n.play(g, r, &wire.Played{First: 1})
+		err := w.arrange(g, r) // its objects keep their numbers
 		return g.queues, err
 	}
 	t := &transfer{shape: pn.Transfer.Shape}
@@ -138,13 +139,13 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 	return g.queues, t.lay(g)
 }
 
-// play makes a run of a node.
-func (n *node) play(d *wire.Played) *run {
-	r := &run{name: n.run.Program, first: objectOf(d, n.first), inputs: make([]uint64, len(n.run.Inputs)), kept: n.kept,
-		only: uint32(n.run.Only + 1), trace: n.run.Trace}
+// play makes a run of a node, of the objects that it gives the gang.
+func (n *node) play(g *gang, r *run, d *wire.Played) {
+	g.First, g.Objects = objectOf(d, n.first), make([]uint64, len(n.run.Inputs))
+	r.name, r.kept, r.only, r.trace = n.run.Program, n.kept, uint32(n.run.Only+1), n.run.Trace
 	for i, id := range n.run.Inputs {
 		if id != 0 {
-			r.inputs[i] = objectOf(d, id)
+			g.Objects[i] = objectOf(d, id)
 		}
 	}
 	for _, m := range n.mixed {
@@ -154,7 +155,6 @@ func (n *node) play(d *wire.Played) *run {
 		}
 		r.mixed = append(r.mixed, one)
 	}
-	return r
 }
 
 // playTransfer makes a transfer of a node the gang's work.
@@ -205,7 +205,7 @@ func (w *Worker) play(d *wire.Played) {
 		if !n.here {
 			continue
 		}
-		w.playNode(d, n, &gang{w: w, id: d.Gang + uint64(i), op: d.Op + uint64(d.From+i), session: d.Session, client: d.Client})
+		w.playNode(d, n, i)
 		if i%postAfter == postAfter-1 {
 			w.posts.leave(false)
 		}
@@ -213,22 +213,24 @@ func (w *Worker) play(d *wire.Played) {
 	w.posts.leave(d.Count <= postAfter && !w.conn.Buffered())
 }
 
-func (w *Worker) playNode(d *wire.Played, n *node, g *gang) {
-	var err error
+func (w *Worker) playNode(d *wire.Played, n *node, i uint32) {
+	id, op := d.Gang+uint64(i), d.Op+uint64(d.From+i)
 	if n.run != nil {
-		err = w.arrange(g, n.play(d))
+		g, r := newRun(w, id, op, d.Session, d.Client)
+		n.play(g, r, d)
+		w.post(g, w.arrange(g, r))
 	} else {
-		err = n.playTransfer(g, d)
+		g := newGang(w, id, op, d.Session, d.Client)
+		w.post(g, n.playTransfer(g, d))
 	}
-	w.post(g, err)
 	for _, f := range n.frees {
-		gone := &free{make([]uint64, len(f.objects))}
+		objects := make([]uint64, len(f.objects))
 		for i, object := range f.objects {
-			gone.objects[i] = objectOf(d, object)
+			objects[i] = objectOf(d, object)
 		}
-		g := &gang{w: w, session: d.Session, work: gone}
+		p := freePart(d.Session, objects)
 		for _, q := range f.queues {
-			w.posts.add(q, part{g: g}, true)
+			w.posts.add(q, p, true)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport/collective"
 )
@@ -20,20 +21,15 @@ type programKey struct {
 
 // program is a loaded program.
 type program struct {
-	name       string
-	form       wire.Loadable_Form
-	places     []*wire.Place
-	ranks      []collective.Place // by row
-	rows       []int              // those of this worker
-	queues     []*queue           // of rows
-	set        schedule.DeviceSet // of rows
-	outputs    int
-	sizes      []int64 // of outputs on a device's default memory, in bytes; others are 0
-	bytes      int64   // of all
-	donated    []int
-	collective bool
-	calls      bool // functions of its client
-	unbounded  bool // a run may take any time, see unbounded
+	devicequeue.Recipe // of its runs
+	form               wire.Loadable_Form
+	places             []*wire.Place
+	ranks              []collective.Place // by row
+	rows               []int              // those of this worker
+	queues             []*queue           // of rows
+	set                schedule.DeviceSet // of rows
+	collective         bool
+	unbounded          bool // a run may take any time, see unbounded
 
 	refs    atomic.Int32 // the table, the loader, and runs under way
 	settled atomic.Bool  // exe or err is there; written after them
@@ -67,7 +63,7 @@ func (p *program) release() {
 
 // gang is a run of the program, as the engine knows it.
 func (p *program) gang(id uint64) collective.Gang {
-	return collective.Gang{ID: id, Launch: launch(id), Ranks: p.ranks}
+	return collective.Gang{ID: id, Launch: launchID(id), Ranks: p.ranks}
 }
 
 // forget takes a program out of the table. Runs that were dispatched go on.
@@ -84,18 +80,18 @@ func (w *Worker) load(m *wire.Load) {
 	if w.programs[key] != nil {
 		return // sent again
 	}
-	p := &program{name: m.Name, places: m.Places, outputs: len(m.Outputs)}
+	p := &program{places: m.Places, Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}}
 	if m.Loadable != nil {
-		p.form, p.collective, p.calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost, m.Loadable.Unbounded
+		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost, m.Loadable.Unbounded
 	}
 	if w.config.MemoryLimit > 0 {
 		for _, o := range m.Outputs {
 			n := w.queues[0].counted(o)
-			p.sizes, p.bytes = append(p.sizes, n), p.bytes+n
+			p.Sizes, p.Bytes = append(p.Sizes, n), p.Bytes+n
 		}
 	}
 	for _, d := range m.Donated {
-		p.donated = append(p.donated, int(d))
+		p.Donates = append(p.Donates, int(d))
 	}
 	var local []int
 	for row, at := range m.Places {
@@ -106,6 +102,10 @@ func (w *Worker) load(m *wire.Load) {
 		}
 	}
 	p.set = schedule.Devices(local...)
+	p.Together = p.form != wire.Loadable_PORTABLE && len(p.rows) > 1
+	// Where devices are threads of one pool, a collective takes one of them until the other
+	// workers are there, and all devices together may take them all.
+	p.Alone = p.collective && !p.Together && w.config.Threads > 0
 	p.refs.Store(2)
 	w.programs[key] = p
 	w.beside.Go(func() {
@@ -113,7 +113,7 @@ func (w *Worker) load(m *wire.Load) {
 		p.settled.Store(true)
 		p.release()
 		for _, q := range w.queues {
-			q.post(note{})
+			q.look()
 		}
 	})
 }

@@ -1,64 +1,49 @@
 package worker
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
+	"github.com/openpathways/pathways/device"
 )
 
-// queue is one device: a goroutine that owns the device's shards and begins its
-// parts of gangs, in order.
+// queue is one device. What the device does, and in which order, its state machine decides
+// (see devicequeue); the queue has the driver and the exchange do it, and tells the machine
+// what came of it. Who may do so when, mailbox.go says.
 type queue struct {
-	w     *Worker
-	local int
-	box   mailbox
-
-	shards  atomic.Int64 // for reports
-	flights *flights     // what it computes
-	stands  atomic.Pointer[standing]
+	w       *Worker
+	local   int
+	memory  string // default memory kind
+	box     mailbox
 	stopped chan struct{}
 
-	// Of the goroutine, or of who stands in for it.
-	batch   []note // taken out of the box, and done up to at
-	at      int
-	early   int // of the batch from at on, calls that may be made early
-	tables  map[uint32]*table
-	last    *table // looked at last
-	todo    []part // from head on: parts that have not begun
-	head    int
-	meeting bool      // the first of todo is at hand and waits for the gang's other devices
-	slot    int       // in flights, of that
-	held    []*shard  // that the part being begun, or at hand, reads
-	using   []*charge // of them
-	flying  int       // computations under way
-	begun   int       // what other workers may wait for: computations, and copies to them
-	room    memory
-	inputs  []input
-	stays   bool // serve goes on
-	spare   []*shard
-	memory  string // default memory kind
-	row     [1][]deviceBuffer
-}
+	// For other goroutines to read at any time.
+	objects atomic.Int64
+	flights *flights // what it computes
+	stands  atomic.Pointer[standing]
 
-// part is a device's part of a gang.
-type part struct {
-	g *gang
-	i int
+	// Of the queue's owner.
+	state    *devicequeue.Queue
+	stopping bool
+	row      [1][]device.Buffer // of the computation that is being launched
 }
 
 // standing is what a queue that waits stands at.
 type standing struct {
 	gang   uint64
-	format string
+	reason devicequeue.Reason
 	what   string
 	since  time.Time
 }
 
 func newQueue(w *Worker, local int) *queue {
-	q := &queue{w: w, local: local, tables: map[uint32]*table{}, stopped: make(chan struct{}), stays: true, flights: newFlights(w.config.Window)}
-	q.room.limit, q.room.arrays = w.config.MemoryLimit, charges{}
+	q := &queue{w: w, local: local, stopped: make(chan struct{}), flights: newFlights(w.config.Window)}
+	c := &w.config
+	q.state = devicequeue.New(devicequeue.Config{Device: local, Worker: c.Name, Window: c.Window, MemoryLimit: c.MemoryLimit})
 	q.box.wake, q.box.ended.L = make(chan struct{}, 1), &q.box.mu
 	d := w.driver.Devices()[local]
 	if d.Default < len(d.Memories) {
@@ -67,104 +52,150 @@ func newQueue(w *Worker, local int) *queue {
 	return q
 }
 
-// serve is the queue's goroutine.
-func (q *queue) serve() {
-	defer close(q.stopped)
-	for q.stays {
-		q.take()
-		for q.at < len(q.batch) {
-			n := q.batch[q.at]
-			q.at++
-			switch {
-			case n.call != nil:
-				if n.early {
-					q.early--
-				}
-				n.call()
-				q.advance()
-			case n.part.g == nil:
-				q.advance()
-			default:
-				q.accept(n.part)
-			}
+// apply tells the state machine of tasks.
+func (q *queue) apply(tasks []task) {
+	for i := range tasks {
+		switch t := &tasks[i]; {
+		case t.call != nil:
+			t.call()
+		case t.part.Gang != nil:
+			q.state.Submit(t.part)
 		}
-		q.w.report.flush()
+		tasks[i] = task{}
 	}
-	for session := range q.tables {
-		q.drop(session)
-	}
+	q.closeDiscarded()
 }
 
-// accept begins a part, in its turn.
-func (q *queue) accept(p part) {
-	if q.head == len(q.todo) && q.begin(p) {
-		return
+// advance does what the state machine says until it has nothing more to do now. Where here
+// is true it leaves what is not quick to the queue's goroutine, and returns true if there is
+// some.
+func (q *queue) advance(here bool) (more bool) {
+	for {
+		p, any := q.state.First()
+		if !any {
+			break
+		}
+		a := q.state.Next(q.facts(p, here))
+		q.closeDiscarded() // its memory may be what the part needs
+		if a.Kind == devicequeue.Waiting {
+			q.stand(a)
+			break
+		} else if a.Kind == devicequeue.Ready {
+			more = true
+			break
+		}
+		q.goesOn()
+		switch a.Kind {
+		case devicequeue.Begin:
+			q.begin(a.Flight)
+		case devicequeue.Fail:
+			q.refuse(a)
+		case devicequeue.Admit:
+			q.admit(gangOf(a.Part))
+		}
 	}
-	q.todo = append(q.todo, p)
-	if _, frees := p.g.work.(*free); frees && q.room.short {
-		q.advance()
+	q.closeDiscarded()
+	if n := int64(q.state.Objects()); n != q.objects.Load() {
+		q.objects.Store(n)
 	}
+	return more
 }
 
-// stop ends the goroutine once it has done what was posted before.
-func (q *queue) stop() {
-	q.post(note{call: func() { q.stays = false }})
-}
+// gangOf returns the gang of a part, which is not one that only frees.
+func gangOf(p devicequeue.Part) *gang { return p.Gang.Owner.(*gang) }
 
-// advance begins parts until one has to wait.
-func (q *queue) advance() {
-	for q.head < len(q.todo) && q.begin(q.todo[q.head]) {
-		q.next()
+// facts reads what others may have changed of a part.
+func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
+	g, ok := p.Gang.Owner.(*gang)
+	if !ok {
+		return f
 	}
-}
-
-// next takes the first part out of the list.
-func (q *queue) next() {
-	q.todo[q.head] = part{}
-	q.head++
-	switch {
-	case q.head == len(q.todo):
-		q.todo, q.head = q.todo[:0], 0
-	case q.head > 64 && q.head > len(q.todo)/2: // at most as many moved as were begun since
-		n := copy(q.todo, q.todo[q.head:])
-		clear(q.todo[n:])
-		q.todo, q.head = q.todo[:n], 0
-	}
-	q.goesOn()
-}
-
-// begin begins a part, or says that it has to wait.
-func (q *queue) begin(p part) bool {
-	g := p.g
-	switch g.work.(type) {
+	f.Failed = g.failure()
+	f.Defer = here && !g.quick()
+	switch work := g.work.(type) {
 	case *run:
-		return q.run(p)
-	case *put:
-		return q.put(p)
+		switch {
+		case f.Failed != nil:
+			f.Launched = work.meet.isLaunched()
+		case !work.program.settled.Load():
+			f.Loading = true
+		case work.program.err != nil:
+			f.Failed = q.explain(work.program.err, work.program.Name+" could not be loaded", work.trace)
+		}
 	case *transfer:
-		return q.transfer(p)
+		f.Full = q.full(work.parts[p.Index])
+	}
+	return f
+}
+
+// begin begins a part.
+func (q *queue) begin(f *devicequeue.Flight) {
+	g := gangOf(f.Part)
+	switch work := g.work.(type) {
+	case *run:
+		q.run(g, work, f)
+	case *put:
+		q.put(g, work, f)
+	case *transfer:
+		q.transfer(g, work, f)
 	case *fetch:
-		return q.fetch(p)
-	case *free:
-		q.free(g)
-	case leave:
-		q.drop(g.session)
+		q.fetch(g, work, f)
 	}
-	return true
 }
 
-// waits takes note of what the queue waits for, and is false.
-func (q *queue) waits(g *gang, format string, args ...any) bool {
-	if s := q.stands.Load(); s == nil || s.gang != g.id || s.format != format {
-		q.stands.Store(&standing{g.id, format, fmt.Sprintf(format, args...), time.Now()})
+// refuse ends a part that does not begin.
+func (q *queue) refuse(a devicequeue.Action) {
+	g, err := gangOf(a.Part), a.Err
+	switch work := g.work.(type) {
+	case *run:
+		if a.Own {
+			err = q.explain(err, work.program.Name, work.trace)
+		}
+		if a.Flight != nil {
+			q.flights.land(a.Flight.Index)
+		}
+	case *put:
+		if a.Own {
+			err = q.explain(err, "bringing "+work.shape.String(), nil)
+		}
+	case *transfer:
+		if a.Own {
+			err = q.explain(err, "moving an array", nil)
+		}
+		q.refuseTransfer(g, work, work.parts[a.Part.Index], err)
 	}
-	return false
+	q.state.Refuse(a, err)
+	g.end(err)
 }
 
-// goesOn forgets what the queue waited for: its part is begun.
+// stand remembers what the queue waits for, for Waits.
+func (q *queue) stand(a devicequeue.Action) {
+	gang := a.Part.Gang.ID
+	if s := q.stands.Load(); s == nil || s.gang != gang || s.reason != a.Wait.For {
+		q.stands.Store(&standing{gang, a.Wait.For, a.Wait.Text(a.Part), time.Now()})
+	}
+	if a.Arm {
+		time.AfterFunc(freesCome, func() { q.soon(func() { q.state.Impatient(gang) }) })
+	}
+}
+
+// Clients tell of what they let go of in batches, behind what they submit next. A part for
+// which there is no room waits so long for that.
+const freesCome = 100 * time.Millisecond
+
+// goesOn forgets what the queue waited for.
 func (q *queue) goesOn() {
 	if q.stands.Load() != nil {
 		q.stands.Store(nil)
+	}
+}
+
+// closeDiscarded closes the buffers of arrays that are gone.
+func (q *queue) closeDiscarded() {
+	all := q.state.Discarded()
+	for i, b := range all {
+		b.(device.Buffer).Close()
+		all[i] = nil
 	}
 }
 
@@ -178,4 +209,17 @@ func (q *queue) explain(err error, what string, trace []byte) error {
 		what += ", called at " + string(trace)
 	}
 	return status.New(status.CodeOf(err), "%w [%s, on device %d of worker %s]", err, what, q.local, q.w.config.Name)
+}
+
+// counted returns the bytes that an array takes of a device's memory. Memories of
+// other kinds, on the host, are not counted.
+func (q *queue) counted(a *wire.Array) int64 {
+	return q.size(shape.Shape{DType: shape.DType(a.Dtype), Dims: a.Dims}, a.Memory)
+}
+
+func (q *queue) size(s shape.Shape, memory string) int64 {
+	if memory != "" && memory != q.memory {
+		return 0
+	}
+	return max(0, s.Bytes())
 }

@@ -43,7 +43,7 @@ func (w *Worker) record(g *gang, q *queue, begun int64, done device.Event) {
 		return
 	}
 	r := g.work.(*run)
-	running := w.recorder.Begin(g.session, observe.Span{Program: r.program.name, ProgramID: r.name, Gang: g.id,
+	running := w.recorder.Begin(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
 		Device: int32(q.local), Submitted: begun, Launched: time.Now().UnixNano()})
 	if running != nil {
 		done.Then(func(error) { running.End(time.Now().UnixNano()) })

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -18,10 +19,8 @@ import (
 type run struct {
 	name    uint64 // of the program, in its session
 	program *program
-	first   uint64   // object of output 0
-	inputs  []uint64 // 0 where mixed says more
-	mixed   []*wire.Mixed
-	kept    []int // arguments that are not donated
+	mixed   []*wire.Mixed // of arguments that are several objects; Gang.Objects has 0 for them
+	kept    []int         // arguments that are not donated
 	only    uint32
 	trace   []byte
 	rows    []int // of the program, by part
@@ -31,11 +30,10 @@ type run struct {
 // meeting is where the devices of a gang that is one launch of the driver come
 // together. The last to come launches for all.
 type meeting struct {
-	mu       sync.Mutex // guards the rest
-	rows     [][]device.Buffer
-	donated  [][]uint64  // by part
-	makers   [][]uint64  // by part and argument, see shard.maker
-	promised []*promised // by part, of a program that calls its client
+	mu       sync.Mutex            // guards the rest
+	rows     [][]device.Buffer     // by part
+	flights  []*devicequeue.Flight // by part
+	makers   [][]uint64            // by part and argument, see reads
 	missing  int
 	launched bool
 	begun    atomic.Bool // the driver has it, or is being given it
@@ -45,21 +43,14 @@ type meeting struct {
 // waking a goroutine that sleeps, some 20 µs where it wakes another thread.
 const quickTime = 50 * time.Microsecond
 
-// input is an argument of the part that is being begun.
-type input struct {
-	object  uint64
-	shard   *shard
-	donated bool
-}
-
-func (w *Worker) beginRun(g *gang, operation []byte) error {
+func (w *Worker) beginRun(g *gang, r *run, operation []byte) error {
 	m := &w.run
 	if err := m.Parse(operation); err != nil {
 		return err
 	}
-	g.op = m.Op
-	return w.arrange(g, &run{name: m.Program, first: m.FirstOutput, inputs: slices.Clone(m.Inputs), mixed: m.Mixed,
-		kept: arguments(m.NotDonated), only: m.Only, trace: bytes.Clone(m.Trace)})
+	g.op, g.First, g.Objects = m.Op, m.FirstOutput, slices.Clone(m.Inputs)
+	r.name, r.mixed, r.kept, r.only, r.trace = m.Program, m.Mixed, arguments(m.NotDonated), m.Only, bytes.Clone(m.Trace)
+	return w.arrange(g, r)
 }
 
 // arguments returns the numbers of arguments as drivers take them.
@@ -76,34 +67,37 @@ func arguments(numbers []uint32) []int {
 
 // arrange finds what a run needs.
 func (w *Worker) arrange(g *gang, r *run) error {
-	p := w.programs[programKey{g.session, r.name}]
+	p := w.programs[programKey{g.Session, r.name}]
 	if p == nil {
-		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.session, w.config.Name)
+		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.Session, w.config.Name)
 	}
-	r.program, g.work, g.bytes = p, r, p.calls
+	r.program, g.work, g.bytes = p, r, p.Calls
+	g.Recipe = &p.Recipe
+	if len(r.kept) > 0 {
+		g.But = &devicequeue.Exceptions{Kept: r.kept}
+	}
 	if r.only > 0 {
-		_, q, err := w.where(g.session, r.only-1)
+		_, q, err := w.where(g.Session, r.only-1)
 		if err != nil || q == nil {
 			return err
 		}
 		if len(p.places) != 1 {
-			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.name, len(p.places), r.only-1)
+			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.Name, len(p.places), r.only-1)
 		}
 		g.queues, r.rows = []*queue{q}, rowZero
+		r.split(g)
 		return nil
 	}
 	// A queue for each row, shared by all runs of the program.
 	g.queues, r.rows = p.queues, p.rows
+	r.split(g)
 	// Also where no shard waits for another: a device may ask the engine who it is.
 	g.collective = p.form == wire.Loadable_PORTABLE && len(p.places) > 1 && w.config.Engine != nil
-	if p.form != wire.Loadable_PORTABLE && len(p.rows) > 1 {
+	if p.Together {
 		n := len(p.rows)
-		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), donated: make([][]uint64, n)}
+		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), flights: make([]*devicequeue.Flight, n)}
 		if w.island != nil && p.collective {
 			r.meet.makers = make([][]uint64, n)
-		}
-		if p.calls {
-			r.meet.promised = make([]*promised, n)
 		}
 	}
 	return nil
@@ -111,11 +105,31 @@ func (w *Worker) arrange(g *gang, r *run) error {
 
 var rowZero = []int{0}
 
-// object gives the object that is an argument of a row.
-func (r *run) object(arg, row int) uint64 {
-	if id := r.inputs[arg]; id != 0 {
-		return id
+// split says what each part reads, where they do not all read the same objects.
+func (r *run) split(g *gang) {
+	if len(r.mixed) == 0 {
+		return
 	}
+	if g.But == nil {
+		g.But = new(devicequeue.Exceptions)
+	}
+	g.But.Reads = make([][]uint64, len(r.rows))
+	all := make([]uint64, 0, len(r.rows)*len(g.Objects))
+	for part, row := range r.rows {
+		from := len(all)
+		for arg, object := range g.Objects {
+			if object == 0 {
+				object = r.piece(arg, row)
+			}
+			all = append(all, object)
+		}
+		g.But.Reads[part] = all[from:]
+	}
+}
+
+// piece returns the object that a row reads of an argument that is several, 0 where there
+// is none.
+func (r *run) piece(arg, row int) uint64 {
 	for _, m := range r.mixed {
 		if int(m.Argument) != arg {
 			continue
@@ -129,308 +143,153 @@ func (r *run) object(arg, row int) uint64 {
 	return 0
 }
 
-// launch is the number under which devices know a gang.
-func launch(gang uint64) int32 { return int32(gang & 0x7fffffff) }
+// launchID is the number under which devices know a gang.
+func launchID(gang uint64) int32 { return int32(gang & 0x7fffffff) }
 
 // run begins a part of a run.
-func (q *queue) run(p part) bool {
-	g := p.g
-	r := g.work.(*run)
-	if q.meeting { // it is at hand
-		return q.forsake(p)
+func (q *queue) run(g *gang, r *run, f *devicequeue.Flight) {
+	q.flights.take(f.Index, g)
+	switch {
+	case r.meet != nil:
+		q.meet(g, r, f)
+	case r.program.Calls:
+		q.aside(g, r, f)
+	default:
+		q.launch(g, r, f)
 	}
-	if err := g.failure(); err != nil {
-		return q.refuse(p, err)
-	}
-	if !r.program.settled.Load() {
-		return q.waits(g, "%s to be loaded", r.program.name)
-	}
-	if err := r.program.err; err != nil {
-		return q.refuse(p, q.explain(err, r.program.name+" could not be loaded", r.trace))
-	}
-	row := r.rows[p.i]
-	t := q.table(g.session)
-	q.inputs = q.inputs[:0]
-	for arg := range r.inputs {
-		object := r.object(arg, row)
-		s, err := q.find(t, object)
-		switch {
-		case err != nil:
-			return q.refuse(p, err)
-		case s == nil:
-			return q.waits(g, "array %d, argument %d of %s, whose bytes have yet to come", object, arg, r.program.name)
-		}
-		donated := slices.Contains(r.program.donated, arg) && !slices.Contains(r.kept, arg)
-		if donated && s.readers > 0 {
-			return q.waits(g, "array %d, argument %d of %s, to be read before it is donated", object, arg, r.program.name)
-		}
-		q.inputs = append(q.inputs, input{object, s, donated})
-	}
-	if q.flying >= q.w.config.Window {
-		return q.waits(g, "one of %d computations under way to end", q.flying)
-	}
-	// Where devices are threads of one pool, a collective takes one of them until the
-	// other workers are there, and all devices together may take them all. What began
-	// before may need one to end, and the others may wait for its end. So each device
-	// has at most a thread that waits, and none while anything else of it is on its way.
-	if q.begun > 0 && r.program.collective && r.meet == nil && q.w.config.Threads > 0 {
-		return q.waits(g, "what began before %s to end", r.program.name)
-	}
-	if ok, err := q.fits(g, r.program.bytes, q.consumed(), r.program.name); err != nil {
-		return q.refuse(p, q.explain(err, r.program.name, r.trace))
-	} else if !ok {
-		return false
-	}
-	if r.meet != nil {
-		return q.meet(p)
-	}
-	buffers := q.row[0][:0]
-	for _, in := range q.inputs {
-		buffers = append(buffers, in.shard.buf)
-	}
+}
+
+// launch gives a part that is a launch of its own to the driver, which may run the program
+// within the call.
+func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
+	buffers := row(q.row[0][:0], f)
 	q.row[0] = buffers
-	only := -1
-	if r.program.form == wire.Loadable_PORTABLE || r.only > 0 {
-		only = q.local
-	}
-	if r.program.calls {
-		q.aside(p, slices.Clone(buffers), only)
-		return true
-	}
-	slot := q.flights.take(g)
 	if g.collective {
-		// The driver may run the program within the call, which then waits for other
-		// workers, and they for hearing that a gang before it has failed here.
-		q.hold()
-		q.away()
+		// It may then wait for other workers, and they for hearing that a gang before it has
+		// failed here.
+		q.lend()
 		q.w.report.warn()
 	}
-	q.goesOn() // the driver may run the program within the call
 	begun, clock := time.Now(), q.w.clock()
-	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: q.row[:], NotDonated: r.kept, Only: only})
+	results, err := r.execute(g, q.row[:], r.device(q))
 	r.program.took(time.Since(begun))
 	clear(buffers)
 	if g.collective {
-		q.back()
+		q.reclaim()
 	}
 	if err != nil {
-		q.flights.land(slot)
-		q.letGo()
-		return q.refuse(p, q.explain(err, r.program.name, r.trace))
-	}
-	read := q.reading(q.inputs)
-	for _, in := range q.inputs {
-		if in.donated {
-			q.donate(t, in.object)
-		}
-	}
-	q.w.record(g, q, clock, results.Done[0])
-	q.letGo()
-	q.started(p, slot, nil, results.Outputs[0], results.Done[0], 0, read)
-	g.abandon()
-	return true
-}
-
-// refuse fails a part that has not begun, and is true.
-func (q *queue) refuse(p part, err error) bool {
-	r := p.g.work.(*run)
-	for k := range r.program.outputs {
-		q.lose(p.g.session, r.first+uint64(k), err)
-	}
-	p.g.end(err)
-	return true
-}
-
-// donate takes note that a run has consumed a shard.
-func (q *queue) donate(t *table, object uint64) {
-	if s := t.shards[object]; s != nil && s.state == ready {
-		s.fail(errDonated)
-	}
-}
-
-var errDonated = status.New(status.FailedPrecondition, "the array was donated to a computation and its contents are gone")
-
-// started takes the results of a part that the driver has, and whose slot in flights
-// this is; into are their shards where they are there already. Read is what it uses
-// until it is done.
-func (q *queue) started(p part, slot int, into []*shard, outputs []device.Buffer, done device.Event, maker uint64, read []*charge) {
-	for k, buf := range outputs {
-		var s *shard
-		if into != nil {
-			s = into[k]
-		} else {
-			s = q.result(p, k)
-		}
-		s.maker = maker
-		if c := s.charge; c != nil { // it is written
-			read = append(read, c.busy())
-		}
-		q.came(s, buf, nil)
-	}
-	if done.Ready() {
-		for _, c := range read {
-			c.read()
-		}
-		q.flights.land(slot)
-		q.done(p, done.Wait(background))
+		q.unlaunched(g, r, f, err)
 		return
 	}
-	begun := 1
-	if p.g.work.(*run).program.calls {
-		begun = 0 // its client may be about to submit what stands behind the next run
-	}
-	q.flying++
-	q.begun += begun
-	done.Then(func(err error) {
-		q.soon(func() {
-			q.flying--
-			q.begun -= begun
-			q.flights.land(slot)
-			for _, c := range read {
-				c.read()
-			}
-			q.done(p, err)
-		})
-	})
+	q.w.record(g, q, clock, results.Done[0])
+	q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
+	g.abandon()
 }
 
-// result makes the shard of a part's result.
-func (q *queue) result(p part, k int) *shard {
-	r := p.g.work.(*run)
-	s := q.add(p.g.session, r.first+uint64(k))
-	if k < len(r.program.sizes) {
-		q.charge(s, p.g.session, r.program.sizes[k], r.program.name)
+// bufferOf returns what the driver has of a shard.
+func bufferOf(s *devicequeue.Shard) device.Buffer { return s.Buffer.(device.Buffer) }
+
+// row appends the buffers that a part reads.
+func row(to []device.Buffer, f *devicequeue.Flight) []device.Buffer {
+	for _, in := range f.Inputs {
+		to = append(to, bufferOf(in.Shard))
 	}
-	return s
+	return to
 }
 
-// consumed is the bytes of the inputs that the part being begun takes over.
-func (q *queue) consumed() (bytes int64) {
-	for _, in := range q.inputs {
-		if in.donated && in.shard.charge != nil {
-			bytes += in.shard.charge.bytes
-		}
-	}
-	return bytes
+// execute gives rows of inputs to the driver.
+func (r *run) execute(g *gang, rows [][]device.Buffer, only int) (*device.Results, error) {
+	return r.program.exe.Execute(device.Run{LaunchID: launchID(g.ID), Inputs: rows, NotDonated: r.kept, Only: only})
 }
 
-// done ends a part that the driver is through with.
-func (q *queue) done(p part, err error) {
-	g, r := p.g, p.g.work.(*run)
-	if err != nil {
-		t := q.table(g.session)
-		if why := g.failure(); why != nil {
-			err = why // what ended the collective it waited in
-		} else if why := r.cause(t, r.rows[p.i]); why != nil {
-			err = why
-		} else {
-			err = q.explain(err, r.program.name, r.trace)
-		}
-		for k := range r.program.outputs {
-			t.fail(r.first+uint64(k), err)
-		}
+// device is the one that the driver is to run the program on, -1 where the program says so.
+func (r *run) device(q *queue) int {
+	if r.program.form == wire.Loadable_PORTABLE || r.only > 0 {
+		return q.local
 	}
+	return -1
+}
+
+// launched takes the results of a part that the driver has. Maker is its gang's number in
+// the island, where that counts.
+func (q *queue) launched(
+	g *gang, r *run, f *devicequeue.Flight, outputs []device.Buffer, done device.Event, maker uint64,
+) {
+	q.state.Launched(f)
+	for k, s := range f.Made {
+		s.Maker = maker
+		q.state.Fill(s, outputs[k])
+	}
+	if done.Ready() {
+		q.ended(g, r, f, done.Wait(background))
+		return
+	}
+	done.Then(func(err error) { q.soon(func() { q.ended(g, r, f, err) }) })
+}
+
+// unlaunched ends a part that the driver has refused.
+func (q *queue) unlaunched(g *gang, r *run, f *devicequeue.Flight, err error) {
+	err = q.explain(err, r.program.Name, r.trace)
+	if why := g.failure(); why != nil {
+		err = why
+	}
+	q.flights.land(f.Index)
+	q.state.Failed(f, err)
 	g.end(err)
 }
 
-// cause is the error of an argument that has failed since the run began: drivers
-// fail what reads it.
-func (r *run) cause(t *table, row int) error {
-	for arg := range r.inputs {
-		if err := t.failure(r.object(arg, row)); err != nil {
-			return err
+// ended ends a part that the driver is through with.
+func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, err error) {
+	if err != nil {
+		if why := g.failure(); why != nil {
+			err = why // what ended the collective it waited in
+		} else if why := q.state.Cause(f); why != nil {
+			err = why
+		} else {
+			err = q.explain(err, r.program.Name, r.trace)
 		}
 	}
-	return nil
+	q.flights.land(f.Index)
+	q.state.Ended(f, err)
+	g.end(err)
 }
 
-// meet brings a part to its gang's meeting. The queue stands still until the
-// launch.
-func (q *queue) meet(p part) bool {
-	r := p.g.work.(*run)
-	m := r.meet
-	row := make([]device.Buffer, len(q.inputs))
-	var donated, makers []uint64
-	for i, in := range q.inputs {
-		row[i] = in.shard.buf
-		if in.donated {
-			donated = append(donated, in.object)
-		}
-		if m.makers != nil {
-			makers = append(makers, in.shard.maker)
+// meet brings a part to its gang's meeting. The queue stands still until the launch.
+func (q *queue) meet(g *gang, r *run, f *devicequeue.Flight) {
+	m, part := r.meet, f.Part.Index
+	inputs := row(make([]device.Buffer, 0, len(f.Inputs)), f)
+	var makers []uint64
+	if m.makers != nil {
+		for _, in := range f.Inputs {
+			makers = append(makers, in.Shard.Maker)
 		}
 	}
 	m.mu.Lock()
-	m.rows[p.i], m.donated[p.i] = row, donated
-	if m.promised != nil {
-		m.promised[p.i] = &promised{inputs: slices.Clone(q.inputs)}
-	}
+	m.rows[part], m.flights[part] = inputs, f
 	if m.makers != nil {
-		m.makers[p.i] = makers
+		m.makers[part] = makers
 	}
 	m.missing--
-	last := m.missing == 0 && p.g.failure() == nil
+	last := m.missing == 0 && g.failure() == nil
 	m.launched = last
 	m.mu.Unlock()
-	q.meeting, q.slot = true, q.flights.take(p.g)
-	if !r.program.calls {
-		q.using = q.reading(q.inputs)
-	}
-	q.hold()
-	q.waits(p.g, "the other devices of %s", r.program.name)
-	if last && r.program.calls {
-		go p.g.enter()
-	} else if last {
-		p.g.enter()
-	} else if p.g.failure() != nil {
-		q.post(note{}) // it failed meanwhile: look again
-	}
-	return false
-}
-
-// parts ends the queue's part in a meeting.
-func (q *queue) parts() {
-	q.meeting = false
-	q.letGo()
-}
-
-// hold keeps the inputs of the part that is being begun, also where they fail or
-// go meanwhile, until letGo.
-func (q *queue) hold() {
-	for _, in := range q.inputs {
-		in.shard.readers++
-		q.held = append(q.held, in.shard)
+	switch {
+	case !last: // where the gang has failed meanwhile, advance finds that next
+	case r.program.Calls:
+		go g.enter()
+	default:
+		g.enter()
 	}
 }
 
-func (q *queue) letGo() {
-	for i, s := range q.held {
-		q.read(s)
-		q.held[i] = nil
-	}
-	q.held = q.held[:0]
-}
-
-// forsake ends a part that is at its meeting, where the gang has failed.
-func (q *queue) forsake(p part) bool {
-	r := p.g.work.(*run)
-	err := p.g.failure()
-	if err == nil {
+// isLaunched reports whether all devices have met. No meeting is launched never.
+func (m *meeting) isLaunched() bool {
+	if m == nil {
 		return false
 	}
-	r.meet.mu.Lock()
-	launched := r.meet.launched
-	r.meet.mu.Unlock()
-	if launched {
-		return false // its results are about to come
-	}
-	for _, c := range q.using {
-		c.read()
-	}
-	q.using = nil
-	q.flights.land(q.slot)
-	q.parts()
-	return q.refuse(p, err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.launched
 }
 
 // enter launches a gang whose devices have met, in its turn.
@@ -440,7 +299,7 @@ func (g *gang) enter() {
 		g.launch(nil, 0)
 		return
 	}
-	turn, err := w.island.Enter(&schedule.Gang{Session: g.session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
+	turn, err := w.island.Enter(&schedule.Gang{Session: g.Session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
 	switch {
 	case err != nil:
 		g.spread(nil, err, 0)
@@ -480,11 +339,11 @@ func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
 func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	r := g.work.(*run)
 	r.meet.begun.Store(true)
-	if r.program.calls {
+	if r.program.Calls {
 		g.depart()
 	}
 	clock := g.w.clock()
-	results, err := r.program.exe.Execute(device.Run{LaunchID: launch(g.id), Inputs: r.meet.rows, NotDonated: r.kept, Only: -1})
+	results, err := r.execute(g, r.meet.rows, -1)
 	if err != nil {
 		if cell != nil {
 			g.tell(cell, turn, executor.CellEnded)
@@ -537,35 +396,20 @@ func (g *gang) tell(cell *executor.Cell, turn uint64, bits uint32) {
 func (g *gang) spread(results *device.Results, err error, maker uint64) {
 	r := g.work.(*run)
 	for i, q := range g.queues {
-		p := part{g, i}
-		var outputs []device.Buffer
-		var done device.Event
-		if err == nil {
-			outputs, done = results.Outputs[i], results.Done[i]
-		}
-		if r.program.calls {
-			h := r.meet.promised[i]
-			q.soon(func() { q.fulfil(p, h, outputs, done, err, maker) })
+		f := r.meet.flights[i]
+		if err != nil {
+			q.soon(func() { q.unlaunched(g, r, f, err) })
 			continue
 		}
-		q.post(note{call: func() {
-			read, slot := q.using, q.slot
-			q.using = nil
-			q.parts()
-			if err != nil {
-				for _, c := range read {
-					c.read()
-				}
-				q.flights.land(slot)
-				q.refuse(p, q.explain(err, r.program.name, r.trace))
-			} else {
-				t := q.table(g.session)
-				for _, object := range r.meet.donated[i] {
-					q.donate(t, object)
-				}
-				q.started(p, slot, nil, outputs, done, maker, read)
-			}
-			q.next()
-		}})
+		outputs, done := results.Outputs[i], results.Done[i]
+		q.soon(func() { q.launched(g, r, f, outputs, done, maker) })
+	}
+}
+
+// depart lets the queues of a gang that has met go on before it is launched.
+func (g *gang) depart() {
+	for i, q := range g.queues {
+		f := g.work.(*run).meet.flights[i]
+		q.soon(func() { q.state.Depart(f) })
 	}
 }

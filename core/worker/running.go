@@ -14,48 +14,24 @@ import (
 // This file knows what each device computes: for "pathways status", and for the
 // decision to give up a computation that never ends (see evict.go).
 //
-// A queue writes down each computation that it gives to the driver, and strikes it out
+// A queue writes down each computation that has begun, and strikes it out
 // when that has ended. Nobody else writes, and no clock is read there: a heartbeat
 // looks at what is written down, and remembers since when the same computation has
 // been the oldest of its device.
 
-// flights are the computations that a device has under way. The queue's owner calls
-// take and land; each may be called while oldest looks.
+// flights are the computations that a device has under way, by devicequeue.Flight.Index. The
+// queue's owner calls take and land; each may be called while oldest looks.
 type flights struct {
 	slots []atomic.Pointer[gang]
-	free  []int // slots that are not taken; of the queue's owner
 }
 
-// noFlight is the slot of a computation for which there was none.
-const noFlight = -1
+func newFlights(window int) *flights { return &flights{make([]atomic.Pointer[gang], window)} }
 
-func newFlights(window int) *flights {
-	// One more than the window: the computation that is about to begin.
-	f := &flights{slots: make([]atomic.Pointer[gang], window+1)}
-	for i := range f.slots {
-		f.free = append(f.free, i)
-	}
-	return f
-}
-
-// take records that a gang's part is about to begin on the device.
-func (f *flights) take(g *gang) (slot int) {
-	n := len(f.free) - 1
-	if n < 0 {
-		return noFlight
-	}
-	slot, f.free = f.free[n], f.free[:n]
-	f.slots[slot].Store(g)
-	return slot
-}
+// take records that a gang's part has begun on the device.
+func (f *flights) take(slot int, g *gang) { f.slots[slot].Store(g) }
 
 // land records that the part in a slot has ended.
-func (f *flights) land(slot int) {
-	if slot != noFlight {
-		f.slots[slot].Store(nil)
-		f.free = append(f.free, slot)
-	}
-}
+func (f *flights) land(slot int) { f.slots[slot].Store(nil) }
 
 // oldest returns the gang that began first of those under way, and how many began
 // after it. Gangs begin on a device in the order of their numbers.
@@ -66,7 +42,7 @@ func (f *flights) oldest() (first *gang, behind int) {
 			continue
 		}
 		behind++
-		if first == nil || g.id < first.id {
+		if first == nil || g.ID < first.ID {
 			first = g
 		}
 	}
@@ -124,14 +100,14 @@ func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
 			continue
 		}
 		s := seen[q.local]
-		if s.gang != g.id {
-			s = sighting{g.id, now}
+		if s.gang != g.ID {
+			s = sighting{g.ID, now}
 			seen[q.local] = s
 		}
-		r := by[g.id]
+		r := by[g.ID]
 		if r == nil {
-			r = &Running{Gang: g.id, Session: g.session, Program: g.work.(*run).program.name, Line: string(g.work.(*run).trace)}
-			by[g.id] = r
+			r = &Running{Gang: g.ID, Session: g.Session, Program: g.work.(*run).program.Name, Line: string(g.work.(*run).trace)}
+			by[g.ID] = r
 		}
 		r.Devices = append(r.Devices, q.local)
 		r.Since, r.Behind = max(r.Since, now.Sub(s.since)), max(r.Behind, behind)
@@ -165,7 +141,7 @@ type client struct {
 // hasWork reports whether something of a session is under way. mu is held.
 func (w *Worker) hasWork(session uint32) bool {
 	for _, g := range w.gangs {
-		if g.session == session {
+		if g.Session == session {
 			return true
 		}
 	}

@@ -14,9 +14,9 @@ func (g *gang) giveUp(why error, before bool) {
 	w := g.w
 	time.AfterFunc(w.config.StuckAfter/2, func() {
 		w.mu.Lock()
-		there, free := w.gangs[g.id] == g, true
+		there, free := w.gangs[g.ID] == g, true
 		for id, o := range w.gangs {
-			if id < g.id && o.failure() == nil {
+			if id < g.ID && o.failure() == nil {
 				free = false // it may only take its time
 			}
 		}
@@ -24,7 +24,7 @@ func (g *gang) giveUp(why error, before bool) {
 		switch {
 		case !there || w.ctx.Err() != nil:
 		case free && before:
-			w.config.Stuck(status.Wrap(why, "operation %d has failed, and does not end on worker %s, whose devices wait for others", g.id, w.config.Name))
+			w.config.Stuck(status.Wrap(why, "operation %d has failed, and does not end on worker %s, whose devices wait for others", g.ID, w.config.Name))
 		default:
 			g.giveUp(why, free)
 		}

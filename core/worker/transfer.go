@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 )
@@ -19,6 +20,8 @@ type transfer struct {
 	shape  shape.Shape
 	memory string
 	parts  []*leg // by part
+	recipe devicequeue.Recipe
+	size   [1]int64 // of recipe
 }
 
 // leg is one device's part of a transfer. The device's queue owns it, but for
@@ -48,8 +51,8 @@ type move struct {
 // assembly is a shard that is put together from boxes.
 type assembly struct {
 	moves []*move
-	shard *shard // nil until the queue has come to it
-	need  int    // boxes that have yet to come
+	shard *devicequeue.Shard // nil until the queue has come to it
+	need  int                // boxes that have yet to come
 	// There is room for it: the driver may copy into it.
 	admitted atomic.Bool
 	gone     bool // the shard will not be made
@@ -77,7 +80,7 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 		if err != nil {
 			return status.Wrap(err, "move %d of %d", i, len(m.Moves))
 		}
-		if err := w.route(g.session, v, one); err != nil {
+		if err := w.route(g.Session, v, one); err != nil {
 			return err
 		}
 		t.add(g, legs, v)
@@ -130,6 +133,18 @@ func (t *transfer) lay(g *gang) error {
 		}
 	}
 	g.work, g.bytes = t, true
+	if len(g.queues) > 0 { // whose memories are the same
+		t.size[0] = g.queues[0].size(t.shape, t.memory)
+	}
+	t.recipe = devicequeue.Recipe{Kind: devicequeue.Transfer, Name: "a transfer", Makes: 1, Sizes: t.size[:], Bytes: t.size[0], Announced: true}
+	but := &devicequeue.Exceptions{Reads: make([][]uint64, len(t.parts)), MakesNone: make([]bool, len(t.parts))}
+	for part, l := range t.parts {
+		but.MakesNone[part] = l.makes == nil
+		for _, v := range l.sends {
+			but.Reads[part] = append(but.Reads[part], v.source)
+		}
+	}
+	g.Recipe, g.First, g.But = &t.recipe, t.object, but
 	return nil
 }
 
@@ -167,105 +182,90 @@ func (v *move) bytes() int64 {
 
 func width(s shape.Shape) int64 { return int64(s.DType.Bits()+7) / 8 }
 
-// transfer begins a device's part: it sends what is asked of it and expects what
-// comes to it.
-func (q *queue) transfer(p part) bool {
-	g := p.g
-	t := g.work.(*transfer)
-	l := t.parts[p.i]
-	table := q.table(g.session)
-	err := g.failure()
-	sources := make([]*shard, len(l.sends))
-	for i, v := range l.sends {
-		if err != nil {
-			break
-		}
-		if sources[i], err = q.find(table, v.source); err == nil && sources[i] == nil {
-			return q.waits(g, "array %d, whose bytes have yet to come", v.source)
-		}
-	}
-	if err == nil {
-		for i, v := range l.sends {
-			if s := sources[i]; !v.whole && !same(s.buf.Shape(), v.shape) || v.whole && !same(s.buf.Shape(), t.shape) {
-				err = status.New(status.InvalidArgument, "array %d has shards of %s, the transfer says %s", v.source, s.buf.Shape(), v.shape)
-			}
-		}
-	}
-	if err == nil && l.makes != nil && !l.makes.admitted.Load() {
-		var ok bool
-		if ok, err = q.fits(g, q.size(t.shape, t.memory), 0, "a transfer"); err != nil {
-			err = q.explain(err, "moving an array", nil)
-		} else if !ok {
-			return false
-		} else {
-			q.admit(g, l.makes)
-		}
+// full is 1 more than the device here that has yet to have room for a shard which the
+// driver copies to it whole, 0 where there is none: what the driver copies is there at once.
+func (q *queue) full(l *leg) int {
+	if q.w.config.MemoryLimit == 0 {
+		return 0
 	}
 	for _, v := range l.sends {
-		// What the driver copies itself is there at once.
-		if err == nil && v.whole && v.local != nil && q.room.limit > 0 && v.queue != q && !v.local.makes.admitted.Load() {
-			return q.waits(g, "room on device %d", v.to.local)
+		if v.whole && v.local != nil && v.queue != q && !v.local.makes.admitted.Load() {
+			return v.to.local + 1
 		}
 	}
-	if err != nil {
-		g.fail(err)
-		if l.makes != nil {
-			q.lose(g.session, t.object, err)
-			l.makes.gone = true
-			l.makes.letGo()
+	return 0
+}
+
+// refuseTransfer tells that a device's part does not begin: whoever waits for what comes of
+// it learns why.
+func (q *queue) refuseTransfer(g *gang, t *transfer, l *leg, err error) {
+	g.fail(err)
+	if l.makes != nil {
+		l.makes.gone = true
+		l.makes.letGo()
+	}
+	for _, v := range l.sends { // the other devices here wait for its boxes
+		if v.local != nil {
+			v.local.makes.fail(err)
+			v.queue.soon(func() { v.queue.got(g, t, v.local) })
 		}
-		for _, v := range l.sends { // the other devices here wait for its boxes
-			if v.local != nil {
-				v.local.makes.fail(err)
-				v.queue.soon(func() { v.queue.got(g, t, v.local) })
+	}
+}
+
+// transfer begins a device's part: it sends what is asked of it and expects what
+// comes to it.
+func (q *queue) transfer(g *gang, t *transfer, f *devicequeue.Flight) {
+	l, sources := t.parts[f.Part.Index], f.Inputs
+	for i, v := range l.sends {
+		if is := bufferOf(sources[i].Shard).Shape(); !same(is, v.shape) {
+			err := status.New(status.InvalidArgument, "array %d has shards of %s, the transfer says %s", v.source, is, v.shape)
+			q.refuseTransfer(g, t, l, err)
+			for _, in := range sources {
+				q.state.Unpin(in.Shard)
 			}
+			for _, s := range f.Made {
+				q.state.Spoil(s, err)
+			}
+			g.end(err)
+			return
 		}
-		g.end(err)
-		return true
-	}
-	for _, s := range sources {
-		s.readers++
 	}
 	if l.makes != nil {
-		q.expect(g, t, l)
+		q.expect(g, t, l, f.Made[0])
 	}
-	boxes := map[*shard][]*move{}
+	boxes := map[*devicequeue.Shard][]*move{}
 	for i, v := range l.sends {
-		switch s := sources[i]; {
+		switch s := sources[i].Shard; {
 		case !v.whole:
 			boxes[s] = append(boxes[s], v)
-			continue // it stays read until the boxes are out of it
+			continue // it stays pinned until the boxes are out of it
 		case v.local != nil:
-			if rowMajor(s.buf) {
+			if rowMajor(bufferOf(s)) {
 				q.copyTo(g, t, s, v)
 				q.sent(g, l, nil)
-				q.read(s)
+				q.state.Unpin(s)
 			} else {
 				q.copyRows(g, t, l, s, v)
 			}
 		default:
-			key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+			key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
 			q.push(g, v.source, s, v.to.worker, key, q.begins, func(err error) { q.sent(g, l, err) })
-			q.read(s)
 		}
 	}
 	for s, moves := range boxes {
 		q.sendBoxes(g, l, s, moves)
 	}
-	return true
 }
 
 func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
 
-// admit lets the boxes of a shard come, for which there is room.
-func (q *queue) admit(g *gang, a *assembly) {
-	a.admitted.Store(true)
-	if q.room.limit == 0 {
-		return
-	}
+// admit tells the other devices of a transfer that there is room for its shard here.
+func (q *queue) admit(g *gang) {
+	part := slices.Index(g.queues, q)
+	g.work.(*transfer).parts[part].makes.admitted.Store(true)
 	for _, other := range g.queues {
 		if other != q {
-			other.post(note{}) // it may wait for that
+			other.look()
 		}
 	}
 }
@@ -275,7 +275,7 @@ func (q *queue) sent(g *gang, l *leg, err error) {
 	if err != nil && l.err == nil {
 		l.err = q.explain(err, "moving an array", nil)
 		for _, v := range l.sends { // which may have failed since
-			if why := q.table(g.session).failure(v.source); why != nil {
+			if why := q.state.Failure(g.Session, v.source); why != nil {
 				l.err = why
 			}
 		}
@@ -287,12 +287,12 @@ func (q *queue) sent(g *gang, l *leg, err error) {
 }
 
 // copyTo moves a whole shard to another device of the driver.
-func (q *queue) copyTo(g *gang, t *transfer, s *shard, v *move) {
+func (q *queue) copyTo(g *gang, t *transfer, s *devicequeue.Shard, v *move) {
 	memory := t.memory
 	if memory == "" {
 		memory = v.queue.memory
 	}
-	buf, err := s.buf.CopyTo(v.queue.local, memory)
+	buf, err := bufferOf(s).CopyTo(v.queue.local, memory)
 	v.queue.soon(func() {
 		a := v.local.makes
 		a.mu.Lock()
@@ -318,7 +318,7 @@ func rowMajor(b device.Buffer) bool {
 
 // copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
 // has moved always does, whichever way it went, so that its client knows how it lies.
-func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *shard, v *move) {
+func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
 	block := pinned(t.shape.HostBytes())
 	end := func(err error) {
 		v.queue.soon(func() {
@@ -334,9 +334,9 @@ func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *shard, v *move) {
 			v.queue.got(g, t, v.local)
 		})
 		q.sent(g, l, err)
-		q.read(s)
+		q.state.Unpin(s)
 	}
-	copied, err := s.buf.ToHost(block.Data)
+	copied, err := bufferOf(s).ToHost(block.Data)
 	if err != nil {
 		end(err)
 		return
@@ -345,10 +345,9 @@ func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *shard, v *move) {
 }
 
 // expect makes the shard that boxes will fill.
-func (q *queue) expect(g *gang, t *transfer, l *leg) {
+func (q *queue) expect(g *gang, t *transfer, l *leg, s *devicequeue.Shard) {
 	a := l.makes
-	a.shard = q.add(g.session, t.object)
-	q.charge(a.shard, g.session, q.size(t.shape, t.memory), "a transfer")
+	a.shard = s
 	if a.need == 0 { // its boxes were quicker
 		q.make(g, t, l)
 		return
@@ -357,7 +356,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 		if !v.arrives {
 			continue
 		}
-		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+		key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
 		size := t.shape.HostBytes()
 		if !v.whole {
 			size = v.bytes()
@@ -386,7 +385,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 		}
 	}
 	if err := g.failure(); err != nil {
-		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
 	}
 }
 
@@ -438,58 +437,45 @@ func (a *assembly) letGo() {
 func (q *queue) make(g *gang, t *transfer, l *leg) {
 	a := l.makes
 	s := a.shard
-	if a.err == nil && a.buf == nil && !s.freed {
+	if a.err == nil && a.buf == nil && !s.Freed() {
 		if a.block.Data == nil {
 			a.block = pinned(t.shape.HostBytes())
 		}
 		a.buf, a.err = q.fromHost(t.shape, t.memory, a.block)
 		a.block = transport.Block{}
 	}
-	if err := a.err; err != nil || s.freed {
+	if err := a.err; err != nil || s.Freed() {
 		a.letGo()
 		if why := g.failure(); why != nil {
 			err = why
 		}
 		if err == nil {
-			q.came(s, nil, errFreed)
+			q.state.Spoil(s, devicequeue.ErrFreed)
 		} else {
 			err = q.explain(err, "moving an array", nil)
-			q.came(s, nil, err)
+			q.state.Spoil(s, err)
 		}
 		q.sent(g, l, err)
 		return
 	}
-	e, c := a.buf.Ready(), s.charge.busy()
-	q.came(s, a.buf, nil)
-	end := func(err error) {
-		c.read()
-		if err != nil && s.state == ready && !s.freed {
-			s.fail(err)
-		}
-		q.sent(g, l, err)
-	}
-	if e.Ready() {
-		end(e.Wait(background))
-		return
-	}
-	e.Then(func(err error) { q.soon(func() { end(err) }) })
+	q.fill(g, t.object, s, a.buf, "moving an array", func(err error) { q.sent(g, l, err) })
 }
 
 // sendBoxes sends boxes of a shard: from where it is, if the host can read it there,
 // or else from a copy on the host.
-func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
+func (q *queue) sendBoxes(g *gang, l *leg, s *devicequeue.Shard, moves []*move) {
 	t := g.work.(*transfer)
 	read := func() {
 		for range moves {
-			q.read(s)
+			q.state.Unpin(s)
 		}
 	}
 	send := func(host transport.Block) { // the copies may take long, and the driver's goroutine is not ours
 		go q.pushBoxes(g, t, l, host, moves)
 	}
-	if v, ok := s.buf.(device.Viewer); ok {
+	if v, ok := bufferOf(s).(device.Viewer); ok {
 		seen := q.begins()
-		s.buf.Ready().Then(func(err error) {
+		bufferOf(s).Ready().Then(func(err error) {
 			seen()
 			if err != nil {
 				q.soon(func() {
@@ -508,9 +494,9 @@ func (q *queue) sendBoxes(g *gang, l *leg, s *shard, moves []*move) {
 }
 
 // copyBoxes brings a shard to the host once, and has its boxes sent from there.
-func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *shard, moves []*move, read func(), send func(transport.Block)) {
-	host := pinned(s.buf.Shape().HostBytes())
-	e, err := s.buf.ToHost(host.Data)
+func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(), send func(transport.Block)) {
+	host := pinned(bufferOf(s).Shape().HostBytes())
+	e, err := bufferOf(s).ToHost(host.Data)
 	read()
 	if err != nil {
 		host.Release()
@@ -549,7 +535,7 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 			})
 			continue
 		}
-		key := transport.Key{Space: transport.Transfers(g.session), ID: g.op, Part: uint64(v.index)}
+		key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
 		out.at = make([]int64, len(v.size))
 		var taken atomic.Bool // somebody frees it
 		q.w.config.Exchange.Push(v.to.worker, key, v.bytes(), func(dst []byte, written func(error)) {
@@ -570,7 +556,7 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 		})
 	}
 	if err := g.failure(); err != nil {
-		q.w.config.Exchange.Fail(transport.Transfers(g.session), g.op, err)
+		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
 	}
 }
 

@@ -56,7 +56,7 @@ func (w *Worker) Waits() []Wait {
 	}
 	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
 		c := w.calls[number]
-		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.id, In: w.which(c.g.id), For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
+		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID, In: w.which(c.g.ID), For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
 	}
 	return all
 }
@@ -69,7 +69,7 @@ func (w *Worker) which(gang uint64) string {
 			if len(r.trace) > 0 {
 				name += ", called at " + string(r.trace)
 			}
-			return fmt.Sprintf("%s (%s)", r.program.name, name)
+			return fmt.Sprintf("%s (%s)", r.program.Name, name)
 		}
 	}
 	return name

@@ -513,7 +513,7 @@ func (w *Worker) drop(m *wire.Drop) {
 	}
 	var under []*gang
 	for _, g := range w.gangs {
-		if g.session == m.Session {
+		if g.Session == m.Session {
 			under = append(under, g)
 		}
 	}
@@ -522,7 +522,7 @@ func (w *Worker) drop(m *wire.Drop) {
 		g.fail(why)
 	}
 	for _, q := range w.queues {
-		q.post(note{call: func() { q.leave(m.Session) }})
+		q.soon(func() { q.state.Drop(m.Session) })
 	}
 	delete(w.sessions, m.Session)
 	w.recorder.Drop(m.Session)
@@ -551,7 +551,7 @@ func (w *Worker) heartbeats() {
 			if s, err := w.driver.MemoryStats(i); err == nil {
 				m.MemoryInUse[i] = s.InUse
 			}
-			m.Objects += uint64(q.shards.Load())
+			m.Objects += uint64(q.objects.Load())
 		}
 		if w.config.HostBytes != nil {
 			m.HostBytes = w.config.HostBytes()
