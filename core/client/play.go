@@ -94,9 +94,9 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	}
 	for i := range g.parts {
 		p := &g.parts[i]
-		if err = r.playPart(s, &g, p); err == nil {
+		if err = r.playPart(s, p); err == nil {
 			if len(p.crossed) > 0 {
-				r.Free(s.objects(&g, p.crossed))
+				r.Free(s.objects(p.crossed))
 			}
 			continue
 		}
@@ -108,7 +108,7 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 		}
 		for _, later := range g.parts[i:] {
 			crossed := slices.DeleteFunc(slices.Clone(later.crossed), func(object uint64) bool { return object > uint64(g.inputs+p.made) })
-			r.Free(s.objects(&g, crossed))
+			r.Free(s.objects(crossed))
 		}
 		return unsent, nil
 	}
@@ -134,26 +134,22 @@ func (r *remote) playable(s *PlaySpec) (defined, error) {
 }
 
 // objects translates numbers of a graph's objects to the session's.
-func (s *PlaySpec) objects(g *defined, numbers []uint64) []uint64 {
+func (s *PlaySpec) objects(numbers []uint64) []uint64 {
 	out := make([]uint64, len(numbers))
 	for i, n := range numbers {
-		if n <= uint64(g.inputs) {
-			out[i] = s.Inputs[n-1]
-		} else {
-			out[i] = s.First + n - uint64(g.inputs) - 1
-		}
+		out[i] = graph.Number(n, s.Inputs, s.First)
 	}
 	return out
 }
 
 // playPart sends a part of a play. The caller holds order.
-func (r *remote) playPart(s *PlaySpec, g *defined, p *part) error {
+func (r *remote) playPart(s *PlaySpec, p *part) error {
 	op, err := r.beginPlay(s, p)
 	if err != nil {
 		return err
 	}
 	r.takeFrees()
-	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made), Inputs: s.objects(g, p.inputs)}
+	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made), Inputs: s.objects(p.inputs)}
 	r.buf = play.Append(r.buf[:0])
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, p.nodes, err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -39,12 +40,7 @@ type stretch struct {
 }
 
 // object gives the session's number of one of the graph's objects.
-func (p *play) object(local uint64) uint64 {
-	if local <= uint64(len(p.inputs)) {
-		return p.inputs[local-1]
-	}
-	return p.first + local - uint64(len(p.inputs)) - 1
-}
+func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.inputs, p.first) }
 
 func (st *State) play(s *session, m *wire.Play, q *queued) {
 	g := s.graphs[m.Graph]

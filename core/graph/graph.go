@@ -116,6 +116,15 @@ func (g *Graph) Makes(node int) int {
 	return 1
 }
 
+// Number returns a session's number of a graph's object in one play: inputs are the session's numbers of the graph's
+// inputs, and first is that of the first object which its nodes make.
+func Number(object uint64, inputs []uint64, first uint64) uint64 {
+	if n := uint64(len(inputs)); object > n {
+		return first + object - n - 1
+	}
+	return inputs[object-1]
+}
+
 // Made returns the number of objects that all nodes make; they have the numbers
 // Inputs+1 to Inputs+Made.
 func (g *Graph) Made() int {

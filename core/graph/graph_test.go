@@ -233,3 +233,12 @@ func TestLower(t *testing.T) {
 		}
 	})
 }
+
+func TestNumberOfAnObjectInAPlay(t *testing.T) {
+	inputs := []uint64{70, 7}
+	for object, want := range map[uint64]uint64{1: 70, 2: 7, 3: 500, 5: 502} {
+		if got := graph.Number(object, inputs, 500); got != want {
+			t.Errorf("object %d is %d, want %d", object, got, want)
+		}
+	}
+}

@@ -141,17 +141,17 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 
 // play makes a run of a node, of the objects that it gives the gang.
 func (n *node) play(g *gang, r *run, d *wire.Played) {
-	g.First, g.Objects = objectOf(d, n.first), make([]uint64, len(n.run.Inputs))
+	g.First, g.Objects = graphs.Number(n.first, d.Inputs, d.First), make([]uint64, len(n.run.Inputs))
 	r.name, r.kept, r.only, r.trace = n.run.Program, n.kept, uint32(n.run.Only+1), n.run.Trace
 	for i, id := range n.run.Inputs {
 		if id != 0 {
-			g.Objects[i] = objectOf(d, id)
+			g.Objects[i] = graphs.Number(id, d.Inputs, d.First)
 		}
 	}
 	for _, m := range n.mixed {
 		one := &wire.Mixed{Argument: m.Argument}
 		for _, p := range m.Pieces {
-			one.Pieces = append(one.Pieces, &wire.Piece{Object: objectOf(d, p.Object), Rows: p.Rows})
+			one.Pieces = append(one.Pieces, &wire.Piece{Object: graphs.Number(p.Object, d.Inputs, d.First), Rows: p.Rows})
 		}
 		r.mixed = append(r.mixed, one)
 	}
@@ -159,23 +159,15 @@ func (n *node) play(g *gang, r *run, d *wire.Played) {
 
 // playTransfer makes a transfer of a node the gang's work.
 func (n *node) playTransfer(g *gang, d *wire.Played) error {
-	t := &transfer{object: objectOf(d, n.first), shape: n.shape, memory: n.memory}
+	t := &transfer{object: graphs.Number(n.first, d.Inputs, d.First), shape: n.shape, memory: n.memory}
 	legs := make(map[*queue]*leg, len(n.moves))
 	moves := make([]move, len(n.moves))
 	for i, v := range n.moves {
 		moves[i] = *v
-		moves[i].source, moves[i].local = objectOf(d, v.source), nil
+		moves[i].source, moves[i].local = graphs.Number(v.source, d.Inputs, d.First), nil
 		t.add(g, legs, &moves[i])
 	}
 	return t.lay(g)
-}
-
-// objectOf returns the session's number of an object of the graph in a play.
-func objectOf(d *wire.Played, local uint64) uint64 {
-	if n := uint64(len(d.Inputs)); local > n {
-		return d.First + local - n - 1
-	}
-	return d.Inputs[local-1]
 }
 
 // postAfter is how many nodes are taken apart before their devices may begin.
@@ -226,7 +218,7 @@ func (w *Worker) playNode(d *wire.Played, n *node, i uint32) {
 	for _, f := range n.frees {
 		objects := make([]uint64, len(f.objects))
 		for i, object := range f.objects {
-			objects[i] = objectOf(d, object)
+			objects[i] = graphs.Number(object, d.Inputs, d.First)
 		}
 		p := freePart(d.Session, objects)
 		for _, q := range f.queues {
