@@ -48,6 +48,11 @@ bool pw_partition_asks(const char* code, size_t size) {
 }
 
 char* pw_partition_refused(const char* text, size_t size) {
+  if (has(text, size, "annotate_device_placement")) {
+    char* said = NULL;
+    int n = asprintf(&said, "%s. XLA says: %.*s", PW_PARTITION_PLACED, (int)size, text);
+    return n < 0 ? NULL : said;
+  }
   for (size_t i = 0; i < kRequired; i++) {
     if (!has(text, size, required[i].target)) continue;
     char* said = NULL;

@@ -30,6 +30,7 @@ import "C"
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,11 +61,15 @@ func Apply(p Program) (Program, error) {
 		return p, nil // nothing is partitioned, or the compiler says what is wrong
 	}
 	out, err := apply(p)
-	if err != nil && bool(C.pw_partition_optional(code, size)) {
+	if err != nil && !errors.Is(err, errPlaced) && bool(C.pw_partition_optional(code, size)) {
 		return p, nil // right without, too
 	}
 	return out, err
 }
+
+// errPlaced is the end of what is said of a program that places a result in a memory. pw_partition_refused says the same
+// of those that the plugin refuses.
+var errPlaced = errors.New(C.PW_PARTITION_PLACED)
 
 func apply(p Program) (Program, error) {
 	directory, err := os.MkdirTemp("", "pathways-partition-")
@@ -86,6 +91,9 @@ func apply(p Program) (Program, error) {
 	whole, err := spmd.Manual(before, after)
 	if err != nil {
 		return p, cmp.Or(full(directory), err)
+	}
+	if i := whole.Placed(); i >= 0 {
+		return p, status.New(status.Unimplemented, "result %d: %w", i, errPlaced)
 	}
 	options, err := compileoptions.Manual(p.Options, whole.Parameters, whole.Result)
 	if err != nil {

@@ -29,6 +29,11 @@ int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size
 // malloc'd, NULL where that was not why.
 char* pw_partition_refused(const char* text, size_t size);
 
+#define PW_PARTITION_PLACED                                                                                          \
+  "on CPU devices a program's results are in the default memory, and this one places them by a memory kind "         \
+  "(in out_shardings, in jax.device_put inside of jax.jit, or in out_memory_spaces of compute_on): leave the kind "  \
+  "out, and move the result with jax.device_put outside of jax.jit"
+
 // --- for the Python package ---
 
 // Compiles a program on jaxlib's own CPU client, for as many devices as its compile options say, and has XLA dump the

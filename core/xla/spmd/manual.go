@@ -20,9 +20,12 @@ const (
 	instructionTupleIndex = 13
 	instructionSharding   = 40
 
-	shapeType  = 2
-	shapeTuple = 4
-	typeTuple  = 13
+	shapeType   = 2
+	shapeTuple  = 4
+	shapeLayout = 5
+	typeTuple   = 13
+
+	layoutMemory = 8
 )
 
 // Names of custom calls that lead into a manual program and out of it.
@@ -36,6 +39,28 @@ type Whole struct {
 	Module     []byte   // HloModuleProto
 	Parameters [][]byte // serialized xla.ShapeProtos, with layouts
 	Result     []byte
+}
+
+// Placed returns the first result that the program places in another memory than the default one; -1 where there is
+// none.
+func (w *Whole) Placed() int {
+	results := tupleShapes(w.Result)
+	if results == nil {
+		results = [][]byte{w.Result}
+	}
+	return slices.IndexFunc(results, func(result []byte) bool {
+		for f := range protowalk.Fields(result) { // read before: no error
+			if f.Number != shapeLayout {
+				continue
+			}
+			for f := range protowalk.Fields(f.Bytes) {
+				if f.Number == layoutMemory && f.Value != 0 {
+					return true
+				}
+			}
+		}
+		return false
+	})
 }
 
 // Manual makes a partitioned program that any XLA takes as it stands, and does not partition further: one whose
