@@ -20,22 +20,22 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 )
 
-// lifetime of test certificates.
+// lifetime is how long test certificates are valid.
 const lifetime = 365 * 24 * time.Hour
 
 func (p *program) certs() *cobra.Command {
 	var hosts []string
 	cmd := &cobra.Command{
 		Use:   "certs DIRECTORY",
-		Short: "make a set of TLS certificates to try a cluster over several machines with",
-		Long: `Makes a certificate authority and one certificate, good for a year, that every process of a cluster can use:
+		Short: "make TLS certificates to try a cluster on several machines",
+		Long: `Makes a certificate authority and one certificate, valid for a year, that every process of a cluster can use:
 
   ca.pem     the authority                  --tls-ca
   cert.pem   the processes' certificate     --tls-cert
   key.pem    its key, to be kept secret     --tls-key
 
-The authority's own key is not kept, so no further certificate can be made. For longer than a try, use
-certificates of your own authority, one a machine.`,
+The authority's own key is not kept, so no further certificates can be made. For more than a trial, use certificates of
+your own authority, one per machine.`,
 		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +46,7 @@ certificates of your own authority, one a machine.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&hosts, "host", nil, "a name or address under which processes are reached; again for more")
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "a name or address at which processes are reached; repeat for more")
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func makeCerts(dir string, hosts []string) error {
 	}
 	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return status.New(status.AlreadyExists, "%s has a %s already; name another directory or remove it", dir, name)
+			return status.New(status.AlreadyExists, "%s already contains %s; name another directory or remove it", dir, name)
 		}
 	}
 	now := time.Now()

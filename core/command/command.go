@@ -1,9 +1,9 @@
-// Package command is the command line of Open Pathways: controllers, workers,
-// whole clusters on one machine, and what people ask of them.
+// Package command implements the command line of Open Pathways: it runs controllers,
+// workers and whole clusters on one machine, and shows their state.
 //
 // The same commands are a plain Go program (core/cmd/pathways) and part of
-// libpathways.so, where the Python package calls them; what differs is which
-// drivers are linked in, and how a process starts another like itself.
+// libpathways.so, where the Python package calls them. The two differ in which drivers
+// are linked in, and in how a process starts another one like itself.
 package command
 
 import (
@@ -28,30 +28,30 @@ import (
 
 // The exit codes.
 const (
-	ExitWell    = 0
-	ExitFailed  = 1   // something went wrong, and the error says what
-	ExitUsage   = 2   // the command line was not understood
-	ExitStopped = 130 // told to stop before it was done
+	ExitSuccess = 0
+	ExitFailed  = 1   // failure; the error says why
+	ExitUsage   = 2   // invalid command line
+	ExitStopped = 130 // stopped by a signal before it was done
 )
 
-// Env is what the program around the command line gives it.
+// Env is what the program that contains the command line provides to it.
 type Env struct {
 	// Self is the command that starts another process like this one, such as the
 	// path of this program.
 	Self []string
-	// Kinds finds devices: name is the option --driver, count the option --devices (0
-	// is not said).
+	// Kinds finds devices: name is the value of --driver, count that of --devices (0 if
+	// it was not set).
 	Kinds func(name string, count int) (device.Kind, error)
-	// Handler makes a handler of XLA custom calls, which a client has registered, one
-	// of this process; nil: it knows of none.
+	// Handler registers a handler of XLA custom calls, which a client has registered, in
+	// this process. Nil means that the program supports none.
 	Handler func(*wire.Handler) error
-	// Versions are what the processes of a cluster must agree in, such as "jax".
+	// Versions are the versions that must agree in a cluster, by name, such as "jax".
 	Versions map[string]string
 	Version  string // of Pathways
-	// Imported are the modules of --import that the program around has imported.
+	// Imported lists the modules of --import that the program has imported.
 	Imported []string
-	// Elsewhere are commands that the program around runs itself, with a line on
-	// each, so that help lists them.
+	// Elsewhere describes, in a line each, commands that the program runs itself, so that
+	// help lists them.
 	Elsewhere map[string]string
 	Out, Err  io.Writer
 	Lookup    func(variable string) (string, bool)
@@ -66,7 +66,7 @@ type program struct {
 // usage marks an error of the command line itself.
 type usage struct{ error }
 
-// Main runs a command line, without the program's name, and gives the exit code.
+// Main runs a command line, given without the program's name, and returns the exit code.
 func Main(ctx context.Context, args []string, env Env) int {
 	if env.Lookup == nil {
 		env.Lookup = os.LookupEnv
@@ -81,13 +81,13 @@ func Main(ctx context.Context, args []string, env Env) int {
 	return p.exit(ctx, root.ExecuteContext(ctx))
 }
 
-// exit says why a command has failed, if it has, and returns the exit code.
+// exit prints why a command has failed, if it has, and returns the exit code.
 func (p *program) exit(ctx context.Context, err error) int {
 	var wrong usage
 	var child childExit
 	switch {
 	case err == nil:
-		return ExitWell
+		return ExitSuccess
 	case errors.As(err, &child):
 		return int(child)
 	case errors.As(err, &wrong):
@@ -105,15 +105,15 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pathways",
 		Short: "one Python process drives the accelerators of many machines, with ordinary JAX",
-		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster through one process. In a script, one line before
-the first use of JAX is all: import pathways
+		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster from one process. A script needs one line before
+its first use of JAX: import pathways
 
 In one process, on the devices of this machine:
 
-  pathways doctor                            # what is here, and what is missing
-  PATHWAYS_DEVICES=8 python train.py         # on a CPU, as many devices as you like
+  pathways doctor                            # shows what is installed, and what is missing
+  PATHWAYS_DEVICES=8 python train.py         # on a CPU, with any number of devices
 
-In several, on this machine:
+In several processes, on this machine:
 
   pathways up --workers 4 --devices 2        # eight devices in four worker processes
   export PATHWAYS_ADDRESS=$(pathways address)
@@ -122,16 +122,16 @@ In several, on this machine:
 
 On several machines: pathways controller on one of them, pathways worker on each.
 
-variables of scripts:
+environment variables for scripts:
   PATHWAYS_ADDRESS       the cluster whose devices JAX shows; default: the devices of this machine
-  PATHWAYS_DEVICES       number of devices of this machine; on a CPU, default: as JAX would show
+  PATHWAYS_DEVICES       number of devices on this machine's CPU; default: as many as JAX would show
   PATHWAYS_CONFIG        a file with lines such as devices = 8, for variables that are not set
-  PATHWAYS_PLUGIN        path of the PJRT plugin to drive, instead of the one found
-  PATHWAYS_PLUGIN_DIRS   further directories to look for plugin packages in, colon-separated
-  PATHWAYS_LIBRARY       another libpathways.so than the one of the package
+  PATHWAYS_PLUGIN        path of the PJRT plugin to use; default: the one that is found
+  PATHWAYS_PLUGIN_DIRS   further directories to search for plugin packages, separated by colons
+  PATHWAYS_LIBRARY       path of libpathways.so; default: the one in the package
   PATHWAYS_TOKEN_FILE, PATHWAYS_TOKEN, PATHWAYS_TLS_CA, PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY
-                         what a cluster on other machines asks for; see pathways options
-Those of the commands are listed by pathways options.
+                         credentials for a cluster on other machines; see pathways options
+"pathways options" lists those for the commands.
 
 exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`,
 		Version:      p.Version,
@@ -142,7 +142,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 				return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", args[0], meant(cmd.SuggestionsFor(args[0])))}
 			}
 			cmd.SetOut(p.err)
-			_ = cmd.Help() // it only writes
+			_ = cmd.Help() // it only prints
 			return usage{errors.New("expected a command")}
 		},
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -155,7 +155,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 	}
 	root.SetVersionTemplate("{{.Version}}\n") // as the command prints it
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage{fmt.Errorf("%w\n`%s --help` says what it takes", err, cmd.CommandPath())}
+		return usage{fmt.Errorf("%w\n`%s --help` shows the usage", err, cmd.CommandPath())}
 	})
 	for name, short := range p.Elsewhere {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
@@ -164,7 +164,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 		if takes := cmd.Args; takes != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				if err := takes(cmd, args); err != nil {
-					return usage{fmt.Errorf("%w\n`%s --help` says what it takes", err, cmd.CommandPath())}
+					return usage{fmt.Errorf("%w\n`%s --help` shows the usage", err, cmd.CommandPath())}
 				}
 				return nil
 			}
@@ -174,7 +174,7 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 	return root
 }
 
-// meant says which commands somebody may have had in mind.
+// meant suggests the commands that the user may have meant.
 func meant(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -185,9 +185,10 @@ func meant(names []string) string {
 func (p *program) options() *cobra.Command {
 	return &cobra.Command{
 		Use:   "options",
-		Short: "list all options, their variables and what they mean",
-		Long: `Every option is a flag, a variable, and a line of the file that --config names. What a flag says wins over the
-variable, and the variable over the file. Scripts read variables and the file that PATHWAYS_CONFIG names.`,
+		Short: "list all options, with their environment variables and meanings",
+		Long: `Every option can be set by a flag, an environment variable, or a line of the file that --config names. A flag takes
+precedence over the variable, and the variable over the file. Scripts read the variables and the file that
+PATHWAYS_CONFIG names.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
@@ -214,7 +215,7 @@ func (p *program) version() *cobra.Command {
 	}
 }
 
-// logger writes to standard error what the option asks for.
+// logger returns a logger to standard error, of the level that --log sets.
 func (p *program) logger(s settings) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.text("log"))); err != nil {

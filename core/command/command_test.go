@@ -85,7 +85,7 @@ func TestUsage(t *testing.T) {
 		{"memory of a worker", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
 		{"no directory", short, []string{"certs"}, "certs --help"},
 		{"argument too many", short, []string{"status", "now"}, "status --help"},
-		{"argument", short, []string{"up", "train.py"}, "behind --"},
+		{"argument", short, []string{"up", "train.py"}, "after --"},
 		{"variable", map[string]string{"HOME": "/tmp", "PATHWAYS_WORKERS": "some"}, []string{"up"}, "PATHWAYS_WORKERS"},
 		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},
 		{"dir", short, []string{"up", "--dir", "/" + strings.Repeat("d", 100)}, "too long"},
@@ -122,7 +122,7 @@ func TestPrecedence(t *testing.T) {
 		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "of-flag"},
 	} {
 		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
-		if code != ExitWell || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, cluster.Socket) {
+		if code != ExitSuccess || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, cluster.Socket) {
 			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
 		}
 	}
@@ -145,8 +145,8 @@ func clusters(t *testing.T, dir string, names ...string) {
 func TestNoSuchCluster(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ name, want string }{
-		{"none", "NOT_FOUND: there is no cluster \"nosuch\": " + dir + " has none; `pathways up` starts one"},
-		{"", "NOT_FOUND: there is no cluster \"nosuch\" in " + dir + ", which has a, b; name one of them by --cluster"},
+		{"none", "NOT_FOUND: there is no cluster \"nosuch\": " + dir + " has none; start one with `pathways up`"},
+		{"", "NOT_FOUND: there is no cluster \"nosuch\" in " + dir + ", which has a, b; name one of them with --cluster"},
 	} {
 		for _, command := range []string{"address", "status", "down"} {
 			code, out, err := call(t, nil, command, "--dir", dir, "--cluster", "nosuch")
@@ -265,7 +265,7 @@ func TestHelpNamesEverything(t *testing.T) {
 		helps += of
 	}
 	code, out, err := call(t, nil, "options")
-	if code != ExitWell {
+	if code != ExitSuccess {
 		t.Fatal(err)
 	}
 	for _, o := range options {
@@ -331,7 +331,7 @@ func TestKeepLogs(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
-		if code, out, errs := call(t, nil, arg); code != ExitWell || out != "1.2.3\n" {
+		if code, out, errs := call(t, nil, arg); code != ExitSuccess || out != "1.2.3\n" {
 			t.Errorf("%s: exit code %d, %q, %s", arg, code, out, errs)
 		}
 	}
@@ -339,7 +339,7 @@ func TestVersion(t *testing.T) {
 
 func TestCerts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitWell {
+	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitSuccess {
 		t.Fatal(err)
 	}
 	if code, _, err := call(t, nil, "certs", dir); code != ExitFailed || !strings.Contains(err, "ALREADY_EXISTS") {
@@ -375,7 +375,7 @@ func TestUpAndDown(t *testing.T) {
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
 	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart")
-	if code != ExitWell || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
+	if code != ExitSuccess || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
 		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
 	}
 	defer run("down") // where the test fails
@@ -383,12 +383,12 @@ func TestUpAndDown(t *testing.T) {
 	if err != nil || len(all) != 4 {
 		t.Fatalf("%d processes run, want 4: %v", len(all), err)
 	}
-	if code, _, errs := run("up"); code != ExitFailed || !strings.Contains(errs, "is up already") {
+	if code, _, errs := run("up"); code != ExitFailed || !strings.Contains(errs, "is already up") {
 		t.Errorf("up again: exit code %d\n%s", code, errs)
 	}
 	workers := func() (names []string) {
 		code, out, errs := run("status", "--json")
-		if code != ExitWell {
+		if code != ExitSuccess {
 			t.Fatalf("status: exit code %d\n%s", code, errs)
 		}
 		var report struct {
@@ -427,7 +427,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 	code, out, errs = run("down")
 	logs := filepath.Join(dir, logsDir, "default")
-	if code != ExitWell || !strings.Contains(out, "The logs are in "+logs) {
+	if code != ExitSuccess || !strings.Contains(out, "The logs are in "+logs) {
 		t.Errorf("down: exit code %d\n%s\n%s", code, out, errs)
 	}
 	if kept, err := filepath.Glob(filepath.Join(logs, "*", "*.log")); err != nil || len(kept) < 4 {
@@ -489,7 +489,7 @@ func TestUpIsStopped(t *testing.T) {
 	cancel()
 	var out, errs bytes.Buffer
 	code := Main(ctx, []string{"up", "--workers", "2", "--dir", dir}, environment(&out, &errs, nil))
-	if code != ExitStopped || !strings.Contains(errs.String(), "told to stop with 0 of 2 workers ready") {
+	if code != ExitStopped || !strings.Contains(errs.String(), "stopped with 0 of 2 workers ready") {
 		t.Errorf("exit code %d, want %d\n%s", code, ExitStopped, errs.String())
 	}
 	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
@@ -498,8 +498,8 @@ func TestUpIsStopped(t *testing.T) {
 	// A worker that still looks for its controller ends well.
 	errs.Reset()
 	code = Main(ctx, []string{"worker", "--address", "unix:" + filepath.Join(dir, "nobody"), "--dir", dir}, environment(&out, &errs, nil))
-	if code != ExitWell || errs.Len() > 0 {
-		t.Errorf("a worker that waits: exit code %d, want %d\n%s", code, ExitWell, errs.String())
+	if code != ExitSuccess || errs.Len() > 0 {
+		t.Errorf("a worker that waits: exit code %d, want %d\n%s", code, ExitSuccess, errs.String())
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 )
 
-// said is what a line of a configuration file says of its option.
+// said is the value that a line of a configuration file sets.
 type said struct {
 	text string // the value
 	line int
@@ -24,13 +24,13 @@ type said struct {
 // kinds are the types of flags, in words.
 var kinds = map[string]string{"int": "a whole number", "bool": "true or false", "duration": "a time"}
 
-// readConfig reads a configuration file, and checks every line of it, also those of options that the command does not
-// take. It returns what the file says of each option that it names; the path "" is no file.
+// readConfig reads a configuration file and checks every line of it, even those for options that the command does not
+// take. It returns the values by option. The path "" means no file.
 //
 // jax_plugins/pathways/config.py reads the same file for scripts.
 //
-// Errors: INVALID_ARGUMENT for a line that names no option or has a value that does not fit it, NOT_FOUND for a file
-// that is not there, and what system.Error makes of others that cannot be read.
+// Errors: INVALID_ARGUMENT for a line that names no option or has an invalid value, NOT_FOUND if the file does not
+// exist, and those of system.Error for other errors in reading it.
 func readConfig(path string) (map[string]said, error) {
 	file := map[string]said{}
 	if path == "" {
@@ -52,7 +52,7 @@ func readConfig(path string) (map[string]said, error) {
 	for name, value := range values {
 		file[name] = said{fmt.Sprint(value), lineOf(string(text), name)}
 	}
-	for _, name := range byLine(file) { // so that the first of several mistakes is told
+	for _, name := range byLine(file) { // so that the first of several mistakes is reported
 		at := fmt.Sprintf("%s, line %d", path, file[name].line)
 		i := slices.IndexFunc(options, func(o option) bool { return o.name == name && name != "config" })
 		if i < 0 {
@@ -72,10 +72,10 @@ func readConfig(path string) (map[string]said, error) {
 	return file, nil
 }
 
-// A line's value without quotes, and what a text has and a number has not.
+// assigned matches a line whose value has no quotes; lettered matches what only texts contain, not numbers.
 var assigned, lettered = regexp.MustCompile(`^[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$`), regexp.MustCompile(`[A-Za-z/~]`)
 
-// quotesMissing returns what to add to an error about a line of a file whose value is a text without quotes, or "".
+// quotesMissing returns an addition to the error about a line of a file, if its value is a text without quotes.
 func quotesMissing(text string, line int) string {
 	lines := strings.Split(text, "\n")
 	if line < 1 || line > len(lines) {
@@ -88,7 +88,7 @@ func quotesMissing(text string, line int) string {
 	return fmt.Sprintf("; a text needs quotes: %q", value[1])
 }
 
-// expectedLines says what a configuration file is made of.
+// expectedLines describes the lines of a configuration file.
 func expectedLines() string {
 	var names []string
 	for _, o := range options {
@@ -100,7 +100,7 @@ func expectedLines() string {
 	return "lines of the form name = value, such as wait = \"1m\", and the names are " + strings.Join(names, ", ")
 }
 
-// lineOf returns the line of a file, from 1 on, that begins with a name; the last where none does.
+// lineOf returns the number, from 1, of the first line of a file that begins with a name, or the last line's.
 func lineOf(text, name string) int {
 	begins := regexp.MustCompile(`^\s*\[*\s*["']?` + regexp.QuoteMeta(name) + `["']?\s*[].=]`)
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
@@ -110,7 +110,7 @@ func lineOf(text, name string) int {
 	return len(lines)
 }
 
-// byLine returns the names that a file has, from its first line to its last.
+// byLine returns the names in a file in the order of their lines.
 func byLine(file map[string]said) []string {
 	var names []string
 	for name := range file {
@@ -122,8 +122,8 @@ func byLine(file map[string]said) []string {
 	return names
 }
 
-// Lookup returns a lookup of variables that also knows what the file of PATHWAYS_CONFIG says of their options. A
-// variable that is set wins.
+// Lookup returns a lookup of variables that falls back on the file of PATHWAYS_CONFIG. A variable that is set takes
+// precedence.
 //
 // Errors: those of readConfig.
 func Lookup(lookup func(variable string) (string, bool)) (func(variable string) (string, bool), error) {

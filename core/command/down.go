@@ -17,10 +17,11 @@ import (
 func (p *program) down() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "end a cluster of this machine",
+		Short: "end a cluster on this machine",
 		Long: `Ends the processes of a cluster that ` + "`pathways up`" + ` started, keeps their logs, and removes the cluster's
-directory with its token. A controller that was started by hand and listens at the directory's socket is told to stop,
-and its workers end with it; its token stays for the next. End one that listens elsewhere with SIGTERM or Ctrl-C.`,
+directory with its token. A controller that was started by hand and listens at the directory's socket is stopped, and
+its workers end with it; its token is kept for the next one. End a controller that listens elsewhere with SIGTERM or
+Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
@@ -31,7 +32,7 @@ and its workers end with it; its token stays for the next. End one that listens 
 			if _, err := os.Stat(c.dir); os.IsNotExist(err) {
 				return c.found()
 			}
-			// The processes that end are those of a list in the directory.
+			// The list of the processes to end is in the directory.
 			if err := c.directory().Check(); err != nil {
 				return err
 			}
@@ -49,25 +50,26 @@ and its workers end with it; its token stays for the next. End one that listens 
 	return cmd
 }
 
-// How long processes have after each way of asking them to end.
+// How long processes have to end after each way of stopping them. A worker whose driver
+// hangs ends endGrace after it was asked to.
 const (
 	afterStop = 10 * time.Second
 	afterTerm = 5 * time.Second
 	afterKill = 5 * time.Second
 )
 
-// stop ends all processes of a cluster, the friendlier ways first, and removes its
-// directory. It returns where the logs are kept, "" where there are none.
+// stop ends all processes of a cluster, in the gentlest way that works, and removes its
+// directory. It returns where the logs are kept, or "" if there are none.
 func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 	all, err := c.running()
 	if err != nil {
 		return "", err
 	}
 	for _, q := range all {
-		q.signal(syscall.SIGCONT) // one that is frozen hears nothing
+		q.signal(syscall.SIGCONT) // a process that is stopped handles no signals
 	}
 	retire(all)
-	if all, err = c.running(); err != nil { // with what it has started
+	if all, err = c.running(); err != nil { // again, with those that the supervisor has started
 		return "", err
 	}
 	if token, err := cluster.ReadToken(c.path(cluster.TokenFile)); err == nil && len(all) > 0 {
@@ -83,15 +85,15 @@ func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 		for _, q := range all {
 			names = append(names, fmt.Sprintf("%s (%d)", q.Name, q.PID))
 		}
-		return "", status.New(status.DeadlineExceeded, "these processes do not end: %s", strings.Join(names, ", "))
+		return "", status.New(status.DeadlineExceeded, "these processes did not end: %s; end them with kill -9", strings.Join(names, ", "))
 	}
 	return c.remove()
 }
 
-// stopUnlisted tells a controller to stop that `pathways up` did not start, and waits until it has ended. A controller
-// that does not listen at the directory's socket cannot be found by it, but may need the token there: nothing is removed.
+// stopUnlisted stops a controller that `pathways up` did not start, and blocks until it has ended. It removes nothing: a
+// controller that does not listen at the directory's socket cannot be found, but may need the token in the directory.
 //
-// Errors: NOT_FOUND where no controller answers.
+// Errors: NOT_FOUND if no controller answers.
 func (p *program) stopUnlisted(c place, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -117,7 +119,7 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 	return err
 }
 
-// gone waits until the processes have ended, and gives those that have not in time.
+// gone blocks until the processes have ended, and returns those that have not ended in time.
 func gone(all []process, wait time.Duration) []process {
 	for end := time.Now().Add(wait); len(all) > 0; time.Sleep(10 * time.Millisecond) {
 		var left []process

@@ -16,7 +16,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 		code   int
 		says   string
 	}{
-		{syscall.SIGTERM, ExitWell, ""},
+		{syscall.SIGTERM, ExitSuccess, ""},
 		{syscall.SIGKILL, ExitFailed, "UNAVAILABLE"},
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// plain turns a message into what encoding/json writes for programs: each field is there, by its name in the protocol,
-// also where it is empty, and numbers are numbers, which those of 64 bits are not as protojson writes them.
-// docs/guides/status.schema.json describes it for a Report. The message's type does not contain itself.
+// plain converts a message to values for encoding/json that programs can read easily: every field is there, under its
+// name in the protocol, even if it is empty, and numbers are JSON numbers, while protojson writes 64-bit ones as texts.
+// docs/guides/status.schema.json describes the result for a Report. The message's type must not contain itself.
 func plain(m protoreflect.Message) map[string]any {
 	fields := m.Descriptor().Fields()
 	out := make(map[string]any, fields.Len())
@@ -34,7 +34,7 @@ func plain(m protoreflect.Message) map[string]any {
 	return out
 }
 
-// plainValue turns a value of a field, or one of many.
+// plainValue converts a value of a field, or one element of a repeated field.
 func plainValue(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	switch f.Kind() {
 	case protoreflect.MessageKind:

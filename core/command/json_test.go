@@ -17,7 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-var rewrite = flag.Bool("rewrite-schema", false, "write docs/guides/status.schema.json anew")
+var rewrite = flag.Bool("rewrite-schema", false, "rewrite docs/guides/status.schema.json")
 
 const schemaFile = "../../docs/guides/status.schema.json"
 
@@ -42,7 +42,7 @@ func TestStatusSchema(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s does not describe the report (%v); write it anew with go test ./core/command -run TestStatusSchema -rewrite-schema", schemaFile, err)
+		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run TestStatusSchema -rewrite-schema", schemaFile, err)
 	}
 }
 

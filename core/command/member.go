@@ -16,24 +16,25 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// A worker whose driver is a member of an epoch runs in a child of the process that
-// was started: when the epoch is over its driver may wait for ever for members
-// that have gone, and only the end of its process ends that. The parent starts
-// another child for the next epoch.
+// A worker whose driver is a member of an epoch runs in a child of the process that the
+// user started. When the epoch is over, its driver may wait indefinitely for members that
+// are gone, and only the end of its process ends that. The parent then starts another
+// child for the next epoch.
 const (
-	// exitOver is how a child ends whose epoch is over.
+	// exitOver is the exit code of a child whose epoch is over: EX_TEMPFAIL of sysexits.h.
 	exitOver = 75
-	// lifeline is the child's flag with the number of a file that reads its end when
-	// the parent has gone.
+	// lifeline is the child's flag for the descriptor of a pipe, on which a read returns
+	// the end of file when the parent has ended.
 	lifeline = "lifeline"
-	// How long a child has to end by itself.
+	// childGrace is how long a child has to end by itself.
 	childGrace = 3 * time.Second
-	// How long after a child has died the next one is started: twice as long each time.
+	// The pause between the death of a child and the start of the next one, which doubles
+	// each time.
 	firstPause, lastPause = 100 * time.Millisecond, 10 * time.Second
 )
 
-// supervise runs a worker's children until ctx ends or one ends for good, which is
-// then the end of this process, too.
+// supervise runs a worker's children until ctx ends, or until one ends and must not be
+// replaced. This process ends with it.
 func (p *program) supervise(ctx context.Context, flags *pflag.FlagSet, name string, log *slog.Logger) error {
 	args := append(p.Self[1:len(p.Self):len(p.Self)], arguments("worker", flags, "--name="+name, "--"+lifeline+"=3")...)
 	for pause := firstPause; ; {
@@ -43,14 +44,14 @@ func (p *program) supervise(ctx context.Context, flags *pflag.FlagSet, name stri
 		case ctx.Err() != nil:
 			return nil
 		case !errors.As(err, &exit):
-			return err // it ended well, or did not begin
+			return err // it succeeded, or did not start
 		case exit.ExitCode() == exitOver:
 			pause = firstPause
 			continue
 		case exit.ExitCode() >= 0:
 			return childExit(exit.ExitCode())
 		}
-		log.Error("a worker's process died; another is started", "name", name, "reason", err, "in", pause)
+		log.Error("a worker's process died; starting another", "name", name, "reason", err, "in", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -61,14 +62,13 @@ func (p *program) supervise(ctx context.Context, flags *pflag.FlagSet, name stri
 	}
 }
 
-// child runs one child to its end. The end of ctx is a SIGTERM for it, and later
-// a SIGKILL.
+// child runs one child to its end. If ctx ends, it sends SIGTERM, and later SIGKILL.
 func (p *program) child(ctx context.Context, args []string) error {
 	reads, writes, err := os.Pipe()
 	if err != nil {
-		return status.New(status.ResourceExhausted, "no pipe for a worker's process: %w", err)
+		return status.New(status.ResourceExhausted, "cannot make a pipe for a worker's process: %w", err)
 	}
-	defer writes.Close() // nobody writes; it is open as long as this process lives
+	defer writes.Close() // never written; it stays open while this process lives
 	cmd := exec.CommandContext(ctx, p.Self[0], args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = p.out, p.err, []*os.File{reads}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -81,9 +81,9 @@ func (p *program) child(ctx context.Context, args []string) error {
 	return cmd.Wait()
 }
 
-// held gives a context that ends when the parent has gone. The process ends soon
+// withParent returns a context that ends when the parent has ended. The process ends soon
 // after that in any case.
-func held(ctx context.Context, fd int) (context.Context, context.CancelFunc) {
+func withParent(ctx context.Context, fd int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	syscall.CloseOnExec(fd)
 	f := os.NewFile(uintptr(fd), lifeline)
@@ -96,8 +96,8 @@ func held(ctx context.Context, fd int) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// epochOver ends a child, whatever its driver waits for. One that is not to be in
-// the next epoch may still end by itself.
+// epochOver ends a child even if its driver hangs. A child that will not be in the next
+// epoch first has time to end by itself.
 func (p *program) epochOver(next bool, why error) {
 	if !next {
 		time.AfterFunc(childGrace, func() {

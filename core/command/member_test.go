@@ -162,7 +162,7 @@ func TestNodes(t *testing.T) {
 	// member.
 	old := children(a.Process.Pid)
 	_ = a.Process.Signal(syscall.SIGTERM)
-	if code, said := a.wait(t); code != ExitWell {
+	if code, said := a.wait(t); code != ExitSuccess {
 		t.Errorf("exit code %d after SIGTERM\n%s", code, said)
 	}
 	for _, c := range old {
@@ -193,13 +193,13 @@ func TestNodes(t *testing.T) {
 	}
 	// The controller's end is a member's.
 	_ = controller.Process.Signal(syscall.SIGTERM)
-	if code, said := controller.wait(t); code != ExitWell {
+	if code, said := controller.wait(t); code != ExitSuccess {
 		t.Errorf("the controller's exit code is %d\n%s", code, said)
 	}
-	if code, said := e.wait(t); code != ExitWell {
+	if code, said := e.wait(t); code != ExitSuccess {
 		t.Errorf("exit code %d after the controller was told to stop\n%s", code, said)
 	}
-	if code, said := b.wait(t); code != ExitWell || !strings.Contains(said, "ABORTED: epoch") {
+	if code, said := b.wait(t); code != ExitSuccess || !strings.Contains(said, "ABORTED: epoch") {
 		t.Errorf("a member whose controller was told to stop: exit code %d\n%s", code, said)
 	}
 }

@@ -15,60 +15,59 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// option is one setting of a process: a flag, a variable and a line of the
-// configuration file have one name and one meaning.
+// option is a setting of a process. The flag, the variable and the line of the
+// configuration file have the same name and the same meaning.
 type option struct {
 	name  string // of the flag and of the file's line; the variable is PATHWAYS_ and the name in capitals
 	value any    // the default, of the option's type: string, int, bool or time.Duration
 	usage string // the word in backquotes stands for the value in --help
 }
 
-// meaning is the usage without quotes.
+// meaning returns the usage without quotes.
 func (o *option) meaning() string { return strings.ReplaceAll(o.usage, "`", "") }
 
-// options is the one place where settings are described. A command takes some of
-// them by name.
+// options describes all settings. A command takes some of them, by name.
 var options = []option{
 	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster pathways up started"},
-	{"cluster", "default", "`name` of a cluster on this machine, for those that pathways up starts"},
-	{"dir", "", "`directory` in which clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
+	{"cluster", "default", "`name` of a cluster on this machine, such as one that pathways up started"},
+	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
 	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
-	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on one machine, the one that the controller keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
-	{"tls-cert", "", "PEM `file` with this process's certificate; needed on every address but loopback and unix"},
+	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on the controller's machine, the file that it keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
+	{"tls-cert", "", "PEM `file` with this process's certificate; required for all addresses except loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
-	{"tls-ca", "", "PEM `file` with the authority that signed the other processes' certificates"},
-	{"tls-mutual", true, "whether those who connect by TLS need a certificate, too; false: the token is enough"},
-	{"workers", 2, "how many workers to start"},
-	{"devices", 0, "how many devices a worker makes, on a CPU or simulated; 0 is one"},
-	{"nodes", 0, "how many workers of the island join their devices to one interconnect; 0: each has its own"},
-	{"memory-limit", "", "`bytes` that arrays may have on each device of a worker, such as 4GiB; empty: as many as there is room for"},
+	{"tls-ca", "", "PEM `file` with the certificate authority that signed the other processes' certificates"},
+	{"tls-mutual", true, "whether clients must show a TLS certificate; if false, the token is enough"},
+	{"workers", 2, "number of workers to start"},
+	{"devices", 0, "number of devices that each worker makes, on a CPU or simulated; 0 means 1"},
+	{"nodes", 0, "number of workers of the island that join their devices to one interconnect; 0 means that none does"},
+	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as the device has"},
 	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
-	{"island", placement.DefaultIsland, "`name` of the island a worker's devices belong to"},
-	{"import", "", "Python `modules` that a worker imports first, separated by commas: those that register FFI handlers"},
-	{"name", "", "`name` of this process in reports; default: host and process number"},
-	{"cache", "", "`directory` that keeps compiled programs over restarts; empty: none are kept"},
-	{"heartbeat", time.Second, "how often processes say that they live"},
-	{"silence", 10 * time.Second, "how long a process may be silent before it is taken for lost"},
-	{"lease", time.Duration(0), "how long a session, and the work that it has queued, outlives its connection; 0: it ends with it"},
-	{"evict-after", time.Minute, "how long a computation may go on after its session has gone; then its worker starts anew, and arrays on it are lost; 0: for as long as it takes"},
-	{"no-restart", false, "leave workers that die dead; otherwise a process that pathways up leaves behind starts them again"},
-	{"dispatch", "parallel", "`order` of gangs: parallel, they are sent before those they read from have ended; sequential, after"},
-	{"batch", true, "calls that queue up leave together; false: each by itself, which is slower"},
-	{"wait", time.Minute, "how long to wait for the processes of a cluster to come up or go"},
-	{"log", "warn", "least `level` of what is logged: debug, info, warn, error"},
-	{"json", false, "print the answer as JSON"},
-	{"config", "", "`file` with lines of the form name = value, for options given neither as flags nor as variables; a line that names none is an error"},
+	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
+	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that register FFI handlers"},
+	{"name", "", "`name` of this process in reports; default: host and process ID"},
+	{"cache", "", "`directory` in which compiled programs survive restarts; default: they are not kept"},
+	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
+	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
+	{"lease", time.Duration(0), "time that a session and its queued work outlive its connection; 0 means that they end with it"},
+	{"evict-after", time.Minute, "time that a computation may run after its session has ended; after that, its worker restarts and loses its arrays; 0 means no limit"},
+	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, which restarts them"},
+	{"dispatch", "parallel", "`order` of gangs: parallel sends a gang before those that it reads from have ended, sequential after that"},
+	{"batch", true, "whether calls that queue up are sent together; false is slower"},
+	{"wait", time.Minute, "time to wait for the processes of a cluster to start or to end"},
+	{"log", "warn", "lowest `level` that is logged: debug, info, warn or error"},
+	{"json", false, "print JSON"},
+	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; a line that names no option is an error"},
 }
 
-// ofScripts are the options that no command has: those of clients.
+// ofScripts lists the options that no command has, only scripts.
 var ofScripts = []string{"batch"}
 
-// variable is the environment's name for an option.
+// variable returns the environment variable of an option.
 func variable(name string) string {
 	return "PATHWAYS_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// take gives a command the options it names, and log and config.
+// take adds the named options to a command, and also log and config.
 func take(cmd *cobra.Command, names ...string) {
 	for _, o := range options {
 		if !slices.Contains(names, o.name) && o.name != "log" && o.name != "config" {
@@ -78,7 +77,7 @@ func take(cmd *cobra.Command, names ...string) {
 	}
 }
 
-// add makes the option one of flags.
+// add adds the option to flags.
 func (o *option) add(flags *pflag.FlagSet) {
 	usage := o.usage + " [" + variable(o.name) + "]"
 	switch v := o.value.(type) {
@@ -93,11 +92,10 @@ func (o *option) add(flags *pflag.FlagSet) {
 	}
 }
 
-// settle fills what was not said by flags from variables and the file, in this
-// order.
+// settle sets the options that no flag has set from variables or else from the file.
 //
-// Errors: INVALID_ARGUMENT for a value that does not fit its option or a line of
-// the file that names none, NOT_FOUND for a file that is not there.
+// Errors: INVALID_ARGUMENT for an invalid value, or for a line of the file that names no
+// option; NOT_FOUND if the file does not exist.
 func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	path, _ := flags.GetString("config")
 	if path == "" {
@@ -107,7 +105,7 @@ func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	if err != nil {
 		return err
 	}
-	// A cluster that a flag names is the one that is meant, whatever address the shell has for scripts.
+	// A flag that names a cluster takes precedence over PATHWAYS_ADDRESS, which the shell may have for scripts.
 	named := flags.Changed("cluster") || flags.Changed("dir")
 	var broken error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -123,14 +121,14 @@ func settle(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 			return
 		}
 		if err := flags.Set(f.Name, valueOf(f, text)); err != nil {
-			broken = status.New(status.InvalidArgument, "%s says %s is %q: %v", from, f.Name, text, err)
+			broken = status.New(status.InvalidArgument, "%s sets %s to %q: %v", from, f.Name, text, err)
 		}
 	})
 	return broken
 }
 
-// valueOf returns the value that a variable or a file gives a flag. A time may be a number alone there: seconds, as
-// scripts read it.
+// valueOf returns the value for a flag that a variable or a file sets to text. A bare number for a time means seconds
+// there, as it does for scripts.
 func valueOf(f *pflag.Flag, text string) string {
 	if _, err := strconv.ParseFloat(text, 64); err == nil && f.Value.Type() == "duration" {
 		return text + "s"
@@ -138,7 +136,7 @@ func valueOf(f *pflag.Flag, text string) string {
 	return text
 }
 
-// settings are the options of a command that was called.
+// settings holds the options of the command that was called.
 type settings struct{ *pflag.FlagSet }
 
 func (s settings) text(name string) string {
@@ -182,7 +180,7 @@ var units = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 }
 
-// size reads a number of bytes, with or without a unit; "" is 0.
+// size parses a number of bytes, with or without a unit; "" is 0.
 //
 // Errors: INVALID_ARGUMENT.
 func (s settings) size(name string) (int64, error) {

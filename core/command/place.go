@@ -20,7 +20,7 @@ type place struct {
 	above        string // see cluster.Directory
 }
 
-// placeOf finds the directory of the options' cluster; it need not be there.
+// placeOf returns the directory of the cluster that the options name; it need not exist.
 func (p *program) placeOf(s settings) (place, error) {
 	d, err := cluster.DirectoryOf(s.text("dir"), s.text("cluster"), p.Lookup)
 	if err != nil {
@@ -33,12 +33,12 @@ func (c place) directory() cluster.Directory { return cluster.Directory{Path: c.
 
 func (c place) path(name string) string { return filepath.Join(c.dir, name) }
 
-// address is where the controller of a cluster of this machine listens.
+// address returns the address of the controller of a cluster on this machine.
 func (c place) address() string { return "unix:" + c.path(cluster.Socket) }
 
-// found returns nil where a controller of the cluster has made its socket.
+// found returns nil if a controller of the cluster has made its socket.
 //
-// Errors: NOT_FOUND, naming the clusters that there are.
+// Errors: NOT_FOUND; the message names the clusters that exist.
 func (c place) found() error {
 	isUp := func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, cluster.Socket))
@@ -59,24 +59,24 @@ func (c place) found() error {
 		}
 	}
 	if len(names) == 0 {
-		return status.New(status.NotFound, "there is no cluster %q: %s has none; `pathways up` starts one, and --dir names another directory", c.cluster, all)
+		return status.New(status.NotFound, "there is no cluster %q: %s has none; start one with `pathways up`, or name another directory with --dir", c.cluster, all)
 	}
-	return status.New(status.NotFound, "there is no cluster %q in %s, which has %s; name one of them by --cluster, or start another by `pathways up`", c.cluster, all, strings.Join(names, ", "))
+	return status.New(status.NotFound, "there is no cluster %q in %s, which has %s; name one of them with --cluster, or start another with `pathways up`", c.cluster, all, strings.Join(names, ", "))
 }
 
-// placeAt returns the directory of the cluster whose controller listens at an address; false where the address is no
-// socket of a cluster of this machine.
+// placeAt returns the directory of the cluster whose controller listens at an address, and reports whether the address
+// is a socket of a cluster on this machine.
 func placeAt(address string) (place, bool) {
 	dir := filepath.Dir(strings.TrimPrefix(address, "unix:"))
 	c := place{dir: dir, cluster: filepath.Base(dir)}
 	return c, address == c.address()
 }
 
-// secret is what a process shows to others of its cluster: the token of the variable or of the file that is named;
-// without them, what a controller on this machine keeps.
+// secret returns the credentials of a process: the token of the variable or of the named file, or else the token that a
+// controller on this machine keeps.
 func (p *program) secret(s settings, c place) (cluster.Secret, error) {
 	secret := cluster.Secret{Directory: c.dir, Cert: s.text("tls-cert"), Key: s.text("tls-key"), CA: s.text("tls-ca")}
-	if s.Lookup("tls-mutual") != nil { // of a command that listens
+	if s.Lookup("tls-mutual") != nil { // a command that listens
 		secret.TokenSuffices = !s.flag("tls-mutual")
 	}
 	if v, ok := p.Lookup("PATHWAYS_TOKEN"); ok && v != "" {
@@ -92,23 +92,23 @@ func (p *program) secret(s settings, c place) (cluster.Secret, error) {
 	return secret, err
 }
 
-// process is one that `pathways up` started. The start time tells it from
-// another that has its number by now.
+// process is a process that `pathways up` started. Its start time distinguishes it from a
+// later process with the same ID.
 type process struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Start string `json:"start"`
 
-	Args      []string `json:"args,omitempty"`      // by which it is started again
-	Restarts  int      `json:"restarts,omitempty"`  // how often it was
-	Restarted int64    `json:"restarted,omitempty"` // when it last was, in Unix milliseconds
-	Failed    string   `json:"failed,omitempty"`    // why it is not started again any more
+	Args      []string `json:"args,omitempty"`      // to start it again
+	Restarts  int      `json:"restarts,omitempty"`  // how often it was restarted
+	Restarted int64    `json:"restarted,omitempty"` // when it was last restarted, in Unix milliseconds
+	Failed    string   `json:"failed,omitempty"`    // why it is no longer restarted
 }
 
-// same reports whether both are one process.
+// same reports whether p and q are the same process.
 func (p process) same(q process) bool { return p.PID == q.PID && p.Start == q.Start }
 
-// listed reads the list of processes of a cluster, nil where there is none.
+// listed reads the list of processes of a cluster; it returns nil if there is none.
 func (c place) listed() (all []process, err error) {
 	b, err := os.ReadFile(c.path(listFile))
 	if os.IsNotExist(err) {
@@ -123,7 +123,7 @@ func (c place) listed() (all []process, err error) {
 	return all, nil
 }
 
-// running returns those of a cluster's processes that are alive.
+// running returns the cluster's processes that are alive.
 func (c place) running() (alive []process, err error) {
 	all, err := c.listed()
 	for _, p := range all {
@@ -137,8 +137,8 @@ func (c place) running() (alive []process, err error) {
 // listFile is the list of a cluster's processes in its directory.
 const listFile = "processes.json"
 
-// keep writes the list of a cluster's processes. Who reads it meanwhile sees the list
-// before or the one after.
+// keep writes the list of a cluster's processes atomically: a reader sees the old list or
+// the new one.
 func (c place) keep(all []process) error {
 	b, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
@@ -151,8 +151,8 @@ func (c place) keep(all []process) error {
 	return system.Error(err, "cannot write the list of the cluster's processes")
 }
 
-// remove takes the directory away, and keeps the logs elsewhere. It returns where; "" where there are none. A token that
-// a controller outside of this cluster asks for stays, with its directory.
+// remove removes the directory after moving the logs elsewhere. It returns their new place, or "" if there are none. It
+// keeps the directory and a token in it that a controller outside of this cluster uses.
 func (c place) remove() (logs string, err error) {
 	if logs, err = c.keepLogs(time.Now()); err != nil {
 		return "", err
@@ -172,7 +172,7 @@ func (c place) remove() (logs string, err error) {
 const (
 	// logsDir is beside the clusters' directories; no cluster's name begins with a dot.
 	logsDir = ".logs"
-	// keptRuns is how many runs of a cluster have their logs kept.
+	// keptRuns is the number of runs of a cluster whose logs are kept.
 	keptRuns = 10
 )
 
@@ -197,7 +197,7 @@ func (c place) keepLogs(now time.Time) (string, error) {
 		}
 		kept = run
 	}
-	runs, err := os.ReadDir(all) // by name, which is by time
+	runs, err := os.ReadDir(all) // sorted by name, and so by time
 	for i := 0; err == nil && i < len(runs)-keptRuns; i++ {
 		err = os.RemoveAll(filepath.Join(all, runs[i].Name()))
 	}
@@ -207,14 +207,14 @@ func (c place) keepLogs(now time.Time) (string, error) {
 	return kept, system.Error(err, "cannot remove the logs of older runs")
 }
 
-// started gives the time at which a process was started, in the kernel's ticks;
-// "" where there is no such process or it has ended.
+// started returns the time at which a process was started, in the kernel's ticks, or ""
+// if there is no such process or it has ended.
 func started(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	// The name, in brackets, may hold anything; 20 fields on is the start.
+	// The name, in brackets, may contain anything; the start time is 20 fields after it.
 	text := string(b)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
@@ -227,11 +227,11 @@ func (p process) alive() bool { return p.PID > 0 && p.Start != "" && started(p.P
 
 func (p process) signal(s syscall.Signal) {
 	if p.alive() {
-		_ = syscall.Kill(p.PID, s) // it may have ended just now
+		_ = syscall.Kill(p.PID, s) // fails if it has just ended
 	}
 }
 
-// tail gives the last lines of a log.
+// tail returns the last lines of a log.
 func tail(path string, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,19 +1,19 @@
 package command
 
-// This file decides when the processes of a cluster are started again. It knows no
-// clock and no process: whoever acts tells it what happened and when, in nanoseconds, and
-// asks what is due.
+// This file decides when the processes of a cluster are restarted. It uses no clock and no
+// processes: its caller reports what happened and when, in nanoseconds, and asks what is
+// due.
 
-// The rules of starting again.
+// The rules of restarting.
 const (
 	second = int64(1e9)
-	// A process that has run for so long before it died is not one that cannot run.
+	// A process that has run for steadyAfter before it died can run: its earlier deaths no
+	// longer count.
 	steadyAfter = 60 * second
-	// The pause before a process is started again doubles each time, from the first to
-	// the last.
+	// The pause before a restart doubles each time, from firstRestart to lastRestart.
 	firstRestart, lastRestart = second / 10, 10 * second
-	// So often in a row a process that dies before it is steady is started again: half a
-	// minute, and what the process itself takes.
+	// A process that dies before it is steady is restarted at most mostRestarts times in a
+	// row, which takes about half a minute plus the time for which the process runs.
 	mostRestarts = 10
 )
 
@@ -22,25 +22,25 @@ type restarts struct{ each []*restart }
 
 type restart struct {
 	name   string
-	again  bool  // it is started again
-	since  int64 // when it was started last
+	again  bool  // whether it is restarted at all
+	since  int64 // when it was last started
 	down   bool
-	pause  int64 // before the next start
-	due    int64 // where it is down: when it is started again
-	deaths int   // in a row, none of them steady
-	failed bool  // it is not started again any more
+	pause  int64 // before the next restart
+	due    int64 // when it is restarted, if it is down
+	deaths int   // in a row, each before it was steady
+	failed bool  // whether it died too often to be restarted
 }
 
-// verdict is what follows from a death.
+// verdict is the consequence of a death.
 type verdict uint8
 
 const (
-	startsAgain verdict = iota // after a pause
+	startsAgain verdict = iota // it is restarted after a pause
 	givenUp                    // it died too often
-	endsAll                    // it is never started again, and the others cannot be without it
+	endsAll                    // it is never restarted, and the others cannot run without it
 )
 
-// add adds a process that runs.
+// add adds a running process.
 func (r *restarts) add(name string, again bool, now int64) {
 	r.each = append(r.each, &restart{name: name, again: again, since: now, pause: firstRestart})
 }
@@ -60,8 +60,8 @@ func (r *restarts) isDown(name string) bool {
 	return p == nil || p.down
 }
 
-// died says that a process has ended, by whatever reason, and returns what follows; in
-// is the time until it is started again.
+// died reports that a process has ended, for any reason, and returns the consequence; in is
+// the time until it is restarted.
 func (r *restarts) died(name string, now int64) (v verdict, in int64) {
 	p := r.find(name)
 	p.down = true
@@ -80,7 +80,7 @@ func (r *restarts) died(name string, now int64) (v verdict, in int64) {
 	return startsAgain, in
 }
 
-// due returns the processes that are to be started now.
+// due returns the processes to start now.
 func (r *restarts) due(now int64) (names []string) {
 	for _, p := range r.each {
 		if p.down && !p.failed && p.again && now >= p.due {
@@ -90,7 +90,7 @@ func (r *restarts) due(now int64) (names []string) {
 	return names
 }
 
-// started says that a process was started again.
+// started reports that a process was restarted.
 func (r *restarts) started(name string, now int64) {
 	p := r.find(name)
 	p.down, p.since = false, now

@@ -20,15 +20,16 @@ import (
 func (p *program) controller() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "run a cluster's controller until it is told to stop",
-		Long: `Runs the controller of a cluster: workers bring it devices, clients run programs on them. It never sees the bytes of
-arrays. SIGTERM or Ctrl-C ends it, and with it the sessions and the workers; so does ` + "`pathways down`" + ` where it listens
-at the socket in the cluster's directory.
+		Short: "run the controller of a cluster until it is stopped",
+		Long: `Runs the controller of a cluster: workers add devices to it, and clients run programs on them. It never sees the
+contents of arrays. SIGTERM or Ctrl-C ends it, and with it all sessions and workers. So does ` + "`pathways down`" + `, if it
+listens at the socket in the cluster's directory.
 
-Who connects shows a certificate or the cluster's token. Where neither --token-file nor certificates are given, the
-controller makes a token and keeps it in the cluster's directory, for this user alone; see --dir. Workers and scripts of
-the same user on this machine find it there. Others name a copy of it by --token-file or PATHWAYS_TOKEN_FILE.`,
-		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # keeps a token for this user's workers and scripts
+Workers and clients must show a certificate or the cluster's token. If neither --token-file nor certificates are given,
+the controller makes a token and keeps it in the cluster's directory, readable only for this user; see --dir. Workers
+and scripts of the same user on this machine find it there. Others need a copy, named by --token-file or
+PATHWAYS_TOKEN_FILE.`,
+		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # makes a token for this user's workers and scripts
   pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,15 +85,15 @@ the same user on this machine find it there. Others name a copy of it by --token
 func (p *program) worker() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker",
-		Short: "bring this machine's devices to a cluster until told to stop",
-		Long: `Runs a worker: it finds the devices of this machine and brings them to the controller at --address. It ends with the
-controller, at SIGTERM, or at Ctrl-C, within three seconds even where a computation does not end.
+		Short: "add this machine's devices to a cluster until stopped",
+		Long: `Runs a worker: it finds the devices of this machine and adds them to the cluster of the controller at --address. It
+ends with the controller, at SIGTERM, or at Ctrl-C, within three seconds even if a computation does not end.
 
-A computation whose session has gone and that goes on for --evict-after cannot be ended in another way: the worker tells
-the controller and starts anew as the same process. Arrays that other sessions have there are lost (DATA_LOSS).
+A computation cannot be interrupted. If one still runs --evict-after its session has ended, the worker reports that to
+the controller and restarts, in the same process. Arrays that other sessions have there are lost (DATA_LOSS).
 
-With --nodes the devices of so many workers of an island are joined by an interconnect of their own, as NCCL's of GPUs: the
-worker waits for the others, and when one of them goes, all start anew and wait again, each in a new process.`,
+With --nodes, the devices of that many workers of an island are joined by their own interconnect, as NCCL joins GPUs.
+The worker waits for the others. When one of them leaves, all restart and wait again, each in a new process.`,
 		Example: `  pathways worker --address tcp:127.0.0.1:8476 --listen tcp:127.0.0.1:0 --devices 2
   pathways worker --address unix:/run/user/1000/pathways/default/controller.sock --devices 2
   pathways worker --address tcp:10.0.0.5:8476 --listen tcp:10.0.0.6:8477 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
@@ -108,7 +109,7 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 				return p.supervise(cmd.Context(), cmd.Flags(), config.Name, config.Log)
 			}
 			if p.Kinds == nil {
-				return status.New(status.Unimplemented, "this program has no drivers of devices")
+				return status.New(status.Unimplemented, "this program has no device drivers")
 			}
 			kind, err := p.Kinds(s.text("driver"), s.number("devices"))
 			if err != nil {
@@ -124,14 +125,14 @@ worker waits for the others, and when one of them goes, all start anew and wait 
 		},
 	}
 	cmd.Flags().Int(lifeline, 0, "")
-	_ = cmd.Flags().MarkHidden(lifeline) // it is there
+	_ = cmd.Flags().MarkHidden(lifeline) // cannot fail: the flag exists
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after", "wait")
 	return cmd
 }
 
-// workerConfig reads what a worker is made from, apart from its devices.
+// workerConfig returns the configuration of a worker, without its devices.
 //
-// Errors: INVALID_ARGUMENT for options that do not fit, and those of the directory.
+// Errors: INVALID_ARGUMENT for invalid options, and those of the directory.
 func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	address, secret, err := p.reach(s)
 	if err != nil {
@@ -159,7 +160,7 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	for _, module := range s.list("import") {
 		if !slices.Contains(p.Imported, module) {
 			return c, usage{status.New(status.InvalidArgument, "the module %s of --import was not imported; only the command "+
-				"of the Python package imports modules, as its flag or PATHWAYS_IMPORT says", module)}
+				"of the Python package imports modules, and only those that the flag or PATHWAYS_IMPORT names", module)}
 		}
 	}
 	log, err := p.logger(s)
@@ -170,7 +171,7 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	}, err
 }
 
-// workerListens returns where a worker listens: as --listen says, or at a socket in the cluster's directory.
+// workerListens returns the addresses of a worker: those of --listen, or a socket in the cluster's directory.
 func (p *program) workerListens(s settings, controller string) ([]string, error) {
 	if listen := s.list("listen"); len(listen) > 0 {
 		return listen, nil
@@ -189,20 +190,19 @@ func (p *program) workerListens(s settings, controller string) ([]string, error)
 	return []string{"unix:" + c.path(fmt.Sprintf("worker-%d.sock", os.Getpid()))}, nil
 }
 
-// serveMember serves as a member of an epoch of so many nodes, in a child whose parent holds the lifeline.
+// serveMember serves as a member of an epoch of nodes workers, in a child whose parent holds the lifeline.
 func (p *program) serveMember(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, nodes, lifeline int) error {
 	c.Evict = func(why error) { p.epochOver(true, why) }
-	ctx, cancel := held(ctx, lifeline)
+	ctx, cancel := withParent(ctx, lifeline)
 	defer cancel()
 	return stopped(ctx, cluster.ServeMember(ctx, c, kind, nodes, p.epochOver))
 }
 
-// serveWorker serves the devices of this process alone. A worker that is evicted is replaced by a new process with the
-// same flags.
+// serveWorker serves only the devices of this process. A worker that is evicted restarts with the same flags.
 func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, flags *pflag.FlagSet) (err error) {
 	c.Evict = func(error) {
-		if ctx.Err() == nil { // otherwise it ends as it was told
-			fmt.Fprintf(p.err, "pathways: %v\n", p.anew(arguments("worker", flags, "--name="+c.Name)))
+		if ctx.Err() == nil { // otherwise it was stopped and ends
+			fmt.Fprintf(p.err, "pathways: %v\n", p.restart(arguments("worker", flags, "--name="+c.Name)))
 			os.Exit(ExitFailed)
 		}
 	}
@@ -213,8 +213,8 @@ func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind 
 	return stopped(ctx, cluster.ServeWorker(ctx, c))
 }
 
-// stopped takes the end of what serves for a good one where it was told to stop,
-// also before it had begun, or its controller was.
+// stopped returns nil if a server ended because it was stopped, even before it had begun,
+// or because its controller was; otherwise it returns err.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && status.CodeOf(err) == status.Cancelled || errors.Is(err, wire.ErrStopped) {
 		return nil

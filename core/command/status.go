@@ -75,7 +75,7 @@ func (p *program) address() *cobra.Command {
 	return cmd
 }
 
-// reach gives the controller's address and what to show it.
+// reach returns the controller's address and the credentials for it.
 func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	c, err := p.placeOf(s)
 	if err != nil {
@@ -123,7 +123,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	return w.Flush()
 }
 
-// showApart writes which processes cannot reach each other, if any.
+// showApart prints the processes that cannot reach each other, if any.
 func showApart(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"
 	for _, i := range r.Islands {
@@ -136,7 +136,7 @@ func showApart(w io.Writer, r *wire.Report) {
 	}
 }
 
-// showRunning writes what devices compute, if anything.
+// showRunning prints the computations that run on devices, if any.
 func showRunning(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"
 	for _, i := range r.Islands {
@@ -147,7 +147,7 @@ func showRunning(w io.Writer, r *wire.Report) {
 					program += ", called at " + c.Line
 				}
 				if c.Behind > 0 {
-					program += fmt.Sprintf(" (and %d behind it)", c.Behind)
+					program += fmt.Sprintf(" (and %d queued)", c.Behind)
 				}
 				of := fmt.Sprintf("session %d, %s", c.Session, cmp.Or(c.Client, "a client"))
 				if c.User != "" {
@@ -157,7 +157,7 @@ func showRunning(w io.Writer, r *wire.Report) {
 					of += " on " + c.Host
 				}
 				if c.Gone {
-					of += ", which has gone"
+					of += ", which has ended"
 				}
 				fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), numbers(c.Devices), program, of, age(c.SinceMs))
 				head = ""
@@ -184,7 +184,7 @@ func numbers(all []uint32) string {
 	return strings.Join(parts, ", ")
 }
 
-// showWaits writes what devices have waited for long for, if anything.
+// showWaits prints what devices have been waiting for for long, if anything.
 func showWaits(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tWAITS\n"
 	for _, i := range r.Islands {
@@ -197,7 +197,7 @@ func showWaits(w io.Writer, r *wire.Report) {
 	}
 }
 
-// showSlices writes what the sessions were granted, if anything.
+// showSlices prints the slices of the sessions, if any.
 func showSlices(w io.Writer, r *wire.Report) {
 	names := map[uint64]string{}
 	for _, i := range r.Islands {
@@ -239,7 +239,7 @@ func sum(all []int64) (total int64) {
 	return total
 }
 
-// size writes bytes for people.
+// size formats bytes for people.
 func size(bytes int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, u := float64(bytes), 0

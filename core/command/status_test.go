@@ -62,7 +62,7 @@ func TestShowRunning(t *testing.T) {
 		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada", Host: "node1", Program: "jit_step", SinceMs: 500},
 	))
 	want := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n" +
-		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 behind it)\tsession 3, node1:99, which has gone\t1m15s\n" +
+		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s\n" +
 		"w0\t9\tjit_step\tsession 5, notebook of bob on node2\t400ms\n" +
 		"w0\t6\tjit_step\tsession 4, node1:98 of ada\t500ms\n"
 	if got := out.String(); got != want {

@@ -17,34 +17,36 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A supervisor is a process that `pathways up` leaves behind, and that starts the
-// cluster's dead workers again (see restarts for when). It holds nothing that the
-// cluster needs: it knows the processes by the cluster's list of them, whoever started
-// them, and where it is killed all others go on.
+// A supervisor is a process that `pathways up` leaves behind, and that restarts the
+// cluster's workers when they die (restarts decides when). It has no state that the cluster
+// needs: it finds the processes in the cluster's list, and if it is killed, all others
+// continue.
 //
 // It ends
-//   - at SIGTERM, which is how `pathways down` tells it that the others are about to end;
+//   - at SIGTERM, which `pathways down` sends before it ends the others;
 //   - with the controller, without which there is no cluster: it ends the workers first;
-//   - where the list names it no more, or is gone with the cluster's directory. In the
-//     latter case nobody could find the processes again, so it ends them.
+//   - if the list no longer names it, or is gone with the cluster's directory. In the
+//     latter case no command could find the processes again, so it ends them.
 
 const (
 	controllerName = "controller" // of the process in the list and of its log
 	supervisorName = "supervisor"
 	// supervision is the command of a supervisor's process.
 	supervision = "supervise"
-	// How often a supervisor looks whether processes live. That reads a file of /proc each.
+	// lookEvery is how often a supervisor checks that processes are alive, which reads a
+	// file of /proc for each.
 	lookEvery = 250 * time.Millisecond
-	// How long a supervisor waits until `pathways up` has written it into the list.
+	// listedWithin is how long a supervisor waits for `pathways up` to add it to the list.
 	listedWithin = 10 * time.Second
-	// How many lines of a dead process's log are repeated in the supervisor's.
+	// lastWords is the number of lines of a dead process's log that the supervisor repeats
+	// in its own.
 	lastWords = 3
 )
 
 func (p *program) supervisor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: supervision, Hidden: true, Args: cobra.NoArgs,
-		Short: "start the dead workers of a cluster again, until it ends",
+		Short: "restart the workers of a cluster when they die, until it ends",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
 			c, err := p.placeOf(s)
@@ -75,7 +77,7 @@ func (p *program) leave(s settings, c place) error {
 	return c.keep(append(all, q))
 }
 
-// watch is the supervisor.
+// watch runs the supervisor.
 func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 	me := process{Name: supervisorName, PID: os.Getpid(), Start: started(os.Getpid())}
 	begun := time.Now()
@@ -95,7 +97,7 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 		case err != nil:
 			return err
 		case listed == nil:
-			log.Error("the cluster's list of processes is gone; they are ended", "directory", c.dir)
+			log.Error("the cluster's list of processes is gone; ending them", "directory", c.dir)
 			end(others(all, me))
 			return nil
 		case !slices.ContainsFunc(listed, me.same):
@@ -122,15 +124,15 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 			words := slog.String("last words", tail(path, lastWords))
 			switch v, in := rules.died(q.Name, clock()); v {
 			case endsAll:
-				log.Warn("the controller has ended, and with it the cluster", words)
+				log.Warn("the controller has ended; ending the cluster", words)
 				gone(others(all, me), 2*endGrace) // by themselves
 				end(others(all, me))
 				return nil
 			case givenUp:
-				changed, q.Failed = true, fmt.Sprintf("it ended %s in a row soon after it was started; %s says why", status.Count(mostRestarts+1, "time"), path)
-				log.Error("a process is not started again any more", "name", q.Name, "reason", q.Failed, words)
+				changed, q.Failed = true, fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
+				log.Error("a process is no longer restarted", "name", q.Name, "reason", q.Failed, words)
 			case startsAgain:
-				log.Warn("a process has ended; it is started again", "name", q.Name, "in", time.Duration(in), words)
+				log.Warn("a process has ended; restarting it", "name", q.Name, "in", time.Duration(in), words)
 			}
 		}
 		for _, name := range rules.due(clock()) {
@@ -138,8 +140,8 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 			q, err := p.launch(c, name, all[i].Args, false)
 			rules.started(name, clock())
 			if err != nil {
-				log.Error("a process cannot be started again", "name", name, "reason", err)
-				q = process{Name: name, Args: all[i].Args} // dead, as the next look finds
+				log.Error("a process cannot be restarted", "name", name, "reason", err)
+				q = process{Name: name, Args: all[i].Args} // dead: the next check handles it
 			}
 			q.Restarts, q.Restarted = all[i].Restarts+1, time.Now().UnixMilli()
 			all[i], changed = q, true
@@ -152,13 +154,13 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 	}
 }
 
-// others are all processes but one.
+// others returns all processes except one.
 func others(all []process, but process) []process {
 	return slices.DeleteFunc(slices.Clone(all), but.same)
 }
 
-// retire ends the supervisor among these processes, if there is one, before it can
-// start others again.
+// retire ends the supervisor among these processes, if there is one, before it can restart
+// others.
 func retire(all []process) {
 	for _, q := range all {
 		if q.Name == supervisorName {
@@ -167,8 +169,8 @@ func retire(all []process) {
 	}
 }
 
-// report is what the command line knows of a cluster that it has started, nil where it
-// has not.
+// report describes the supervision of a cluster; it is nil for a cluster that `pathways up`
+// did not start.
 func (c place) report() *wire.Report_Supervisor {
 	all, err := c.listed()
 	if err != nil || all == nil {
@@ -193,22 +195,22 @@ func (c place) report() *wire.Report_Supervisor {
 	return r
 }
 
-// showSupervisor writes which processes were started again, if any.
+// showSupervisor prints which processes were restarted, if any.
 func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 	switch {
 	case r == nil:
 		return
 	case r.Pid == 0:
-		fmt.Fprintln(w, "\nno supervisor: a worker that dies is not started again")
+		fmt.Fprintln(w, "\nno supervisor: workers that die are not restarted")
 	default:
-		fmt.Fprintf(w, "\nprocess %d starts workers that die again\n", r.Pid)
+		fmt.Fprintf(w, "\nsupervisor: process %d restarts workers that die\n", r.Pid)
 	}
-	head := "\nPROCESS\tPID\tSTARTED AGAIN\n"
+	head := "\nPROCESS\tPID\tRESTARTED\n"
 	for _, q := range r.Processes {
 		if q.Restarts == 0 && q.Failed == "" {
 			continue
 		}
-		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%s, the last time %v ago", status.Count(q.Restarts, "time"), age(q.RestartedMs))
+		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%s, last %v ago", status.Count(q.Restarts, "time"), age(q.RestartedMs))
 		if q.Restarts == 1 {
 			times = fmt.Sprintf("once, %v ago", age(q.RestartedMs))
 		}
@@ -216,14 +218,14 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 			pid = "-"
 		}
 		if q.Failed != "" {
-			times = "not any more: " + q.Failed
+			times = "no longer: " + q.Failed
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, q.Name, pid, times)
 		head = ""
 	}
 }
 
-// end ends processes, by SIGTERM and then by SIGKILL, and returns those that do not end.
+// end ends processes, by SIGTERM and then by SIGKILL, and returns those that did not end.
 func end(all []process) []process {
 	for _, way := range []struct {
 		signal syscall.Signal

@@ -29,7 +29,7 @@ func newSupervised(t *testing.T, args ...string) *supervised {
 		s.end(all)
 		os.RemoveAll(dir)
 	})
-	if code, _, errs := s.run("up", append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitWell {
+	if code, _, errs := s.run("up", append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitSuccess {
 		t.Fatalf("up: exit code %d\n%s", code, errs)
 	}
 	return s
@@ -83,7 +83,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	if len(before) != 4 || !before[supervisorName].alive() {
 		t.Fatalf("up started %v", before)
 	}
-	s.says("starts workers that die again", "(sim)  worker-0", "(sim)  worker-1")
+	s.says("restarts workers that die", "(sim)  worker-0", "(sim)  worker-1")
 	before["worker-1"].signal(syscall.SIGKILL)
 	waitFor(t, "another process", func() bool {
 		q := s.list()["worker-1"]
@@ -99,7 +99,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	// Nobody but the supervisor needs it, and down does without.
 	now[supervisorName].signal(syscall.SIGKILL)
 	s.says("no supervisor", "(sim)  worker-0")
-	if code, _, errs := s.run("down"); code != ExitWell {
+	if code, _, errs := s.run("down"); code != ExitSuccess {
 		t.Errorf("down: exit code %d\n%s", code, errs)
 	}
 	s.end(now)
@@ -146,7 +146,7 @@ func TestShowSupervisor(t *testing.T) {
 	}}}, "unix:x"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"process 7 starts workers that die again", "worker-0  9    2 times, the last time 1m1s ago\n", "worker-1  -    not any more: it ended at once\n"} {
+	for _, want := range []string{"process 7 restarts workers that die", "worker-0  9    2 times, last 1m1s ago\n", "worker-1  -    no longer: it ended at once\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}

@@ -34,7 +34,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	ended := make(chan string)
 	go func() {
 		var out, errs strings.Builder
-		if code := Main(ctx, []string{"controller", "--listen", address, "--dir", dir}, environment(&out, &errs, nil)); code != ExitWell {
+		if code := Main(ctx, []string{"controller", "--listen", address, "--dir", dir}, environment(&out, &errs, nil)); code != ExitSuccess {
 			ended <- errs.String()
 		}
 		close(ended)
@@ -43,7 +43,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 		code, _, errs := call(t, variables, append([]string{"status", "--address", address}, args...)...)
 		return code, errs
 	}
-	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitWell })
+	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitSuccess })
 
 	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, true)
 	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) || !strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
@@ -52,7 +52,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") || !strings.Contains(errs, token) {
 		t.Errorf("without the directory: exit code %d\n%s", code, errs)
 	}
-	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}); code != ExitWell {
+	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}); code != ExitSuccess {
 		t.Errorf("with the file named: exit code %d\n%s", code, errs)
 	}
 	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}); code != ExitFailed || !strings.Contains(errs, "not this cluster's") {
@@ -103,7 +103,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			return err == nil && (socket == nil || c.listen != "")
 		})
 		code, out, errs := call(t, nil, "down", "--dir", dir)
-		if want := map[bool]int{true: ExitWell, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
+		if want := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
 			!strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
 		}
@@ -121,7 +121,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 		if c.found != "" {
 			cancel()
 		}
-		if code := <-ended; code != ExitWell {
+		if code := <-ended; code != ExitSuccess {
 			t.Errorf("%q: the controller's exit code is %d", c.listen, code)
 		}
 		cancel()

@@ -29,17 +29,16 @@ func (p *program) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [-- COMMAND [ARGUMENT…]]",
 		Short: "start a cluster on this machine",
-		Long: `Starts a controller and some workers on this machine, waits until they are ready, and returns. A process that it
-leaves behind starts workers that die again, unless --no-restart is given; ` + "`pathways status`" + ` shows it, and ` + "`pathways down`" + `
-ends it with the others.
+		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. Unless --no-restart is
+given, it leaves a supervisor process behind, which restarts workers that die; ` + "`pathways status`" + ` shows it, and
+` + "`pathways down`" + ` ends it with the other processes.
 
-With a command behind --, runs the command in the cluster (PATHWAYS_ADDRESS is set) and takes the cluster down when it
-ends.`,
+With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.`,
 		Example: `  pathways up --workers 4 --devices 2
   pathways up --workers 2 -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
-				return usage{fmt.Errorf("%q is not an argument of up; a command to run goes behind --", args[0])}
+				return usage{fmt.Errorf("unexpected argument %q; put a command to run after --", args[0])}
 			}
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
@@ -70,7 +69,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	case err != nil:
 		return err
 	case len(alive) > 0:
-		return status.New(status.AlreadyExists, "cluster %q is up already (%s); `pathways down` ends it, or name another with --cluster", c.cluster, status.Count(len(alive), "process"))
+		return status.New(status.AlreadyExists, "cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster, status.Count(len(alive), "process"))
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
@@ -100,7 +99,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	return err
 }
 
-// failed takes a cluster down because of an error, and says where its logs are.
+// failed takes a cluster down after an error, and prints where its logs are.
 func (p *program) failed(why error, s settings, c place) error {
 	logs, err := p.stop(c, s.time("wait"))
 	if logs != "" {
@@ -117,7 +116,7 @@ func run(ctx context.Context, command []string, c place) error {
 	if err := cmd.Start(); err != nil {
 		return status.New(status.NotFound, "cannot run %s: %w", command[0], err)
 	}
-	// Ctrl-C reaches it too, as one of the terminal's group; SIGTERM is passed on.
+	// Ctrl-C also reaches the command, which is in the terminal's process group; SIGTERM is passed on.
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
 	var exit *exec.ExitError
@@ -132,7 +131,7 @@ func run(ctx context.Context, command []string, c place) error {
 	return nil
 }
 
-// start starts the processes and waits until the controller counts all workers.
+// start starts the processes and blocks until the controller has all workers.
 func (p *program) start(ctx context.Context, s settings, c place, workers int) (*wire.Report, error) {
 	var all []process
 	launch := func(name string, args ...string) error {
@@ -191,15 +190,15 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		case <-ctx.Done():
 			tick.Stop()
 			if told.Err() != nil {
-				return nil, status.New(status.Cancelled, "told to stop with %d of %s ready", have, status.Count(workers, "worker"))
+				return nil, status.New(status.Cancelled, "stopped with %d of %s ready", have, status.Count(workers, "worker"))
 			}
 			return nil, status.New(status.DeadlineExceeded, "%d of %s ready after %v; the logs are in %s", have, status.Count(workers, "worker"), s.time("wait"), c.dir)
 		}
 	}
 }
 
-// launch starts a process like this one that outlives it. Its log is a new one where
-// this is its first start.
+// launch starts a process like this one, which outlives it. If first is set, its log is
+// a new one.
 func (p *program) launch(c place, name string, args []string, first bool) (process, error) {
 	how := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	if first {
@@ -217,7 +216,7 @@ func (p *program) launch(c place, name string, args []string, first bool) (proce
 		return process{}, status.New(status.Unavailable, "cannot start %s: %w", name, err)
 	}
 	q := process{Name: name, PID: cmd.Process.Pid, Start: started(cmd.Process.Pid), Args: args}
-	go func() { _ = cmd.Wait() }() // as long as this process lives, so that an end is seen
+	go func() { _ = cmd.Wait() }() // so that alive sees its end while this process lives
 	return q, nil
 }
 
