@@ -111,7 +111,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			if err := at(dir).keep(nil); err != nil {
 				t.Fatal(err)
 			}
-			if code, _, errs := call(t, nil, "down", "--dir", dir); code != ExitWell {
+			if code, _, errs := call(t, nil, "down", "--dir", dir); code != ExitSuccess {
 				t.Errorf("down of a cluster whose processes have ended: exit code %d\n%s", code, errs)
 			}
 		}
