@@ -1,29 +1,30 @@
-// The stable C API of Open Pathways: devices of this process or of a cluster, for
-// programs that are not JAX. It is served by libpathways.so.
+// The stable C API of Open Pathways, in libpathways.so: devices of this process or of
+// a cluster, for programs that do not use JAX.
 //
-// Handles. A handle is a number: what kind of thing it names, its place and its
-// generation. 0 names nothing. A handle that was dropped, is of another kind or was
-// never given is an INVALID_ARGUMENT, not a crash. Whoever is given a handle drops
-// it, with pathways_drop. What a session made ends with it, but for errors, futures
-// and views.
+// Handles. A handle is a number that encodes the kind of an object, its slot and its
+// generation. 0 stands for no object. A handle that was dropped, has another kind or
+// never existed causes INVALID_ARGUMENT, not a crash. The caller that receives a handle
+// must drop it with pathways_drop. All objects of a session end with it, except errors,
+// futures and views.
 //
-// Errors. A function that can fail gives a pathways_error: 0, or a handle that tells
-// code and message. A call that fails writes no result, takes over nothing of its
-// caller's and leaves nothing to drop but the error.
+// Errors. A function that can fail returns a pathways_error: 0, or a handle that has a
+// code and a message. A call that fails writes no result, does not take ownership of
+// anything, and leaves only the error to drop.
 //
-// Structs. Options and infos begin with struct_size, which the caller sets to
-// sizeof of the struct as it was compiled with; fields are only ever added at the
-// end. All other fields that are not needed are 0.
+// Structs. Option and info structs begin with struct_size, which the caller sets to the
+// sizeof of the struct that it was compiled with; later versions only add fields at the
+// end. Fields that are not needed must be 0.
 //
-// Threads. Every function may be called from any thread, several at once, with one
-// handle too; and from callbacks. Callbacks run one after another on a thread of the
-// library that holds no lock: one may call anything here, and wait, but not for
-// another callback. In a child made by fork() every call gives FAILED_PRECONDITION.
+// Threads. Every function may be called from any thread, by several threads at once,
+// even with the same handle, and from callbacks. Callbacks run one at a time on a thread
+// of the library that holds no lock. A callback may call any function and may wait, but
+// not for another callback. In a child process made by fork(), every call returns
+// FAILED_PRECONDITION.
 //
 // Time. Only session_open, slice_open, slice_renew, compile, future_wait, array_view,
-// array_to_dlpack and array_to_arrow wait for others; putting and reading take as long as copying. An array may be used
-// before its contents exist; if making them fails, whatever waits for them or is
-// made of them gives that error.
+// array_to_dlpack and array_to_arrow wait for other threads or processes. Copies to and
+// from host memory take as long as the copy. An array may be used before its contents
+// exist; if making them fails, everything that depends on them fails with that error.
 #ifndef OPENPATHWAYS_H_
 #define OPENPATHWAYS_H_
 
@@ -49,18 +50,19 @@ enum { PATHWAYS_MAX_DIMS = 32 };
 
 enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 2 };
 
-// pathways_api_version gives the version of this API that the library has, major in
-// the upper 16 bits and minor in the lower. Of one major version, a later minor
-// version has all that an earlier one has.
+// pathways_api_version returns the version of the API that the library implements: the
+// major version in the upper 16 bits and the minor version in the lower 16. Within a
+// major version, a later minor version has everything that an earlier one has.
 uint32_t pathways_api_version(void);
 
-// pathways_has_feature says whether the library has a feature: 1 or 0. Features are
-// "embedded", "cluster", "view", "dlpack", "arrow", "slices", "programs".
+// pathways_has_feature returns 1 if the library has a feature, and 0 otherwise. Features
+// are "embedded", "cluster", "view", "dlpack", "arrow", "slices", "programs".
 int pathways_has_feature(const char* name);
 
-// pathways_drop gives a handle up. A session ends: its executables, arrays, slices and
-// programs are no more, for every thread; what is under way is finished or fails, and its futures
-// tell. What another thread is in the middle of with a handle is not disturbed.
+// pathways_drop releases a handle. Dropping a session ends it and frees its executables,
+// arrays, slices and programs, for every thread; operations in flight finish or fail, as
+// their futures report. Calls of other threads that are using the handle complete
+// normally.
 pathways_error pathways_drop(uint64_t handle);
 
 // ---- Errors ----
@@ -86,111 +88,114 @@ typedef enum {
   PATHWAYS_UNAUTHENTICATED = 16
 } pathways_code;
 
-// pathways_error_code gives an error's code: PATHWAYS_OK for 0, and
-// PATHWAYS_INVALID_ARGUMENT for what is no error's handle.
+// pathways_error_code returns an error's code: PATHWAYS_OK for 0, and
+// PATHWAYS_INVALID_ARGUMENT for a handle that is not an error's.
 pathways_code pathways_error_code(pathways_error error);
 
-// pathways_error_message gives an error's text, UTF-8, which lives until the error
-// is dropped; "" for 0. It is never NULL.
+// pathways_error_message returns an error's message in UTF-8, which is valid until the
+// error is dropped; "" for 0. It never returns NULL.
 const char* pathways_error_message(pathways_error error);
 
 // ---- Sessions and devices ----
 
 typedef struct {
   size_t struct_size;
-  // Of a cluster: tcp:host:port or unix:/path of its controller, or local:WxD, a
-  // cluster in this process with W workers of D devices each. "" is this process's own devices, and
-  // NULL is what PATHWAYS_ADDRESS says, or this process's own.
+  // The cluster: tcp:host:port or unix:/path of its controller, or local:WxD for a
+  // cluster in this process with W workers of D devices each. "" means this process's own
+  // devices; NULL means the value of PATHWAYS_ADDRESS or, if that is not set, this
+  // process's own devices.
   const char* address;
-  int32_t devices;       // exactly so many, of this process's own where the plugin lets one choose; 0: all there are
-  int64_t memory_limit;  // bytes a device, of this process's own; 0: none
+  int32_t devices;       // exact number; in this process, only if the plugin supports a choice. 0 means all
+  int64_t memory_limit;  // bytes per device, in this process only; 0 means no limit
 } pathways_session_options;
 
-// pathways_session_open begins a session. Options may be NULL. It waits until the
-// cluster has answered. The plugin of this process's devices is that of
-// PATHWAYS_PLUGIN, or is found where PATHWAYS_PLUGIN_DIRS says.
+// pathways_session_open begins a session. options may be NULL. It blocks until the
+// cluster has answered. The plugin for this process's devices is the one that
+// PATHWAYS_PLUGIN names, or else one in the directories of PATHWAYS_PLUGIN_DIRS.
 //
-// Errors: NOT_FOUND without a plugin, UNAVAILABLE without a cluster.
+// Errors: NOT_FOUND if there is no plugin, UNAVAILABLE if there is no cluster.
 pathways_error pathways_session_open(const pathways_session_options* options, pathways_session* session);
 
 typedef struct {
   size_t struct_size;
   int32_t num_devices;
-  int32_t cluster;    // 1: the devices are a cluster's
+  int32_t cluster;    // 1 if the devices are a cluster's, else 0
   char platform[32];  // "cpu", "cuda", "tpu"
-  int64_t arrays;     // that are alive
+  int64_t arrays;     // live arrays
   int64_t executables;
-  int64_t runs;     // of pathways_run since the session began, recorded ones too
-  int64_t puts;     // shards brought from this process's memory
-  int64_t fetches;  // shards read into it
+  int64_t runs;     // calls of pathways_run since the session began, including captured ones
+  int64_t puts;     // shards copied from this process's memory
+  int64_t fetches;  // shards copied to it
 } pathways_session_info_t;
 
-// pathways_session_info tells of a session.
+// pathways_session_info describes a session.
 pathways_error pathways_session_info(pathways_session session, pathways_session_info_t* info);
 
 typedef struct {
   size_t struct_size;
-  int32_t id;         // what device lists name it by
-  int32_t on_host;    // 1: its memory is this process's, and can be looked at
+  int32_t id;         // its number in lists of devices
+  int32_t on_host;    // 1 if its memory is in this process and can be viewed, else 0
   char kind[64];      // such as "cpu" or the accelerator's model
   char worker[64];    // the process that has it; "" for this one
-  int64_t bytes_in_use;  // -1: not known
+  int64_t bytes_in_use;  // -1 if unknown
 } pathways_device_info_t;
 
-// pathways_device_info tells of a device by its place, 0 to num_devices - 1.
+// pathways_device_info describes a device, by its index from 0 to num_devices - 1.
 pathways_error pathways_device_info(pathways_session session, int32_t device, pathways_device_info_t* info);
 
 // ---- Slices ----
 
-// A slice is devices that are granted to a session together: those that the fewest
-// slices of all sessions have, of one worker where that can be, else of one island.
-// What is not granted can be used as well; a grant keeps users out of each other's way.
+// A slice is a set of devices that are granted to a session together: those that the
+// fewest slices of all sessions have, from one worker if possible, else from one island.
+// Slices are advisory: they keep sessions on different devices, but a session can also
+// use devices that it was not granted.
 typedef struct {
   size_t struct_size;
-  int32_t devices;          // how many; 0: as many as the topology has
+  int32_t devices;          // number of devices; 0 means as many as the topology has
   size_t num_topology;
-  const int64_t* topology;  // sizes; along the last dimension devices are neighbours. NULL: none
-  const char* island;       // its name; NULL or "": any
-  const char* kind;         // of the devices, as their info says; NULL or "": any
+  const int64_t* topology;  // sizes; devices along the last dimension are neighbours. NULL means none
+  const char* island;       // its name; NULL or "" means any
+  const char* kind;         // as in pathways_device_info_t; NULL or "" means any
 } pathways_slice_options;
 
-// pathways_slice_open asks for a slice and waits for the answer. The grant ends when
-// the slice is dropped, or with its session.
+// pathways_slice_open asks for a slice and blocks until the answer comes. The grant ends
+// when the slice is dropped, or with its session.
 //
-// Errors: INVALID_ARGUMENT for what is not there or makes no sense,
-// RESOURCE_EXHAUSTED where there are too few such devices.
+// Errors: INVALID_ARGUMENT for an unknown island or kind, or invalid options;
+// RESOURCE_EXHAUSTED if there are too few such devices.
 pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options, pathways_slice* slice);
 
-// pathways_slice_devices gives the ids of a slice's devices, as many as there is room
-// for, row by row in its topology.
+// pathways_slice_devices writes the ids of a slice's devices, at most room of them, in
+// row-major order of its topology.
 pathways_error pathways_slice_devices(pathways_slice slice, int32_t* devices, size_t room);
 
-// pathways_slice_renew asks for the devices again, by what the slice was opened with:
-// for others where a worker was lost, or where fewer slices have them. Arrays and
-// executables stay where they are. It waits; with an error the slice is as it was.
+// pathways_slice_renew asks for devices again, with the options that the slice was opened
+// with: it replaces devices of lost workers, and others if there are devices with fewer
+// slices. Arrays and executables do not move. It blocks until the answer comes; on an
+// error the slice does not change.
 pathways_error pathways_slice_renew(pathways_slice slice);
 
 // ---- Executables ----
 
-// pathways_tiles says how an array lies on devices. Dimension d is cut into tiles[d] equal parts. Part
-// p, counted row by row, is shard p; where there are n times as many shards as
-// parts, shards p*n to p*n + n-1 are copies of it.
+// pathways_tiles describes how an array is distributed over devices. Dimension d is cut
+// into tiles[d] equal parts. Part p, counted in row-major order, is shard p; if there are
+// n times as many shards as parts, shards p*n to p*n + n-1 are copies of it.
 typedef struct {
   size_t num_dims;
-  const int64_t* tiles;  // NULL: each shard is the whole array
+  const int64_t* tiles;  // NULL means that each shard is the whole array
 } pathways_tiles;
 
 typedef struct {
   size_t struct_size;
   const char* code;  // StableHLO as MLIR, text or bytecode
   size_t code_size;
-  const int32_t* devices;  // ids, replica by replica; NULL: the first ones
+  const int32_t* devices;  // ids, replica by replica; NULL means the first ones
   size_t num_devices;      // num_replicas * num_partitions, or 0 for NULL
-  int32_t num_replicas;    // 0: 1
-  int32_t num_partitions;  // 0: 1; the program says by mhlo.sharding how arrays lie
-  int32_t shardy;          // 1: it says so in Shardy's dialect
-  // How results lie, for pathways_array_read of whole arrays: one each, or NULL where
-  // it does not matter. On one device it is known.
+  int32_t num_replicas;    // 0 means 1
+  int32_t num_partitions;  // 0 means 1; the program's mhlo.sharding attributes distribute its arrays
+  int32_t shardy;          // 1 if the program uses Shardy's dialect instead, else 0
+  // The layout of each result, so that pathways_array_read can read whole arrays; NULL
+  // if that is not needed. On one device the layouts are known.
   const pathways_tiles* outputs;
   size_t num_outputs;
   // A serialized xla.CompileOptionsProto to start from, for options of XLA.
@@ -198,15 +203,15 @@ typedef struct {
   size_t xla_options_size;
 } pathways_compile_options;
 
-// pathways_compile compiles a program and loads it. It waits.
+// pathways_compile compiles a program, loads it, and blocks until that is done.
 //
-// Errors: INVALID_ARGUMENT, with the compiler's words, for a bad program.
+// Errors: INVALID_ARGUMENT, with the compiler's message, for a bad program.
 pathways_error pathways_compile(pathways_session session, const pathways_compile_options* options,
                                 pathways_executable* executable);
 
 typedef struct {
   size_t struct_size;
-  int32_t num_devices;  // shards that each argument and result has
+  int32_t num_devices;  // number of shards of each argument and result
   int32_t num_outputs;
   char name[128];
 } pathways_executable_info_t;
@@ -215,7 +220,7 @@ pathways_error pathways_executable_info(pathways_executable executable, pathways
 
 // ---- Arrays ----
 
-// Types of elements. Those narrower than a byte take a byte each in host memory.
+// Element types. Elements narrower than a byte take a byte each in host memory.
 typedef enum {
   PATHWAYS_BOOL = 1,  // a byte, 0 or 1
   PATHWAYS_S8 = 2,
@@ -250,11 +255,11 @@ typedef enum {
 typedef enum {
   // The bytes are copied before the call returns.
   PATHWAYS_COPY = 0,
-  // The bytes stay as they are until `released` is called, which is to free them or
-  // to say that they may change. Where the device can, they become its memory with
-  // no copy: on the host, if aligned to 64 bytes and dense.
+  // The caller does not change or free the bytes until `released` is called. If the
+  // device can use them in place, they become its memory without a copy: on the host, if
+  // they are dense and aligned to 64 bytes.
   PATHWAYS_BORROW = 1,
-  // As PATHWAYS_BORROW, and FAILED_PRECONDITION where they cannot become the device's.
+  // Like PATHWAYS_BORROW, but FAILED_PRECONDITION if the device cannot use them in place.
   PATHWAYS_BORROW_OR_FAIL = 2
 } pathways_host_mode;
 
@@ -265,18 +270,18 @@ typedef struct {
   pathways_host_mode mode;
   size_t num_dims;
   const int64_t* dims;          // of the whole array
-  const int64_t* byte_strides;  // NULL: dense, the last dimension fastest
-  pathways_tiles tiles;         // {0, NULL}: each device has the whole array
-  const int32_t* devices;       // ids, one a shard; NULL: device 0
+  const int64_t* byte_strides;  // NULL means dense, the last dimension fastest
+  pathways_tiles tiles;         // {0, NULL} means that each device has the whole array
+  const int32_t* devices;       // ids, one per shard; NULL means device 0
   size_t num_devices;
-  // Called once, on the library's thread, when the data is not needed any more; not
-  // called where the call fails. May be NULL, for data that lives for ever. Not for
+  // Called once, on the library's thread, when the data is no longer needed; not called
+  // if the call fails. It may be NULL for data that is never freed. Not for
   // PATHWAYS_COPY.
   void (*released)(void* arg);
   void* released_arg;
 } pathways_host_options;
 
-// pathways_array_from_host makes an array of bytes in this process's memory.
+// pathways_array_from_host makes an array from bytes in this process's memory.
 pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options,
                                         pathways_array* array);
 
@@ -285,61 +290,62 @@ typedef struct {
   pathways_type type;
   int32_t num_shards;
   int32_t num_dims;
-  int32_t tiled;                          // 1: it is known how the shards lie
-  int64_t dims[PATHWAYS_MAX_DIMS];        // of the whole array; those of a shard where that is not known
-  int64_t shard_dims[PATHWAYS_MAX_DIMS];  // every shard has the same
-  int64_t tiles[PATHWAYS_MAX_DIMS];       // parts a dimension
-  int64_t bytes;                          // of dims, in host memory
+  int32_t tiled;                          // 1 if the positions of the shards are known, else 0
+  int64_t dims[PATHWAYS_MAX_DIMS];        // of the whole array, or of a shard if tiled is 0
+  int64_t shard_dims[PATHWAYS_MAX_DIMS];  // the same for every shard
+  int64_t tiles[PATHWAYS_MAX_DIMS];       // parts per dimension
+  int64_t bytes;                          // of an array of dims, in host memory
   int64_t shard_bytes;
 } pathways_array_info_t;
 
 pathways_error pathways_array_info(pathways_array array, pathways_array_info_t* info);
 
-// pathways_array_devices gives the ids of the devices that an array's shards are on,
-// as many as there is room for, in the order of shards.
+// pathways_array_devices writes the ids of the devices of an array's shards, at most room
+// of them, in the order of shards.
 pathways_error pathways_array_devices(pathways_array array, int32_t* devices, size_t room);
 
-// pathways_array_ready gives a future of an array's contents.
+// pathways_array_ready returns a future that is ready when an array's contents are.
 pathways_error pathways_array_ready(pathways_array array, pathways_future* future);
 
 enum { PATHWAYS_WHOLE = -1 };
 
-// pathways_array_read copies a shard, or with PATHWAYS_WHOLE the whole array, to
-// data, dense with the last dimension fastest. Data is written until the future is
-// ready, and must stay until then.
+// pathways_array_read copies a shard, or with PATHWAYS_WHOLE the whole array, to data,
+// dense with the last dimension fastest. The library writes to data until the future is
+// ready, so it must stay valid until then.
 //
-// Errors: FAILED_PRECONDITION for the whole of an array of which it is not known how
-// its shards lie; INVALID_ARGUMENT where size is not exactly what it takes.
+// Errors: FAILED_PRECONDITION for the whole of an array whose layout is not known;
+// INVALID_ARGUMENT if size is not exactly the number of bytes.
 pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future);
 
 // pathways_array_copy copies an array to other devices, as many as it has shards.
 pathways_error pathways_array_copy(pathways_array array, const int32_t* devices, size_t num_devices, pathways_array* copy);
 
-// pathways_array_view gives the address of a shard's bytes, dense with the last
-// dimension fastest. Of a CPU device in this process, that is where the bytes are; of a CPU
-// device of a cluster, where they have come to. It waits for the contents. The bytes stay,
-// unchanged, until the view is dropped, whatever becomes of array and session; as long,
-// they are not donated.
+// pathways_array_view returns the address of a shard's bytes, dense with the last
+// dimension fastest: for a CPU device in this process, the device's own memory; for a CPU
+// device of a cluster, the copy in this process. It blocks until the contents exist. The
+// bytes stay valid and unchanged until the view is dropped, even if the array is dropped
+// or the session ends. While there is a view, they cannot be donated.
 //
-// Errors: FAILED_PRECONDITION where the device is no CPU, or the bytes are not dense.
+// Errors: FAILED_PRECONDITION if the device is not a CPU, or the bytes are not dense.
 pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways_view* view, const void** data);
 
 // ---- DLPack ----
 
-// pathways_array_from_dlpack makes an array of a tensor in this process's memory: a
-// DLManagedTensor*, or a DLManagedTensorVersioned* of version 1 where versioned is
-// 1. Options say mode, tiles and devices as for pathways_array_from_host, and have
-// all else 0; NULL is PATHWAYS_COPY to device 0. The tensor is taken over, and its deleter
-// called when it is not needed any more, with PATHWAYS_COPY before this returns.
+// pathways_array_from_dlpack makes an array from a tensor in this process's memory: a
+// DLManagedTensor*, or, if versioned is 1, a DLManagedTensorVersioned* of version 1.
+// options sets mode, tiles and devices as for pathways_array_from_host, and all other
+// fields must be 0; NULL means PATHWAYS_COPY to device 0. The library takes ownership of
+// the tensor and calls its deleter when the tensor is no longer needed; with
+// PATHWAYS_COPY, before this returns.
 //
-// Errors: INVALID_ARGUMENT for another device than the host, several lanes,
-// elements that share bytes, and types that are no array's.
+// Errors: INVALID_ARGUMENT for tensors on other devices than the host, several lanes,
+// elements that share bytes, and unsupported types.
 pathways_error pathways_array_from_dlpack(pathways_session session, void* tensor, int versioned,
                                           const pathways_host_options* options, pathways_array* array);
 
-// pathways_array_to_dlpack gives a shard as a DLManagedTensor*, or as a
-// DLManagedTensorVersioned* that is marked read-only, where versioned is 1. It is a
-// view, see pathways_array_view, until its deleter is called, from any thread.
+// pathways_array_to_dlpack returns a shard as a DLManagedTensor*, or, if versioned is 1,
+// as a DLManagedTensorVersioned* that is marked read-only. The tensor is a view, see
+// pathways_array_view, until its deleter is called, from any thread.
 pathways_error pathways_array_to_dlpack(pathways_array array, int32_t shard, int versioned, void** tensor);
 
 // ---- Arrow ----
@@ -349,24 +355,25 @@ pathways_error pathways_array_to_dlpack(pathways_array array, int32_t shard, int
 struct ArrowArray;
 struct ArrowSchema;
 
-// pathways_arrays_from_arrow makes arrays of Arrow data: one of numbers or booleans
-// [n], of fixed-size lists [n, size], or of arrow.fixed_shape_tensor [n, shape...];
-// of a record batch, one for each of its columns. A stream's batches come one by
-// one. Options are as for pathways_array_from_dlpack. The data is taken over, and
-// released when no array needs it any more, with PATHWAYS_COPY before this returns;
-// the schema is only read. Booleans, which Arrow has as bits, are copied.
+// pathways_arrays_from_arrow makes arrays from Arrow data: one array [n] from numbers or
+// booleans, [n, size] from fixed-size lists, or [n, shape...] from
+// arrow.fixed_shape_tensor; from a record batch, one array per column. Call it once per
+// batch of a stream. Options are as for pathways_array_from_dlpack. The library takes
+// ownership of the data and releases it when no array needs it any more; with
+// PATHWAYS_COPY, before this returns. It only reads the schema. Booleans are copied,
+// since Arrow stores them as bits.
 //
-// Errors: INVALID_ARGUMENT for nulls, dictionaries, types that are no numbers, and
-// data that contradicts itself; FAILED_PRECONDITION as pathways_array_from_host.
+// Errors: INVALID_ARGUMENT for nulls, dictionaries, types other than numbers, and
+// inconsistent data; FAILED_PRECONDITION as for pathways_array_from_host.
 pathways_error pathways_arrays_from_arrow(pathways_session session, struct ArrowArray* data,
                                           const struct ArrowSchema* schema, const pathways_host_options* options,
                                           pathways_array* arrays, size_t num_arrays);
 
-// pathways_array_to_arrow gives a shard to Arrow: [n] as numbers or booleans, more
-// dimensions as arrow.fixed_shape_tensor. It is a view, see pathways_array_view,
+// pathways_array_to_arrow exports a shard as Arrow data: [n] as numbers or booleans, more
+// dimensions as arrow.fixed_shape_tensor. The data is a view, see pathways_array_view,
 // until it is released, from any thread; booleans are a copy.
 //
-// Errors: INVALID_ARGUMENT for a scalar and for types that Arrow does not have.
+// Errors: INVALID_ARGUMENT for a scalar, and for types that Arrow does not have.
 pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, struct ArrowArray* data,
                                        struct ArrowSchema* schema);
 
@@ -374,17 +381,18 @@ pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, stru
 
 typedef struct {
   size_t struct_size;
-  const int32_t* keep;  // arguments that are not donated, although the program would
+  const int32_t* keep;  // arguments not to donate, although the program can
   size_t num_keep;
 } pathways_run_options;
 
-// pathways_run runs a program; it returns before that has ended, often before it has
-// begun. Inputs have a shard on each of the executable's devices; on a single
-// device, an array of one shard is brought there from wherever it is. Options may be
-// NULL; so may done, a future of the run's end on all devices.
+// pathways_run submits a run of a program and returns before it has ended, often before
+// it has begun. Inputs must have a shard on each of the executable's devices; for a
+// single device, an array of one shard is copied there from its device. options may be
+// NULL. done may be NULL; otherwise it receives a future that is ready when the run has
+// ended on all devices.
 //
-// Errors: INVALID_ARGUMENT for arrays of another number, shape, type or session than
-// the program takes.
+// Errors: INVALID_ARGUMENT if the number of arrays, or a shape, type or session, is not
+// what the program expects.
 pathways_error pathways_run(pathways_executable executable, const pathways_run_options* options,
                             const pathways_array* inputs, size_t num_inputs, pathways_array* outputs,
                             size_t num_outputs, pathways_future* done);
@@ -392,72 +400,73 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
 // ---- Programs ----
 
 // A program is a graph of runs and copies on any devices of a session: captured once,
-// and played from one call. On a cluster a play is one message for every 4096 nodes.
+// and then played by one call. On a cluster a play is one message per 4096 nodes.
 //
-// From pathways_program_begin to pathways_program_end, what the calling thread does
-// with pathways_run, and with pathways_array_copy of what that gives, is not done but
-// recorded, and the arrays that it gives have no contents: reading one is
-// FAILED_PRECONDITION, then and later. Arrays that have contents are constants of the
-// program, which keeps them. Executables and arrays may be dropped once they are
-// recorded. A capture is its thread's alone: another thread runs as ever, and a thread
-// that ends gives its capture up.
+// From pathways_program_begin to pathways_program_end, the library records the calling
+// thread's calls of pathways_run, and of pathways_array_copy on their results, instead of
+// carrying them out. The arrays that these calls return have no contents: reading one
+// returns FAILED_PRECONDITION, even later. Arrays that have contents become constants of
+// the program, which keeps them. Executables and arrays may be dropped once they are
+// recorded. A capture affects only its own thread. If the thread ends, its capture is
+// abandoned.
 
-// pathways_program_begin begins a capture on this thread, of one session's calls.
+// pathways_program_begin begins a capture of one session's calls on this thread.
 //
-// Errors: FAILED_PRECONDITION where one has begun.
+// Errors: FAILED_PRECONDITION if this thread is already capturing.
 pathways_error pathways_program_begin(pathways_session session);
 
-// pathways_program_input gives the next input of the program that this thread
-// captures, as an array without contents. Options say type, dims, tiles and devices
-// as for pathways_array_from_host, and have all else 0.
+// pathways_program_input adds an input to the program that this thread captures, and
+// returns it as an array without contents. options sets type, dims, tiles and devices as
+// for pathways_array_from_host; all other fields must be 0.
 //
-// Errors: FAILED_PRECONDITION where this thread captures nothing.
+// Errors: FAILED_PRECONDITION if this thread is not capturing.
 pathways_error pathways_program_input(const pathways_host_options* options, pathways_array* array);
 
-// pathways_program_end ends the capture of this thread and gives the program, whose
-// results are these arrays, one or more: results of what was recorded, inputs or
-// constants. With an error the capture goes on.
+// pathways_program_end ends the capture of this thread and returns the program. Its
+// results are outputs, one array or more: results of recorded calls, inputs or constants.
+// On an error the capture continues.
 //
-// Errors: FAILED_PRECONDITION where this thread captures nothing, and for arrays
-// without contents of another capture; INVALID_ARGUMENT for arrays of another session,
-// or of one that has ended.
+// Errors: FAILED_PRECONDITION if this thread is not capturing, and for arrays without
+// contents of another capture; INVALID_ARGUMENT for arrays of another session, or of one
+// that has ended.
 pathways_error pathways_program_end(const pathways_array* outputs, size_t num_outputs, pathways_program* program);
 
 // pathways_program_abandon ends the capture of this thread, if there is one, without
-// a program.
+// making a program.
 pathways_error pathways_program_abandon(void);
 
 typedef struct {
   size_t struct_size;
   int32_t num_inputs;
   int32_t num_outputs;
-  int32_t num_nodes;  // runs and copies, whatever the number of shards
+  int32_t num_nodes;  // runs and copies, independent of the number of shards
 } pathways_program_info_t;
 
 pathways_error pathways_program_info(pathways_program program, pathways_program_info_t* info);
 
-// pathways_program_play plays a program with arrays like its inputs, which stay the
-// caller's and are not donated. It waits for nothing; a node that fails gives its
-// error to its results and to all that depends on them. Any number of threads may
-// play one, but none that captures.
+// pathways_program_play plays a program on arrays that match its inputs; they are not
+// donated. It does not block. If a node fails, its results and everything that depends on
+// them fail with its error. Any number of threads may play a program at once, except
+// threads that are capturing.
 //
-// Errors: INVALID_ARGUMENT for another number of arrays, or one of another shape,
-// type, session, or on other devices, than the input; FAILED_PRECONDITION on a thread
-// that captures.
+// Errors: INVALID_ARGUMENT if the number of arrays, or the shape, type, session or devices
+// of one of them, does not match the inputs; FAILED_PRECONDITION on a thread that is
+// capturing.
 pathways_error pathways_program_play(pathways_program program, const pathways_array* inputs, size_t num_inputs,
                                      pathways_array* outputs, size_t num_outputs);
 
 // ---- Futures ----
 
-// pathways_future_wait waits until a future is ready and gives the error of what it
-// stands for, as often as it is asked. DEADLINE_EXCEEDED when timeout_ns have passed
-// before; 0 only looks, and less than 0 waits without end: what it
-// waits for ends by itself when the process that has to do it dies.
+// pathways_future_wait blocks until a future is ready, and returns the error that its
+// operation ended with. It may be called repeatedly. It returns DEADLINE_EXCEEDED if
+// timeout_ns have passed before that. A timeout of 0 does not block; a negative one means
+// no limit, which is safe: if the process that carries out the operation dies, the future
+// becomes ready with an error.
 pathways_error pathways_future_wait(pathways_future future, int64_t timeout_ns);
 
-// pathways_future_then has a function called when a future is ready, on the
-// library's thread, also where it is ready already or dropped before. Error is
-// 0 or what the future failed with, and belongs to the function.
+// pathways_future_then arranges that then is called when a future is ready, on the
+// library's thread, even if the future is ready already or is dropped before. error is 0
+// or the future's error; then must drop it.
 pathways_error pathways_future_then(pathways_future future, void (*then)(pathways_error error, void* arg), void* arg);
 
 #ifdef __cplusplus
