@@ -28,7 +28,7 @@ var rooms = []room{
 	// Ground: values, formats and their readers. None of them acts.
 	{"core/status", []string{"*"}},
 	{"core/shape", []string{"*"}},
-	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd", "core/wire", "device/pjrt", "capi/cluster"}},
+	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd", "device/pjrt", "capi/cluster"}},
 	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker", "core/sharded", "capi/partition", "capi/cluster"}},
 	{"core/xla/hlo", []string{"core/xla/spmd", "device/pjrt", "core/worker", "capi/base", "capi/embedded"}},
 	{"core/xla/spmd", []string{"device/pjrt", "transport/collective", "core/worker", "capi/partition"}},

@@ -5,7 +5,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
 // The messages that every operation costs are written and read here by hand, all others by the generated code. By hand
@@ -34,29 +33,31 @@ func (m *Run) Append(b []byte) []byte {
 func (m *Run) Parse(b []byte) error {
 	m.Op, m.Program, m.FirstOutput, m.Only = 0, 0, 0, 0
 	m.Inputs, m.Mixed, m.NotDonated, m.Trace = m.Inputs[:0], nil, m.NotDonated[:0], nil
-	for f, err := range protowalk.Fields(b) {
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		b = rest
 		if err != nil {
 			return malformed(KindRun, m, err)
 		}
 		switch {
-		case f.Number == 4:
+		case f.number == 4:
 			m.Inputs, err = parseNumbers(m.Inputs, f)
-		case f.Number == 6:
+		case f.number == 6:
 			m.NotDonated, err = parseNumbers(m.NotDonated, f)
-		case f.Bytes != nil && f.Number == 5:
+		case f.bytes != nil && f.number == 5:
 			mixed := new(Mixed)
-			m.Mixed, err = append(m.Mixed, mixed), proto.Unmarshal(f.Bytes, mixed)
-		case f.Bytes != nil && f.Number == 8:
-			m.Trace = f.Bytes
-		case !isVarint(f):
-		case f.Number == 1:
-			m.Op = f.Value
-		case f.Number == 2:
-			m.Program = f.Value
-		case f.Number == 3:
-			m.FirstOutput = f.Value
-		case f.Number == 7:
-			m.Only = uint32(f.Value)
+			m.Mixed, err = append(m.Mixed, mixed), proto.Unmarshal(f.bytes, mixed)
+		case f.bytes != nil && f.number == 8:
+			m.Trace = f.bytes
+		case f.kind != protowire.VarintType:
+		case f.number == 1:
+			m.Op = f.value
+		case f.number == 2:
+			m.Program = f.value
+		case f.number == 3:
+			m.FirstOutput = f.value
+		case f.number == 7:
+			m.Only = uint32(f.value)
 		}
 		if err != nil {
 			return malformed(KindRun, m, err)
@@ -95,32 +96,34 @@ func (m *Played) Append(b []byte) []byte {
 func (m *Played) Parse(b []byte) error {
 	m.Gang, m.Session, m.Graph, m.Op, m.From, m.Count, m.First = 0, 0, 0, 0, 0, 0, 0
 	m.Inputs, m.Client, m.Term = m.Inputs[:0], 0, 0
-	for f, err := range protowalk.Fields(b) {
-		if err == nil && f.Number == 8 {
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		b = rest
+		if err == nil && f.number == 8 {
 			m.Inputs, err = parseNumbers(m.Inputs, f)
 		}
 		switch {
 		case err != nil:
 			return malformed(KindPlayed, m, err)
-		case !isVarint(f):
-		case f.Number == 1:
-			m.Gang = f.Value
-		case f.Number == 2:
-			m.Session = uint32(f.Value)
-		case f.Number == 3:
-			m.Graph = f.Value
-		case f.Number == 4:
-			m.Op = f.Value
-		case f.Number == 5:
-			m.From = uint32(f.Value)
-		case f.Number == 6:
-			m.Count = uint32(f.Value)
-		case f.Number == 7:
-			m.First = f.Value
-		case f.Number == 9:
-			m.Client = f.Value
-		case f.Number == 10:
-			m.Term = f.Value
+		case f.kind != protowire.VarintType:
+		case f.number == 1:
+			m.Gang = f.value
+		case f.number == 2:
+			m.Session = uint32(f.value)
+		case f.number == 3:
+			m.Graph = f.value
+		case f.number == 4:
+			m.Op = f.value
+		case f.number == 5:
+			m.From = uint32(f.value)
+		case f.number == 6:
+			m.Count = uint32(f.value)
+		case f.number == 7:
+			m.First = f.value
+		case f.number == 9:
+			m.Client = f.value
+		case f.number == 10:
+			m.Term = f.value
 		}
 	}
 	return nil
@@ -139,23 +142,25 @@ func (m *Dispatch) Append(b []byte) []byte {
 // Parse reads an encoded message. Operation is memory of b.
 func (m *Dispatch) Parse(b []byte) error {
 	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Term = 0, 0, 0, nil, 0, 0
-	for f, err := range protowalk.Fields(b) {
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		b = rest
 		switch {
 		case err != nil:
 			return malformed(KindDispatch, m, err)
-		case f.Bytes != nil && f.Number == 4:
-			m.Operation = f.Bytes
-		case !isVarint(f):
-		case f.Number == 1:
-			m.Gang = f.Value
-		case f.Number == 2:
-			m.Session = uint32(f.Value)
-		case f.Number == 3:
-			m.Kind = uint32(f.Value)
-		case f.Number == 5:
-			m.Client = f.Value
-		case f.Number == 6:
-			m.Term = f.Value
+		case f.bytes != nil && f.number == 4:
+			m.Operation = f.bytes
+		case f.kind != protowire.VarintType:
+		case f.number == 1:
+			m.Gang = f.value
+		case f.number == 2:
+			m.Session = uint32(f.value)
+		case f.number == 3:
+			m.Kind = uint32(f.value)
+		case f.number == 5:
+			m.Client = f.value
+		case f.number == 6:
+			m.Term = f.value
 		}
 	}
 	return nil
@@ -173,18 +178,20 @@ func (m *Completed) Append(b []byte) []byte {
 // Parse reads an encoded message.
 func (m *Completed) Parse(b []byte) error {
 	m.Ok, m.Failed, m.Credit = m.Ok[:0], nil, 0
-	for f, err := range protowalk.Fields(b) {
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		b = rest
 		if err != nil {
 			return malformed(KindCompleted, m, err)
 		}
 		switch {
-		case f.Number == 1:
+		case f.number == 1:
 			m.Ok, err = parseNumbers(m.Ok, f)
-		case f.Number == 2 && f.Bytes != nil:
+		case f.number == 2 && f.bytes != nil:
 			failure := new(Failure)
-			m.Failed, err = append(m.Failed, failure), proto.Unmarshal(f.Bytes, failure)
-		case f.Number == 3 && isVarint(f):
-			m.Credit = f.Value
+			m.Failed, err = append(m.Failed, failure), proto.Unmarshal(f.bytes, failure)
+		case f.number == 3 && f.kind == protowire.VarintType:
+			m.Credit = f.value
 		}
 		if err != nil {
 			return malformed(KindCompleted, m, err)
@@ -225,18 +232,49 @@ func malformed(kind Kind, m proto.Message, err error) error {
 		m.ProtoReflect().Descriptor().Name(), err)
 }
 
-// isVarint reports whether a field is a number as all our messages write them.
-func isVarint(f protowalk.Field) bool { return f.Raw[0]&7 == byte(protowire.VarintType) }
+// field is one field of a message.
+type field struct {
+	number protowire.Number
+	kind   protowire.Type
+	value  uint64 // of a varint
+	bytes  []byte // of bytes, a list that is packed, or a message; else nil
+}
+
+// nextField reads the first field of a message, and returns what follows it.
+func nextField(b []byte) (f field, rest []byte, err error) {
+	number, kind, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return f, nil, protowire.ParseError(n)
+	}
+	if f.number, f.kind = number, kind; number > protowire.MaxValidNumber {
+		return f, nil, status.New(status.InvalidArgument, "there are no fields with the number %d", f.number)
+	}
+	size := 0
+	switch f.kind {
+	case protowire.VarintType:
+		f.value, size = protowire.ConsumeVarint(b[n:])
+	case protowire.BytesType:
+		if f.bytes, size = protowire.ConsumeBytes(b[n:]); f.bytes == nil {
+			f.bytes = []byte{}
+		}
+	default:
+		size = protowire.ConsumeFieldValue(f.number, f.kind, b[n:])
+	}
+	if size < 0 {
+		return f, nil, protowire.ParseError(size)
+	}
+	return f, b[n+size:], nil
+}
 
 // parseNumbers appends what a field holds of a list: one number, or many that are packed.
-func parseNumbers[T uint32 | uint64](to []T, f protowalk.Field) ([]T, error) {
-	if f.Bytes == nil {
-		if isVarint(f) {
-			to = append(to, T(f.Value))
+func parseNumbers[T uint32 | uint64](to []T, f field) ([]T, error) {
+	if f.bytes == nil {
+		if f.kind == protowire.VarintType {
+			to = append(to, T(f.value))
 		}
 		return to, nil
 	}
-	for packed := f.Bytes; len(packed) > 0; {
+	for packed := f.bytes; len(packed) > 0; {
 		v, n := protowire.ConsumeVarint(packed)
 		if n < 0 {
 			return to, protowire.ParseError(n)
@@ -246,11 +284,14 @@ func parseNumbers[T uint32 | uint64](to []T, f protowalk.Field) ([]T, error) {
 	return to, nil
 }
 
+// tag is what a field begins with: one byte, since the messages here have no fields above 15.
+func tag(n protowire.Number, kind protowire.Type) byte { return byte(n)<<3 | byte(kind) }
+
 func appendNumber[T uint32 | uint64](b []byte, n protowire.Number, v T) []byte {
 	if v == 0 {
 		return b
 	}
-	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(v))
+	return protowire.AppendVarint(append(b, tag(n, protowire.VarintType)), uint64(v))
 }
 
 func appendNumbers[T uint32 | uint64](b []byte, n protowire.Number, values []T) []byte {
@@ -261,7 +302,7 @@ func appendNumbers[T uint32 | uint64](b []byte, n protowire.Number, values []T) 
 	for _, v := range values {
 		size += protowire.SizeVarint(uint64(v))
 	}
-	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(size))
+	b = protowire.AppendVarint(append(b, tag(n, protowire.BytesType)), uint64(size))
 	for _, v := range values {
 		b = protowire.AppendVarint(b, uint64(v))
 	}
@@ -272,12 +313,12 @@ func appendBytes(b []byte, n protowire.Number, v []byte) []byte {
 	if len(v) == 0 {
 		return b
 	}
-	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
+	return protowire.AppendBytes(append(b, tag(n, protowire.BytesType)), v)
 }
 
 // appendMessage appends a message within another by the generated code, also where it is empty.
 func appendMessage(b []byte, n protowire.Number, m proto.Message) []byte {
-	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(proto.Size(m)))
+	b = protowire.AppendVarint(append(b, tag(n, protowire.BytesType)), uint64(proto.Size(m)))
 	b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m) // its text is UTF-8, see Of
 	return b
 }
