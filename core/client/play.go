@@ -11,28 +11,28 @@ import (
 // defined is what a session needs to know of a graph to play it.
 type defined struct {
 	inputs, made, nodes int
-	parts               []part
+	sections            []section
 }
 
-// part is a run of a graph's nodes that the controller knows as a graph of its own.
+// section is a run of a graph's nodes that the controller knows as a graph of its own.
 // Objects are numbered as in the whole graph.
-type part struct {
+type section struct {
 	graph       uint64
-	first, made int // numbers of nodes of earlier parts, and of objects that these make
+	first, made int // numbers of nodes of earlier sections, and of objects that these make
 	nodes       int
 	inputs      []uint64
-	crossed     []uint64 // objects of earlier parts that no later part reads
+	crossed     []uint64 // objects of earlier sections that no later section reads
 }
 
 // Define implements Cluster.
 func (r *remote) Define(g *graph.Graph) (uint64, error) {
-	parts, err := g.Split(graph.MaxNodes)
-	if err == nil && len(parts) == 0 {
+	sections, err := g.Split(graph.MaxNodes)
+	if err == nil && len(sections) == 0 {
 		err = g.Check()
 	}
-	for i := range parts {
+	for i := range sections {
 		if err == nil {
-			err = parts[i].Graph.Check()
+			err = sections[i].Graph.Check()
 		}
 	}
 	if err != nil {
@@ -41,21 +41,21 @@ func (r *remote) Define(g *graph.Graph) (uint64, error) {
 	d := defined{inputs: g.Inputs, made: g.Made(), nodes: len(g.Nodes)}
 	r.mu.Lock()
 	id := r.graph + 1
-	for i := range parts {
-		p := &parts[i]
+	for i := range sections {
+		p := &sections[i]
 		r.graph++
-		one := part{graph: r.graph, first: p.First, made: p.Made, nodes: len(p.Graph.Nodes), inputs: p.Inputs}
+		one := section{graph: r.graph, first: p.First, made: p.Made, nodes: len(p.Graph.Nodes), inputs: p.Inputs}
 		for _, given := range p.Graph.Given {
 			if object := p.Inputs[given-1]; object > uint64(g.Inputs) {
 				one.crossed = append(one.crossed, object)
 			}
 		}
-		d.parts = append(d.parts, one)
+		d.sections = append(d.sections, one)
 	}
 	r.graphs[id] = d
 	r.mu.Unlock()
-	for i := range parts {
-		if err := r.sendMessage(wire.KindGraph, wire.GraphOf(d.parts[i].graph, parts[i].Graph)); err != nil {
+	for i := range sections {
+		if err := r.sendMessage(wire.KindGraph, wire.GraphOf(d.sections[i].graph, sections[i].Graph)); err != nil {
 			r.ForgetGraph(id)
 			return 0, err
 		}
@@ -66,12 +66,12 @@ func (r *remote) Define(g *graph.Graph) (uint64, error) {
 // ForgetGraph implements Cluster.
 func (r *remote) ForgetGraph(graph uint64) {
 	r.mu.Lock()
-	parts := r.graphs[graph].parts
+	sections := r.graphs[graph].sections
 	delete(r.graphs, graph)
 	r.mu.Unlock()
 	m := new(wire.Forget)
-	for i := range parts {
-		m.Graphs = append(m.Graphs, parts[i].graph)
+	for i := range sections {
+		m.Graphs = append(m.Graphs, sections[i].graph)
 	}
 	_ = r.sendMessage(wire.KindForget, m) // if it fails, the session has ended and the graph with it
 }
@@ -83,7 +83,7 @@ func (r *remote) Play(s *PlaySpec) error {
 	return err
 }
 
-// play sends the parts of a graph. If one of them cannot be sent after others were, it
+// play sends the sections of a graph. If one of them cannot be sent after others were, it
 // returns the ends of the nodes that were not sent.
 func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	r.order.Lock()
@@ -92,9 +92,9 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range g.parts {
-		p := &g.parts[i]
-		if err = r.playPart(s, p); err == nil {
+	for i := range g.sections {
+		p := &g.sections[i]
+		if err = r.playSection(s, p); err == nil {
 			if len(p.crossed) > 0 {
 				r.Free(s.objects(p.crossed))
 			}
@@ -106,7 +106,7 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 		for k := p.first; k < g.nodes; k++ {
 			unsent = append(unsent, Ended{Token: s.Token + uint64(k), Err: err})
 		}
-		for _, later := range g.parts[i:] {
+		for _, later := range g.sections[i:] {
 			crossed := slices.DeleteFunc(slices.Clone(later.crossed), func(object uint64) bool { return object > uint64(g.inputs+p.made) })
 			r.Free(s.objects(crossed))
 		}
@@ -142,8 +142,8 @@ func (s *PlaySpec) objects(numbers []uint64) []uint64 {
 	return out
 }
 
-// playPart sends a part of a play. The caller holds order.
-func (r *remote) playPart(s *PlaySpec, p *part) error {
+// playSection sends a section of a play. The caller holds order.
+func (r *remote) playSection(s *PlaySpec, p *section) error {
 	op, err := r.beginPlay(s, p)
 	if err != nil {
 		return err
@@ -157,9 +157,9 @@ func (r *remote) playPart(s *PlaySpec, p *part) error {
 	return nil // if the connection has ended, the reader handles that
 }
 
-// beginPlay numbers a part's operations, once the session has any credit; a part may
+// beginPlay numbers a section's operations, once the session has any credit; a section may
 // overdraw it. The caller holds order.
-func (r *remote) beginPlay(s *PlaySpec, p *part) (op uint64, err error) {
+func (r *remote) beginPlay(s *PlaySpec, p *section) (op uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.credited(s.Stop); err != nil {

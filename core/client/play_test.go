@@ -74,7 +74,7 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-// A graph of any size is a message for so many nodes, and so is a play: each part is
+// A graph of any size is a message for so many nodes, and so is a play: each section is
 // given what it reads, and what crosses goes behind the last that does.
 func TestPlayParts(t *testing.T) {
 	const nodes = 2*graph.MaxNodes + 100

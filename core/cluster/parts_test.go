@@ -30,12 +30,12 @@ func TestPlayParts(t *testing.T) {
 	one, sum, eat, add := s.program(addOne, devices...), s.program(sumAll, devices...), s.program(consume, devices...), s.program(plus, devices...)
 	far := s.program(addOne, 3)
 	d := draw(1)
-	early := d.run(one, 1)                                   // kept, and read in the last part
-	some := d.run(one, 1)                                    // the last part reads a shard of it
+	early := d.run(one, 1)                                   // kept, and read in the last section
+	some := d.run(one, 1)                                    // the last section reads a shard of it
 	y := d.fill(one, 1, graph.MaxNodes)                      // 4,094 more than the input
 	y = d.fill(one, d.run(eat, y), 2*graph.MaxNodes)         // 8,192 more, in the memory of the first
 	moved := d.run(far, d.move(some, []int{2}, []int{3}))    // 2 more than that of device 2
-	z := d.run(add, d.run(sum, early), d.run(add, y, early)) // of all parts
+	z := d.run(add, d.run(sum, early), d.run(add, y, early)) // of all sections
 	g := d.keeps(early, z, moved)
 	id := s.define(g)
 	x := s.vector(devices, ramp)
@@ -87,7 +87,7 @@ func TestPlayGiven(t *testing.T) {
 	}
 }
 
-// A node that fails in the first part fails what depends on it in others, and
+// A node that fails in the first section fails what depends on it in others, and
 // nothing else.
 func TestPlayPartsFail(t *testing.T) {
 	l, drivers := open(t, 2, 1)
@@ -130,7 +130,7 @@ func TestPlayPartsFail(t *testing.T) {
 	}
 }
 
-// A play that is stopped between two parts ends: what was sent is done, what was not
+// A play that is stopped between two sections ends: what was sent is done, what was not
 // fails, and what only that was to read goes.
 func TestPlayPartsStop(t *testing.T) {
 	l, drivers := open(t, 1, 1)
@@ -145,7 +145,7 @@ func TestPlayPartsStop(t *testing.T) {
 	enough := errors.New("enough")
 	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(g.Made()), Token: s.Tokens(len(g.Nodes)), Stop: func() error { return enough }}
 	if err := s.Play(p); err != nil {
-		t.Fatalf("a play of which a part was sent: %v", err)
+		t.Fatalf("a play of which a section was sent: %v", err)
 	}
 	if err := s.Play(p); !errors.Is(err, enough) {
 		t.Errorf("a play of which nothing was sent: %v", err)

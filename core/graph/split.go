@@ -2,22 +2,22 @@ package graph
 
 import "slices"
 
-// Part is a run of consecutive nodes of a graph, as a graph of its own.
-type Part struct {
+// Section is a run of consecutive nodes of a graph, as a graph of its own.
+type Section struct {
 	Graph  *Graph
 	First  int      // index of its first node in the whole graph
 	Made   int      // number of objects that the whole graph makes before it
-	Inputs []uint64 // objects of the whole graph, in the order of the part's inputs
+	Inputs []uint64 // objects of the whole graph, in the order of the section's inputs
 }
 
-// Split cuts a graph of any size into parts that are within the bounds and have at most
-// most nodes each. Playing all parts in order does what playing the whole graph would
-// do: each part receives the inputs and the objects of earlier parts that it reads, and
-// keeps the outputs and the objects that later parts read. An object that crosses a cut
-// is Given to the last part that reads it; the caller frees it after that part.
+// Split cuts a graph of any size into sections that are within the bounds and have at most
+// most nodes each. Playing all sections in order does what playing the whole graph would
+// do: each section receives the inputs and the objects of earlier sections that it reads, and
+// keeps the outputs and the objects that later sections read. An object that crosses a cut
+// is Given to the last section that reads it; the caller frees it after that section.
 //
 // Errors: those of Check. A graph may exceed the bounds, but no single node may.
-func (g *Graph) Split(most int) ([]Part, error) {
+func (g *Graph) Split(most int) ([]Section, error) {
 	if err := g.checkNodes(); err != nil {
 		return nil, err
 	}
@@ -26,11 +26,11 @@ func (g *Graph) Split(most int) ([]Part, error) {
 	for i := range g.Nodes {
 		g.Nodes[i].Reads(func(object uint64) { last[object] = i })
 	}
-	var parts []Part
+	var sections []Section
 	for at, made := 0, 0; at < len(g.Nodes); {
-		p := Part{First: at, Made: made}
+		p := Section{First: at, Made: made}
 		end := g.cut(&p, min(most, MaxNodes))
-		p.Graph = g.part(&p, end)
+		p.Graph = g.section(&p, end)
 		for i, object := range p.Inputs {
 			if !kept[object] && last[object] < end {
 				p.Graph.Given = append(p.Graph.Given, uint64(i)+1)
@@ -42,14 +42,14 @@ func (g *Graph) Split(most int) ([]Part, error) {
 				p.Graph.Outputs = append(p.Graph.Outputs, uint64(len(p.Inputs)+i)+1)
 			}
 		}
-		parts = append(parts, p)
+		sections = append(sections, p)
 		at, made = end, made+n
 	}
-	return parts, nil
+	return sections, nil
 }
 
 // cut returns the node after p's last one, and sets p's inputs.
-func (g *Graph) cut(p *Part, most int) (end int) {
+func (g *Graph) cut(p *Section, most int) (end int) {
 	before := uint64(g.Inputs + p.Made)
 	known := map[uint64]bool{}
 	moves, made := 0, 0
@@ -71,8 +71,8 @@ func (g *Graph) cut(p *Part, most int) (end int) {
 	return end
 }
 
-// part returns the graph of p, whose nodes end before end, with its own numbers of objects.
-func (g *Graph) part(p *Part, end int) *Graph {
+// section returns the graph of p, whose nodes end before end, with its own numbers of objects.
+func (g *Graph) section(p *Section, end int) *Graph {
 	before, own := uint64(g.Inputs+p.Made), make(map[uint64]uint64, len(p.Inputs))
 	for i, object := range p.Inputs {
 		own[object] = uint64(i) + 1

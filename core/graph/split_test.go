@@ -29,14 +29,14 @@ func performed(g *graph.Graph, name func(object uint64) uint64) []string {
 	return out
 }
 
-// The parts of a graph do what it does, node by node, let go of everything behind the
+// The sections of a graph do what it does, node by node, let go of everything behind the
 // same node, and keep the same.
 func TestSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := drawGraph(t)
 		most := rapid.IntRange(1, 8).Draw(t, "most")
 		before := fmt.Sprintf("%+v", g)
-		parts, err := g.Split(most)
+		sections, err := g.Split(most)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,12 +48,12 @@ func TestSplit(t *testing.T) {
 		for object := range uint64(g.Inputs) {
 			there[object+1] = true
 		}
-		for _, p := range parts {
+		for _, p := range sections {
 			if err := p.Graph.Check(); err != nil || len(p.Graph.Nodes) > most {
-				t.Fatalf("a part of %d nodes, at most %d: %v", len(p.Graph.Nodes), most, err)
+				t.Fatalf("a section of %d nodes, at most %d: %v", len(p.Graph.Nodes), most, err)
 			}
 			if p.First != nodes || p.Made != made || len(p.Inputs) != p.Graph.Inputs {
-				t.Fatalf("a part begins with node %d behind %d objects, want %d, %d; inputs %v of %d", p.First, p.Made, nodes, made, p.Inputs, p.Graph.Inputs)
+				t.Fatalf("a section begins with node %d behind %d objects, want %d, %d; inputs %v of %d", p.First, p.Made, nodes, made, p.Inputs, p.Graph.Inputs)
 			}
 			name := func(object uint64) uint64 {
 				if object <= uint64(len(p.Inputs)) {
@@ -63,7 +63,7 @@ func TestSplit(t *testing.T) {
 			}
 			for _, object := range p.Inputs {
 				if !there[object] {
-					t.Errorf("a part is given %d, which is not there", object)
+					t.Errorf("a section is given %d, which is not there", object)
 				}
 			}
 			got = append(got, performed(p.Graph, name)...)
@@ -76,7 +76,7 @@ func TestSplit(t *testing.T) {
 			nodes, made = nodes+len(p.Graph.Nodes), made+p.Graph.Made()
 		}
 		if want := performed(g, func(object uint64) uint64 { return object }); !slices.Equal(got, want) {
-			t.Errorf("in parts of %d: %q\nwant %q", most, got, want)
+			t.Errorf("in sections of %d: %q\nwant %q", most, got, want)
 		}
 		left := 0
 		for object := range there {
@@ -95,8 +95,8 @@ func TestSplit(t *testing.T) {
 	})
 }
 
-// Each bound cuts by itself. What is wrong with a graph has no parts, and a node that
-// is beyond them by itself is a part that Check refuses.
+// Each bound cuts by itself. What is wrong with a graph has no sections, and a node that
+// is beyond them by itself is a section that Check refuses.
 func TestSplitBounds(t *testing.T) {
 	g := &graph.Graph{Inputs: 1, Programs: programs()}
 	for range graph.MaxNodes + 1 {
@@ -104,16 +104,16 @@ func TestSplitBounds(t *testing.T) {
 	}
 	lengths := func(want ...int) {
 		t.Helper()
-		parts, err := g.Split(graph.MaxNodes)
+		sections, err := g.Split(graph.MaxNodes)
 		var got []int
-		for _, p := range parts {
+		for _, p := range sections {
 			got = append(got, len(p.Graph.Nodes))
 			if err := p.Graph.Check(); err != nil {
 				t.Error(err)
 			}
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("parts of %v nodes, %v; want %v", got, err, want)
+			t.Errorf("sections of %v nodes, %v; want %v", got, err, want)
 		}
 	}
 	lengths(graph.MaxNodes, 1)
@@ -130,12 +130,12 @@ func TestSplitBounds(t *testing.T) {
 	lengths(1, 1)
 
 	g.Programs[6].Outputs = make([]int64, graph.MaxObjects)
-	parts, err := g.Split(graph.MaxNodes)
-	if err != nil || status.CodeOf(parts[0].Graph.Check()) != status.ResourceExhausted {
+	sections, err := g.Split(graph.MaxNodes)
+	if err != nil || status.CodeOf(sections[0].Graph.Check()) != status.ResourceExhausted {
 		t.Errorf("nodes that make more than there may be: %v", err)
 	}
 	g.Nodes = []graph.Node{run(2, 1), run(4, 1)}
 	if _, err := g.Split(1); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a part that reads what one before has consumed: %v", err)
+		t.Errorf("a section that reads what one before has consumed: %v", err)
 	}
 }
