@@ -13,11 +13,12 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A program that calls functions of its client is launched beside the queues: the
-// driver may be through with it before Execute returns, and the functions may run
-// programs on the same devices. What it makes is pending meanwhile.
+// A program that calls functions of its client is launched beside the queues: the driver may
+// run it within Execute, and the functions may run programs on the same devices, which would
+// stand behind it. What it makes is pending meanwhile, and what it reads pinned.
 
-// aside launches a part beside the queue.
+// aside launches a part beside the queue. Its slot in the window stays taken, so that no more
+// than the window have goroutines.
 func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 	inputs := [][]device.Buffer{row(nil, f)}
 	go func() {
@@ -28,7 +29,7 @@ func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 		}
 		q.soon(func() {
 			if err != nil {
-				q.unlaunched(g, r, f, err)
+				q.launchFailed(g, r, f, err)
 			} else {
 				q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
 			}

@@ -38,7 +38,12 @@ type program struct {
 	err     error
 }
 
-// A run of a quick program may be slow where another thread had the processor.
+// quickTime is what Execute of a quick program takes at most: not much more than
+// waking a goroutine that sleeps, some 20 µs where it wakes another thread.
+const quickTime = 50 * time.Microsecond
+
+// slowRuns is after how many slow runs in a row a program is no longer taken for quick. One
+// may be slow because another thread had the processor.
 const slowRuns = 2
 
 // took takes note of how long Execute took.

@@ -3,17 +3,32 @@ package worker
 import (
 	"bytes"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/openpathways/pathways/core/executor"
-	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 )
+
+// A run comes from the controller as a message (beginRun) or as a node of a play, and
+// arrange finds its program, devices and inputs. From then on each of its devices has a
+// part. The device's queue begins the part (run) when its state machine says so, and the
+// driver is given it in one of four ways:
+//
+//	                      its program calls no functions   its program calls functions
+//	                      of its client                    of its client
+//	a launch for each     launch: by the queue's owner     aside: by a goroutine of its own
+//	one launch for all    meet, then enter (together.go)   the same, and depart before
+//
+// Whatever the way, each part goes through the same four calls of the state machine, in
+// this order: Next says Begin; then Launched, with a Fill for each output, or else Failed;
+// after Launched, when the driver is through with the part, Ended. From Begin until Launched or
+// Failed the inputs are pinned, so that no free, drop or donation takes from the driver what
+// it was given; until Ended the bytes of inputs and outputs count.
+//
+// A part ends by one call of gang.end, behind Failed, Ended or Refuse: these three exclude
+// each other, so a gang is reported once.
 
 // run is the work of Run.
 type run struct {
@@ -26,22 +41,6 @@ type run struct {
 	rows    []int // of the program, by part
 	meet    *meeting
 }
-
-// meeting is where the devices of a gang that is one launch of the driver come
-// together. The last to come launches for all.
-type meeting struct {
-	mu       sync.Mutex            // guards the rest
-	rows     [][]device.Buffer     // by part
-	flights  []*devicequeue.Flight // by part
-	makers   [][]uint64            // by part and argument, see reads
-	missing  int
-	launched bool
-	begun    atomic.Bool // the driver has it, or is being given it
-}
-
-// quickTime is what Execute of a quick program takes at most: not much more than
-// waking a goroutine that sleeps, some 20 µs where it wakes another thread.
-const quickTime = 50 * time.Microsecond
 
 func (w *Worker) beginRun(g *gang, r *run, operation []byte) error {
 	m := &w.run
@@ -65,7 +64,10 @@ func arguments(numbers []uint32) []int {
 	return out
 }
 
-// arrange finds what a run needs.
+// arrange finds what a run needs. It is called by the goroutine that reads the connection,
+// which owns programs and sessions.
+//
+// Errors: NOT_FOUND for a program that is not known, INVALID_ARGUMENT for a device.
 func (w *Worker) arrange(g *gang, r *run) error {
 	p := w.programs[programKey{g.Session, r.name}]
 	if p == nil {
@@ -105,7 +107,8 @@ func (w *Worker) arrange(g *gang, r *run) error {
 
 var rowZero = []int{0}
 
-// split says what each part reads, where they do not all read the same objects.
+// split says what each part reads, where they do not all read the same objects: an argument
+// whose rows come from several, because it was put piece by piece.
 func (r *run) split(g *gang) {
 	if len(r.mixed) == 0 {
 		return
@@ -143,7 +146,8 @@ func (r *run) piece(arg, row int) uint64 {
 	return 0
 }
 
-// launchID is the number under which devices know a gang.
+// launchID is the number under which devices know a gang: as much of the gang's as plugins
+// take. It names a gang among those under way, of which there are far fewer.
 func launchID(gang uint64) int32 { return int32(gang & 0x7fffffff) }
 
 // run begins a part of a run.
@@ -159,14 +163,19 @@ func (q *queue) run(g *gang, r *run, f *devicequeue.Flight) {
 	}
 }
 
-// launch gives a part that is a launch of its own to the driver, which may run the program
-// within the call.
+// launch gives a part that is a launch of its own to the driver.
+//
+// The driver may run the program within the call, as XLA's CPU client does where the inputs
+// are there. That takes as long as the program does, and the queue stands still meanwhile. It
+// must not stand still for what the program waits for: in a collective, for the other workers
+// of the gang, which may be at an earlier gang that waits for news of this device, such as the
+// end of what it computed or that it failed. So the queue is lent to a deputy, and the reports
+// of what has failed leave first. A deputy begins nothing, so the order of launches stays that
+// of the parts.
 func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 	buffers := row(q.row[0][:0], f)
 	q.row[0] = buffers
 	if g.collective {
-		// It may then wait for other workers, and they for hearing that a gang before it has
-		// failed here.
 		q.lend()
 		q.w.report.warn()
 	}
@@ -178,12 +187,12 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		q.reclaim()
 	}
 	if err != nil {
-		q.unlaunched(g, r, f, err)
+		q.launchFailed(g, r, f, err)
 		return
 	}
 	q.w.record(g, q, clock, results.Done[0])
 	q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
-	g.abandon()
+	g.abandon() // where it has failed since: the driver did not know it then
 }
 
 // bufferOf returns what the driver has of a shard.
@@ -210,8 +219,9 @@ func (r *run) device(q *queue) int {
 	return -1
 }
 
-// launched takes the results of a part that the driver has. Maker is its gang's number in
-// the island, where that counts.
+// launched takes the results of a part that the driver has. Their contents need not be there:
+// what reads them is given to the driver in turn, which waits by itself. Maker is the gang's
+// number in the island where that counts (see meeting.reads), and 0 otherwise.
 func (q *queue) launched(
 	g *gang, r *run, f *devicequeue.Flight, outputs []device.Buffer, done device.Event, maker uint64,
 ) {
@@ -227,8 +237,8 @@ func (q *queue) launched(
 	done.Then(func(err error) { q.soon(func() { q.ended(g, r, f, err) }) })
 }
 
-// unlaunched ends a part that the driver has refused.
-func (q *queue) unlaunched(g *gang, r *run, f *devicequeue.Flight, err error) {
+// launchFailed ends a part that the driver has refused.
+func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) {
 	err = q.explain(err, r.program.Name, r.trace)
 	if why := g.failure(); why != nil {
 		err = why
@@ -239,10 +249,15 @@ func (q *queue) unlaunched(g *gang, r *run, f *devicequeue.Flight, err error) {
 }
 
 // ended ends a part that the driver is through with.
+//
+// Where it failed, the driver's error says little if the reason lies elsewhere: then the
+// part, and what it made, have the first of these: the error of the gang, which ended the
+// collective that the part waited in; the error of an input that failed after the launch; and
+// only then the driver's, with this device's name.
 func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, err error) {
 	if err != nil {
 		if why := g.failure(); why != nil {
-			err = why // what ended the collective it waited in
+			err = why
 		} else if why := q.state.Cause(f); why != nil {
 			err = why
 		} else {
@@ -252,164 +267,4 @@ func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, err error) {
 	q.flights.land(f.Index)
 	q.state.Ended(f, err)
 	g.end(err)
-}
-
-// meet brings a part to its gang's meeting. The queue stands still until the launch.
-func (q *queue) meet(g *gang, r *run, f *devicequeue.Flight) {
-	m, part := r.meet, f.Part.Index
-	inputs := row(make([]device.Buffer, 0, len(f.Inputs)), f)
-	var makers []uint64
-	if m.makers != nil {
-		for _, in := range f.Inputs {
-			makers = append(makers, in.Shard.Maker)
-		}
-	}
-	m.mu.Lock()
-	m.rows[part], m.flights[part] = inputs, f
-	if m.makers != nil {
-		m.makers[part] = makers
-	}
-	m.missing--
-	last := m.missing == 0 && g.failure() == nil
-	m.launched = last
-	m.mu.Unlock()
-	switch {
-	case !last: // where the gang has failed meanwhile, advance finds that next
-	case r.program.Calls:
-		go g.enter()
-	default:
-		g.enter()
-	}
-}
-
-// isLaunched reports whether all devices have met. No meeting is launched never.
-func (m *meeting) isLaunched() bool {
-	if m == nil {
-		return false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.launched
-}
-
-// enter launches a gang whose devices have met, in its turn.
-func (g *gang) enter() {
-	r, w := g.work.(*run), g.w
-	if w.island == nil || !r.program.collective {
-		g.launch(nil, 0)
-		return
-	}
-	turn, err := w.island.Enter(&schedule.Gang{Session: g.Session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
-	switch {
-	case err != nil:
-		g.spread(nil, err, 0)
-	case turn.Now:
-		g.launch(turn.Cell, turn.Gang)
-	default:
-		w.island.Arm(turn.Gang, (*turned)(g))
-	}
-}
-
-// reads gives the gangs of which every row reads an array.
-func (m *meeting) reads() (gangs []uint64) {
-	for arg, maker := range m.makers[0] {
-		same := maker != 0 && !slices.Contains(gangs, maker)
-		for _, row := range m.makers[1:] {
-			same = same && row[arg] == maker
-		}
-		if same {
-			gangs = append(gangs, maker)
-		}
-	}
-	return gangs
-}
-
-// turned is a gang that waited for its turn, as the island launches it.
-type turned gang
-
-// Launch implements executor.Launch.
-func (t *turned) Launch(turn uint64) bool { return (*gang)(t).launch(nil, turn) }
-
-// Fail implements executor.Launch.
-func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
-
-// launch gives the gang to the driver. Turn is its number in the island, whose
-// cell, where it has one, is told how far it is. It reports whether the gang is
-// under way.
-func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
-	r := g.work.(*run)
-	r.meet.begun.Store(true)
-	if r.program.Calls {
-		g.depart()
-	}
-	clock := g.w.clock()
-	results, err := r.execute(g, r.meet.rows, -1)
-	if err != nil {
-		if cell != nil {
-			g.tell(cell, turn, executor.CellEnded)
-		}
-		g.spread(nil, err, 0)
-		return false
-	}
-	for i, q := range g.queues {
-		g.w.record(g, q, clock, results.Done[i])
-	}
-	if turn == 0 {
-		g.spread(results, nil, 0)
-		g.abandon()
-		return true
-	}
-	if cell != nil {
-		g.tell(cell, turn, executor.CellLaunched)
-	}
-	var left atomic.Int32
-	left.Store(int32(len(results.Done)) + 1)
-	through := func(error) {
-		if left.Add(-1) > 0 {
-			return
-		}
-		if cell != nil {
-			g.tell(cell, turn, executor.CellDone)
-		} else {
-			g.w.island.Completed(turn)
-		}
-	}
-	g.spread(results, nil, turn)
-	for _, e := range results.Done {
-		e.Then(through)
-	}
-	if cell == nil && left.Load() == 1 {
-		return false
-	}
-	through(nil)
-	return true
-}
-
-// tell sets bits of a cell.
-func (g *gang) tell(cell *executor.Cell, turn uint64, bits uint32) {
-	if cell.Or(bits)&executor.CellWanted != 0 {
-		g.w.island.Report(turn)
-	}
-}
-
-// spread hands the results of a launch to the gang's queues.
-func (g *gang) spread(results *device.Results, err error, maker uint64) {
-	r := g.work.(*run)
-	for i, q := range g.queues {
-		f := r.meet.flights[i]
-		if err != nil {
-			q.soon(func() { q.unlaunched(g, r, f, err) })
-			continue
-		}
-		outputs, done := results.Outputs[i], results.Done[i]
-		q.soon(func() { q.launched(g, r, f, outputs, done, maker) })
-	}
-}
-
-// depart lets the queues of a gang that has met go on before it is launched.
-func (g *gang) depart() {
-	for i, q := range g.queues {
-		f := g.work.(*run).meet.flights[i]
-		q.soon(func() { q.state.Depart(f) })
-	}
 }
