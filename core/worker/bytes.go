@@ -83,7 +83,7 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 	if err == nil && s.Freed() {
 		b.Release()
 		q.state.Spoil(s, devicequeue.ErrFreed)
-		g.end(g.failure()) // nobody wants it any more
+		g.end(g.failure()) // its bytes are of no use any more
 		return
 	}
 	var buf device.Buffer
@@ -104,7 +104,7 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 	q.fill(g, u.object, s, buf, what, func(err error) { g.end(q.explain(err, what, nil)) })
 }
 
-// fill gives a shard its buffer, and calls done when the contents are there.
+// fill tells the state machine of a shard's buffer, and calls done when the contents are there.
 func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string, done func(error)) {
 	writing := q.state.Writing(s)
 	q.state.Fill(s, buf)
@@ -123,7 +123,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	e.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
-// fromHost gives a block to the driver, which lets go of it by itself. A short one is
+// fromHost hands a block to the driver, which lets go of it by itself. A short one is
 // copied: that costs less than to hear when it is let go of.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy, Done: b.Release}
@@ -171,7 +171,7 @@ func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
 }
 
 // push sends a whole shard, which is pinned, to another process, and unpins it. Until it has
-// been read it is among what has begun, by begins. done is called by whoever has the queue.
+// been read it is among what has begun, by begins. The queue's owner calls done.
 func (q *queue) push(
 	g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, begins func() (ends func()), done func(error),
 ) {
@@ -244,8 +244,8 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 	}
 }
 
-// begins counts something among what has begun, until what it gives is called.
-// Nobody asks where devices are queues.
+// begins counts a copy among what has begun, until what it returns is called. That matters
+// only where devices are threads of one pool.
 func (q *queue) begins() (ends func()) {
 	if q.w.config.Threads == 0 {
 		return func() {}

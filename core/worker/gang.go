@@ -1,33 +1,42 @@
 package worker
 
 import (
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
-	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
-	"github.com/openpathways/pathways/transport/collective"
 )
 
-// gang is this worker's part of one dispatched operation.
+// A gang is under way from enlist to through: that is, in Worker.gangs. Each of its parts
+// ends by one call of end; the last one reports the gang. So a gang is reported once, and
+// only when none of its devices here, nor the driver or the exchange on their behalf, will
+// say more of it. Close relies on that: with no gang under way, nothing calls the queues.
+//
+// A gang fails at most once, by fail, and may do so at any time: because a part of it ended
+// with an error, because the controller says so (it failed elsewhere, or its client has gone),
+// or because the worker ends. That does not end its parts. It ends what they wait for: the
+// collectives and the bytes that they have asked for come with the error, and a queue at which
+// a part waits looks again. A part that is with the driver ends when the driver is through with
+// it; abandon hastens that where the driver can.
+
+// gang is this worker's part of one dispatched operation. Only its atomics change once it
+// is enlisted.
 type gang struct {
 	devicequeue.Gang // what the queues know of it
 	w                *Worker
-	op               uint64
-	client           uint64       // process
-	work             any          // *run, *put, *transfer or *fetch
-	queues           []*queue     // by part
-	left             atomic.Int32 // parts that have not ended
-	failed           atomic.Pointer[failure]
-	// collective: the engine knows it.
-	collective bool
-	bytes      bool        // it has pushes or expectations under (session, op)
-	watched    atomic.Bool // by giveUp
+	op               uint64   // the client's number for the operation, in its session
+	client           uint64   // process
+	work             any      // *run, *put, *transfer or *fetch
+	queues           []*queue // by part
+	collective       bool     // the engine knows it
+	bytes            bool     // it has pushes or expectations under (session, op)
+
+	left    atomic.Int32            // parts that have not ended
+	failed  atomic.Pointer[failure] // the first error
+	watched atomic.Bool             // by giveUp
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -53,7 +62,7 @@ func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
 
 type failure struct{ err error }
 
-// failure is the first error of the gang, or nil.
+// failure returns the first error of the gang, or nil. It may be called at any time.
 func (g *gang) failure() error {
 	if f := g.failed.Load(); f != nil {
 		return f.err
@@ -61,7 +70,11 @@ func (g *gang) failure() error {
 	return nil
 }
 
-// fail ends whatever waits for the gang here. The first error is the gang's.
+// fail ends whatever waits for the gang here. The first error is the gang's. It does not block,
+// and may be called from any goroutine that holds no lock.
+//
+// Code that makes a gang wait for something new, such as bytes, must look at failure again
+// after that: fail may have come before, and found nothing to end.
 func (g *gang) fail(err error) {
 	if !g.failed.CompareAndSwap(nil, &failure{err}) {
 		return
@@ -95,7 +108,7 @@ func (g *gang) abandon() {
 	}
 }
 
-// end ends a part.
+// end ends a part. Its queue's owner calls it.
 func (g *gang) end(err error) {
 	if err != nil {
 		g.fail(err)
@@ -105,7 +118,7 @@ func (g *gang) end(err error) {
 	}
 }
 
-// gang gives a gang that is under way.
+// gang returns a gang that is under way, or nil.
 func (w *Worker) gang(id uint64) *gang {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,8 +191,8 @@ func (w *Worker) post(g *gang, err error) {
 	}
 }
 
-// quick says whether the gang waits for nobody and its work will be short, as far as
-// is known.
+// quick reports whether to begin the gang takes a moment, as far as is known: it waits for no
+// one within the driver, and the program's last runs were short. It may change at any time.
 func (g *gang) quick() bool {
 	r, ok := g.work.(*run)
 	if !ok {
@@ -216,117 +229,4 @@ func (w *Worker) enlist(g *gang, err error) bool {
 // its end.
 func freePart(session uint32, objects []uint64) devicequeue.Part {
 	return devicequeue.Part{Gang: &devicequeue.Gang{Session: session, Recipe: &devicequeue.Frees, Objects: objects}}
-}
-
-// report collects ends of gangs and sends them in batches.
-type report struct {
-	conn transport.Conn
-	// busy: the reader has more to begin and flushes when it has not.
-	busy atomic.Bool
-
-	mu      sync.Mutex // guards the rest; not held while sending
-	ok      []uint64
-	failed  []*wire.Failure
-	sending bool
-	payload []byte
-}
-
-// Ends are not held back beyond so many.
-const reportBatch = 64
-
-// add puts the end of a gang into the next batch.
-func (r *report) add(gang uint64, err error) {
-	r.mu.Lock()
-	if err == nil {
-		r.ok = append(r.ok, gang)
-	} else {
-		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err)})
-	}
-	r.mu.Unlock()
-}
-
-func (r *report) hold() {
-	if !r.busy.Load() {
-		r.busy.Store(true)
-	}
-}
-
-// rest sends what there is, and has flush do so from now on.
-func (r *report) rest() {
-	if r.busy.Load() {
-		r.busy.Store(false)
-	}
-	r.flush()
-}
-
-// warn sends what there is where something has failed.
-func (r *report) warn() {
-	r.mu.Lock()
-	failed := len(r.failed) > 0
-	r.mu.Unlock()
-	if failed {
-		r.flush()
-	}
-}
-
-// flush sends what there is, unless the reader is about to. Who finds another at
-// it leaves it to that one.
-func (r *report) flush() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.sending {
-		return
-	}
-	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
-		r.sending = true
-		r.payload = (&wire.Completed{Ok: r.ok, Failed: r.failed}).Append(r.payload[:0])
-		clear(r.failed)
-		r.ok, r.failed = r.ok[:0], r.failed[:0]
-		r.mu.Unlock()
-		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
-		r.mu.Lock()
-		r.sending = false
-	}
-}
-
-// collective answers a device's call of a collective.
-func (w *Worker) collective(c *device.CollectiveCall) {
-	spec, err := w.specs.of(c.Spec)
-	if err != nil {
-		c.Done(err)
-		return
-	}
-	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands, Results: c.Results, Done: c.Done})
-}
-
-// specs are the collectives that programs call, each read once.
-type specs struct {
-	mu   sync.RWMutex // guards read
-	read map[string]*spmd.Spec
-}
-
-// Specs that are kept; where there are more, all are read again.
-const maxSpecs = 4096
-
-func (s *specs) of(text string) (*spmd.Spec, error) {
-	s.mu.RLock()
-	spec := s.read[text]
-	s.mu.RUnlock()
-	if spec != nil {
-		return spec, nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if spec := s.read[text]; spec != nil {
-		return spec, nil
-	}
-	spec, err := spmd.ParseSpec(text)
-	if err != nil {
-		return nil, err
-	}
-	if s.read == nil || len(s.read) >= maxSpecs {
-		s.read = map[string]*spmd.Spec{}
-	}
-	s.read[strings.Clone(text)] = spec
-	return spec, nil
 }

@@ -112,7 +112,7 @@ func hostValues(values []device.HostValue) []*wire.HostValue {
 	return out
 }
 
-// launched gives the gang that devices know by a number.
+// launched returns the gang that devices know by a number, or nil.
 func (w *Worker) launched(number int32) *gang {
 	w.mu.Lock()
 	defer w.mu.Unlock()

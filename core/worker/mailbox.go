@@ -6,33 +6,36 @@ import (
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 )
 
-// A queue has one owner at a time, and only its owner touches what the queue has for
-// itself. All that concerns the queue comes to it by post, as tasks. Three kinds of owner
-// take turns:
+// A queue has at most one owner at a time, and only its owner touches the queue's state
+// machine and its other private fields. Everything else reaches the queue as a task, by post.
+// There are three kinds of owner:
 //
-//   - the queue's goroutine, which sleeps while nobody has the queue;
-//   - a caller of post that finds that nobody has it and has time for what is quick: it saves
-//     the 20 µs or so that waking a goroutine takes where that wakes another thread, too;
-//   - a deputy, while the owner waits within the driver. It applies tasks and begins nothing.
-//     A driver may run a program within Execute, and there it may wait for other workers,
-//     which in turn may wait for what this queue is told meanwhile: that something has
-//     failed here, or has ended.
+//   - the queue's goroutine, which sleeps while the queue is vacant;
+//   - a caller of post that finds the queue vacant and has time for short work. It begins
+//     what can begin quickly itself, which saves a wake-up (about 20 µs where that concerns
+//     another thread);
+//   - a deputy, while the owner is inside the driver. It applies tasks and begins nothing.
+//     A driver may run a program inside Execute, and wait there for other workers. These
+//     may wait for what this queue is told meanwhile, such as that something failed or ended.
 //
-// Ownership moves in these ways alone:
+// These are all transitions:
 //
-//	vacant ── post ──────────► owned, by the goroutine: wake has a token, which is the ownership
-//	vacant ── post, here ────► owned, by the caller
-//	owned ─── serve, goOn ───► vacant, where no task is left and nothing can begin
-//	owned ─── goOn ──────────► owned, by the goroutine, where there is more than is quick
-//	owned ─── lend ──────────► lent
-//	lent ──── post ──────────► deputized, by a goroutine for that
-//	deputized ─ standIn ─────► lent, where no task is left, or the owner wants it back
-//	lent ──── reclaim ───────► owned, as before lend
+//	vacant    → owned      post: the goroutine becomes the owner, by a token in wake
+//	vacant    → owned      post, here: the caller becomes the owner
+//	owned     → vacant     serve, goOn: no task is left, and nothing can begin
+//	owned     → owned      goOn: the caller passes what is left on to the goroutine, by a token
+//	owned     → lent       lend: no task is left, and the owner enters the driver
+//	lent      → deputized  post: a new goroutine becomes the deputy
+//	deputized → lent       standIn: no task is left, or the owner wants the queue back
+//	lent      → owned      reclaim: the same owner as before lend
 //
-// So each task is applied once, in the order of the posts; and none is left behind, since
-// vacant and lent are entered under mu, where there is no task. Nobody holds mu while it
-// applies a task, calls the driver or sends on wake: the channel has room for one token, and
-// there is one only while the ownership is on its way.
+// Why each task is applied once, in the order of the posts, and none is forgotten: tasks are
+// taken by the owner alone, all at once and under mu; and the states in which no one would
+// take them, vacant and lent, are entered under mu when there are none. The exception is lent
+// after a recall, which becomes owned at once.
+//
+// Why post never blocks: mu is not held while a task is applied, the driver is called, or a
+// token is sent; and wake has room for the only token, since a token is the ownership.
 
 // task is something that a queue is told: that a part has come, or a call that tells its
 // state machine of something. The zero task has it look again at what it waits for.
@@ -64,20 +67,19 @@ type mailbox struct {
 	taken []task        // of the owner: what it is applying
 }
 
-// post tells the queue of tasks. It never waits. Where nobody has the queue, and here is
-// true, it applies them itself, begins what is quick of what can begin then, and returns
-// true; the caller then owes report.flush.
+// post hands tasks to the queue. It never blocks. If the queue is vacant and here is true, it
+// applies them itself, begins those parts that can begin then and are quick, and returns true;
+// the caller must then call report.flush.
 func (q *queue) post(here bool, tasks ...task) (done bool) {
 	b := &q.box
 	b.mu.Lock()
-	was := b.owner
-	done = here && was == vacant
-	switch was {
-	case vacant:
+	vacated, deputize := b.owner == vacant, b.owner == lent && !b.recalled
+	if vacated {
 		b.owner = owned
-	case lent:
+	} else if deputize {
 		b.owner = deputized
 	}
+	done = vacated && here
 	if !done {
 		b.tasks = append(b.tasks, tasks...)
 	}
@@ -86,18 +88,18 @@ func (q *queue) post(here bool, tasks ...task) (done bool) {
 	case done:
 		q.apply(tasks)
 		q.goOn(q.advance(true))
-	case was == vacant:
+	case vacated:
 		b.wake <- struct{}{}
-	case was == lent:
+	case deputize:
 		go q.standIn()
 	}
 	return done
 }
 
-// soon has a call made by whoever has the queue. It never waits.
+// soon has the queue's owner make a call. It never blocks.
 func (q *queue) soon(call func()) { q.post(false, task{call: call}) }
 
-// now is soon, but makes the call itself where nobody has the queue.
+// now is soon, but makes the call itself if the queue is vacant.
 func (q *queue) now(call func()) {
 	if q.post(true, task{call: call}) {
 		q.w.report.flush()
@@ -107,8 +109,8 @@ func (q *queue) now(call func()) {
 // look has the queue look again at what it waits for.
 func (q *queue) look() { q.post(false, task{}) }
 
-// goOn ends the ownership of a caller that is not the queue's goroutine. That goes on where
-// there is more to begin, or tasks have come meanwhile.
+// goOn ends the ownership of a caller of post. The queue's goroutine goes on if there is more
+// to begin, or if tasks have come meanwhile.
 func (q *queue) goOn(more bool) {
 	b := &q.box
 	b.mu.Lock()
@@ -206,7 +208,7 @@ type posts struct {
 	slow   bool     // one of them may take its time
 }
 
-// add adds a part. Quick says that it may be begun by whoever reads the connection.
+// add adds a part. Quick says that the goroutine that reads the connection may begin it.
 func (p *posts) add(q *queue, x devicequeue.Part, quick bool) {
 	for len(p.parts) <= q.local {
 		p.parts = append(p.parts, nil)
@@ -218,8 +220,8 @@ func (p *posts) add(q *queue, x devicequeue.Part, quick bool) {
 	p.slow = p.slow || !quick
 }
 
-// leave posts the parts. It never waits. Where all are quick and here is true, the caller
-// begins them on queues that nobody has; it owes report.flush.
+// leave posts the parts. It never blocks. If all are quick and here is true, the caller begins
+// them on vacant queues, and must then call report.flush.
 func (p *posts) leave(here bool) {
 	here = here && !p.slow
 	p.slow = false

@@ -33,7 +33,7 @@ type deaf struct{ transport.Conn }
 
 func (deaf) Send(wire.Kind, []byte) error { return nil }
 
-// absent is an engine for gangs whose collectives nobody enters.
+// absent is an engine for gangs whose collectives are not entered.
 type absent struct{ Engine }
 
 func (absent) End(uint64) {}
@@ -69,7 +69,7 @@ func (q *queue) computation(id uint64, quick, collective bool, call func()) task
 	return task{part: devicequeue.Part{Gang: &g.Gang}}
 }
 
-// borrow makes the test the owner of a queue that nobody has, which it waits for.
+// borrow waits until the queue is vacant, and makes the test its owner.
 func (q *queue) borrow() {
 	for {
 		q.box.mu.Lock()
@@ -85,7 +85,7 @@ func (q *queue) borrow() {
 	}
 }
 
-// A queue does what it is told once and in the order of the posts, whoever is its owner, and
+// A queue does what it is told once and in the order of the posts, with any owner, and
 // it has one owner at a time.
 func TestTasksAreAppliedOnceAndInOrder(t *testing.T) {
 	q := lone(t)
@@ -122,7 +122,7 @@ func TestTasksAreAppliedOnceAndInOrder(t *testing.T) {
 	q.goOn(q.advance(true))
 }
 
-// What is posted here is applied by the caller where nobody has the queue, and what is quick
+// What is posted here is applied by the caller if the queue is vacant, and what is quick
 // of the parts that can begin then, begins there, too. The queue's goroutine does the rest.
 func TestPostHereLeavesWhatIsSlowToTheQueue(t *testing.T) {
 	q := lone(t)

@@ -59,7 +59,7 @@ func (p *program) took(time time.Duration) {
 
 func (p *program) hold() { p.refs.Add(1) }
 
-// release gives back a reference; with the last one the executable goes.
+// release drops a reference; with the last one the executable goes.
 func (p *program) release() {
 	if p.refs.Add(-1) == 0 && p.exe != nil {
 		p.exe.Close()

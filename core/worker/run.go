@@ -163,7 +163,7 @@ func (q *queue) run(g *gang, r *run, f *devicequeue.Flight) {
 	}
 }
 
-// launch gives a part that is a launch of its own to the driver.
+// launch hands a part that is a launch of its own to the driver.
 //
 // The driver may run the program within the call, as XLA's CPU client does where the inputs
 // are there. That takes as long as the program does, and the queue stands still meanwhile. It
@@ -206,7 +206,7 @@ func row(to []device.Buffer, f *devicequeue.Flight) []device.Buffer {
 	return to
 }
 
-// execute gives rows of inputs to the driver.
+// execute calls the driver with rows of inputs.
 func (r *run) execute(g *gang, rows [][]device.Buffer, only int) (*device.Results, error) {
 	return r.program.exe.Execute(device.Run{LaunchID: launchID(g.ID), Inputs: rows, NotDonated: r.kept, Only: only})
 }

@@ -15,7 +15,7 @@ import (
 // decision to give up a computation that never ends (see evict.go).
 //
 // A queue writes down each computation that has begun, and strikes it out
-// when that has ended. Nobody else writes, and no clock is read there: a heartbeat
+// when that has ended. No one else writes, and no clock is read there: a heartbeat
 // looks at what is written down, and remembers since when the same computation has
 // been the oldest of its device.
 

@@ -19,7 +19,7 @@ import (
 //
 // Either the gang is launched or its parts fail, never both. meeting.mu decides: the last to
 // come launches only if the gang has not failed by then, and says so in launched; a queue
-// that finds the gang failed gives its part up only where launched is false. A part that
+// that finds the gang failed fails its part only where launched is false. A part that
 // comes after the failure finds it before it begins, or is the last and sees it here.
 //
 // No queue waits for another in a circle: all queues of a worker have the gangs they share in
@@ -122,7 +122,7 @@ func (t *turned) Launch(turn uint64) bool { return (*gang)(t).launch(nil, turn) 
 // Fail implements executor.Launch.
 func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(nil, err, 0) }
 
-// launch gives the gang to the driver. Turn is its number in the island, whose
+// launch hands the gang to the driver. Turn is its number in the island, whose
 // cell, where it has one, is told how far it is. It reports whether the gang is
 // under way.
 func (g *gang) launch(cell *executor.Cell, turn uint64) bool {

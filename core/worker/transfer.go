@@ -97,7 +97,7 @@ func (w *Worker) route(session uint32, v *move, m *wire.Move) (err error) {
 	return err
 }
 
-// add gives a move to the devices here that take part in it.
+// add tells the devices here that take part in a move of it.
 func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 	of := func(q *queue) *leg {
 		l := legs[q]
@@ -196,8 +196,8 @@ func (q *queue) full(l *leg) int {
 	return 0
 }
 
-// refuseTransfer tells that a device's part does not begin: whoever waits for what comes of
-// it learns why.
+// refuseTransfer tells the other devices here that wait for what comes of a device's part why
+// it does not begin.
 func (q *queue) refuseTransfer(g *gang, t *transfer, l *leg, err error) {
 	g.fail(err)
 	if l.makes != nil {
@@ -389,7 +389,7 @@ func (q *queue) expect(g *gang, t *transfer, l *leg, s *devicequeue.Shard) {
 	}
 }
 
-// memory gives the bytes of the shard that is put together.
+// memory returns the bytes of the shard that is put together.
 func (a *assembly) memory(s shape.Shape) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -419,7 +419,7 @@ func (q *queue) got(g *gang, t *transfer, l *leg) {
 	}
 }
 
-// letGo gives back what came for a shard that will not be made.
+// letGo releases what came for a shard that will not be made.
 func (a *assembly) letGo() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -519,7 +519,7 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 // out of it.
 func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
-	free := func() { // by whoever has the queue, once a box
+	free := func() { // by the queue's owner, once a box
 		if left--; left == 0 {
 			host.Release()
 		}

@@ -19,7 +19,7 @@ const (
 )
 
 // Recipe is what all gangs that do the same have in common, such as all runs of a program.
-// Nobody changes it once a part with it was submitted.
+// It must not change once a part with it was submitted.
 type Recipe struct {
 	Kind    Kind
 	Name    string  // of the program, or of what is done; for people
@@ -46,7 +46,7 @@ var Frees = Recipe{Kind: Free, Name: "a free"}
 var leaves = Recipe{Kind: Leave, Name: "the end of a session"}
 
 // Gang is what a queue has to know of an operation of a session. The queues of all its
-// devices share it, so nobody changes it once a part of it was submitted.
+// devices share it, so it must not change once a part of it was submitted.
 type Gang struct {
 	ID      uint64
 	Session uint32

@@ -132,7 +132,7 @@ func (q *Queue) discard(s *Shard) {
 func (q *Queue) Fault(session uint32, object uint64, err error) {
 	t := q.tables[session]
 	if t == nil {
-		return // nobody is left to ask
+		return // no one is left to ask
 	}
 	if s := t.shards[object]; s != nil {
 		q.spoil(s, err)

@@ -570,7 +570,7 @@ func (s *pair) submit() {
 			known = append(known, p.Gang.First)
 		}
 	}
-	known = append(known, 99) // which nobody made
+	known = append(known, 99) // which is never made
 	some := func(most int) []uint64 {
 		itself := func(o uint64) uint64 { return o }
 		return rapid.SliceOfNDistinct(rapid.SampledFrom(known), 0, min(most, len(known)), itself).Draw(t, "objects")

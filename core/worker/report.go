@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// report collects ends of gangs and sends them in batches.
+type report struct {
+	conn transport.Conn
+	// busy: the reader has more to begin and flushes when it has not.
+	busy atomic.Bool
+
+	mu      sync.Mutex // guards the rest; not held while sending
+	ok      []uint64
+	failed  []*wire.Failure
+	sending bool
+	payload []byte
+}
+
+// Ends are not held back beyond so many.
+const reportBatch = 64
+
+// add puts the end of a gang into the next batch.
+func (r *report) add(gang uint64, err error) {
+	r.mu.Lock()
+	if err == nil {
+		r.ok = append(r.ok, gang)
+	} else {
+		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err)})
+	}
+	r.mu.Unlock()
+}
+
+func (r *report) hold() {
+	if !r.busy.Load() {
+		r.busy.Store(true)
+	}
+}
+
+// rest sends what there is, and has flush do so from now on.
+func (r *report) rest() {
+	if r.busy.Load() {
+		r.busy.Store(false)
+	}
+	r.flush()
+}
+
+// warn sends what there is where something has failed.
+func (r *report) warn() {
+	r.mu.Lock()
+	failed := len(r.failed) > 0
+	r.mu.Unlock()
+	if failed {
+		r.flush()
+	}
+}
+
+// flush sends what there is, unless the reader is about to. Who finds another at
+// it leaves it to that one.
+func (r *report) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sending {
+		return
+	}
+	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
+		r.sending = true
+		r.payload = (&wire.Completed{Ok: r.ok, Failed: r.failed}).Append(r.payload[:0])
+		clear(r.failed)
+		r.ok, r.failed = r.ok[:0], r.failed[:0]
+		r.mu.Unlock()
+		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
+		r.mu.Lock()
+		r.sending = false
+	}
+}
