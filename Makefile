@@ -64,7 +64,7 @@ test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, an
 pure := ./core/... ./transport/... ./device/sim/...
 
 # Each is one run of pytest. Two run at once, since much of what tests take is waiting; the longest come first.
-embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest)
+embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest pytest-newest-default)
 on_workers = pytest-on-2 pytest-on-4 pytest-on-1 $(if $(NEW),pytest-newest-on-2)
 two_at_once = @$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync AT_ONCE=2
 
@@ -81,13 +81,17 @@ all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
 sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
 
-.PHONY: pytest-embedded pytest-cluster pytest-newest pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
+.PHONY: pytest-embedded pytest-cluster pytest-newest pytest-newest-default pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
 pytest-embedded:
 	@$(call pytest,$(VENV),,--ignore tests/cluster $(all))
 pytest-cluster:
 	@$(call pytest,$(VENV),,tests/cluster $(all))
 pytest-newest:
 	@$(call pytest,$(VENV_NEW),,$(versions))
+# The newest JAX and the plugin that the package depends on: what pip installs. They are of different ages.
+pytest-newest-default: export PATHWAYS_PLUGIN = $(shell $(VENV_NEW)/bin/python -c 'import fastatomstruct_xla_cpu as p; print(p.__path__[0])' 2>/dev/null)/libpjrt_cpu.so
+pytest-newest-default:
+	@$(call pytest,$(VENV_NEW),,$(versions) tests/test_jax.py tests/test_partition.py tests/test_reshard.py)
 pytest-on-2:
 	@$(call pytest,$(VENV),2,$(all))
 pytest-on-1 pytest-on-4: pytest-on-%:

@@ -111,6 +111,20 @@ def test_every_bit_pattern_survives(devices):
     assert bits(moved(x, NamedSharding(mesh(devices[1:], 4), P("a")))) == patterns.tobytes()
 
 
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (2, 0, 3, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("spec", [P("x"), P("y", "x"), P(None, ("y", "x"))])
+def test_device_put_to_a_mesh_in_another_order(devices, order, spec):
+    """JAX compiles a computation with both meshes, which differ in the order of their devices alone."""
+    here = Mesh(np.array(devices[:4]).reshape(2, 2), ("x", "y"))
+    there = Mesh(np.array([devices[i] for i in order]).reshape(2, 2), ("x", "y"))
+    host = values((8, 4))
+    x = jax.device_put(host, NamedSharding(here, P("x", "y")))
+    y = jax.device_put(x, NamedSharding(there, spec))
+    assert y.sharding == NamedSharding(there, spec)
+    assert bits(y) == host.tobytes()
+    assert all(np.array_equal(shard.data, host[shard.index]) for shard in y.addressable_shards)
+
+
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_a_mesh_that_is_set_binds_no_move(devices, kind):
     """JAX makes what is computed under jax.set_mesh() be on that mesh; where an array moves to is another matter."""

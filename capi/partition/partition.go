@@ -1,7 +1,7 @@
 // Package partition gives programs what XLA's partitioner asks of Python, where the PJRT plugin cannot ask: how a
 // function of jax.experimental.custom_partitioning is split, whom jax.debug.inspect_array_sharding tells, how calls of a
 // debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also has jaxlib split what
-// older partitioners refuse: results that compute_on places in a memory.
+// older partitioners refuse or get wrong: results that compute_on places in a memory, meshes in several orders.
 //
 // JAX brings such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
 // there, for as many devices, and XLA is made to dump it on both sides of the pass that partitions. What came out of that
