@@ -321,7 +321,7 @@ def test_what_arrays_cannot_hold_is_refused_with_a_sentence(pa):
         (pa.array([{"a": 1, "b": None}]), "column 'b'"),
         (pa.record_batch([one, one], names=["a", "a"]), "twice"),
         (pa.nulls(3), "'n'"),
-        (3, "no Arrow data"),
+        (3, "is not Arrow data"),
     ):
         with pytest.raises(pathways.PathwaysError, match=f"INVALID_ARGUMENT.*{words}"):
             pathways.from_arrow(x)

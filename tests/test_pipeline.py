@@ -347,7 +347,7 @@ def test_refusals(devices):
             lambda: pathways.pipeline([(layer, params[0], devices[0])], 1, loss=jnp.subtract).value_and_grad(
                 batch, targets
             ),
-            r"the loss gives float32\[16,8\]; expected one",
+            r"the loss returns float32\[16,8\]; expected one",
         ),
     ):
         with pytest.raises(pathways.PathwaysError, match=match) as error:

@@ -260,9 +260,9 @@ def test_functions_that_run_later_are_refused():
 
 @pytest.mark.parametrize("given", [3, "f", [abs], np.arange(3)])
 def test_what_is_no_function_is_refused_at_once(given):
-    with pytest.raises(TypeError, match="takes a function of arrays, got "):
+    with pytest.raises(TypeError, match="expects a function of arrays, got "):
         pathways.program(given)
-    with pytest.raises(TypeError, match="takes a function of arrays, got "):
+    with pytest.raises(TypeError, match="expects a function of arrays, got "):
         pathways.program(static_argnums=0)(given)
 
 

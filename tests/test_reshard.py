@@ -370,7 +370,7 @@ def test_refusals(devices):
         (np.zeros(8), rows, "bring it in with jax.device_put"),
         (x, P("a"), "expected a Sharding or a Device"),
         (stock, rows, "between devices of Pathways"),
-        ([x, x], [rows], "no prefix of the arrays' tree"),
+        ([x, x], [rows], "not a prefix of the arrays' tree"),
     ):
         with pytest.raises(pathways.PathwaysError, match=text) as e:
             pathways.reshard(array, target)

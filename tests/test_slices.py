@@ -152,7 +152,7 @@ def test_topology(slices, devices):
         ({"devices": 1 << 40}, "INVALID_ARGUMENT", "devices is 1099511627776"),
         ({"devices": 1 << 30}, "RESOURCE_EXHAUSTED", "1073741824 devices"),
         ({"topology": (0, 2)}, "INVALID_ARGUMENT", "a size of the topology is 0"),
-        ({}, "INVALID_ARGUMENT", "how many"),
+        ({}, "INVALID_ARGUMENT", "the number of devices is missing"),
         ({"devices": 1, "tpu_devices": 1}, "INVALID_ARGUMENT", "two names"),
     ],
 )

@@ -6,20 +6,26 @@
     pathways.init(devices=8) # optional: PATHWAYS_DEVICES=8 does the same
     print(jax.devices())
 
-Importing this package registers the backend ``pathways`` with JAX and makes it the default one of the process, ahead
-of everything but a JAX_PLATFORMS that leaves it out (then it warns once and steps aside). JAX makes the devices at its
-first use. On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
-``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1) unless ``init(devices=n)`` or PATHWAYS_DEVICES says
-more; of accelerators, all there are.
+Importing this package registers the backend ``pathways`` with JAX and makes it the default backend of the process,
+unless JAX_PLATFORMS excludes it; in that case it warns once and does nothing. JAX makes the devices at its first use.
+On a CPU there are as many as JAX itself would show (``jax_num_cpu_devices``, else
+``--xla_force_host_platform_device_count`` in XLA_FLAGS, else 1), unless ``init(devices=n)`` or PATHWAYS_DEVICES sets
+another number. All accelerators are used.
 
-Variables: PATHWAYS_ADDRESS, a cluster · PATHWAYS_WAIT, seconds to wait for it · PATHWAYS_DEVICES, number of devices of
-this machine; of a cluster, ``init(devices=n)`` says it · PATHWAYS_CONFIG, a file with lines such as ``wait = "1m"``,
-for those of the variables above that are not set; a line that it cannot have is an error · PATHWAYS_PLUGIN, path of a
-PJRT plugin · PATHWAYS_PLUGIN_DIRS, where else to look for packaged plugins · PATHWAYS_LIBRARY, another libpathways.so ·
-PATHWAYS_BATCH, false to have every call leave by itself for a cluster, also where many queue up.
+Environment variables:
 
-A child made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with the
-``spawn`` method instead. ``pathways.doctor()`` says what was found and what is missing.
+- PATHWAYS_ADDRESS: the cluster to use.
+- PATHWAYS_WAIT: seconds to wait for the cluster.
+- PATHWAYS_DEVICES: number of devices on this machine's CPU; for a cluster, use ``init(devices=n)``.
+- PATHWAYS_CONFIG: a file with lines such as ``wait = "1m"``, for those of the variables above that are not set. An
+  invalid line is an error.
+- PATHWAYS_PLUGIN: path of a PJRT plugin.
+- PATHWAYS_PLUGIN_DIRS: further directories to search for packaged plugins.
+- PATHWAYS_LIBRARY: path of libpathways.so, instead of the one in the package.
+- PATHWAYS_BATCH: ``false`` sends every call to a cluster separately, even if several are queued.
+
+A child process made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with
+the ``spawn`` method instead. ``pathways.doctor()`` reports what was found and what is missing.
 """
 
 from __future__ import annotations
@@ -71,52 +77,53 @@ def init(
     wait: float | None = None,
     **unknown: Any,
 ) -> None:
-    """Says what this process wants, before the first use of JAX. It makes no device itself, unless it is to wait.
+    """Configures Pathways, before the first use of JAX. It makes no devices itself, unless `wait` is given.
 
     Calling it again with the same settings does nothing.
 
     Args:
-      address: a cluster, by its controller ("tcp:host:port", "unix:/path"), or one inside this process ("local:2x4",
-        two workers of four devices each); None, PATHWAYS_ADDRESS or the devices of this machine.
-      devices: how many devices, 1 to 4096. Of this machine, None is PATHWAYS_DEVICES or what JAX itself would show. Of
-        a cluster, there are exactly so many: of one island and of whole workers where that can be, and those that the
-        fewest other users asked for; None is all that are there.
-      memory_limit: bytes of each device of this machine that arrays may take, a number or a text such as "4GiB"; more
-        is RESOURCE_EXHAUSTED; None, PATHWAYS_MEMORY_LIMIT or no limit but the device's own.
-      wait: seconds to wait for a cluster's controller to answer and to have the devices (at least one). With it,
-        init() returns when they are there. None: PATHWAYS_WAIT for both; without it the first use of JAX waits 30
-        seconds for the devices, and fails at once where no controller answers. A terminal shows what is waited for.
-        It has no effect on the devices of this machine.
+      address: a cluster, by the address of its controller ("tcp:host:port", "unix:/path"), or a cluster inside this
+        process ("local:2x4": two workers with four devices each). None means PATHWAYS_ADDRESS or, if that is not set,
+        the devices of this machine.
+      devices: the number of devices, 1 to 4096. On this machine, None means PATHWAYS_DEVICES, or as many as JAX itself
+        would show. On a cluster, you get exactly this number: from one island and from whole workers if possible, and
+        those that the fewest other users have asked for; None means all devices of the cluster.
+      memory_limit: the bytes of each device of this machine that arrays may take, as a number or a text such as "4GiB";
+        exceeding it is RESOURCE_EXHAUSTED. None means PATHWAYS_MEMORY_LIMIT, or the device's own limit.
+      wait: seconds to wait until the cluster's controller answers and has the devices (at least one); init() then
+        returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
+        devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
+        effect on the devices of this machine.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown option, an address that is none, a number out of range, or
-        memory_limit with the address of a cluster, whose workers say what they have; FAILED_PRECONDITION where JAX
-        already runs with other settings; NOT_FOUND where the library is missing. With wait, RESOURCE_EXHAUSTED where
-        the cluster has too few devices at its end, and UNAVAILABLE where no controller answered.
+      PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
+        together with a cluster, whose workers have limits of their own; FAILED_PRECONDITION if JAX already runs with
+        other settings; NOT_FOUND if the library is missing. With wait, also RESOURCE_EXHAUSTED if the cluster still has
+        too few devices when the time is over, and UNAVAILABLE if no controller answered.
     """
     _backend.init(address, devices, memory_limit, wait, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:
-    """Takes no more work, waits for the work in flight, frees everything, and makes JAX forget its devices.
+    """Stops accepting work, waits for the work in flight, frees everything, and makes JAX forget its devices.
 
-    Arrays made before are gone. `init()` then starts afresh, with other settings if wanted. At exit this happens by
-    itself. Does nothing where nothing runs.
+    All arrays are lost. `init()` then starts again, with other settings if you like. At exit this happens
+    automatically. It does nothing if nothing runs.
 
     Args:
-      timeout: seconds to wait for work in flight; what is not done then is cut off.
+      timeout: seconds to wait for work in flight; work that has not ended by then is cut off.
 
     Raises:
-      PathwaysError: DEADLINE_EXCEEDED where work was cut off.
+      PathwaysError: DEADLINE_EXCEEDED if work was cut off.
     """
     _backend.shutdown(timeout)
 
 
 def devices() -> list[jax.Device]:
-    """The devices that Pathways gives to JAX, making them if this is the first use.
+    """Returns the devices that JAX has from Pathways, and makes them if this is the first use.
 
     Raises:
-      PathwaysError: with the code and the reason for which there are none.
+      PathwaysError: if there are none; the code and the message say why.
     """
     return _backend.devices()
 
@@ -129,38 +136,41 @@ def program(
     donate_argnums: int | Iterable[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
 ) -> Any:
-    """Makes one program of a function that calls jitted functions, on any devices, and moves data between them.
+    """Turns a function that calls jitted functions, and moves data between their devices, into one program.
 
         @pathways.program
         def step(x):
             y = first(x)             # jitted, on some devices
             return second(y)         # jitted, on others
 
-    The first call for given types, shapes and shardings of the arguments runs the function once and captures what it
-    has devices do: each computation, copy and reshard is one node of a graph, whatever the number of shards. That call
-    and later ones play the graph, without the function's Python, and give the bits that the function gives.
+    The first call for given types, shapes and shardings of the arguments runs the function once and captures the work
+    that it submits to devices: each computation, copy and reshard is one node of a graph, independent of the number of
+    shards. That call and later ones play the graph, without running the function's Python, and return the same bits as
+    the function itself.
 
-    While it is captured, arrays inside of the function have no contents. A line that reads, prints or branches on one
-    raises, and names itself. What Python does beside (printing, counting, reading a clock) happens at the capture only.
-    Arrays of outside that the function uses are constants, kept as they are. Programs called by a program become a part
-    of it; under `jax.jit` and the like the function is called as it is. Calls may come from any threads at once.
+    During the capture, arrays inside the function have no contents. A line that reads, prints or branches on one raises
+    an error that names the line. Everything else that Python does (printing, counting, reading a clock) happens only
+    during the capture. Arrays from outside that the function uses become constants of the program. Programs that a
+    program calls become part of it; under `jax.jit` and similar transformations the function is called directly. Any
+    number of threads may call the program at once.
 
     Args:
-      function: takes and gives pytrees of arrays. Arguments that are numbers or NumPy arrays become arrays of JAX.
-      static_argnums, static_argnames: arguments whose values the capture is for, as in `jax.jit`; hashable.
-      donate_argnums, donate_argnames: arguments whose memory the program may take over; they are gone after the call.
-        Others stay, also where the function gives them to a jitted function that donates.
+      function: a function that accepts and returns pytrees of arrays. Numbers and NumPy arrays among the arguments
+        become JAX arrays.
+      static_argnums, static_argnames: arguments that are captured by value, as in `jax.jit`; they must be hashable.
+      donate_argnums, donate_argnames: arguments whose memory the program may reuse; they are deleted by the call. Other
+        arguments are not, even if the function passes them to a jitted function that donates.
 
     Returns:
-      the program; or, without a function, what makes one of it. `f.lower(*args)` shows what is captured for such
-      arguments: `.as_text()`, `.graph`, `.save("f.svg")`, and a picture in a notebook. `f.cost()` tells how many
+      the program or, without a function, a decorator that makes one. `f.lower(*args)` shows what is captured for such
+      arguments: `.as_text()`, `.graph`, `.save("f.svg")`, and a picture in a notebook. `f.cost()` returns how many
       seconds the first calls took.
 
     Raises:
-      PathwaysError: from a call, FAILED_PRECONDITION where the function reads an array while it is captured,
-        UNIMPLEMENTED for ordered effects inside.
-      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable; and for
-        what is no function, a generator or an asynchronous function.
+      PathwaysError: from a call: FAILED_PRECONDITION if the function reads an array during the capture, UNIMPLEMENTED
+        for ordered effects inside.
+      TypeError, ValueError: for arguments that are neither arrays nor static, or static and not hashable; and if
+        `function` is not a function, or is a generator or an asynchronous function.
     """
     from pathways import _program
 
@@ -176,23 +186,23 @@ def program(
 def reshard(arrays: Any, shardings: Any) -> Any:
     """Moves arrays to other shardings, on the same devices or any others, without a detour through this process.
 
-    Every destination shard is put together from the boxes of source shards that it needs, which go from device to
-    device, and in a cluster from worker to worker. It does not wait for the data: what is returned can be used at once,
-    and an error of what computes an array goes on to what it becomes. The arrays given stay as they are.
+    Each destination shard is assembled from the regions of source shards that it needs, which move from device to
+    device and, on a cluster, from worker to worker. The call does not wait for the data: the result can be used at
+    once, and if the computation of an array fails, so does its copy. The arguments stay as they are.
 
-    `jax.device_put` takes this way too wherever stock JAX would read an array on the host.
+    `jax.device_put` uses this wherever stock JAX would read an array on the host.
 
     Args:
       arrays: an array or a pytree of arrays, on devices of Pathways.
-      shardings: a `jax.sharding.Sharding` or a device; or a pytree of them, a prefix of the arrays'.
+      shardings: a `jax.sharding.Sharding` or a device; or a pytree of them that is a prefix of the arrays' tree.
 
     Returns:
-      arrays of the same values; those that have such a sharding already are returned themselves.
+      arrays with the same values. An array that already has an equivalent sharding is returned itself.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for what is no array of Pathways or no sharding, and for an array that was deleted
-        or donated; RESOURCE_EXHAUSTED where there is no room.
-      ValueError: from JAX, where an array does not divide into the shards of a sharding.
+      PathwaysError: INVALID_ARGUMENT for arguments that are not arrays of Pathways or shardings, and for an array that
+        was deleted or donated; RESOURCE_EXHAUSTED if there is not enough memory.
+      ValueError: from JAX, if an array does not divide into the shards of a sharding.
     """
     from pathways import _reshard
 
@@ -200,7 +210,7 @@ def reshard(arrays: Any, shardings: Any) -> Any:
 
 
 def make_virtual_device_set() -> VirtualDeviceSet:
-    """Makes an empty set of slices: devices that the resource manager grants together.
+    """Returns an empty set of slices. A slice is a set of devices that the resource manager grants together.
 
     ``slice = pathways.make_virtual_device_set().add_slice(devices=2)``; ``slice.devices`` are JAX devices.
     """
@@ -210,26 +220,28 @@ def make_virtual_device_set() -> VirtualDeviceSet:
 
 
 def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None, prefetch: int = 2) -> Any:
-    """Makes arrays of Arrow data, with no copy where that is possible.
+    """Makes arrays from Arrow data, without a copy if possible.
 
-    Numbers become an array [n], booleans too, fixed-size lists [n, size], and `arrow.fixed_shape_tensor` [n, *shape]. A
-    record batch becomes a dictionary of arrays by column. Tables, chunked arrays and readers are streams: an iterator
-    of what their batches become, which reads the next one and brings it to the devices while one is worked on.
+    Numbers and booleans become an array [n], fixed-size lists [n, size], and `arrow.fixed_shape_tensor` [n, *shape]. A
+    record batch becomes a dictionary of arrays by column. Tables, chunked arrays and readers are streams: the result is
+    an iterator over their converted batches, which reads the next batch and copies it to the devices while you work on
+    the current one.
 
-    The bytes are shared where they are one block that begins at a multiple of 64, on a device whose memory is that of
-    this process; Arrow's memory is then kept as long as the array. Dtypes follow JAX: without `jax_enable_x64` 64 bits
+    The bytes are shared if they are one block that begins at a multiple of 64 and the device uses this process's
+    memory; Arrow's memory is then kept as long as the array. Dtypes follow JAX: without `jax_enable_x64`, 64 bits
     become 32.
 
     Args:
-      x: what has `__arrow_c_array__` or `__arrow_c_stream__`: of pyarrow, polars, DuckDB and others.
-      sharding: a sharding or a device for every array, or a dictionary of them by column; None, JAX's default device.
-      zero_copy: True, an error where there would be a copy; False, always a copy; None, a copy where there has to be.
-      prefetch: of a stream, how many batches are read ahead, by a thread of its own; 0 reads each when it is asked for,
-        in the thread that asks, as sources want that belong to a thread (SQLite's do).
+      x: an object with `__arrow_c_array__` or `__arrow_c_stream__`, of pyarrow, polars, DuckDB and others.
+      sharding: a sharding or a device for every array, or a dictionary of them by column. None means JAX's default
+        device.
+      zero_copy: True makes a copy an error, False always copies, None copies if necessary.
+      prefetch: the number of batches of a stream that a separate thread reads ahead. With 0, the calling thread reads
+        each batch when it is requested; sources that belong to one thread, such as SQLite's, need that.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for nulls, dictionary encoding and types that are no numbers, with what to do;
-        FAILED_PRECONDITION where `zero_copy` is True and there would be a copy, with the reason.
+      PathwaysError: INVALID_ARGUMENT for nulls, dictionary encoding and types other than numbers; the message says what
+        to do. FAILED_PRECONDITION if `zero_copy` is True and a copy would be necessary; the message says why.
     """
     if "_arrow" not in globals():  # an import statement in each call would take as long as the call
         importlib.import_module("pathways._arrow")
@@ -237,17 +249,17 @@ def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None, p
 
 
 def to_arrow(array: Any) -> Any:
-    """Shows an array to Arrow: `pyarrow.array(pathways.to_arrow(x))`, and so for any library that takes Arrow data.
+    """Exports an array as Arrow data: `pyarrow.array(pathways.to_arrow(x))`; other Arrow libraries work alike.
 
-    An array [n] becomes numbers or booleans, one [n, *shape] an `arrow.fixed_shape_tensor`, and a dictionary of arrays
-    of one length a record batch. It waits for the values. On the host the bytes are those of the array, booleans
-    apart; what lies on several devices is put together in a copy.
+    An array [n] becomes numbers or booleans, an array [n, *shape] an `arrow.fixed_shape_tensor`, and a dictionary of
+    arrays of the same length a record batch. It waits for the values. On the host, Arrow uses the array's own memory,
+    except for booleans; an array on several devices is assembled in a copy.
 
     Args:
       array: an array of JAX or NumPy, or a dictionary of them by column name.
 
     Returns:
-      an object with `__arrow_c_array__` and `__arrow_c_schema__`; each call gives the data anew.
+      an object with `__arrow_c_array__` and `__arrow_c_schema__`, which can be called repeatedly.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for a scalar, and for a dtype that Arrow does not have, such as bfloat16.
@@ -264,33 +276,34 @@ def pipeline(
     *,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> Pipeline:
-    """A model in stages that run at the same time, each on its own devices, on one microbatch after the other.
+    """Makes a pipeline: a model in stages that run at the same time on different microbatches, each on its own devices.
 
         pipe = pathways.pipeline([(block, params0, devices[:2]), (block, params1, devices[2:])], 8, loss=loss)
         value, gradients = pipe.value_and_grad(x, targets)
         pipe.params = [step(p, g) for p, g in zip(pipe.params, gradients)]
 
-    Parameters and their gradients stay on their stage's devices; arrays between stages go from device to device. Calls
-    return futures and do not wait for a value. A backward uses what its forward kept; a stage in `jax.checkpoint` keeps
-    its parameters and input only and computes the rest again.
+    Parameters and their gradients stay on their stage's devices; arrays between stages move from device to device.
+    Calls return futures and do not wait for values. A backward uses what its forward kept; a stage in `jax.checkpoint`
+    keeps only its parameters and input, and computes the rest again.
 
     Args:
-      stages: (function, params, place), first to last. function(params, x) gives what the next stage takes: an array or
-        a pytree of them, rows first. params: a pytree of floating-point arrays, brought to the place unless they are
-        there already. place: a device; a slice or a list of devices, which share a microbatch's rows; a Mesh, along
-        whose first axis rows are split; or a NamedSharding for x.
-      microbatches: into how many a batch's rows are cut.
+      stages: tuples (function, params, place), first to last. function(params, x) returns the input of the next stage:
+        an array or a pytree of them, rows first. params: a pytree of floating-point arrays, copied to the place unless
+        they are there already. place: a device; a slice or a list of devices, which share a microbatch's rows; a Mesh,
+        along whose first axis rows are split; or a NamedSharding for x.
+      microbatches: the number of microbatches that a batch's rows are cut into.
       schedule: "gpipe", all forwards and then all backwards, or "1f1b", which takes the same time and keeps less:
-        of stage s of S the arrays of at most S - s microbatches.
-      loss: function(y, targets) of the last stage's output gives one number, the mean over rows; for `value_and_grad`.
+        stage s of S keeps the arrays of at most S - s microbatches.
+      loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
+        `value_and_grad`.
 
     Returns:
       a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, and .schedule, whose .draw(path) writes
       a picture of time and devices.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, a place that is none, or parameters
-        that have no gradients.
+      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, or parameters that
+        have no gradients.
     """
     from pathways._pipeline import Pipeline
 
@@ -298,26 +311,26 @@ def pipeline(
 
 
 def stats() -> dict[str, Any]:
-    """Counters of the running system; ``stats()["live"]`` maps each kind of object to how many are alive now, and
-    ``stats()["copied"]`` is how many bytes of arrays this process has copied on their way to and from clusters.
+    """Returns counters of the running system. ``stats()["live"]`` maps each kind of object to the number of live ones;
+    ``stats()["copied"]`` is the number of bytes of arrays that this process has copied to and from clusters.
 
     Raises:
-      PathwaysError: where the library cannot be loaded.
+      PathwaysError: if the library cannot be loaded.
     """
     return _native.stats()
 
 
 def status(address: str | None = None) -> Status:
-    """Asks a cluster's controller which workers, devices and sessions there are, as `pathways status` does.
+    """Returns a cluster's workers, devices and sessions, as `pathways status` shows them.
 
-    A notebook shows the answer as a picture; ``status().report`` is the same as plain data.
+    A notebook shows the result as a picture; ``status().report`` is the same as plain data.
 
     Args:
-      address: of the controller; None, that of this process's cluster.
+      address: the address of the controller; None means this process's cluster.
 
     Raises:
-      PathwaysError: FAILED_PRECONDITION where this process uses devices of its own, UNAVAILABLE where the controller
-        cannot be reached, UNAUTHENTICATED where it refuses.
+      PathwaysError: FAILED_PRECONDITION if this process uses devices of its own, UNAVAILABLE if the controller cannot
+        be reached, UNAUTHENTICATED if it refuses.
     """
     from pathways import _status
 
@@ -326,19 +339,19 @@ def status(address: str | None = None) -> Status:
 
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
-    """Records what devices run inside the ``with`` block into a file that https://ui.perfetto.dev opens: those of this
-    process, or of its cluster. `jax.profiler.trace` records the same for xprof.
+    """Records what the devices of this process or its cluster run inside the ``with`` block, into a file that
+    https://ui.perfetto.dev opens. `jax.profiler.trace` records the same for xprof.
 
         with pathways.trace("step.json") as timeline:
             jax.block_until_ready(step(x))
-        timeline  # in a notebook, a picture: a row a device, a bar a computation
+        timeline  # in a notebook, a picture: a row per device, a bar per computation
 
     Yields:
-      the `Timeline`, to look at behind the block: `.spans`, `.save("step.svg")`.
+      the `Timeline`, for use after the block: `.spans`, `.save("step.svg")`.
 
     Raises:
-      PathwaysError: where the file cannot be written (NOT_FOUND, PERMISSION_DENIED, …), or FAILED_PRECONDITION where a
-        trace runs already.
+      PathwaysError: if the file cannot be written (NOT_FOUND, PERMISSION_DENIED, …); FAILED_PRECONDITION if another
+        trace is being recorded.
     """
     from pathways._timeline import Timeline
 
@@ -352,10 +365,10 @@ def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
 
 
 def doctor(file: TextIO | None = None) -> Report:
-    """Prints one screen on what is here, what was chosen and why, and what is missing; makes the devices to see them.
+    """Prints a screen that shows what is installed, what was chosen and why, and what is missing. It makes the devices.
 
     Args:
-      file: where to print; None, standard output.
+      file: where to print; None means standard output.
 
     Returns:
       the report: ``report.ok``, ``report.problems``, and the facts as attributes.

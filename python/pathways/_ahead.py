@@ -1,4 +1,4 @@
-"""Reading ahead: what a source gives, by a thread of its own, while what it gave before is worked on."""
+"""Reading ahead: a thread reads the next items of a source while the caller works on the current one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# How long the end of Python waits for a read that is under way, in seconds.
+# How long Python's exit waits for a read in progress, in seconds.
 PATIENCE = 5
 
 
 class Ahead(Iterator["T | Exception"], Generic[T]):
-    """What `read` gives until it gives None, or raises: then that exception, as the last.
+    """Iterates over what `read` returns, until it returns None or raises; the last item is then that exception.
 
-    A thread reads, as long as fewer than `most` have not been taken; in a copy of the context that this is made in.
+    A thread calls `read` while fewer than `most` items wait, in a copy of the context in which this object is made.
     """
 
     def __init__(self, read: Callable[[], T | None], most: int):
@@ -43,19 +43,19 @@ class Ahead(Iterator["T | Exception"], Generic[T]):
             self._came.put(None)
 
     def ready(self) -> bool:
-        """Says whether the next one, or the end, is there."""
+        """Returns whether the next item, or the end, is available."""
         return not self._came.empty()
 
     def __next__(self) -> T | Exception:
         item = self._came.get()
         if item is None:
-            self._came.put(None)  # so it is found again
+            self._came.put(None)  # so that the next call finds it too
             raise StopIteration
         self._room.release()
         return item
 
     def stop(self) -> None:
-        """Has the thread end, after the read that is under way."""
+        """Makes the thread end after the read in progress."""
         self._stopped = True
         self._room.release()
 
@@ -65,7 +65,7 @@ _all: weakref.WeakSet[Ahead] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    # Later, a source that is written in Python would find no interpreter.
+    # Later, a source that is written in Python would have no interpreter.
     left = list(_all)
     for ahead in left:
         ahead.stop()

@@ -1,11 +1,11 @@
-"""Arrays from Arrow's memory and to it, by the Arrow C data interface, which needs no library of Arrow's.
+"""Conversion between arrays and Arrow data, by the Arrow C data interface, which needs no Arrow library.
 
-Bytes are shared where that is possible. What comes in is looked at by NumPy where it lies, and JAX takes it as NumPy's
-memory: on the host the device uses the same bytes, if they are aligned. What goes out is the array that
-`numpy.asarray` sees. Either side keeps the other's memory until it is through with it.
+Bytes are shared if possible. Incoming data is wrapped by NumPy in place and passed to JAX as a NumPy array; on the
+host, the device uses the same bytes if they are aligned. Outgoing data is the array that `numpy.asarray` returns. Each
+side keeps the other's memory alive until it has finished with it.
 
-Small arrays are many, so each way is one call of the library, which reads, checks and makes Arrow's structs
-(capi/public/arrow_numpy.c); what is here turns capsules into arrays and arrays into capsules.
+There can be many small arrays, so each direction is one call of the library, which reads, checks and makes Arrow's
+structs (capi/public/arrow_numpy.c). This module only converts capsules to arrays and arrays to capsules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathways import _native
 from pathways._ahead import Ahead
 from pathways._errors import CODES, PathwaysError
 
-try:  # what jax.device_put comes down to, at less than half its time
+try:  # the core of jax.device_put, which takes less than half of its time
     from jax._src.core import ShapedArray, update_aval_with_sharding
     from jax._src.lib import guard_lib, xla_client
 
@@ -80,13 +80,13 @@ Stream._fields_ = [
 
 
 class Column(ctypes.Structure):
-    """What the library tells of a column: see capi/public/arrow_numpy.c."""
+    """The library's description of a column: see capi/public/arrow_numpy.c."""
 
     _fields_ = [("tensor", ctypes.c_void_p), ("name", ctypes.c_char_p), ("converted", ctypes.c_int64)]
 
 
 class Taken(ctypes.Structure):
-    """A column; or a list of them, count that is not -1."""
+    """A column, or, if count is not -1, a list of columns."""
 
     _fields_ = [("column", Column), ("list", ctypes.POINTER(Column)), ("count", ctypes.c_int64)]
 
@@ -95,7 +95,7 @@ RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)
 
-# Objects of their own, so that declaring them changes nothing for others who use ctypes.pythonapi.
+# Separate objects, so that declaring them does not affect other users of ctypes.pythonapi.
 _python = ctypes.PyDLL(None)
 _pointer = _python.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -136,7 +136,7 @@ def _refuse(what: str, why: str) -> PathwaysError:
 
 
 class _Owned:
-    """A C struct that is ours; what is still in it is released with it."""
+    """A C struct that this object owns and releases."""
 
     def __init__(self, kind: type):
         self.struct = kind()
@@ -150,11 +150,11 @@ def _address(capsule: object, name: bytes) -> int:
     try:
         return _pointer(capsule, name)
     except ValueError as err:
-        raise _refuse("from_arrow:", f"this is no capsule named {name.decode()}: {err}") from None
+        raise _refuse("from_arrow:", f"expected a capsule named {name.decode()}: {err}") from None
 
 
 class _Tensor:
-    """What numpy.from_dlpack asks for."""
+    """The protocol of numpy.from_dlpack."""
 
     __slots__ = ("capsule",)
 
@@ -166,18 +166,18 @@ class _Tensor:
 
 
 def _numpy(tensor: int) -> np.ndarray:
-    """Gives the elements of a tensor of the library's, which they keep."""
+    """Returns the elements of a tensor of the library's, which they keep alive."""
     asked = _Tensor()
     asked.capsule = _capsule(tensor, b"dltensor", None)
     try:
         return np.from_dlpack(asked)
     finally:
-        if _valid(asked.capsule, b"dltensor"):  # nobody took it
+        if _valid(asked.capsule, b"dltensor"):  # it was not consumed
             _drop(tensor)
 
 
 def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[np.ndarray, bool]]:
-    """Takes Arrow data over: elements, and whether they had to be converted; by name for a record batch."""
+    """Takes ownership of Arrow data; returns its elements, and whether they were converted (by name for a batch)."""
     taken = Taken()
     refused = _take(schema, array, ctypes.byref(taken))
     if refused:
@@ -197,7 +197,7 @@ def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[
             tensor, name, converted = columns.pop()
             host = _numpy(tensor)
             if name in hosts:
-                raise _refuse(f"column {name!r}", "is there twice; rename one")
+                raise _refuse(f"column {name!r}", "appears twice; rename one")
             hosts[name] = host, converted
     finally:
         for tensor, _, _ in columns:
@@ -206,17 +206,17 @@ def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[
 
 
 class _Way(NamedTuple):
-    """How an array goes to devices by batched_device_put."""
+    """The arguments of batched_device_put for an array."""
 
     aval: ShapedArray
     sharding: Sharding
-    parts: list[Any]  # of the array, a device's each
+    parts: list[Any]  # of the array, one per device
     devices: list[jax.Device]
 
 
 @functools.lru_cache(256)
 def _way(where: jax.Device | Sharding, shape: tuple[int, ...], dtype: np.dtype) -> _Way | None:
-    """None where jax.device_put has to do it, or says better what is wrong."""
+    """Returns the arguments, or None if jax.device_put is needed, or has a better error message."""
     sharding = jax.sharding.SingleDeviceSharding(where) if isinstance(where, jax.Device) else where
     if not sharding.is_fully_addressable or sharding.memory_kind not in (None, "device"):
         return None
@@ -229,12 +229,12 @@ def _way(where: jax.Device | Sharding, shape: tuple[int, ...], dtype: np.dtype) 
 
 
 def forget() -> None:
-    """Drops what is kept of devices that are no more."""
+    """Drops cached values for devices that no longer exist."""
     _way.cache_clear()
 
 
 def _device_put(host: np.ndarray, sharding: Any) -> jax.Array:
-    """jax.device_put, by a shorter way where nothing in the context says otherwise."""
+    """Does what jax.device_put does, by a shorter path unless the context requires the full one."""
     where = sharding
     if sharding is None:
         where = jax.config.jax_default_device or jax.local_devices()[0]
@@ -267,11 +267,11 @@ def _put(host: np.ndarray, converted: bool, what: str, sharding: Any, zero_copy:
 
 
 def _copied(host: np.ndarray, out: jax.Array, converted: bool) -> str:
-    """Says why an array does not lie where its host memory does; "" where it does."""
+    """Returns why an array does not share its host memory; "" if it does."""
     if host.size == 0:
         return ""
     if converted:
-        return "its bits, permuted dimensions or bytes at an odd address have to be brought into another form"
+        return "its bits, permuted dimensions or unaligned bytes must be converted"
     if host.dtype != out.dtype:
         return f"{host.dtype} becomes {out.dtype}; set jax_enable_x64 to keep it"
     for shard in out.addressable_shards:
@@ -297,14 +297,16 @@ def from_arrow(x: Any, sharding: Any = None, *, zero_copy: bool | None = None, p
     if sharding is not None and not isinstance(sharding, (jax.Device, Sharding, Mapping)):
         raise _refuse("from_arrow:", f"sharding is {sharding!r}; expected a sharding, a device or None")
     if not isinstance(prefetch, int) or prefetch < 0:
-        raise _refuse("from_arrow:", f"prefetch is {prefetch!r}; expected how many batches to read ahead, 0 for none")
+        raise _refuse(
+            "from_arrow:", f"prefetch is {prefetch!r}; expected the number of batches to read ahead, 0 for none"
+        )
     if hasattr(x, "__arrow_c_array__"):
         schema, array = x.__arrow_c_array__()
         return _import(_address(schema, b"arrow_schema"), _address(array, b"arrow_array"), sharding, zero_copy)
     if hasattr(x, "__arrow_c_stream__"):
         return _stream(x.__arrow_c_stream__(), sharding, zero_copy, prefetch)
     raise _refuse(
-        "from_arrow:", f"{type(x).__name__} is no Arrow data: it has no __arrow_c_array__ or __arrow_c_stream__"
+        "from_arrow:", f"{type(x).__name__} is not Arrow data: it has neither __arrow_c_array__ nor __arrow_c_stream__"
     )
 
 
@@ -336,8 +338,8 @@ def _stream(capsule: object, sharding: Any, zero_copy: bool | None, prefetch: in
 
 
 def _put_ahead(read: Callable[[], Any], most: int, put: Callable[[Any], Any]) -> Iterator[Any]:
-    """Reads ahead, and puts what is read before the one before it is given, where that takes no waiting."""
-    source = Ahead(read, most)  # begins with the first that is taken, or nobody would stop it
+    """Reads ahead, and copies the next item to the devices before it yields the current one, unless that would wait."""
+    source = Ahead(read, most)  # inside the generator, so that its end stops the thread
     there: collections.deque[Any] = collections.deque()
     try:
         while True:
@@ -355,7 +357,7 @@ def _put_ahead(read: Callable[[], Any], most: int, put: Callable[[Any], Any]) ->
             if isinstance(item, Exception):
                 raise item
             yield item
-            del item  # or two would be kept for the caller
+            del item  # otherwise two items would be kept alive
     finally:
         source.stop()
 
@@ -374,13 +376,13 @@ def _check(name: str, host: np.ndarray) -> np.ndarray:
 
 
 class ArrowData:
-    """Arrays as Arrow sees them: `pyarrow.array(x)`, `pyarrow.record_batch(x)` or any other consumer takes them."""
+    """Arrays as Arrow data, for `pyarrow.array(x)`, `pyarrow.record_batch(x)` and any other consumer."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
         self._columns = columns
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        # What schema is requested is a wish, which may go unheard.
+        # The requested schema is a hint that may be ignored.
         hosts, names = tuple(self._columns.values()), tuple(name.encode() for name in self._columns)
         return _show_batch(hosts, names, len(hosts[0]) if hosts else 0)
 
@@ -391,7 +393,7 @@ class ArrowData:
 def to_arrow(array: Any) -> ArrowData:
     if hasattr(array, "__array__") or not isinstance(array, Mapping):
         out = ArrowData({})
-        # JAX's arrays in this process's memory, and NumPy's, show their memory themselves. Bytes would too, as numbers.
+        # JAX's arrays in this process's memory, and NumPy's, export their memory. So would bytes, as numbers.
         shown = _lend(array) if hasattr(array, "__array__") else None
         out.__arrow_c_array__ = shown or _lend(_check("", np.asarray(array)))
         return out

@@ -1,8 +1,7 @@
-"""The backend "pathways" of this process: registered with JAX once, made by JAX when it is first used.
+"""The backend "pathways" of this process: registered with JAX once, and created by JAX when it is first used.
 
-What fails for a reason that lies in the environment (no library, an old JAX) does not fail `import pathways`, so that
-`pathways.doctor()` can explain it; it is raised by init(), by devices() and by the first use of JAX, which never falls
-back to another backend in silence.
+Problems of the environment (no library, an old JAX) do not make `import pathways` fail, so that `pathways.doctor()` can
+explain them. init(), devices() and the first use of JAX raise them; JAX never falls back to another backend silently.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from pathways._errors import PathwaysError
 from pathways._settings import WAIT, Settings, stock_cpu_devices
 
 NAME = "pathways"
-AGREE = ("jax", "jaxlib")  # packages whose versions are the same in all processes of a cluster
+AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
 OLDEST_JAX = (0, 10)
-# JAX's own number for plugins, above its CPU client (0) and below CUDA's (500). It decides only where jax_platforms
-# says nothing, which _take_platforms sees to.
+# JAX's priority for plugins, above its CPU client (0) and below CUDA's (500). It matters only if jax_platforms is
+# unset, and _take_platforms sets it.
 PRIORITY = 400
 EXIT_TIMEOUT_MS = 10_000
-# Seconds between two looks at whether a cluster has the devices: twice as many each time.
+# Seconds between two checks whether a cluster has the devices; they double each time.
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-# What a controller answers that has too few devices yet, and what it is not to be there.
+# The codes for a controller that has too few devices, and for one that cannot be reached.
 TOO_FEW, ABSENT = ("RESOURCE_EXHAUSTED",), ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 _lock = threading.RLock()
-# All written under _lock, and never under a lock of JAX's.
+# All written under _lock, which is never taken while a lock of JAX's is held.
 _settings = Settings()
-_registered = False  # the plugin is known to JAX
-_declined = False  # the user chose other platforms
-_closed = False  # shutdown() was called and init() was not, since
+_registered = False  # whether the plugin is registered with JAX
+_declined = False  # whether the user chose other platforms
+_closed = False  # whether shutdown() was called, and init() not since then
 _problem: PathwaysError | None = None  # why the plugin could not be registered
 
 
 def _jax() -> tuple[Any, Any]:
-    """Imports JAX and the module in which it keeps its backends."""
+    """Imports JAX and its module of backends."""
     try:
         import jax
         from jax._src import xla_bridge
@@ -67,15 +66,15 @@ def _jax() -> tuple[Any, Any]:
 
 
 def running() -> bool:
-    """Whether JAX has made the client of this backend."""
+    """Returns whether JAX has created the client of this backend."""
     xla_bridge = sys.modules.get("jax._src.xla_bridge")
     return xla_bridge is not None and xla_bridge.backends_are_initialized() and NAME in xla_bridge._backends
 
 
 def _take_platforms(jax: Any) -> str | None:
-    """Makes the backend JAX's first one, with the CPU client beside it for host work (callbacks run there).
+    """Makes this backend JAX's default one, and adds the CPU client for host work (callbacks run there).
 
-    Gives what the user chose instead, where that leaves Pathways out.
+    Returns the user's choice if that excludes Pathways.
     """
     platforms = plugin.chosen_platforms(jax) or [NAME]
     if NAME not in platforms:
@@ -89,12 +88,12 @@ def _take_platforms(jax: Any) -> str | None:
 
 
 def register() -> None:
-    """Makes the backend known to JAX and its default; does nothing the second time.
+    """Registers the backend with JAX and makes it the default; does nothing the second time.
 
-    Where JAX has found the plugin by itself, jax_platforms is the user's again once JAX has made its backends.
+    If JAX has found the plugin by itself, jax_platforms has the user's value again once JAX has created its backends.
 
     Raises:
-      PathwaysError: FAILED_PRECONDITION where JAX has made its backends already.
+      PathwaysError: FAILED_PRECONDITION if JAX has already created its backends.
     """
     global _registered, _declined, _problem
     with _lock:
@@ -131,9 +130,10 @@ def register() -> None:
 
 
 def _put_back(jax: Any, before: str | None) -> Callable[[], None]:
-    """Gives what puts jax_platforms back. JAX has read it when it makes this backend, the first of those it names.
+    """Returns a function that restores jax_platforms. JAX has read it when it creates this backend, the first in it.
 
-    Not where the devices are GPUs or TPUs: an unset jax_platforms has JAX look for those, and warn that it lacks them.
+    It does nothing if the devices are GPUs or TPUs: with jax_platforms unset, JAX would look for those itself, and warn
+    that they are missing.
     """
     ours = jax.config.jax_platforms
 
@@ -150,13 +150,13 @@ def _accelerated() -> bool:
 
 
 def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
-    from pathways import _ffi, _partition, _reshard  # here, since they import JAX and packages that come with it
+    from pathways import _ffi, _partition, _reshard  # not at the top: they import JAX and its packages
 
     library = _native.load()
     _native.set_plugin_dirs(places.joined())
     path = str(_native.library_path())
     c_api = xla_bridge.register_plugin(NAME, priority=PRIORITY, library_path=path, options=_client_options)
-    # Once more, since JAX calls every plugin that it does not know by name experimental and warns of it.
+    # Again, because JAX warns that every plugin that it does not know by name is experimental.
     xla_bridge.register_backend_factory(
         NAME,
         functools.partial(_make_client, xla_bridge._backend_factories[NAME].factory, made),
@@ -176,13 +176,13 @@ def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
 
 
 def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None:
-    """Tells of a compile that takes long."""
+    """Reports a compilation that takes long."""
     state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s", "given up after {:.0f} s")[how]
     _tell(f"compiling {program} on {worker}: {state.format(seconds)}")
 
 
 def _tell(text: str) -> None:
-    """Writes a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal."""
+    """Prints a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal."""
     logger = logging.getLogger("pathways")
     if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
         logger.info(text)
@@ -194,21 +194,21 @@ def _make_client(factory: Callable[[], Any], made: Callable[[], None]) -> Any:
     from pathways import _ffi
 
     client = _when_there(factory, _settings.with_environment())
-    made()  # not where it failed: JAX would fall back to another backend at its next use
-    # The plugin was loaded now, and was given the FFI targets that were registered before.
+    made()  # only after success: otherwise JAX would fall back to another backend at its next use
+    # The plugin has just been loaded, and has received the FFI targets that were registered before.
     if refused := _ffi.refusals():
         _ffi.warn(refused)
     return client
 
 
 def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
-    """Makes a client, once the cluster has the devices that were asked for.
+    """Makes a client, once the cluster has the requested devices.
 
-    A controller that does not answer is waited for only where the user said how long; otherwise a wrong address would
-    show itself late.
+    It waits for a controller that does not answer only if the user set a time; otherwise a wrong address would be
+    reported late.
 
     Raises:
-      PathwaysError: what is missing, after the wait.
+      PathwaysError: after the wait, with what is missing.
     """
     if not asked.remote:
         return make()
@@ -250,7 +250,7 @@ def _not_users() -> tuple[str, ...]:
 
 
 def _outside() -> int:
-    """The stacklevel of the first caller outside this package; like warnings, it does not count the import system."""
+    """Returns the stacklevel of the first caller outside this package; like warnings, it skips the import system."""
     here, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((here, "<frozen importlib")):
         frame = frame.f_back
@@ -260,10 +260,10 @@ def _outside() -> int:
 
 
 def _client_options() -> dict[str, Any]:
-    """The create options of the PJRT client. JAX asks when it makes the client.
+    """Returns the create options of the PJRT client. JAX calls this when it creates the client.
 
-    JAX holds the lock of its backends, which others here ask for under ours: so this takes no lock and reads each
-    variable once.
+    JAX holds the lock of its backends during the call, and other functions here take that lock under ours. So this
+    takes no lock, and reads each variable once.
     """
     closed, said = _closed, _settings
     if closed:
@@ -274,8 +274,8 @@ def _client_options() -> dict[str, Any]:
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
         if asked.address.startswith("local:"):
-            # As in a worker's own process: XLA warns of each program that another worker compiled. JAX has set 1 where
-            # the user says nothing.
+            # As in a worker's own process: XLA warns of each program that another worker compiled. JAX has set 1 if the
+            # user set nothing.
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
                 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         return {} if asked.devices is None else {"devices": asked.devices}
@@ -283,7 +283,7 @@ def _client_options() -> dict[str, Any]:
     if asked.devices is not None:
         return options | {"devices": asked.devices}
     if _accelerated():
-        return options  # all there are
+        return options  # all devices
     return options | {"devices": stock_cpu_devices(_jax()[0])}
 
 
@@ -295,7 +295,7 @@ def init(address: Any, count: Any, memory_limit: Any, wait: Any, unknown: dict[s
 
 
 def _settle(asked: Settings) -> None:
-    """Keeps what was asked for, or checks that what runs is that."""
+    """Stores the settings or, if JAX already runs, checks that it runs with them."""
     global _settings, _closed
     with _lock:
         register()
@@ -305,7 +305,7 @@ def _settle(asked: Settings) -> None:
             raise _problem
         asked.with_environment()
         if not running():
-            _take_platforms(_jax()[0])  # JAX reads it once more after a shutdown
+            _take_platforms(_jax()[0])  # JAX reads it again after a shutdown
             if asked != Settings():
                 _settings = asked
             _closed = False
@@ -326,7 +326,7 @@ def _settle(asked: Settings) -> None:
 
 
 def address() -> str | None:
-    """The cluster whose devices this process has; None for those of this machine."""
+    """Returns the address of the cluster whose devices this process has; None for this machine's devices."""
     return _settings.with_environment().address
 
 
@@ -345,7 +345,7 @@ def devices() -> list[Any]:
     try:
         return jax.devices(NAME)
     except RuntimeError as error:
-        # JAX wraps what went wrong when it made the client; the code is in what it wrapped.
+        # JAX wraps the error of creating the client; the code is in the wrapped error.
         cause = error.__context__
         if isinstance(cause, PathwaysError):
             raise cause from None
@@ -374,7 +374,7 @@ def _forget_clients() -> None:
 
     from pathways import _reshard
 
-    for name in ("pathways._program", "pathways._arrow"):  # whose imports take long, and who may not be needed
+    for name in ("pathways._program", "pathways._arrow"):  # slow to import, and may not have been needed
         if name in sys.modules:
             sys.modules[name].forget()
     _reshard.forget()
@@ -382,7 +382,7 @@ def _forget_clients() -> None:
     try:
         jax.extend.backend.clear_backends()
     except Exception:
-        # It first waits for the tokens of effects in flight, and those raise when their work was cut off.
+        # It first waits for the tokens of effects in flight, which raise if their work was cut off.
         from jax._src import dispatch
 
         dispatch.runtime_tokens.clear()
@@ -397,6 +397,6 @@ def _at_exit(process: int) -> None:
     except PathwaysError as error:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
     finally:
-        _native.set_locate(None)  # Python goes
+        _native.set_locate(None)  # Python is shutting down
         _native.set_compiling(None)
         sys.modules["pathways._partition"].remove()

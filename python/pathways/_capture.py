@@ -1,7 +1,7 @@
-"""Captures: what one call of a function has devices do, recorded as a program of the library.
+"""Captures: the work that one call of a function submits to devices, recorded as a program of the library.
 
-Arrays come into the recorded function, and its results leave, by the two tiny computations that pathways.reshard uses
-as well, one for each set of devices.
+Arrays enter the recorded function, and its results leave it, by two tiny computations, which pathways.reshard uses as
+well: one of each for every set of devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathways import _native, _reshard
 from pathways._errors import PathwaysError
 
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
-CACHED = 1024  # tiny computations that are kept
+CACHED = 1024  # number of tiny computations that are cached
 
 _local = threading.local()
 
@@ -50,7 +50,7 @@ def _library() -> ctypes.CDLL:
 
 
 def capturing() -> bool:
-    """Whether the calling thread captures a program."""
+    """Returns whether the calling thread captures a program."""
     return getattr(_local, "capturing", False)
 
 
@@ -59,7 +59,7 @@ def capturing() -> bool:
 
 @dataclass(frozen=True)
 class _Array:
-    """What a leaf is, for the computations by which it comes and goes."""
+    """Describes a leaf, for the computations by which it enters and leaves."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -69,7 +69,7 @@ class _Array:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Arrays with the same place come and go together."""
+        """Arrays with the same place enter and leave together."""
         return (*_devices(self.sharding, self.shape), self.committed, self.sharding.memory_kind)
 
 
@@ -78,7 +78,7 @@ def array_of(x: jax.Array) -> _Array:
 
 
 def described(x: jax.ShapeDtypeStruct) -> _Array:
-    """The array that a description is of."""
+    """Returns the array that a description describes."""
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     sharding = x.sharding or jnp.zeros((), dtype).sharding
     return _Array(x.shape, dtype, bool(x.weak_type), sharding, x.sharding is not None)
@@ -94,7 +94,7 @@ def _devices(sharding: Sharding, shape: tuple[int, ...]) -> tuple[jax.Device, ..
 
 
 def _compiled(function: Callable[..., Any], place: tuple[Any, ...], *arguments: Any, **options: Any) -> Any:
-    """What a function compiles to; on the devices of its arguments, or that its options name, or one for any use."""
+    """Compiles a function for the devices of its arguments or of its options, or for any single device."""
     if place[-2]:
         return jax.jit(function, **options).lower(*arguments).compile()
     with jax.default_device(place[0]):  # its results are not committed to it
@@ -103,7 +103,7 @@ def _compiled(function: Callable[..., Any], place: tuple[Any, ...], *arguments: 
 
 @functools.lru_cache(CACHED)
 def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
-    def __pathways_export(*xs):  # the library knows it by its name
+    def __pathways_export(*xs):  # the library recognizes this name
         del xs
         return ()
 
@@ -117,32 +117,32 @@ def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
     def take(*xs):
         try:
             compiled(*xs)
-        except ValueError:  # one has a layout of its own
+        except ValueError:  # an array has a non-default layout
             compiled(*map(_reshard.in_rows, xs))
 
     return take
 
 
 def _leave(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> None:
-    """Has arrays leave JAX, and gives the numbers under which the library holds them."""
+    """Exports arrays from JAX to the library, and stores the numbers under which it has them."""
     exported = _library().pathways_exported
     try:
         take(*arrays)
         n = exported(numbers, len(arrays))
     except BaseException:
-        exported(numbers, 0)  # Ctrl-C may have come between: nobody will ask for them
+        exported(numbers, 0)  # Ctrl-C may have interrupted the call before it: its arrays are not needed
         raise
     if n != len(arrays):
-        raise PathwaysError("INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways")
+        raise PathwaysError("INTERNAL", "JAX did not export an array: it passed it to no device of Pathways")
 
 
 def _room(numbers: Any, at: int, n: int) -> Any:
-    """The n numbers from one on."""
+    """Returns the n numbers that begin at index `at`."""
     return numbers if n == len(numbers) else (ctypes.c_uint64 * n).from_buffer(numbers, 8 * at)
 
 
 def is_inside(x: Any) -> bool:
-    """Whether a leaf stands for a result of the program that the thread captures."""
+    """Returns whether a leaf stands for a result of the program that the thread captures."""
     if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or x.is_deleted():
         return False
     x = leaf(x)
@@ -157,7 +157,7 @@ def is_inside(x: Any) -> bool:
 @functools.lru_cache(CACHED)
 def _import(arrays: tuple[_Array, ...]) -> Callable[[], Sequence[jax.Array]]:
     def __pathways_import():
-        # A number of Python, which has no type of its own, keeps the result weakly typed.
+        # A Python number has no dtype, so the result is weakly typed.
         zeros = (
             {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype) for a in arrays
         )
@@ -167,7 +167,7 @@ def _import(arrays: tuple[_Array, ...]) -> Callable[[], Sequence[jax.Array]]:
 
 
 def _groups(arrays: Sequence[_Array]) -> list[list[int]]:
-    """Which of the arrays come or go together, each time in their order."""
+    """Groups the indices of arrays that enter or leave together, in their order."""
     groups: dict[Any, list[int]] = {}
     for i, array in enumerate(arrays):
         groups.setdefault(array.place, []).append(i)
@@ -178,7 +178,7 @@ def _groups(arrays: Sequence[_Array]) -> list[list[int]]:
 
 
 def leaf(x: Any) -> jax.Array:
-    """The array of ours that a leaf of the arguments is or becomes."""
+    """Returns the array on Pathways devices that a leaf of the arguments is or becomes."""
     if isinstance(x, jax.Array):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             return jax.random.key_data(x)
@@ -187,33 +187,33 @@ def leaf(x: Any) -> jax.Array:
         return jnp.asarray(x)
     raise TypeError(
         f"an argument of a program is {x!r} of {type(x)}: expected arrays, numbers and trees of them; name it in "
-        "static_argnums or static_argnames where the program is to be captured for its value"
+        "static_argnums or static_argnames if the program is to be captured for its value"
     )
 
 
 def key_of(x: Any) -> Any:
-    """The implementation of random numbers that a leaf is a key of; None for others."""
+    """Returns the random-number implementation of a leaf that is a key; None for other leaves."""
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.key_impl(x)
     return None
 
 
-# --- what a capture gives ---
+# --- the result of a capture ---
 
 
 class Captured:
-    """A program of the library, with what brings its inputs there and its results back.
+    """A program of the library, with the computations that export its inputs and import its results.
 
-    It is there before the library's, which Ctrl-C cannot leave behind then.
+    It is made before the library's program, so that Ctrl-C cannot leak that.
     """
 
     def __init__(self, takes: list[Any], structure: Any):
         self.number = ctypes.c_uint64()
-        self.takes = takes  # of each group of inputs, what exports it and which leaves it has
+        self.takes = takes  # for each group of inputs: the computation that exports it, and its leaves
         self.num_inputs = sum(len(which) for _, which in takes)
-        self.gives: list[Any] = []  # of each group of results, what imports it and which results it has
+        self.gives: list[Any] = []  # for each group of results: the computation that imports it, and its results
         self.num_results = 0  # of all these groups
-        self.results: list[Any] = []  # of each leaf what gives it, see run
+        self.results: list[Any] = []  # for each leaf: the function that returns it, see run
         self.structure = structure
         self._free = _library().pathways_program_free
 
@@ -238,8 +238,8 @@ class Captured:
                 at += len(which)
                 for i, x in zip(which, give(), strict=True):
                     made[i] = x
-        except BaseException:  # Ctrl-C too, at any of these lines
-            library.pathways_release(inputs, n)  # passes over what is not held any more
+        except BaseException:  # including Ctrl-C at any of these lines
+            library.pathways_release(inputs, n)  # skips inputs that were consumed
             library.pathways_release(outputs, m)
             raise
         return self.structure.unflatten([result(leaves, made) for result in self.results])
@@ -268,7 +268,7 @@ def _constant(x: Any) -> Callable[..., Any]:
 def capture(
     name: str, call: Callable[..., Any], keys: list[Any], arrays: list[_Array], donated: list[bool]
 ) -> Captured:
-    """Captures a call that is given arrays in the place of leaves."""
+    """Captures a call of a function whose leaves are replaced by arrays without contents."""
     library = _library()
     groups = _groups(arrays)
     takes = [(_export(tuple(arrays[i] for i in group)), group) for group in groups]
@@ -299,16 +299,16 @@ def capture(
     finally:
         _local.capturing = False
         if not refusal:
-            library.pathways_capture_drop()  # where it has not ended
+            library.pathways_capture_drop()  # if it has not ended
 
 
 def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure: Any, symbols: list[Any]) -> Captured:
-    """Ends a capture whose function gave these leaves."""
+    """Ends a capture whose function returned these leaves."""
     given = {id(x): i for i, x in enumerate(symbols)}
-    arrays: dict[int, Any] = {}  # of each result that is no argument, by identity, the array behind it
+    arrays: dict[int, Any] = {}  # by identity, the array of each result that is not an argument
     for x in leaves:
         if isinstance(x, jax.core.Tracer):
-            raise PathwaysError("FAILED_PRECONDITION", "a program gave a value of a function that JAX traces around it")
+            raise PathwaysError("FAILED_PRECONDITION", "a program returned a value that JAX traces outside of it")
         if id(x) not in given and isinstance(x, jax.Array):
             arrays[id(x)] = x if key_of(x) is None else jax.random.key_data(x)
     order = list(arrays)
@@ -346,6 +346,6 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
 
 
 def forget() -> None:
-    """Lets go of what is kept for devices that are no more."""
+    """Drops cached computations for devices that no longer exist."""
     for cache in (_devices, _export, _import):
         cache.cache_clear()

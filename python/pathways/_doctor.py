@@ -1,4 +1,4 @@
-"""What pathways.doctor() looks at, and the one screen that it prints."""
+"""The checks of pathways.doctor(), and the screen that it prints."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ VARIABLES = (
 
 @dataclass(repr=False)
 class Report:
-    """What doctor() found."""
+    """The findings of doctor()."""
 
-    versions: dict[str, str | None]  # of python and of packages; None, not installed
+    versions: dict[str, str | None]  # of python and of packages; None if not installed
     settings: dict[str, str]  # the environment's variables that matter
     library: dict[str, Any] = field(default_factory=dict)  # path, version, go, pjrt
     plugin: dict[str, Any] = field(default_factory=dict)  # as libpathways.so describes it
-    candidates: list[dict[str, Any]] = field(default_factory=list)  # plugins that were not chosen
+    candidates: list[dict[str, Any]] = field(default_factory=list)  # plugins that were found and not chosen
     devices: list[str] = field(default_factory=list)
-    kinds: dict[str, int] = field(default_factory=dict)  # device kind → how many
+    kinds: dict[str, int] = field(default_factory=dict)  # number of devices, by kind
     memories: list[str] = field(default_factory=list)  # memory kinds of a device
     memory: dict[str, Any] = field(default_factory=dict)  # bytes: in_use, limit (of device 0), host_total, host_free
     cluster: dict[str, Any] = field(default_factory=dict)  # address, latency in seconds, status
-    problems: list[str] = field(default_factory=list)  # what is wrong, each with what to do
-    hints: list[str] = field(default_factory=list)  # what could be better
+    problems: list[str] = field(default_factory=list)  # each with what to do
+    hints: list[str] = field(default_factory=list)  # possible improvements
 
     @property
     def ok(self) -> bool:
-        """Whether Pathways works here."""
+        """Whether Pathways works on this machine."""
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(_screen(self))
 
-    def __repr__(self) -> str:  # what a notebook shows behind the screen that doctor() has printed
+    def __repr__(self) -> str:  # a notebook shows it after the screen that doctor() has printed
         state = "ready" if self.ok else f"not ready, {count(len(self.problems), 'problem')}"
         return f"<Report: {state}, {count(len(self.devices), 'device')}>"
 
 
 def examine(address: str | None = None) -> Report:
-    """Looks at everything; raises nothing. An address is that of the cluster to look at."""
+    """Checks everything; never raises. address is that of the cluster to check."""
     report = Report(versions=_versions(), settings={name: os.environ[name] for name in VARIABLES if name in os.environ})
     for package in ("jax", "jaxlib", "numpy"):
         if report.versions[package] is None:
@@ -106,13 +106,13 @@ def examine(address: str | None = None) -> Report:
         report.cluster = {"address": asked} | _told(asked)
         try:
             report.cluster["latency"] = _latency(devices[0])
-        except (RuntimeError, ValueError) as error:  # of JAX, which raises one from a read and the other from a call
+        except (RuntimeError, ValueError) as error:  # JAX raises one from a read and the other from a call
             report.problems.append(f"the cluster's first device does not answer: {error}")
-    # The plugin says more of itself once it has a client.
+    # The plugin reports more once it has a client.
     from pathways import _ffi
 
     report.plugin = (_native.info().get("plugin") or report.plugin) | {"ffi_version": _ffi.version()}
-    if path := report.plugin.get("path"):  # there is none in the child of a fork
+    if path := report.plugin.get("path"):  # missing in the child of a fork
         with open(path, "rb") as file:
             report.plugin["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     if refused := _ffi.refusals():
@@ -125,7 +125,7 @@ def examine(address: str | None = None) -> Report:
 
 
 def _latency(device: Any) -> float:
-    """Seconds from here to a device of the cluster and back, the shortest of a few."""
+    """Returns the shortest of a few round-trip times to a device of the cluster, in seconds."""
     import jax
 
     taken = []
@@ -137,7 +137,7 @@ def _latency(device: Any) -> float:
 
 
 def _told(address: str) -> dict[str, Any]:
-    """What `pathways status` says of a cluster; nothing for one inside this process."""
+    """Returns the report of `pathways status`; an empty one for a cluster inside this process."""
     if not address.startswith(("tcp:", "unix:")):
         return {}
     try:
@@ -161,7 +161,7 @@ def _memory(device: Any) -> dict[str, Any]:
     try:
         known = device.memory_stats() or {}
     except RuntimeError:
-        known = {}  # a plugin that keeps no statistics
+        known = {}  # the plugin keeps no statistics
     for key, name in (("bytes_in_use", "in_use"), ("bytes_limit", "limit")):
         if known.get(key, -1) >= 0:
             memory[name] = known[key]
@@ -179,7 +179,7 @@ def _gib(size: int) -> str:
 
 
 def _dotted(value: Any) -> str:
-    """A version as text: 0.106 of [0, 106] or of {major: 0, minor: 106}."""
+    """Formats a version: 0.106 from [0, 106] or from {major: 0, minor: 106}."""
     if isinstance(value, dict):
         value = value.values()
     return ".".join(str(part) for part in value) if not isinstance(value, str | int | float) else str(value)

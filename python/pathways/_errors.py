@@ -25,8 +25,8 @@ CODES = (
 class PathwaysError(RuntimeError):
     """An error of Open Pathways.
 
-    `code` is the name of an absl/PJRT status code, such as ``INVALID_ARGUMENT``, the same one that JAX puts in front of
-    its own errors. `message` says what was wrong, what was expected and what to do. ``str(error)`` is both.
+    `code` is the name of an absl/PJRT status code, such as ``INVALID_ARGUMENT``, as in the messages of JAX's own
+    errors. `message` says what was wrong, what was expected and what to do. ``str(error)`` contains both.
     """
 
     def __init__(self, code: str, message: str):
@@ -39,6 +39,6 @@ class PathwaysError(RuntimeError):
 
     @classmethod
     def parse(cls, text: str) -> PathwaysError:
-        """Makes an error of the library's text, ``CODE: message``; a text with no known code is UNKNOWN."""
+        """Makes an error from the library's text, ``CODE: message``; without a known code, its code is UNKNOWN."""
         code, colon, message = text.partition(": ")
         return cls(code, message) if colon and code in CODES else cls("UNKNOWN", text)

@@ -1,7 +1,8 @@
-"""XLA FFI of this process: hands JAX's FFI targets to the plugin, and runs host callbacks.
+"""XLA FFI in this process: passes JAX's FFI targets to the plugin, and runs host callbacks.
 
-JAX registers the handlers of a platform (LAPACK, users' `jax.ffi` targets) with one function, the first that asks for
-them. It is ours: each registration goes to jaxlib's own CPU client, as it would without Pathways, and to the plugin.
+JAX passes the handlers of a platform (LAPACK, users' `jax.ffi` targets) to a single function, the first one that is
+installed for it. This module installs its own, which passes each registration both to jaxlib's own CPU client, as
+without Pathways, and to the plugin.
 
 Not supported, because PJRT has no way for it: targets of the old untyped kind (api_version=0).
 """
@@ -24,17 +25,17 @@ from pathways_command import _capsule
 from pathways._errors import PathwaysError
 
 STAGES = ("instantiate", "prepare", "initialize", "execute")
-# Targets of jaxlib's own whose handlers work as they are. Its other callback targets keep a state to themselves, so
-# the library brings its own handler for them.
+# Targets of jaxlib whose handlers work as they are. Its other callback targets have private state, so the library has
+# its own handler for them.
 BORROWED = ("xla_buffer_python_cpu_callback", "dce_sink")
 EXIT_TIMEOUT_MS = 5000
-LARGE = 1 << 14  # bytes; an argument from here on is copied to memory of _Memory
+LARGE = 1 << 14  # bytes; arguments of this size or more are copied to memory of _Memory
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None  # set once under _lock
-_replaying = False  # JAX is handing over what it queued; only the installing thread sees it set, under JAX's own lock
-_refused: list[str] = []  # of the replay
-_kept: list[Any] = []  # what the library holds pointers to
+_replaying = False  # JAX is passing on what it queued; only the installing thread sees it set, under JAX's own lock
+_refused: list[str] = []  # registrations that were refused during the replay
+_kept: list[Any] = []  # objects that the library has pointers to
 
 # --- host callbacks ---
 
@@ -74,7 +75,7 @@ for _code, _name, _bits in (
     (32, "float4_e2m1fn", 4),
     (33, "float8_e8m0fnu", 0),
 ):
-    if hasattr(ml_dtypes, _name):  # which ones there are depends on its version
+    if hasattr(ml_dtypes, _name):  # the set of types depends on its version
         _DTYPES[_code] = (np.dtype(getattr(ml_dtypes, _name)), _bits)
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -89,7 +90,7 @@ def _dtype(code: int) -> tuple[np.dtype, int]:
 
 
 def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """One element a byte, from bytes that hold several, lowest bits first."""
+    """Unpacks bytes with several elements each, lowest bits first, to one element per byte."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[:, None] >> shifts) & ((1 << bits) - 1)).astype(np.uint8).reshape(-1)[:count]
 
@@ -103,7 +104,7 @@ def _pack(elements: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _sign_extended(elements: np.ndarray, dtype: np.dtype, bits: int) -> np.ndarray:
-    """The bytes of narrow elements as ml_dtypes holds them: signed integers fill the byte with their sign."""
+    """Converts bytes of narrow elements to the form of ml_dtypes: signed integers are sign-extended to a byte."""
     if dtype.name.startswith("int"):
         sign = np.uint8(1 << (bits - 1))
         elements = (elements ^ sign) - sign
@@ -111,10 +112,10 @@ def _sign_extended(elements: np.ndarray, dtype: np.dtype, bits: int) -> np.ndarr
 
 
 class _Memory:
-    """Owns the memory of the arrays on a large argument's copy.
+    """Owns the memory of a large argument's copy, for the arrays that use it.
 
-    It is 64-byte aligned, so that JAX's CPU client takes it without another copy. When the last array on it is gone it
-    is kept for the next argument of that size: fresh pages cost several times the copy.
+    The memory is 64-byte aligned, so that JAX's CPU client uses it without another copy. When the last array on it is
+    gone, it is kept for the next argument of that size: fresh pages cost several times the copy.
     """
 
     __slots__ = ("__array_interface__", "_block", "_nbytes")
@@ -127,7 +128,7 @@ class _Memory:
 
     @classmethod
     def copy(cls, data: int, nbytes: int) -> np.ndarray:
-        """A read-only copy of bytes."""
+        """Returns a read-only copy of bytes."""
         try:
             block = cls._idle[nbytes].pop()
         except (KeyError, IndexError):
@@ -145,7 +146,7 @@ class _Memory:
 
 
 def _read(code: int, data: int, shape: Sequence[int]) -> np.ndarray | None:
-    """A read-only copy of an argument; callees keep their arguments, and the memory is XLA's."""
+    """Returns a read-only copy of an argument: functions may keep their arguments, and the memory is XLA's."""
     if code == _TOKEN:
         return None
     dtype, bits = _dtype(code)
@@ -191,7 +192,7 @@ def _call(function: Callable[..., Any], words: tuple[int, ...]) -> None:
     results = function(*[_read(*buffer) for buffer in buffers[:nargs]])
     if not isinstance(results, tuple) or len(results) != nrets:
         found = f"{len(results)}" if isinstance(results, tuple) else f"a {type(results).__name__}"
-        raise TypeError(f"the callback gave {found}; expected a tuple of {nrets} results")
+        raise TypeError(f"the callback returned {found}; expected a tuple of {nrets} results")
     for index, (buffer, result) in enumerate(zip(buffers[nargs:], results, strict=True)):
         _write(*buffer, result, index)
 
@@ -201,14 +202,14 @@ def _trampoline(function: Callable[..., Any], call: int, words: int, count: int)
     try:
         _call(function, struct.unpack(f"{count}q", ctypes.string_at(words, 8 * count)))
         return 1
-    except BaseException as error:  # SystemExit and KeyboardInterrupt too: there is no Python frame above to take them
+    except BaseException as error:  # including SystemExit and KeyboardInterrupt: no Python frame above handles them
         text = f"CpuCallback error calling callback: {_described(error)}"
         _library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
         return 0
 
 
 def _described(error: BaseException) -> str:
-    """The traceback and text of an error, without the frames of this file."""
+    """Returns the traceback and text of an error, without the frames of this file."""
     try:
         described = traceback.TracebackException.from_exception(error)
         kept = [frame for frame in described.stack if frame.filename != __file__]
@@ -222,7 +223,7 @@ def _described(error: BaseException) -> str:
 
 
 def _answer(pointer: int | None) -> None:
-    """Raises what the library says, or keeps it while JAX replays its queue."""
+    """Raises the library's error, or records it while JAX replays its queue."""
     if not pointer:
         return
     text = ctypes.string_at(pointer).decode("utf-8", "replace")
@@ -239,12 +240,12 @@ def _register(name: str, bundle: dict[str, Any], platform: str, traits: int) -> 
 
 
 def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: Any = 0) -> None:
-    """JAX's handler of registrations of custom call targets."""
+    """Handles JAX's registrations of custom call targets."""
     from jaxlib import xla_client
 
     try:
         xla_client._xla.register_custom_call_target(name, fn, platform, api_version, traits)
-    except Exception as error:  # the next registrations of the replay are not to be lost
+    except Exception as error:  # so that the rest of the replay continues
         if not _replaying:
             raise
         _refused.append(f"{error} (refused by jaxlib itself)")
@@ -262,7 +263,7 @@ def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: 
 
 
 def _on_type(name: str, registration: Any) -> None:
-    """JAX's handler of registrations of types, the states of handlers. jaxlib goes first: it gives the type its id."""
+    """Handles JAX's registrations of types, the states of handlers. jaxlib goes first: it assigns the type's ID."""
     from jaxlib import xla_client
 
     xla_client._xla.register_custom_type(name, registration)
@@ -290,13 +291,13 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def install(library: ctypes.CDLL) -> None:
-    """Sends JAX's FFI registrations, past and to come, to the library; does nothing the second time.
+    """Passes JAX's FFI registrations, past and future ones, to the library; does nothing the second time.
 
-    Registrations that the plugin refuses are warned of where they were made before (JAX runs without them), and raise
-    PathwaysError in `jax.ffi.register_ffi_target` afterwards.
+    If the plugin refuses a registration that was made before this call, a warning says so (JAX runs without it); later
+    ones raise PathwaysError in `jax.ffi.register_ffi_target`.
 
     Raises:
-      PathwaysError: FAILED_PRECONDITION where JAX has made its CPU client already.
+      PathwaysError: FAILED_PRECONDITION if JAX has already made its CPU client.
     """
     global _library, _replaying
     from jax import ffi
@@ -316,7 +317,7 @@ def install(library: ctypes.CDLL) -> None:
         native = xla_client._xla
         _replaying = True
         try:
-            # jaxlib's probe of this handler shows the library how errors are made that jaxlib can take apart.
+            # jaxlib's probe of this handler shows the library how to make errors that jaxlib can read.
             native.register_custom_call_target(
                 "pathways_jaxlib_probe", ffi.pycapsule(library.pathways_ffi_jaxlib_probe), "Host", 1
             )
@@ -329,7 +330,7 @@ def install(library: ctypes.CDLL) -> None:
             xla_client.register_custom_call_handler("cpu", _on_target)
         finally:
             _replaying = False
-        # It runs after hooks that are registered later, which wait for work in flight.
+        # This exit hook runs after those registered later, which wait for work in flight.
         atexit.register(library.pathways_ffi_close, EXIT_TIMEOUT_MS)
         refused, _refused[:] = list(_refused), []
     if refused:
@@ -337,7 +338,7 @@ def install(library: ctypes.CDLL) -> None:
 
 
 def refusals() -> list[str]:
-    """What the plugin refused when it was loaded, of the targets that were registered before."""
+    """Returns the targets registered before the plugin was loaded that it refused."""
     if _library is None or not (pointer := _library.pathways_ffi_refusals()):
         return []
     text = ctypes.string_at(pointer).decode("utf-8", "replace")
@@ -346,7 +347,7 @@ def refusals() -> list[str]:
 
 
 def version() -> str | None:
-    """The plugin's version of XLA FFI, such as "0.4"; None before it is loaded or where it has none."""
+    """Returns the plugin's version of XLA FFI, such as "0.4"; None if it is not loaded or has none."""
     if _library is None or not (pointer := _library.pathways_ffi_version()):
         return None
     text = ctypes.string_at(pointer).decode()

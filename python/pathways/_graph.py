@@ -1,4 +1,4 @@
-"""What a program looks like: as data, as text, and as a picture that needs no other package."""
+"""Programs as text, and as pictures that need no other package."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def write(path: str | os.PathLike[str], svg: str) -> None:
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(svg)
-    except OSError as error:  # that of a write, to a full disk, does not say to which file
+    except OSError as error:  # an error of write, such as a full disk, does not name the file
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def devices_text(devices: list[int]) -> str:
-    """Such as "0-3, 6"."""
+    """Formats a list of devices, such as "0-3, 6"."""
     runs: list[list[int]] = []
     for device in sorted(set(devices)):
         if runs and runs[-1][1] == device - 1:
@@ -38,7 +38,7 @@ def devices_text(devices: list[int]) -> str:
 
 
 def _line(location: str) -> str:
-    """The line of a node, as "file:line"; in a notebook, whose cells have files that IPython makes up, by its cell."""
+    """Formats the line of a node as "file:line"; in a notebook, whose cells have made-up file names, by its cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     file, _, line = location.rpartition(":")
@@ -80,7 +80,7 @@ class _Box:
 
 
 def _boxes(graph: dict[str, Any]) -> tuple[list[_Box], list[tuple[_Box, _Box, int]]]:
-    """The boxes of a picture, and its arrows with their bytes."""
+    """Returns the boxes of a picture, and its arrows with their bytes."""
     values = graph["values"]
     makers: dict[int, _Box] = {}
     boxes, arrows = [], []
@@ -128,7 +128,7 @@ def as_svg(name: str, graph: dict[str, Any]) -> str:
         top += height + 26
     for a, b, moved in arrows:
         x, y, u, v = a.x + BOX[0], a.y + BOX[1] / 2, b.x, b.y + BOX[1] / 2
-        # A reshard moves bytes also where the devices stay, and a copy between memories.
+        # A reshard moves bytes even between the same devices, and so does a copy between memories.
         moves = set(a.devices) != set(b.devices) or b.kind in ("copy", "reshard")
         kind = "transfer" if moves else "edge"
         out.append(

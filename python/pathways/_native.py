@@ -1,8 +1,8 @@
 """The C interface of libpathways.so, by ctypes.
 
-One library a process, never unloaded: it carries a Go runtime. Every call here
-releases the GIL while it runs. A process made by ``fork()`` after the library
-was loaded cannot use it; the library answers each call there with an error.
+A process loads one library and never unloads it, because it contains a Go runtime.
+Every call here releases the GIL while it runs. A child made by ``fork()`` after the
+library was loaded cannot use it; each call there fails with an error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathways._errors import PathwaysError
 COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
 
 _lock = threading.Lock()
-_compiling: Any = None  # what the library calls, kept alive
+_compiling: Any = None  # the callback of the library, kept alive
 _library: ctypes.CDLL | None = None  # guarded by _lock; set once
 
 
 def library_path() -> Path:
-    """The path of libpathways.so: PATHWAYS_LIBRARY, else the one that came with the package."""
+    """Returns the path of libpathways.so: PATHWAYS_LIBRARY, else the one in the package."""
     named = os.environ.get("PATHWAYS_LIBRARY")
     return Path(named).absolute() if named else Path(__file__).with_name("libpathways.so").absolute()
 
@@ -34,7 +34,7 @@ def load() -> ctypes.CDLL:
     """Loads the library, once.
 
     Raises:
-      PathwaysError: NOT_FOUND where there is no such file, FAILED_PRECONDITION where it is no Open Pathways library.
+      PathwaysError: NOT_FOUND if there is no such file, FAILED_PRECONDITION if it is not an Open Pathways library.
     """
     global _library
     with _lock:
@@ -57,7 +57,7 @@ def _open(path: Path) -> ctypes.CDLL:
         )
     try:
         library = ctypes.CDLL(str(path))
-        # Declared by hand: pointers to text are void pointers, since each is freed after it is read.
+        # Texts are declared as void pointers, since each is freed after it is read.
         for name, result, arguments in (
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
             ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
@@ -84,7 +84,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _text(library: ctypes.CDLL, pointer: int | None) -> str | None:
-    """Reads and frees a text that the library made; None for NULL."""
+    """Reads and frees a text that the library returned; None for NULL."""
     if not pointer:
         return None
     try:
@@ -99,52 +99,52 @@ def _raise(text: str | None) -> None:
 
 
 def check(refusal: int | None) -> None:
-    """Raises what a function of the library refused with, a text to be freed; None, it did not."""
+    """Raises the error that a function of the library returned as a text, and frees it; None means success."""
     if refusal:
         _raise(_text(load(), refusal))
 
 
 def set_plugin_dirs(joined: bytes) -> None:
-    """Says where packages are installed, for the search of a PJRT plugin. Has effect before the first client only."""
+    """Sets the directories in which to search for a PJRT plugin. It has an effect only before the first client."""
     if load().pathways_plugin_dirs(joined) != 0:
         raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
 
 
 def set_cluster(address: str | None, versions: dict[str, str]) -> None:
-    """Says whose devices the next PJRT client has: the cluster's at address, or, for None, this process's.
+    """Sets the devices of the next PJRT client: those of the cluster at address or, for None, this process's.
 
-    Versions is what the processes of a cluster must agree in, such as {"jax": "0.12.0"}.
+    versions holds the versions on which the processes of a cluster must agree, such as {"jax": "0.12.0"}.
 
     Raises:
-      PathwaysError: FAILED_PRECONDITION as long as arrays or clients of the other kind live.
+      PathwaysError: FAILED_PRECONDITION while arrays or clients of the other kind exist.
     """
     library = load()
     _raise(_text(library, library.pathways_set_cluster((address or "").encode(), json.dumps(versions).encode())))
 
 
 def info() -> dict[str, Any]:
-    """What the library knows of itself and of plugins: version, go, pjrt, plugin, candidates, error."""
+    """Returns the library's description of itself and of plugins: version, go, pjrt, plugin, candidates, error."""
     library = load()
     return json.loads(_text(library, library.pathways_info()) or "{}")
 
 
 def stats() -> dict[str, Any]:
-    """Counters of the running system."""
+    """Returns counters of the running system."""
     library = load()
     return json.loads(_text(library, library.pathways_stats()) or "{}")
 
 
 def set_locate(others: Iterable[str] | None) -> None:
-    """Says that errors name the calling thread's innermost line whose file does not begin with one of these, or is of
-    a package that is installed there; None, that they name no line."""
+    """Makes errors name the calling thread's innermost line whose file does not begin with one of these paths, nor
+    belongs to a package installed there. With None, errors name no line."""
     load().pathways_locate_python(None if others is None else os.fsencode("\n".join(others)))
 
 
 def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
-    """Says who is told of compiles that take long; None, nobody is.
+    """Sets the function that is called when a compilation takes long; None means no function.
 
-    It is given the program, the worker, the seconds so far and how it is: 0 for under way, 1 for done, 2 for failed,
-    3 for given up.
+    Its arguments are the program, the worker, the seconds so far, and the state: 0 for in progress, 1 for done, 2 for
+    failed, 3 for cancelled.
     """
     global _compiling
 
@@ -153,7 +153,7 @@ def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
             tell(program.decode(errors="replace"), worker.decode(errors="replace"), seconds, how)
         except KeyboardInterrupt:
             return 1
-        except Exception:  # a word to the user must not become one more error
+        except Exception:  # a failure to inform the user must not become an error
             return 0
         return 0
 
@@ -175,12 +175,13 @@ def trace_stop() -> None:
 
 
 def shutdown(timeout_ms: int) -> None:
-    """Stops submission, waits at most so long for work in flight, frees everything. Raises PathwaysError."""
+    """Stops submission, waits up to the timeout for work in flight, and frees everything. Raises PathwaysError."""
     if _library is not None:
         _raise(_text(_library, _library.pathways_shutdown(timeout_ms)))
 
 
 def leave(timeout_ms: int) -> None:
-    """Ends the process's work: of what nobody can read, only effects are waited for. Raises PathwaysError."""
+    """Ends the process's work at exit. It waits only for effects: other results can no longer be read. Raises
+    PathwaysError."""
     if _library is not None:
         _raise(_text(_library, _library.pathways_exit(timeout_ms)))

@@ -1,8 +1,9 @@
-"""What XLA's partitioner asks of Python: answered by jaxlib's own CPU client, for the plugin that cannot ask.
+"""Partitioning of programs in which XLA's partitioner calls Python, for plugins that cannot make these calls.
 
-The library hands over each program that asks (custom_partitioning, inspect_array_sharding, debug callbacks with
-partitioned=True, batch-partitionable FFI targets). It is compiled here for as many CPU devices of jaxlib's, which calls
-what JAX has registered, and XLA dumps it on both sides of the pass that partitions. What is compiled here never runs.
+The library passes on each program with such calls (custom_partitioning, inspect_array_sharding, debug callbacks with
+partitioned=True, batch-partitionable FFI targets). This module compiles it for as many CPU devices of jaxlib's own
+client, which calls the functions that JAX has registered, and XLA dumps the module before and after its partitioner.
+The compiled program is never run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from pathways import _native
 from pathways._errors import PathwaysError
 
-# As compile options, so that they hold for this program alone. What is not run need not be fast.
+# Compile options, so that they apply only to this program. It is never run, so it need not be fast.
 _DUMP = {
     "xla_dump_hlo_pass_re": "^spmd-partitioning$",
     "xla_dump_hlo_module_re": ".*",
@@ -25,11 +26,11 @@ _DUMP = {
 }
 
 _lock = threading.Lock()
-_client: Any = None  # the largest so far, guarded by _lock: a client keeps a few threads a device
+_client: Any = None  # the largest so far, guarded by _lock; a client has a few threads per device
 
 
 def _devices(count: int) -> list[Any]:
-    """As many devices of a CPU client of jaxlib's: JAX's own where it has enough, else one that nobody else sees."""
+    """Returns count devices of a CPU client of jaxlib's: JAX's own if it has enough, else a private one."""
     global _client
     from jax._src import xla_bridge
     from jaxlib import xla_client
@@ -77,7 +78,7 @@ def _partitioner(call: int, code: int, code_size: int, options: int, options_siz
         return 1
     except KeyboardInterrupt:
         return -1
-    except BaseException as error:  # it must not leave a function that C calls
+    except BaseException as error:  # must not propagate out of a function that C calls
         from jax.errors import JaxRuntimeError
 
         text = str(error) if isinstance(error, JaxRuntimeError) else f"INTERNAL: {type(error).__name__}: {error}"
@@ -86,7 +87,7 @@ def _partitioner(call: int, code: int, code_size: int, options: int, options_siz
 
 
 def install() -> None:
-    """From now on the library has programs partitioned here."""
+    """Installs this module's partitioner in the library."""
     library = _native.load()
     try:
         library.pathways_partition_fail.restype = None
@@ -94,10 +95,12 @@ def install() -> None:
         library.pathways_set_partitioner.restype = None
         library.pathways_set_partitioner.argtypes = [_PARTITIONER]
     except AttributeError as error:
-        raise PathwaysError("FAILED_PRECONDITION", f"libpathways.so is another version's: {error}") from None
+        raise PathwaysError(
+            "FAILED_PRECONDITION", f"libpathways.so belongs to another version of the package: {error}"
+        ) from None
     library.pathways_set_partitioner(_partitioner)
 
 
 def remove() -> None:
-    """From now on it does not; waits for a program that is being partitioned. For the end of Python."""
+    """Removes the partitioner, and waits for a program that is being partitioned. For Python's exit."""
     _native.load().pathways_set_partitioner(_PARTITIONER())

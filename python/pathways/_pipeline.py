@@ -1,8 +1,9 @@
-"""Pipelines: a model in stages, each on devices of its own, with batches cut into microbatches that follow each other.
+"""Pipelines: a model in stages, each on its own devices, with batches cut into microbatches that follow each other.
 
-Written with what every user has: `jax.jit`, `jax.vjp`, `jax.device_put` and `pathways.reshard`. A forward is one
-computation, which gives what its backward needs; the backward is another. Nothing here waits for a value: a step is so
-many calls in the schedule's order, and every device does its own in that order as soon as what they read is there.
+They use only public functions: `jax.jit`, `jax.vjp`, `jax.device_put` and `pathways.reshard`. A forward is one
+computation, which also returns what its backward needs; the backward is another one. Nothing here waits for values: a
+step is a series of calls in the schedule's order, and each device runs its calls in that order, as soon as their inputs
+are ready.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Stage(NamedTuple):
     """A part of a model: y = function(params, x), and where it runs.
 
     Attributes:
-      function: what JAX can trace and differentiate; x and y are arrays or pytrees of them, rows first.
-      params: a pytree of floating-point arrays. Those that lie on the stage's devices already stay as they are; others
-        are copied to each of them.
+      function: a function that JAX can trace and differentiate; x and y are arrays or pytrees of them, rows first.
+      params: a pytree of floating-point arrays. Arrays that are already on the stage's devices keep their sharding;
+        others are copied to each device.
       place: a device; a list of devices or a `Slice`, which share a microbatch's rows; a Mesh, along whose first axis
-        rows are split; or the `NamedSharding` of x, of which an array of fewer dimensions takes the first ones.
+        rows are split; or the `NamedSharding` of x; an array with fewer dimensions uses the first ones of that.
     """
 
     function: Callable[[Any, Any], Any]
@@ -41,13 +42,13 @@ class Stage(NamedTuple):
 
 
 class Pipeline:
-    """Stages one after the other; `pathways.pipeline` makes it.
+    """A sequence of stages, made by `pathways.pipeline`.
 
     Attributes:
-      params: a list with each stage's parameters, on its devices. Set it, or one of them, to change them.
+      params: a list with each stage's parameters, on its devices. Assign to it, or to an element, to change them.
       schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it.
       shardings: a list with the sharding of each stage's input.
-      microbatches: into how many a batch is cut.
+      microbatches: the number of microbatches per batch.
     """
 
     def __init__(
@@ -73,22 +74,22 @@ class Pipeline:
         return f"<Pipeline: {'; '.join(self.schedule.rows)}; {self.schedule!r}>"
 
     def forward(self, batch: Any, params: Sequence[Any] | None = None) -> Any:
-        """What the last stage makes of a batch; the loss takes no part.
+        """Returns the last stage's output for a batch, without the loss.
 
         Args:
-          batch: an array or a pytree of them, in NumPy or on any devices; as many rows as the microbatches divide.
-          params: a pytree for each stage; None, the pipeline's own.
+          batch: a NumPy or JAX array on any devices, or a pytree of them; its rows must be divisible by microbatches.
+          params: a pytree for each stage; None means the pipeline's own.
 
         Returns:
-          the last stage's output for all rows, on its devices; not waited for.
+          the last stage's output for all rows, on its devices, without waiting for it.
 
         Raises:
-          PathwaysError: INVALID_ARGUMENT for rows that cannot be cut, or another number of params.
+          PathwaysError: INVALID_ARGUMENT for rows that cannot be divided, or a wrong number of params.
         """
         params = self._given(params)
         arrives, ends = _cut(batch, self.microbatches, self.shardings[0]), []
         for diagonal in range(self.schedule.stages + self.microbatches - 1):
-            # The forwards of any schedule, slot by slot.
+            # The forwards of the schedule, slot by slot.
             for m in range(max(0, diagonal - self.schedule.stages + 1), min(diagonal + 1, self.microbatches)):
                 stage = diagonal - m
                 y = self._parts[stage].run(params[stage], arrives[m])
@@ -100,27 +101,28 @@ class Pipeline:
         return _joined(ends)
 
     def value_and_grad(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> tuple[Any, list[Any]]:
-        """The mean of the microbatches' losses, and its gradients with respect to the parameters.
+        """Returns the mean of the microbatches' losses, and its gradients with respect to the parameters.
 
-        Bits depend on the stages, their places and the number of microbatches, and not on the schedule: gradients add
-        up from the first microbatch to the last.
+        The bits depend on the stages, their places and the number of microbatches, but not on the schedule: gradients
+        add up from the first microbatch to the last.
 
         Args:
           batch: as in `forward`.
-          targets: an array or a pytree of them, cut as the batch; what the loss takes.
-          params: a pytree for each stage; None, the pipeline's own.
+          targets: the second argument of the loss: an array or a pytree of them, divided like the batch.
+          params: a pytree for each stage; None means the pipeline's own.
 
         Returns:
-          (loss, gradients): a scalar on the last stage's devices, and for each stage a pytree of its parameters'
-          shapes, dtypes and shardings. Not waited for.
+          (loss, gradients): a scalar on the last stage's devices, and for each stage a pytree with its parameters'
+          shapes, dtypes and shardings. It does not wait for them.
 
         Raises:
-          PathwaysError: INVALID_ARGUMENT for rows that cannot be cut, another number of params, or a loss that is no
-            real number; FAILED_PRECONDITION for a pipeline without a loss.
+          PathwaysError: INVALID_ARGUMENT for rows that cannot be divided, a wrong number of params, or a loss that is
+            not a real number; FAILED_PRECONDITION for a pipeline without a loss.
         """
         if self._parts[-1].loss is None:
             raise PathwaysError(
-                "FAILED_PRECONDITION", "this pipeline has no loss; give pathways.pipeline() a loss=function(y, targets)"
+                "FAILED_PRECONDITION",
+                "this pipeline has no loss; pass loss=function(y, targets) to pathways.pipeline()",
             )
         params, last = self._given(params), self.schedule.stages - 1
         targets = _cut(targets, self.microbatches, self.shardings[last])
@@ -145,7 +147,7 @@ class Pipeline:
                 gradients, onward = back[stage](params[stage], x, residuals, returns.pop(here))
                 sums[stage] = gradients if m == 0 else _add_gradients(sums[stage], gradients)
                 if stage > 0:
-                    # To where its array was made, in that array's sharding.
+                    # To the devices on which its array was made, in that array's sharding.
                     shardings = kept[stage - 1, m][-1]
                     returns[stage - 1, m] = [_reshard.reshard(*pair) for pair in zip(onward, shardings, strict=True)]
         return _sum_losses(losses), sums
@@ -164,14 +166,14 @@ class Pipeline:
 
 @jax.tree_util.register_pytree_node_class
 class _Residuals:
-    """What a backward needs of its forward, without the forward's own arguments: those are not copied."""
+    """The values of a forward that its backward needs, except the forward's own arguments, which are not copied."""
 
     def __init__(self, leaves: list[Any], shape: tuple[Any, tuple[int | None, ...]]):
         self.leaves, self.shape = leaves, shape
 
     @classmethod
     def of(cls, back: Any, arguments: Any) -> _Residuals:
-        """Takes the function that `jax.vjp` gave apart, while tracing."""
+        """Splits the function that `jax.vjp` returned into its values and its structure, while tracing."""
         leaves, structure = jax.tree.flatten(back)
         numbers = {id(argument): i for i, argument in enumerate(jax.tree.leaves(arguments))}
         places = tuple(numbers.get(id(leaf)) for leaf in leaves)
@@ -179,7 +181,7 @@ class _Residuals:
         return cls(own, (structure, places))
 
     def back(self, arguments: Any) -> Any:
-        """The function again."""
+        """Returns the function again."""
         structure, places = self.shape
         arguments, own = jax.tree.leaves(arguments), iter(self.leaves)
         return structure.unflatten(next(own) if place is None else arguments[place] for place in places)
@@ -193,12 +195,12 @@ class _Residuals:
 
 
 class _Part:
-    """The computations of one stage; their names are what a trace shows.
+    """The computations of one stage. A trace shows their names.
 
-    run: (params, x) → y, for a forward alone.
+    run: (params, x) → y, for a forward without a backward.
     forward: (params, x, targets) → (y or the loss's share of the mean, residuals).
     backward(params): a computation, (params, x, residuals, gradients of y) → (gradients of params, gradients of x).
-    Gradients are lists, of the floating-point and complex leaves; of the first stage's x there are none.
+    Gradients are lists of the floating-point and complex leaves; the first stage's x has none.
     """
 
     def __init__(self, stage: int, function: Callable[[Any, Any], Any], loss: Callable | None, microbatches: int):
@@ -223,7 +225,7 @@ class _Part:
             value = jnp.asarray(self.loss(y, targets))
             if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
                 raise PathwaysError(
-                    "INVALID_ARGUMENT", f"the loss gives {value.aval.str_short()}; expected one floating-point number"
+                    "INVALID_ARGUMENT", f"the loss returns {value.aval.str_short()}; expected one floating-point number"
                 )
             share = value / self.microbatches
             return [share], share
@@ -249,12 +251,12 @@ def _is_smooth(leaf: Any) -> bool:
 
 
 def _smooth(tree: Any) -> list[Any]:
-    """The leaves that have gradients."""
+    """Returns the leaves that have gradients."""
     return [leaf for leaf in jax.tree.leaves(tree) if _is_smooth(leaf)]
 
 
 def _replaced(tree: Any, smooth: list[Any]) -> Any:
-    """The tree with other leaves in place of those that have gradients."""
+    """Returns the tree with the leaves that have gradients replaced."""
     leaves = iter(smooth)
     return jax.tree.map(lambda leaf: next(leaves) if _is_smooth(leaf) else leaf, tree)
 
@@ -273,7 +275,7 @@ def _sum_losses(values):
 
 
 def _sharding(place: Any, stage: int) -> Sharding:
-    """The sharding of a stage's input."""
+    """Returns the sharding of a stage's input."""
     if isinstance(place, Slice):
         place = place.devices
     if isinstance(place, jax.Device):
@@ -292,20 +294,20 @@ def _sharding(place: Any, stage: int) -> Sharding:
 
 
 def _row(stage: int, sharding: Sharding) -> str:
-    """What the schedule's picture calls a stage."""
+    """Returns the name of a stage in the schedule's picture."""
     devices = list(sharding.mesh.devices.flat) if isinstance(sharding, NamedSharding) else list(sharding.device_set)
     return f"stage {stage} on device {', '.join(str(device.id) for device in devices)}"
 
 
 def _first(sharding: Sharding, dims: int) -> Sharding:
-    """The sharding for an array of so many dimensions."""
+    """Returns the sharding for an array with dims dimensions."""
     if isinstance(sharding, SingleDeviceSharding) or dims >= len(sharding.spec):
         return sharding
     return NamedSharding(sharding.mesh, P(*sharding.spec[:dims]), memory_kind=sharding.memory_kind)
 
 
 def _settled(params: Any, sharding: Sharding, stage: int) -> Any:
-    """A stage's parameters on its devices."""
+    """Returns a stage's parameters on its devices."""
     everywhere = _first(sharding, 0)
 
     def settle(path, leaf):
@@ -329,7 +331,7 @@ def _moved(tree: Any, sharding: Sharding) -> Any:
 
 
 def _cut(batch: Any, microbatches: int, sharding: Sharding) -> list[Any]:
-    """A batch's microbatches, each in the sharding; the bytes are on their way."""
+    """Returns a batch's microbatches, each in the sharding, without waiting for the bytes."""
     leaves, structure = jax.tree.flatten(batch)
     pieces = []
     for leaf in leaves:
@@ -352,7 +354,7 @@ def _rows(x, microbatches):
 
 
 def _joined(microbatches: list[Any]) -> Any:
-    """The arrays of all rows, in the sharding that the microbatches have."""
+    """Returns the arrays of all rows, in the sharding of the microbatches."""
     if len(microbatches) == 1:
         return microbatches[0]
     leaves, structure = jax.tree.flatten(microbatches[0])

@@ -1,7 +1,7 @@
-"""Programs: a function that calls jitted functions and moves data, recorded once and played from one call.
+"""Programs: a function that calls jitted functions and moves data, recorded once and then played by one call.
 
-The first call runs the function while the library records what it has devices do (_capture.py), at the place where JAX
-asks for it: so nothing of JAX is private here, and whatever it computes, moves or differentiates is a node or two.
+The first call runs the function while the library records the work that JAX submits to it (_capture.py). So this uses
+nothing that is private to JAX, and everything that JAX computes, moves or differentiates becomes a node or two.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathways import _capture, _graph, _reshard
 from pathways._errors import PathwaysError
 
 LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-AGAIN = 8  # captures in one call, each of which was of no use before it was played
-# What a function may give other results by, without being told.
+AGAIN = 8  # captures in one call, each of which became useless before it was played
+# Settings that change a function's results without being arguments.
 CONFIG = tuple(
     name
     for name in (
@@ -43,7 +43,7 @@ _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 class Lowered:
-    """What a program was captured to, to look at. A notebook shows it as a picture.
+    """The graph that a program was captured to. A notebook shows it as a picture.
 
     `graph` is a dict: values [{node, output, bytes, shard, devices, donated}], whose node is -1 for an input; nodes
     [{kind, name, location, devices, gives [value], reads [{value, bytes}], constant_bytes}] of kind execute, copy or
@@ -56,15 +56,15 @@ class Lowered:
         self._name = name
 
     def as_text(self) -> str:
-        """One line an input, node and result, with devices and the lines of the function."""
+        """Returns one line per input, node and result, with devices and the lines of the function."""
         return _graph.as_text(self._name, self.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture, an SVG: a box a slice, its nodes in it, and arrows with the bytes that go elsewhere.
+        """Writes the picture, an SVG: a box for each slice with its nodes, and arrows with the bytes that move.
 
         Raises:
-          PathwaysError: INVALID_ARGUMENT for a name that ends in something else than .svg.
-          OSError: where the file cannot be written.
+          PathwaysError: INVALID_ARGUMENT for a name that does not end in .svg.
+          OSError: if the file cannot be written.
         """
         _graph.write(path, self._repr_svg_())
 
@@ -77,9 +77,9 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Cost:
-    """What first calls of a program cost, in seconds of this process.
+    """The cost of a program's first calls, in seconds of this process.
 
-    `compile` is a part of `capture`: what this process compiled meanwhile.
+    `compile` is the part of `capture` that this process spent compiling.
     """
 
     captures: int
@@ -91,7 +91,7 @@ class Cost:
 
 
 def _give_up(leaves: list[Any], donated: list[bool], result: Any) -> None:
-    """Deletes what a program has taken over, but for what it gave back."""
+    """Deletes the donated arguments of a program, except those that it returned."""
     if any(donated):
         kept = {id(x) for x in jax.tree.leaves(result)}
         for x, gone in zip(leaves, donated, strict=True):
@@ -100,9 +100,9 @@ def _give_up(leaves: list[Any], donated: list[bool], result: Any) -> None:
 
 
 class _Call:
-    """A call that was played, for those after it that are like it: with the very same types and shardings.
+    """A call that was played, for later calls with the same types and shardings.
 
-    To compare these costs a fraction of describing the arguments.
+    To compare those costs a fraction of describing the arguments.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Program:
     ):
         if not callable(function):
             raise TypeError(
-                f"pathways.program takes a function of arrays, got {function!r}; use it as @pathways.program"
+                f"pathways.program expects a function of arrays, got {function!r}; use it as @pathways.program"
             )
         functools.update_wrapper(self, function)
         self._function = function
@@ -165,7 +165,7 @@ class Program:
                     raise ValueError(f"{what}={sorted(unknown)} are no arguments of {self._name}")
 
         def either(numbers, named):
-            """Arguments by place and by name, each given in one way or the other."""
+            """Returns arguments by position and by name, each of which was passed in one way or the other."""
             also = {by_place[i] for i in numbers if i < len(by_place)}
             return numbers | {i for i, name in enumerate(by_place) if name in named}, named | also
 
@@ -184,7 +184,7 @@ class Program:
         return self if instance is None else types.MethodType(self, instance)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any, list[bool], Any]:
-        """The leaves of what is not static, their structure, which are donated, and what is static."""
+        """Returns the leaves of non-static arguments, their structure, which are donated, and the static arguments."""
         fixed = tuple((i, args[i]) for i in sorted(self._static) if i < len(args))
         named = tuple(sorted((k, v) for k, v in kwargs.items() if k in self._static_names))
         try:
@@ -197,7 +197,7 @@ class Program:
         donated = [False] * len(leaves)
         if self._donate or self._donate_names:
             at = 0
-            # Leaves of a dict are in the order of its keys.
+            # The leaves of a dict are in the order of its keys.
             arguments = [(i in self._donate, x) for i, x in enumerate(free)]
             arguments += [(k in self._donate_names, rest[k]) for k in sorted(rest)]
             for gone, x in arguments:
@@ -209,10 +209,10 @@ class Program:
     def _get(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], described_too: bool = False
     ) -> tuple[Any, _capture.Captured, list, list, list[bool]] | None:
-        """What was captured for such arguments, with their leaves and arrays; None while JAX traces, and where the
-        default device is another library's, as that of functions which computations call back is.
+        """Returns the capture for such arguments, with their leaves and arrays. Returns None while JAX traces, and if
+        the default device is not one of Pathways, as in functions that computations call back.
 
-        described_too: arguments may be descriptions of arrays.
+        described_too: whether arguments may be descriptions of arrays.
         """
         flat = jax.tree.flatten((args, kwargs))
         if (last := self._last) is not None and last.like(*flat):
@@ -241,23 +241,23 @@ class Program:
         plain = not described_too and not any(static[1:]) and not any(keys)
         if plain and all(map(operator.is_, leaves, arrays)):
             self._last = _Call(key, captured, arrays, flat[1], donated)
-            if self._captured.get(key) is not captured:  # it was let go of meanwhile
+            if self._captured.get(key) is not captured:  # it was dropped in the meantime
                 self._last = None
         return key, captured, leaves, arrays, donated
 
     def _let_go(self, key: Any) -> None:
-        """Captures anew at the next such call."""
+        """Drops a capture, so that the next such call captures again."""
         self._captured.pop(key, None)
         self._last = None
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Captures the program for such arguments, where it is not yet, and shows what it is. It runs nothing.
+        """Captures the program for such arguments, unless it has been, and returns the graph. It runs nothing.
 
         Arguments may be descriptions, jax.ShapeDtypeStruct, with a sharding or for the default device.
 
         Raises:
-          PathwaysError: as a call does; FAILED_PRECONDITION while JAX or a program traces around it, and in functions
-            that computations call back.
+          PathwaysError: as for a call; also FAILED_PRECONDITION inside a function that JAX traces or a program
+            captures, and in functions that computations call back.
         """
         found = None if _capture.capturing() else self._get(args, kwargs, described_too=True)
         if found is None:
@@ -268,7 +268,7 @@ class Program:
         return Lowered(self._name, found[1].describe())
 
     def cost(self) -> Cost:
-        """What the captures that are kept took."""
+        """Returns the cost of the captures that are kept."""
         graphs = [captured.describe() for captured in list(self._captured.values())]
         capture, compiled = (sum(g.get(key, 0) for g in graphs) / 1e9 for key in ("capture_ns", "compile_ns"))
         return Cost(len(graphs), capture, compiled)
@@ -277,7 +277,7 @@ class Program:
         if _capture.capturing():
             leaves, _, donated, _ = self._split(args, kwargs)
             result = self._function(*args, **kwargs)
-            # Arrays of outside are constants of the program around this one, which keeps them.
+            # Arrays from outside are constants of the program that calls this one, which keeps them.
             _give_up(leaves, [gone and _capture.is_inside(x) for x, gone in zip(leaves, donated, strict=True)], result)
             return result
         refused = 0
@@ -291,7 +291,7 @@ class Program:
             except PathwaysError as error:
                 if error.code not in ("ABORTED", "NOT_FOUND"):
                     raise
-                self._let_go(key)  # what it calls or runs on is no more
+                self._let_go(key)  # what it calls or runs on is gone
                 refused += 1
                 if refused == AGAIN:
                     raise PathwaysError(
@@ -318,8 +318,7 @@ def program(
 
 
 def left(devices: set[int]) -> None:
-    """Lets go of what was captured on devices that a slice has no more: captured again, it may be on those that it has
-    now."""
+    """Drops captures on devices that a slice no longer has. Captured again, they can use the slice's new devices."""
     for p in list(_programs):
         for key, captured in list(p._captured.items()):
             if any(not devices.isdisjoint(value["devices"]) for value in captured.describe()["values"]):
@@ -327,7 +326,7 @@ def left(devices: set[int]) -> None:
 
 
 def forget() -> None:
-    """Lets go of all that was captured on devices that are no more."""
+    """Drops all captures, because their devices no longer exist."""
     for p in list(_programs):
         for key in list(p._captured):
             p._let_go(key)

@@ -1,8 +1,9 @@
-"""Arrays from any sharding on any devices to any other, never through this process.
+"""Moves arrays from any sharding on any devices to any other, never through this process.
 
-An array leaves JAX by a computation that takes it, and comes back by one that makes it. The library runs neither: it
-holds what the first takes, has the boxes of its shards move, and gives the result for the second's. So no private part
-of JAX is needed to make an array, each way costs one ordinary dispatch, and nothing waits for the data.
+An array leaves JAX by a computation that has it as its argument, and comes back by one that has it as its result. The
+library runs neither: it stores the argument of the first, moves the regions of its shards, and returns the new array as
+the result of the second. So this needs no private part of JAX to make an array, each way costs one ordinary dispatch,
+and nothing waits for the data.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from pathways import _native
 from pathways._errors import PathwaysError
 
-CACHED = 1024  # ways from one sharding to another that are kept, with their programs
+CACHED = 1024  # number of routes between two shardings that are cached, with their programs
 STOCK = "shard_sharded_device_array_slow_path"
 
 
-def __pathways_export(x):  # the library knows it by its name
+def __pathways_export(x):  # the library recognizes this name
     del x
     return ()
 
 
-# --- what is made once ---
+# --- made once per route ---
 
 
 @functools.cache
@@ -78,7 +79,7 @@ class _Plan:
 
 
 def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
-    """One row a device: its ID, where its shard starts, and the shard's size."""
+    """Returns one row per device: its ID, the start of its shard, and the shard's size."""
     rows = []
     for device, index in sharding.devices_indices_map(shape).items():
         bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
@@ -87,13 +88,13 @@ def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
 
 
 def _unbound(call: Callable[[], Any]) -> Any:
-    """Makes a call that JAX does not restrict to the devices of the mesh that jax.set_mesh() has set.
+    """Makes a call that JAX does not restrict to the devices of the mesh set by jax.set_mesh().
 
-    Such a mesh is the calling thread's alone, and cannot be taken away while JAX traces.
+    Such a mesh belongs to the calling thread, and cannot be removed while JAX traces.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return call()
-    x64 = jax.config.jax_enable_x64  # may be the calling thread's alone, too
+    x64 = jax.config.jax_enable_x64  # may also belong to the calling thread
 
     def with_types() -> Any:
         with jax.enable_x64(x64):
@@ -104,7 +105,7 @@ def _unbound(call: Callable[[], Any]) -> Any:
 
 
 def _at_once(function: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
-    """The function, for calls that may come while JAX traces something else."""
+    """Wraps the function for calls that may come while JAX traces something else."""
 
     def call(x):
         with jax.ensure_compile_time_eval():
@@ -121,7 +122,7 @@ def _export(aval: jax.ShapeDtypeStruct) -> Any:
     def take(x):
         try:
             compiled(x)
-        except ValueError:  # it has a layout of its own
+        except ValueError:  # it has a non-default layout
             any_layout(x)
 
     return take
@@ -130,7 +131,7 @@ def _export(aval: jax.ShapeDtypeStruct) -> Any:
 @functools.lru_cache(CACHED)
 def _import(aval: jax.ShapeDtypeStruct) -> Any:
     def __pathways_import():
-        # A number of Python, which has no type of its own, keeps the result weakly typed.
+        # A Python number has no dtype, so the result is weakly typed.
         zero = {"f": 0.0, "i": 0, "c": 0j}[aval.dtype.kind] if aval.weak_type else np.zeros((), aval.dtype)
         return jax.lax.broadcast(zero, aval.shape)
 
@@ -142,15 +143,15 @@ def _ours(sharding: Sharding) -> bool:
 
 
 def _connected(sharding: Sharding) -> bool:
-    """Whether devices have an interconnect, by which a computation moves arrays between them best.
+    """Returns whether the devices have an interconnect, so that a computation moves arrays between them best.
 
-    CPU devices have memory only, and a computation would bring no more than its collectives in between.
+    CPU devices have none, and a computation would only add the cost of its collectives.
     """
     return next(iter(sharding.device_set)).platform != "cpu"
 
 
 def in_rows(x: jax.Array) -> jax.Array:
-    """The array with its elements row by row: copies from device to device are made of such alone on a cluster."""
+    """Returns the array with a row-major layout: on a cluster, only such arrays are copied from device to device."""
     rows = Layout(tuple(range(x.ndim)))
     layout = x.format.layout
     if layout is None or layout.major_to_minor == rows.major_to_minor:
@@ -162,7 +163,7 @@ def in_rows(x: jax.Array) -> jax.Array:
 def _route(
     shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
 ) -> Callable[[jax.Array], jax.Array] | None:
-    """What brings such arrays from one sharding to another; None where that is not for the library to do."""
+    """Returns a function that moves such arrays from one sharding to another; None if the library does not do that."""
     if not (_ours(source) and _ours(target)):
         return None
     before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
@@ -181,7 +182,7 @@ def _route(
 
 
 def _wide(dtype: np.dtype) -> type | None:
-    """For elements that are no whole bytes, a type in which they move."""
+    """Returns the type in which elements narrower than a byte move; None for others."""
     name = dtype.name
     if name in ("int2", "int4"):
         return np.int8
@@ -189,7 +190,7 @@ def _wide(dtype: np.dtype) -> type | None:
 
 
 def _cast(x: jax.Array, dtype: Any) -> jax.Array:
-    """Between a narrow type and the bytes in which it moves."""
+    """Converts between a narrow type and the bytes in which it moves."""
     if x.dtype == "float4_e2m1fn":
         x = jax.lax.bitcast_convert_type(x, "uint4")
     if dtype == "float4_e2m1fn":
@@ -198,7 +199,7 @@ def _cast(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def forget() -> None:
-    """Lets go of all that was made for devices that are no more."""
+    """Drops cached routes for devices that no longer exist."""
     for cache in (_route, _export, _import):
         cache.cache_clear()
 
@@ -216,7 +217,7 @@ def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
         number = _local.number = (ctypes.c_uint64 * 1)()
     take(x)
     if library.pathways_exported(number, 1) != 1:
-        raise PathwaysError("INTERNAL", "an array did not leave JAX, which gave it to no device of Pathways")
+        raise PathwaysError("INTERNAL", "JAX did not export an array: it passed it to no device of Pathways")
     exported = (ctypes.c_uint64 * 1)(number[0])
     try:
         refusal = library.pathways_reshard(exported[0], plan.number, number)
@@ -233,7 +234,9 @@ def reshard(tree: Any, shardings: Any) -> Any:
     try:
         targets = jax.tree.leaves(jax.tree.broadcast(shardings, tree))
     except ValueError as error:
-        raise PathwaysError("INVALID_ARGUMENT", f"the shardings are no prefix of the arrays' tree: {error}") from None
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"the shardings are not a prefix of the arrays' tree: {error}"
+        ) from None
     leaves, structure = jax.tree.flatten(tree)
     return structure.unflatten(_one(x, target) for x, target in zip(leaves, targets, strict=True))
 
@@ -242,15 +245,15 @@ def _one(x: Any, target: Any) -> jax.Array:
     if isinstance(target, jax.Device):
         target = SingleDeviceSharding(target)
     if not isinstance(target, Sharding):
-        raise PathwaysError("INVALID_ARGUMENT", f"{target!r} is no place for an array: expected a Sharding or a Device")
+        raise PathwaysError("INVALID_ARGUMENT", f"cannot move an array to {target!r}; expected a Sharding or a Device")
     if not isinstance(x, jax.Array):
         raise PathwaysError(
-            "INVALID_ARGUMENT", f"reshard moves arrays of JAX, and got {type(x)}; bring it in with jax.device_put()"
+            "INVALID_ARGUMENT", f"reshard moves JAX arrays, got {type(x)}; make one with jax.device_put()"
         )
     if isinstance(x, jax.core.Tracer):
-        return jax.lax.with_sharding_constraint(x, target)  # a part of the computation that is traced
+        return jax.lax.with_sharding_constraint(x, target)  # becomes part of the traced computation
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
-        return jax.device_put(x, target)  # which knows what such elements are made of
+        return jax.device_put(x, target)  # handles such elements itself
     if x.is_deleted():
         raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
     if x.sharding.is_equivalent_to(target, x.ndim):
@@ -266,10 +269,10 @@ def _one(x: Any, target: Any) -> jax.Array:
 
 
 def install() -> None:
-    """Has JAX move arrays by the library wherever it would read them on the host to bring them to other shardings.
+    """Makes JAX move arrays through the library wherever it would read them on the host to change their sharding.
 
-    There is one such place in JAX, behind device_put() and behind arguments that a computation needs otherwise than
-    they are. Where a version of JAX has it no more, device_put() is as slow as in stock JAX, and reshard() is not.
+    JAX does so in one function, which device_put() uses, and calls whose arguments need another sharding. If a version
+    of JAX lacks that function, device_put() is as slow as in stock JAX, and reshard() is not.
     """
     from jax._src import array
 

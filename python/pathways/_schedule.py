@@ -1,7 +1,7 @@
-"""The order in which the stages of a pipeline take their microbatches, as data.
+"""The order in which the stages of a pipeline process their microbatches, as data.
 
-Pure: it knows numbers of stages and microbatches, and neither arrays nor devices. Time is counted in slots, a forward
-or a backward of one microbatch on one stage each; arrays between stages take none.
+This module is pure: it deals with numbers of stages and microbatches, not with arrays or devices. Time is counted in
+slots: a forward or a backward of one microbatch on one stage takes one slot, a move between stages takes none.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Op(NamedTuple):
 class Schedule(Sequence[Op]):
     """All ops of one step of a pipeline, in the order in which they are submitted: by slot, then by stage.
 
-    A forward comes after the same microbatch's forward on the stage before; a backward after its backward on the stage
-    behind, and after its own forward. A stage does one op a slot. Backwards take microbatches from the first to the
-    last, whatever the name, so that gradients add up in one order.
+    A forward comes after the same microbatch's forward on the previous stage. A backward comes after its backward on
+    the next stage, and after its own forward. A stage does one op per slot. In every schedule, backwards process the
+    microbatches from the first to the last, so that gradients always add up in the same order.
 
     ``gpipe``: all forwards, then all backwards; a stage keeps what M microbatches need for their backwards.
     ``1f1b``: a stage begins a backward as soon as it can, and keeps at most min(S - stage, M). The time is the same.
 
     Attributes:
       name: ``gpipe`` or ``1f1b``.
-      stages, microbatches: how many; S and M in what follows.
-      slots: how long a step takes, 2 (M + S - 1).
-      bubble: share of all slots of all stages in which nothing is done, (S - 1) / (M + S - 1).
-      rows: what the picture calls the stages.
+      stages, microbatches: their numbers, called S and M here.
+      slots: the length of a step, 2 (M + S - 1).
+      bubble: the share of idle slots, (S - 1) / (M + S - 1).
+      rows: the names of the stages in the picture.
     """
 
     def __init__(self, name: str, stages: int, microbatches: int, rows: Sequence[str] = ()):
@@ -69,11 +69,11 @@ class Schedule(Sequence[Op]):
         return f"<Schedule {self.name}: {_shape(self)}, {count(self.slots, 'slot')}, bubble {self.bubble:.1%}>"
 
     def of(self, stage: int) -> list[Op]:
-        """The ops of one stage, in the order of time."""
+        """Returns the ops of one stage, in the order of time."""
         return [op for op in self._ops if op.stage == stage]
 
     def in_flight(self, stage: int) -> int:
-        """How many microbatches at most are forward on a stage and not yet backward."""
+        """Returns the largest number of microbatches whose forward a stage has done and whose backward it has not."""
         now = most = 0
         for op in self.of(stage):
             now += 1 if op.kind == "forward" else -1
@@ -84,7 +84,7 @@ class Schedule(Sequence[Op]):
         """Draws time from left to right and a row for each stage, as SVG.
 
         Args:
-          path: a file to write it to, which ends in .svg; None, none.
+          path: a file to write it to, whose name ends in .svg; None means no file.
 
         Returns:
           the text of the picture.
@@ -99,7 +99,7 @@ class Schedule(Sequence[Op]):
 
 
 def _order(name: str, stages: int, microbatches: int, stage: int) -> list[tuple[Kind, int]]:
-    """What one stage does, first to last; when is for `_timed` to say."""
+    """Returns the ops of one stage in their order; `_timed` decides when they run."""
     ahead = microbatches if name == "gpipe" else min(stages - stage, microbatches)
     order: list[tuple[Kind, int]] = [("forward", m) for m in range(ahead)]
     for m in range(microbatches):
@@ -110,7 +110,7 @@ def _order(name: str, stages: int, microbatches: int, stage: int) -> list[tuple[
 
 
 def _timed(orders: list[list[tuple[Kind, int]]]) -> list[Op]:
-    """Gives each stage's ops the first slots in which what they need is there."""
+    """Assigns each stage's ops to the first slots in which their inputs are ready."""
     last = len(orders) - 1
     ended: dict[tuple[Kind, int, int], int] = {}  # (kind, stage, microbatch) → the slot after
     free = [0] * len(orders)

@@ -1,4 +1,4 @@
-"""What a user asked for: the arguments of init() and the PATHWAYS_* variables, checked."""
+"""The user's settings: the arguments of init() and the PATHWAYS_* variables, checked."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathways._errors import PathwaysError
 
 MAX_DEVICES = 4096
 OPTIONS = ("address", "devices", "memory_limit", "wait")
-WAIT = 30.0  # seconds, where nothing is said
-# What capi/cluster connects to. It checks the rest of an address.
+WAIT = 30.0  # seconds, if the user sets nothing
+# The addresses that capi/cluster connects to. It checks the rest of an address.
 SCHEMES = ("tcp:", "unix:", "local:", "sim:")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked settings. None means that nothing was said."""
+    """Checked settings. None means that the user set nothing."""
 
     address: str | None = None
     devices: int | None = None
-    memory_limit: int | None = None  # bytes a device
+    memory_limit: int | None = None  # bytes per device
     wait: float | None = None  # seconds
 
     @classmethod
@@ -48,12 +48,12 @@ class Settings:
         )
 
     def with_environment(self) -> Settings:
-        """Fills what was not said from the PATHWAYS_* variables, and from the file that PATHWAYS_CONFIG names.
+        """Fills in missing settings from the PATHWAYS_* variables, or from the file that PATHWAYS_CONFIG names.
 
-        Raises PathwaysError for what does not fit, and for a line of the file that is wrong.
+        Raises PathwaysError for an invalid value, and for an invalid line of the file.
 
-        PATHWAYS_DEVICES and PATHWAYS_MEMORY_LIMIT are of this machine, and have no effect with a cluster: workers
-        read them, too, and the shell that starts workers may run the script.
+        PATHWAYS_DEVICES and PATHWAYS_MEMORY_LIMIT apply to this machine, and have no effect with a cluster: workers
+        read them too, and the shell that starts workers may also run the script.
         """
         address, devices, memory_limit, wait = self.address, self.devices, self.memory_limit, self.wait
         said = _variables()
@@ -77,12 +77,12 @@ class Settings:
 
     @property
     def remote(self) -> bool:
-        """Whether the devices are those of other processes, which may come later."""
+        """Whether the devices belong to other processes, which may start later."""
         return self.address is not None and self.address.startswith(("tcp:", "unix:"))
 
 
 def _variables() -> Callable[[str], tuple[str, str] | None]:
-    """A lookup of what a variable says of an option, or else the file: the text, and what to call it in an error."""
+    """Returns a lookup of options in the variables, or else in the file: the text, and its name for errors."""
     try:
         file = config.read()
     except config.ConfigError as error:
@@ -105,7 +105,7 @@ def _address(value: Any, name: str) -> str:
     if scheme is None or text == scheme:
         raise PathwaysError(
             "INVALID_ARGUMENT",
-            f"{name} is {value!r}, which is no address of a cluster; expected tcp:HOST:PORT or unix:/PATH of a "
+            f"{name} is {value!r}, which is not the address of a cluster; expected tcp:HOST:PORT or unix:/PATH of a "
             "controller (`pathways address` prints that of a cluster of this machine), or local:WxD for W workers "
             "with D devices each in this process",
         )
@@ -117,14 +117,14 @@ def _number(text: str) -> int | str:
 
 
 def _whole(value: Any) -> int:
-    """The value as an int; 0, which no option takes, for what is none."""
+    """Returns the value as an int, or 0, which no option accepts, if it is not a whole number."""
     try:
         return 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return 0
 
 
-# As `pathways worker --memory-limit` takes them: the file and the variable are the command line's, too.
+# The same as for `pathways worker --memory-limit`, which reads the same variable and file.
 BYTES = {
     **{"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
@@ -132,7 +132,7 @@ BYTES = {
 
 
 def _bytes(value: Any, name: str) -> int:
-    """Reads bytes: a whole number, or a text such as "4GiB"; a number alone is bytes."""
+    """Parses bytes: a whole number, or a text such as "4GiB"; a bare number means bytes."""
     text = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([KMGT]?i?B?)\s*", value) if isinstance(value, str) else None
     if text and (unit := BYTES.get(text[3])):
         limit = int(text[1]) * unit + int(float(text[2] or 0) * unit)
@@ -140,7 +140,7 @@ def _bytes(value: Any, name: str) -> int:
         limit = _whole(value)
     if not 1 <= limit < 1 << 62:
         raise PathwaysError(
-            "INVALID_ARGUMENT", f"{name} is {value!r}; expected bytes a device, such as 4 * 2**30 or '4GiB'"
+            "INVALID_ARGUMENT", f"{name} is {value!r}; expected bytes per device, such as 4 * 2**30 or '4GiB'"
         )
     return limit
 
@@ -158,7 +158,7 @@ UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "": 1.0}
 
 
 def _seconds(value: Any, name: str) -> float:
-    """Reads seconds: a number, or a text as the command line takes it, such as "1m30s"; a number alone is seconds."""
+    """Parses seconds: a number, or a text as on the command line, such as "1m30s"; a bare number means seconds."""
     if isinstance(value, str) and re.fullmatch(r"(?:[0-9.]+(?:h|ms|m|s))+|[0-9.]+", value):
         parts = re.findall(r"([0-9.]+)(h|ms|m|s|)", value)
     else:
@@ -173,7 +173,7 @@ def _seconds(value: Any, name: str) -> float:
 
 
 def stock_cpu_devices(jax: Any) -> int:
-    """How many CPU devices JAX without Pathways would show: jax_num_cpu_devices, else XLA_FLAGS, else 1."""
+    """Returns how many CPU devices JAX would show without Pathways: jax_num_cpu_devices, else XLA_FLAGS, else 1."""
     configured = jax.config.jax_num_cpu_devices
     if configured > 0:
         return configured

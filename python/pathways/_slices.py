@@ -1,7 +1,7 @@
 """Virtual device sets: devices that are granted to this process together.
 
-The resource manager is the library's own for the devices of this process, and the controller of a cluster, which knows
-what all its sessions were granted.
+The resource manager is the library itself for the devices of this process, and the controller for those of a cluster.
+The controller knows the slices of all sessions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _number(name: str, value: Any) -> int:
 class Slice:
     """Devices that were granted together: JAX devices, for meshes, shardings, `pmap` and `device_put`.
 
-    Used as a context manager it is released at the end of the block.
+    As a context manager, a slice is released at the end of the block.
     """
 
     def __init__(self, devices: int, topology: tuple[int, ...], island: str | None, kind: str | None):
@@ -83,7 +83,7 @@ class Slice:
         """The devices, row-major in `topology`.
 
         Raises:
-          PathwaysError: FAILED_PRECONDITION where the slice was released.
+          PathwaysError: FAILED_PRECONDITION if the slice was released.
         """
         if self._released:
             raise PathwaysError("FAILED_PRECONDITION", f"{self!r} was released; ask for another with add_slice()")
@@ -95,20 +95,19 @@ class Slice:
         return self.devices
 
     def remap(self) -> dict[jax.Device, jax.Device]:
-        """Asks for the devices again, with the constraints that the slice was made with.
+        """Asks for devices again, with the constraints that the slice was made with.
 
-        Devices of lost workers are replaced, and others where fewer slices have the new one. Those that stay keep
-        their place in `devices`, unless the slice was made with a topology. Arrays stay where they are, or are lost
-        with their worker. Programs that were captured on what was replaced are captured again at their next call; a
-        mesh, a sharding or a `pmap` that was made of the old devices outside of them still names those.
+        Devices of lost workers are replaced, and others if there are devices with fewer slices. Devices that stay keep
+        their position in `devices`, unless the slice was made with a topology. Arrays do not move; those on a lost
+        worker are lost. Programs that were captured on replaced devices are captured again at their next call; a mesh,
+        a sharding or a `pmap` that was made from the old devices outside of a program still uses those.
 
         Returns:
-          what changed: the devices that the slice had before, each with the one in its place. Empty where nothing
-          changed.
+          a dictionary from each replaced device to the device in its place. Empty if nothing changed.
 
         Raises:
-          PathwaysError: RESOURCE_EXHAUSTED where there are too few such devices any more, FAILED_PRECONDITION where the
-            slice was released, UNAVAILABLE where its session has ended. The slice is as it was then.
+          PathwaysError: RESOURCE_EXHAUSTED if there are now too few such devices, FAILED_PRECONDITION if the slice was
+            released, UNAVAILABLE if its session has ended. The slice does not change then.
         """
         before = self.devices
         granted = (ctypes.c_uint32 * len(before))()
@@ -120,8 +119,7 @@ class Slice:
         return changed
 
     def release(self) -> None:
-        """Ends the grant. The devices can be used further, but others will be granted them first. Again, it does
-        nothing."""
+        """Ends the grant. The devices can still be used, but new slices prefer them. A second call does nothing."""
         if not self._released:
             self._released = True
             _library().pathways_slice_release(self._name)
@@ -146,7 +144,7 @@ class Slice:
 
 
 class VirtualDeviceSet:
-    """Slices that belong together. Used as a context manager it releases them at the end of the block."""
+    """A set of slices. As a context manager, it releases them at the end of the block."""
 
     def __init__(self) -> None:
         self._slices: list[Slice] = []
@@ -160,25 +158,27 @@ class VirtualDeviceSet:
         *,
         tpu_devices: int | None = None,
     ) -> Slice:
-        """Asks for a slice, and waits for the answer of the resource manager.
+        """Asks the resource manager for a slice, and waits for the answer.
 
-        It grants the devices that the fewest slices of all users have, of one worker where that can be, else of one
-        island. Slices share devices where there are not enough.
+        You get the devices that the fewest slices of all users have, from one worker if possible, else from one island.
+        Slices share devices if there are not enough.
 
         Args:
-          devices: how many.
-          topology: the slice's shape, whose product is the number of devices; along its last dimension devices are
-            neighbours, of one worker if that has as many. With it, `devices` may be left out.
-          island: the name of the island that they are to be of, as `pathways status` shows it; None, any.
-          kind: the kind that they are to be of, as `device.device_kind` says; None, any.
+          devices: the number of devices.
+          topology: the slice's shape; the product of its sizes is the number of devices. Devices along the last
+            dimension are neighbours, from one worker if one has enough. With it, `devices` may be omitted.
+          island: the name of their island, as `pathways status` shows it; None means any.
+          kind: their `device.device_kind`; None means any.
           tpu_devices: the paper's name for `devices`.
 
         Raises:
-          PathwaysError: INVALID_ARGUMENT for what is not there or makes no sense, RESOURCE_EXHAUSTED where there are
-            too few such devices. It says what there is.
+          PathwaysError: INVALID_ARGUMENT for an unknown island or kind, or an invalid request; RESOURCE_EXHAUSTED if
+            there are too few such devices. The message says what there is.
         """
         if devices is not None and tpu_devices is not None:
-            raise PathwaysError("INVALID_ARGUMENT", "devices and tpu_devices are two names of one number; give one")
+            raise PathwaysError(
+                "INVALID_ARGUMENT", "devices and tpu_devices are two names for the same number; pass only one"
+            )
         count = devices if devices is not None else tpu_devices
         try:
             shape = tuple(_number("a size of the topology", n) for n in topology or ())
@@ -187,14 +187,14 @@ class VirtualDeviceSet:
                 "INVALID_ARGUMENT", f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
             ) from None
         if count is None and not shape:
-            raise PathwaysError("INVALID_ARGUMENT", "a slice of how many devices? give devices=, or topology=")
+            raise PathwaysError("INVALID_ARGUMENT", "the number of devices is missing; pass devices= or topology=")
         slice_ = Slice(_number("devices", math.prod(shape) if count is None else count), shape, island, kind)
         self._slices.append(slice_)
         return slice_
 
     @property
     def slices(self) -> list[Slice]:
-        """The slices that were added and are not released."""
+        """The slices that were added and have not been released."""
         self._slices = [s for s in self._slices if not s._released]
         return list(self._slices)
 
@@ -224,11 +224,11 @@ class VirtualDeviceSet:
 # --- what a notebook shows ---
 
 _CELL, _LEFT, _TOP = 30, 96, 30  # pixels
-_ACROSS = 32  # devices drawn in a row; more go on below
+_ACROSS = 32  # devices drawn in a row; further ones follow below
 
 
 def _svg(slices: Sequence[Slice]) -> str:
-    """A row a slice, with a cell for each device of the session: filled where the slice has it."""
+    """Draws a row per slice, with a cell for each device of the session, filled if the slice has it."""
     ids = sorted(device.id for device in slices[0]._of)
     lines = math.ceil(len(ids) / _ACROSS)
     width = _LEFT + _CELL * min(len(ids), _ACROSS) + 12

@@ -1,4 +1,4 @@
-"""Who is in a cluster and what they hold, as the controller tells it: as data, as text and as a picture."""
+"""The controller's report on a cluster: its workers, sessions and memory, as data, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathways._text import count, size
 
 
 class Status:
-    """What a cluster's controller said when it was asked. A notebook shows it as a picture.
+    """The report of a cluster's controller at one time. A notebook shows it as a picture.
 
     Attributes:
       report: the facts as plain data: the JSON of `pathways status --json`, which docs/guides/status.schema.json
@@ -52,14 +52,14 @@ class Status:
 def ask(address: str | None) -> Status:
     """Asks the controller at an address, or that of this process's cluster.
 
-    A process of its own asks, as an operator's command does: it works before JAX has its devices and after the
-    session's end, and a controller that hangs cannot hold up this process.
+    It runs the command `pathways status` in a process of its own: so it works before JAX has its devices and after the
+    session has ended, and a controller that hangs cannot block this process.
     """
     address = address or _backend.address()
     if address is None or address.startswith("local:"):
         raise PathwaysError(
             "FAILED_PRECONDITION",
-            "this process uses devices of its own, and status() tells of clusters; give a cluster's address, or see "
+            "this process uses devices of its own, and status() describes clusters; pass a cluster's address, or see "
             "pathways.stats() and pathways.doctor()",
         )
     command = [sys.executable, "-m", "pathways_command", "status", "--json", "--address", address]
@@ -70,8 +70,8 @@ def ask(address: str | None) -> Status:
 
 
 def _in_use(worker: dict[str, Any]) -> list[int]:
-    """Bytes of arrays on each device; a plugin that cannot tell says less than 0."""
-    told = worker["last"]["memory_in_use"]  # nothing, of a worker that has said nothing yet
+    """Returns the bytes of arrays on each device; they are negative if the plugin does not know."""
+    told = worker["last"]["memory_in_use"]  # empty before the worker's first heartbeat
     return [max(n, 0) for n in told] or [0] * len(worker["devices"])
 
 
@@ -85,8 +85,8 @@ def _summary(report: dict[str, Any]) -> str:
 # --- the picture ---
 
 _CARD, _HEIGHT, _GAP, _MARGIN = 196, 74, 12, 14  # pixels, of a worker's card
-_ACROSS, _CELL, _CELLS = 4, 22, 8  # cards in a row; a device's square, and how many of them a card shows
-_SILENT_MS = 3000  # without a word for so long, a worker is drawn as one in doubt
+_ACROSS, _CELL, _CELLS = 4, 22, 8  # cards in a row; the size of a device's square, and the squares that a card shows
+_SILENT_MS = 3000  # a worker whose last heartbeat is older is drawn as silent
 
 
 def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:

@@ -1,16 +1,16 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: "1 device", "2 devices", "0 processes"."""
+    """Formats a number with its noun: "1 device", "2 devices", "0 processes"."""
     many = noun + ("es" if noun.endswith(("s", "sh", "ch")) else "s")
     return f"{number} {noun if number == 1 else many}"
 
 
 def size(n: float) -> str:
-    """Bytes, such as "1.5 MiB"."""
+    """Formats bytes, such as "1.5 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024:
             return f"{n:.4g} {unit}"

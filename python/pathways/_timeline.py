@@ -1,4 +1,4 @@
-"""What a trace recorded: which computation each device worked on and when, as data and as a picture."""
+"""Recorded traces: the computations of each device and their times, as data and as a picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """The trace that `pathways.trace` writes, to look at once its block has ended. A notebook shows it as a picture.
+    """The trace that `pathways.trace` writes, readable once its block has ended. A notebook shows it as a picture.
 
     Attributes:
       path: the file, which https://ui.perfetto.dev opens.
@@ -58,11 +58,11 @@ class Timeline:
         self._spans = sorted(spans, key=lambda span: (span.gang, span.device))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture, an SVG: a row a device, a bar a computation, time from left to right.
+        """Writes the picture, an SVG: a row per device, a bar per computation, time from left to right.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT for a name that does not end in .svg.
-          OSError: where the file cannot be written.
+          OSError: if the file cannot be written.
         """
         _graph.write(path, self._repr_svg_() or _svg([]))
 
@@ -82,10 +82,10 @@ class Timeline:
 _LEFT, _WIDTH, _RIGHT, _TOP, _ROW = 84, 760, 24, 58, 26  # pixels
 _LETTER = 6.2  # pixels, the width of one in a bar's name
 _TICKS = 8  # at most
-# Far enough apart for eyes that do not tell red from green; after Okabe and Ito (2008).
+# Distinguishable with red-green colour blindness; after Okabe and Ito (2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#666666")
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_MOST_BARS = 20_000  # a picture of more would take a browser seconds; Perfetto shows all
+_MOST_BARS = 20_000  # a browser would need seconds to draw more; Perfetto shows all
 
 
 def _svg(spans: list[Span]) -> str:
@@ -93,7 +93,7 @@ def _svg(spans: list[Span]) -> str:
     rows = {device: i for i, device in enumerate(devices)}
     whole = max((span.begin + span.seconds for span in spans), default=0.0) or 1e-6
     scale = _WIDTH / whole
-    # From a tenth of a unit on, so that two traces of much the same length, side by side, have the same.
+    # A tenth of a unit is enough, so that two traces of similar length have the same unit.
     unit, called = next(((u, c) for u, c in _UNITS if whole >= u / 10), _UNITS[-1])
     names = list(dict.fromkeys(span.name for span in spans))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
@@ -140,7 +140,7 @@ def _svg(spans: list[Span]) -> str:
 
 
 def _legend(colours: dict[str, str]) -> str:
-    """The names of the functions beside their colours, as many as one line holds."""
+    """Returns the names of the functions with their colours, as many as fit on one line."""
     parts, x = [], 12.0
     for name, colour in colours.items():
         short = name if len(name) <= 28 else name[:27] + "…"
@@ -154,7 +154,7 @@ def _legend(colours: dict[str, str]) -> str:
 
 
 def _step(whole: float) -> float:
-    """A round distance between ticks, of which at most _TICKS fit."""
+    """Returns a round distance between ticks that results in at most _TICKS of them."""
     step = 1e-3
     while True:
         for factor in (1, 2, 5):

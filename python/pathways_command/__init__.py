@@ -1,9 +1,9 @@
 """The command `pathways`.
 
-A package of its own, since most commands need nothing of Python: they are in libpathways.so, and `import pathways`,
-which imports JAX, would cost them more time than they take.
+It is a separate package because most commands do not need Python: they are in libpathways.so, and `import pathways`,
+which imports JAX, would take longer than they do.
 
-Exit codes: 0, well; 1, something is wrong, and the output says what; 2, the command line was not understood.
+Exit codes: 0 for success; 1 for failure, with a message that says why; 2 for a usage error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DOCTOR = "look at this installation and say what is missing"
+DOCTOR = "check this installation and show what is missing"
 DESCRIPTION = f"""\
-{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory. With a cluster, its controller and workers, too."""
+{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory; with a cluster, also its controller and workers."""
 AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and gives its exit code."""
+    """Runs the command line and returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["doctor"]:
         return _doctor(arguments[1:])
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         library = _prepare(worker=worker, modules=modules)
     except ImportError as error:
-        what = "a module of --import" if modules else "what workers take from JAX's packages"
+        what = "a module of --import" if modules else "a part of JAX's packages that workers need"
         print(f"pathways: {what} cannot be imported: {error}", file=sys.stderr)
         return 2
     except (OSError, AttributeError) as error:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _modules(arguments: Sequence[str]) -> list[str]:
-    """The modules of --import, as the library will read it."""
+    """Returns the modules of --import, as the library will read that option."""
     said = os.environ.get("PATHWAYS_IMPORT", "")
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--import":
@@ -68,10 +68,10 @@ def _modules(arguments: Sequence[str]) -> list[str]:
 def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
     """Loads the library; for a worker, with the FFI handlers of JAX and of modules."""
     if worker:
-        # A worker serves the devices; it never is a client of them.
+        # A worker serves the devices and is never a client of them.
         os.environ.pop("JAX_PLATFORMS", None)
-        # XLA warns of each program that another worker compiled, by two lines of a kilobyte, where the processor lacks
-        # what is no feature of a processor ("prefer-no-gather"). What goes wrong is told to the client, not logged.
+        # XLA warns of each program that another worker compiled, with two lines of a kilobyte, because the processor
+        # lacks something that is not a processor feature ("prefer-no-gather"). Clients get errors, not log lines.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     package = importlib.util.find_spec("pathways")
     places = list(package.submodule_search_locations or []) if package else []
@@ -97,7 +97,7 @@ def _doctor(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("pathways doctor", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--address", help="address of a cluster's controller [PATHWAYS_ADDRESS]")
     parser.add_argument("--cluster", metavar="NAME", help="a cluster on this machine [PATHWAYS_CLUSTER]")
-    parser.add_argument("--dir", metavar="DIRECTORY", help="where clusters of this machine are [PATHWAYS_DIR]")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="directory of the clusters of this machine [PATHWAYS_DIR]")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
     asked = parser.parse_args(arguments)
     address = asked.address
@@ -110,7 +110,7 @@ def _doctor(arguments: Sequence[str]) -> int:
             text=True,
         )
         if told.returncode != 0:
-            return told.returncode  # it has said why
+            return told.returncode  # it has printed why
         address = told.stdout.strip()
     from pathways import _doctor
 
@@ -120,7 +120,7 @@ def _doctor(arguments: Sequence[str]) -> int:
 
 
 def _names_cluster(asked: argparse.Namespace) -> bool:
-    """Whether a cluster of this machine is to be looked at: one that is named, where no address is."""
+    """Returns whether to check a cluster of this machine: if one is named and no address is given."""
     if asked.cluster or asked.dir:
         return True
     from jax_plugins.pathways import config
@@ -131,5 +131,5 @@ def _names_cluster(asked: argparse.Namespace) -> bool:
     try:
         file = config.read()
     except config.ConfigError:
-        return False  # the report has it
+        return False  # the report shows the error
     return said("cluster") and not said("address")

@@ -1,11 +1,11 @@
-"""PyCapsules, in which JAX hands over the functions of XLA FFI."""
+"""PyCapsules, in which JAX passes the functions of XLA FFI."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-# Objects of their own, so that declaring them changes nothing for others who use ctypes.pythonapi.
+# Separate objects, so that declaring them does not affect other users of ctypes.pythonapi.
 _python = ctypes.PyDLL(None)
 _name, _pointer = _python.PyCapsule_GetName, _python.PyCapsule_GetPointer
 _name.restype, _name.argtypes = ctypes.c_void_p, [ctypes.py_object]

@@ -1,16 +1,16 @@
-"""The FFI handlers that a worker takes from JAX's packages, mostly without importing JAX.
+"""The FFI handlers that a worker uses from JAX's packages, mostly without importing JAX.
 
-`import jax` takes ten times as long as all else that a worker starts with, and half of its memory. What a worker needs
-of it is the handlers of custom calls that JAX registers for CPUs, and they are in two small libraries of jaxlib. What
-JAX keeps private of that stands here alone (seen in jax 0.10.2 and 0.12.0.1):
+`import jax` takes ten times as long as the rest of a worker's start, and half of its memory. A worker needs only the
+handlers of custom calls that JAX registers for CPUs, which are in two small libraries of jaxlib. This is the only
+module that uses these private parts of JAX (seen in jax 0.10.2 and 0.12.0.1):
 
-- `registrations()` of `jaxlib.cpu._lapack` and of `jaxlib.cpu._sparse`: PyCapsules by target. LAPACK's are of the typed
-  FFI where they end in `_ffi`, as all do.
-- `jaxlib.cpu._lapack.initialize()` has to be called before one of its handlers runs. JAX does it when it lowers a
+- `registrations()` of `jaxlib.cpu._lapack` and of `jaxlib.cpu._sparse`: PyCapsules by target. LAPACK's use the typed
+  FFI if they end in `_ffi`, as all do.
+- `jaxlib.cpu._lapack.initialize()` must be called before one of its handlers runs. JAX does so when it lowers a
   program, which a worker never does.
 - `jaxlib.plugin_support._PLUGIN_MODULE_NAMES`: the packages with handlers for GPUs.
 
-Of JAX's other targets for CPUs, the driver has host callbacks of its own, `dce_sink` is in libpathways.so, and clients
+Of JAX's other targets for CPUs, the driver has its own host callbacks, `dce_sink` is in libpathways.so, and clients
 refuse programs with a `buffer_callback`. tests/cluster/test_worker_start.py compares the names with JAX's own.
 """
 
@@ -31,23 +31,23 @@ from pathways_command import _capsule
 
 PLATFORM = b"Host"  # XLA's name for CPUs
 TYPED = "_ffi"
-EXIT_TIMEOUT_MS = 5000  # for an import of SciPy that runs when the process ends
+EXIT_TIMEOUT_MS = 5000  # for an import of SciPy in progress when the process ends
 
 _PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_kept: list[Any] = []  # what the library holds pointers to
+_kept: list[Any] = []  # objects that the library has pointers to
 
 
 def install(library: ctypes.CDLL, modules: Sequence[str]) -> None:
-    """Registers JAX's handlers and those of modules with the library, and tells it where plugins may be.
+    """Registers JAX's handlers and those of modules with the library, and sets the directories of plugins.
 
     Raises:
-      ImportError: where a module, or jaxlib, cannot be imported.
+      ImportError: if a module, or jaxlib, cannot be imported.
     """
     from jaxlib.cpu import _lapack, _sparse
 
     _declare(library)
     if modules or _is_jax_needed():
-        import pathways  # noqa: F401, since it has every registration with JAX reach the library
+        import pathways  # noqa: F401, since it passes every registration with JAX to the library
 
         for module in modules:
             importlib.import_module(module)
@@ -57,7 +57,7 @@ def install(library: ctypes.CDLL, modules: Sequence[str]) -> None:
         library.pathways_plugin_dirs(places.joined())
         _register(library, "dce_sink", ctypes.cast(library.pathways_ffi_dce_sink, ctypes.c_void_p).value)
         lapack_prepare = _prepared_later(library, _lapack)
-    # Where JAX has been imported, most of it is there: registering the same functions again does nothing.
+    # If JAX has been imported, most handlers are registered; registering the same functions again does nothing.
     for name, capsule in _lapack.registrations().items():
         if name.endswith(TYPED):
             _register(library, name, _capsule.address(capsule), lapack_prepare)
@@ -66,10 +66,10 @@ def install(library: ctypes.CDLL, modules: Sequence[str]) -> None:
 
 
 def _is_jax_needed() -> bool:
-    """Whether a worker imports JAX for more than what is above.
+    """Returns whether a worker must import JAX for more than the handlers above.
 
-    Something has imported jaxlib before (sitecustomize, say) and may have registered handlers with it; or there are
-    accelerators, whose libraries JAX loads, and sets variables for, while it is imported.
+    It must if something (such as sitecustomize) has imported jaxlib before and may have registered handlers with it, or
+    if there are accelerators: JAX loads their libraries, and sets variables for them, while it is imported.
     """
     from jaxlib import plugin_support
 
@@ -81,7 +81,7 @@ def _is_jax_needed() -> bool:
 
 
 def _prepared_later(library: ctypes.CDLL, lapack: Any) -> int | None:
-    """Returns the stage of a handler that has LAPACK found, in SciPy, when the first program needs it."""
+    """Returns a handler stage that makes jaxlib find LAPACK in SciPy when the first program needs it."""
     lock = threading.Lock()
 
     @_PREPARE
@@ -90,7 +90,7 @@ def _prepared_later(library: ctypes.CDLL, lapack: Any) -> int | None:
             with lock:
                 lapack.initialize()
             return 1
-        except BaseException as error:  # it must not leave a function that C calls
+        except BaseException as error:  # must not propagate out of a function that C calls
             text = f"LAPACK's functions cannot be taken from SciPy: {type(error).__name__}: {error}"
             library.pathways_ffi_callback_fail(call, text.replace("\0", "\\0").encode("utf-8", "backslashreplace"))
             return 0

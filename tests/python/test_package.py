@@ -77,7 +77,9 @@ def test_an_address_is_never_ignored():
         "import pathways\n" + error_of("pathways.devices()"),
         env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
     )
-    assert done.stdout.startswith("INVALID_ARGUMENT | PATHWAYS_ADDRESS is 'host:1', which is no address of a cluster")
+    assert done.stdout.startswith(
+        "INVALID_ARGUMENT | PATHWAYS_ADDRESS is 'host:1', which is not the address of a cluster"
+    )
 
 
 def test_what_a_cluster_decides_is_not_ignored():
@@ -106,7 +108,7 @@ def test_bytes_are_read_as_the_command_line_reads_them():
 def test_wrong_bytes_are_refused(given):
     with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: memory_limit is ") as caught:
         pathways.init(memory_limit=given)
-    assert f"{given!r}; expected bytes a device, such as" in caught.value.message
+    assert f"{given!r}; expected bytes per device, such as" in caught.value.message
 
 
 @pytest.mark.parametrize("given", ["", "  ", 80, b"host:1", "foo", "tcp:", "/run/controller.sock", "grpc:host:1"])

@@ -1,7 +1,7 @@
-"""The file that PATHWAYS_CONFIG names, as scripts read it. core/command reads the same file for commands.
+"""Reads the file that PATHWAYS_CONFIG names, for scripts. core/command reads the same file for commands.
 
-JAX looks at it in every program, before it is known whether that uses Pathways: so this imports neither the package
-nor, where there is no such file, anything that takes time.
+JAX calls this in every program, before it is known whether that uses Pathways. So this imports neither the package nor,
+if there is no such file, anything that is slow to import.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from typing import NamedTuple
 
-# The options of `pathways options`, whose flags, variables and lines have one name.
+# The options of `pathways options`; an option's flag, variable and line have the same name.
 OPTIONS = (
     *("address", "batch", "cache", "cluster", "devices", "dir", "dispatch", "driver", "evict-after", "heartbeat"),
     *("import", "island", "json", "lease", "listen", "log", "memory-limit", "name", "no-restart", "nodes", "silence"),
@@ -24,17 +24,17 @@ class ConfigError(Exception):
 
 
 class Said(NamedTuple):
-    """What a line of the file says of its option."""
+    """The value that a line of the file sets."""
 
     text: str
     where: str  # the file and the line
 
 
 def read() -> dict[str, Said]:
-    """Reads the file and checks its lines. Without such a file, nothing is said.
+    """Reads the file and checks its lines. Returns the values by option; none if there is no file.
 
     Raises:
-      ConfigError: NOT_FOUND for a file that cannot be read; INVALID_ARGUMENT for a line that is none, or that names no
+      ConfigError: NOT_FOUND for a file that cannot be read; INVALID_ARGUMENT for an invalid line, or one that names no
         option.
     """
     path = os.environ.get("PATHWAYS_CONFIG", "").strip()
@@ -57,7 +57,7 @@ def read() -> dict[str, Said]:
         if place:
             why += _quotes_missing(text, int(line[0].removeprefix("line ")) if line else _last(text))
         raise ConfigError("INVALID_ARGUMENT", f"{where}: {why}; expected {EXPECTED}") from None
-    lines = sorted((_line(text, name), name) for name in values)  # so that the first of several mistakes is told
+    lines = sorted((_line(text, name), name) for name in values)  # so that the first of several mistakes is reported
     said = {}
     for line, name in lines:
         where, value = f"{path}, line {line}", values[name]
@@ -74,7 +74,7 @@ def read() -> dict[str, Said]:
 
 
 def _quotes_missing(text: str, line: int) -> str:
-    """What to add to an error about a line whose value is a text without quotes, or ""."""
+    """Returns an addition to the error about a line, if its value is a text without quotes, or ""."""
     said = "".join(text.split("\n")[line - 1 : line]).rstrip("\r")
     value = re.match(r"""[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$""", said)
     if not value or not re.search("[A-Za-z/~]", value[1]) or value[1].lower() in ("true", "false"):
@@ -87,6 +87,6 @@ def _last(text: str) -> int:
 
 
 def _line(text: str, name: str) -> int:
-    """The line that begins with a name; the last where none does."""
+    """Returns the first line that begins with a name, or the last line."""
     begins = re.compile(rf"""\s*\[*\s*["']?{re.escape(name)}["']?\s*[\].=]""")
     return next((n for n, line in enumerate(text.splitlines(), 1) if begins.match(line)), _last(text))

@@ -1,4 +1,4 @@
-"""Where packages are installed. Commands ask too, so this imports neither the package nor JAX."""
+"""Finds the directories of installed packages. Commands use it too, so it imports neither the package nor JAX."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def package_dirs() -> list[str]:
-    """Directories that hold installed packages, in the order of sys.path: where a packaged plugin may be."""
+    """Returns the directories with installed packages, in the order of sys.path: a packaged plugin may be in one."""
     names = {"site-packages", "dist-packages"}
     found = [path for path in sys.path if Path(path).name in names]
-    # JAX's own place as well: an environment made by `pip install --target` has any name.
+    # JAX's own directory as well: one made by `pip install --target` may have any name.
     jax = importlib.util.find_spec("jax")
     if jax is not None and jax.origin is not None:
         found.append(str(Path(jax.origin).parents[1]))
@@ -24,5 +24,5 @@ def package_dirs() -> list[str]:
 
 
 def joined() -> bytes:
-    """The same as libpathways.so takes it. A colon cannot be written in the list; such a directory is not searched."""
+    """Returns the list in the form for libpathways.so. It omits directories whose names contain a colon."""
     return os.fsencode(":".join(path for path in package_dirs() if ":" not in path))
