@@ -102,6 +102,11 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			_, socket := os.Stat(at(dir).path(cluster.Socket))
 			return err == nil && (socket == nil || c.listen != "")
 		})
+		if c.listen == "" {
+			if code, _, errs := call(t, nil, "up", "--dir", dir); code != ExitFailed || !strings.Contains(errs, "started by hand") {
+				t.Errorf("up beside it: exit code %d\n%s", code, errs)
+			}
+		}
 		code, out, errs := call(t, nil, "down", "--dir", dir)
 		if want := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
 			!strings.Contains(out+errs, c.says) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +71,11 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		return err
 	case len(alive) > 0:
 		return status.New(status.AlreadyExists, "cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster, status.Count(len(alive), "process"))
+	}
+	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
+		conn.Close()
+		return status.New(status.AlreadyExists, "a controller that was started by hand listens at %s; `pathways down` ends it, or "+
+			"name another cluster with --cluster", c.address())
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
