@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/openpathways/pathways/core/worker/devicequeue"
@@ -25,14 +26,15 @@ import (
 //	owned     → vacant     serve, goOn: no task is left, and nothing can begin
 //	owned     → owned      goOn: the caller passes what is left on to the goroutine, by a token
 //	owned     → lent       lend: no task is left, and the owner enters the driver
-//	lent      → deputized  post: a new goroutine becomes the deputy
+//	lent      → deputized  post of a call: a new goroutine becomes the deputy
 //	deputized → lent       standIn: no task is left, or the owner wants the queue back
 //	lent      → owned      reclaim: the same owner as before lend
 //
 // Why each task is applied once, in the order of the posts, and none is forgotten: tasks are
-// taken by the owner alone, all at once and under mu; and the states in which no one would
-// take them, vacant and lent, are entered under mu when there are none. The exception is lent
-// after a recall, which becomes owned at once.
+// taken by the owner alone, all at once and under mu. In the states in which no one takes them,
+// vacant and lent, there are none when the state is entered, which is under mu, and post ends
+// the state. It leaves lent as it is for parts, which a deputy could not begin: the owner finds
+// them when it has the queue back. So it does with what a deputy leaves that was recalled.
 //
 // Why post never blocks: mu is not held while a task is applied, the driver is called, or a
 // token is sent; and wake has room for the only token, since a token is the ownership.
@@ -73,7 +75,7 @@ type mailbox struct {
 func (q *queue) post(here bool, tasks ...task) (done bool) {
 	b := &q.box
 	b.mu.Lock()
-	vacated, deputize := b.owner == vacant, b.owner == lent && !b.recalled
+	vacated, deputize := b.owner == vacant, b.owner == lent && !b.recalled && hasCall(tasks)
 	if vacated {
 		b.owner = owned
 	} else if deputize {
@@ -94,6 +96,10 @@ func (q *queue) post(here bool, tasks ...task) (done bool) {
 		go q.standIn()
 	}
 	return done
+}
+
+func hasCall(tasks []task) bool {
+	return slices.ContainsFunc(tasks, func(t task) bool { return t.call != nil })
 }
 
 // soon has the queue's owner make a call. It never blocks.

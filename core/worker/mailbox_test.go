@@ -165,7 +165,13 @@ func TestDeputyAppliesAndBeginsNothing(t *testing.T) {
 		<-end
 	}))
 	<-within
-	q.post(false, task{call: say("first")}, q.computation(2, false, false, say("begun")))
+	q.post(false, q.computation(2, false, false, say("begun")))
+	q.box.mu.Lock()
+	if q.box.owner != lent {
+		t.Error("there is a deputy, for a part that it cannot begin")
+	}
+	q.box.mu.Unlock()
+	q.soon(say("first"))
 	q.soon(say("second"))
 	q.now(func() { close(applied) })
 	<-applied

@@ -11,9 +11,25 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// queue is one device. What the device does, and in which order, its state machine decides
-// (see devicequeue); the queue has the driver and the exchange do it, and tells the machine
-// what came of it. Who may do so when, mailbox.go says.
+// A queue is the shell around a device's state machine, core/worker/devicequeue. The machine
+// decides what the device does and in which order. The queue has the driver and the exchange do
+// it, and tells the machine what came of it. Only the queue's owner does either: see
+// mailbox.go.
+//
+// After tasks were applied, the owner calls advance before it gives up the queue. advance asks
+// the machine until that has nothing to do, or waits. So nothing that can begin is left behind,
+// as long as every change of what the machine goes by comes as a task. There are three kinds of
+// change: calls of the machine's methods, which only tasks and advance make; facts that other
+// goroutines change, each of which posts a task behind the change (look: a gang has failed, a
+// program was loaded, another device has room); and time, for which a timer posts one.
+//
+// A deputy applies tasks and does not advance. The owner that has lent the queue is within
+// advance, and asks the machine again when it has the queue back.
+//
+// Parts of gangs come in one order on all devices: the goroutine that reads the connection
+// posts them, and each queue keeps the order of posts.
+
+// queue is one device.
 type queue struct {
 	w       *Worker
 	local   int
@@ -26,10 +42,10 @@ type queue struct {
 	flights *flights // what it computes
 	stands  atomic.Pointer[standing]
 
-	// Of the queue's owner.
+	// The owner's.
 	state    *devicequeue.Queue
-	stopping bool
-	row      [1][]device.Buffer // of the computation that is being launched
+	stopping bool               // the goroutine is to end: there are no gangs any more
+	row      [1][]device.Buffer // inputs of the computation that is being launched; not the deputy's
 }
 
 // standing is what a queue that waits stands at.
@@ -104,7 +120,9 @@ func (q *queue) advance(here bool) (more bool) {
 // gangOf returns the gang of a part, which is not one that only frees.
 func gangOf(p devicequeue.Part) *gang { return p.Gang.Owner.(*gang) }
 
-// facts reads what others may have changed of a part.
+// facts reads what others may have changed of a part. They are read as late as possible, so
+// that a part of a gang that has failed does not begin because the news is still in the mailbox
+// behind other tasks.
 func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 	g, ok := p.Gang.Owner.(*gang)
 	if !ok {
@@ -128,7 +146,7 @@ func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 	return f
 }
 
-// begin begins a part.
+// begin begins a part. What the part does from now on comes back as tasks; its end, as gang.end.
 func (q *queue) begin(f *devicequeue.Flight) {
 	g := gangOf(f.Part)
 	switch work := g.work.(type) {
@@ -143,7 +161,8 @@ func (q *queue) begin(f *devicequeue.Flight) {
 	}
 }
 
-// refuse ends a part that does not begin.
+// refuse ends a part that does not begin, or that waits for its gang's other devices in vain.
+// An error of the part's own is told together with where it happened; others say that already.
 func (q *queue) refuse(a devicequeue.Action) {
 	g, err := gangOf(a.Part), a.Err
 	switch work := g.work.(type) {
@@ -190,7 +209,8 @@ func (q *queue) goesOn() {
 	}
 }
 
-// closeDiscarded closes the buffers of arrays that are gone.
+// closeDiscarded closes the buffers of arrays that are gone. It is called whenever the state
+// machine was told of something, before anything else begins.
 func (q *queue) closeDiscarded() {
 	all := q.state.Discarded()
 	for i, b := range all {

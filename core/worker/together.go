@@ -113,7 +113,8 @@ func (m *meeting) reads() (gangs []uint64) {
 	return gangs
 }
 
-// turned is a gang that waited for its turn, as the island launches it.
+// turned is a gang that waited for its turn in the island, which calls one of its methods, once,
+// from a goroutine of its own. Its queues stand still until then.
 type turned gang
 
 // Launch implements executor.Launch.

@@ -25,14 +25,15 @@
 //
 // # Concurrency
 //
-// One goroutine reads the connection, one a device owns the device's shards; no
-// lock is taken between a dispatched run and the driver, but for a moment where the
-// run has collectives with other workers. What is quick is begun in the place of a
-// device's goroutine that sleeps, by whoever reads that it is to be begun or reads a
-// block that it waited for: waking a goroutine would take longer. While the driver waits
-// in collectives, another goroutine takes what the device's queue is told, and begins
-// nothing. Exported methods may be called from any goroutine. Cluster assembly and
-// command lines import it.
+// One goroutine reads the connection and takes operations apart. Each device has a queue,
+// which has one owner at a time: mostly a goroutine of its own. What the device does next is
+// decided by a state machine without goroutines or clock, core/worker/devicequeue. mailbox.go
+// says who owns a queue when, queue.go why nothing that can begin is left behind, gang.go how
+// an operation ends, run.go and together.go how a computation reaches the driver. The lock of
+// a queue's mailbox is held for moments only, never while the driver is called.
+//
+// Exported methods may be called from any goroutine. Cluster assembly and command lines
+// import it.
 package worker
 
 import (

@@ -10,6 +10,23 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
+// The bytes of an array count from the moment that the part which makes it begins. They stop
+// to count when both are true: the driver has let go of its buffer (goes), and no computation or
+// copy that has begun still reads or writes it (users). The second matters because a driver
+// keeps the memory of a buffer that was closed as long as something reads it. What a
+// computation donates is the exception: its outputs take the same memory over, so it is
+// deducted when they are added, and it is not counted as read.
+//
+// A part that does not fit waits in these cases, and in no other, since nothing else can make
+// room without a part behind it beginning first:
+//
+//   - a computation is under way: its end may let bytes go;
+//   - bytes are leaving: whatever still uses them ends by itself;
+//   - its client may have freed arrays and not said so yet: until Impatient, once a gang.
+//
+// Frees that stand behind it in the queue would be a fourth, and a circle. So freeAhead does
+// them now, if no part in between names the array.
+
 // memory counts the bytes of arrays, where Config.MemoryLimit bounds them.
 type memory struct {
 	limit   int64 // 0: nothing is counted
@@ -55,6 +72,7 @@ func (q *Queue) Writing(s *Shard) *Charge { return s.charge.use() }
 // Written ends what Writing began.
 func (q *Queue) Written(c *Charge) { c.done() }
 
+// use has the bytes count until done, also where the buffer was let go of.
 func (c *Charge) use() *Charge {
 	if c != nil {
 		c.users++
@@ -86,6 +104,7 @@ func (c *Charge) goes() {
 	}
 }
 
+// settle stops counting the bytes, once, when nothing is left that needs them.
 func (c *Charge) settle() {
 	if _, counted := c.of.arrays[c]; counted && c.gone && c.users == 0 {
 		delete(c.of.arrays, c)

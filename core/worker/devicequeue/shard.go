@@ -5,6 +5,24 @@ import "github.com/openpathways/pathways/core/status"
 // Buffer is what the caller's driver has of an array: a Queue keeps it and hands it out.
 type Buffer any
 
+// A shard is pending from the moment that its part begins. Fill makes it ready, Spoil makes it
+// failed, and a ready one may fail later: by Fault, or because a computation took over its
+// memory. Beside its state a shard is either named, that is in its session's table, or freed.
+//
+// Two may still come back to a shard that was freed: a part that was given it to read, until
+// Unpin, and the caller who brings its contents, until Fill or Spoil. So a freed shard is
+// buried, which lets go of its buffer and makes the Shard usable for another object, at the
+// first moment at which it is neither pinned nor pending: each of remove, Unpin, Fill and Spoil
+// looks whether that is now. A ready or failed shard never becomes pending again, and a freed
+// one is in no table, so it cannot be pinned anew: a shard is buried once.
+//
+// A buffer is handed out for closing by discard alone, which takes it out of its shard: so it
+// is handed out once. Every way out of ready passes discard: bury, or spoil with the last Unpin
+// where the shard was pinned when it failed.
+//
+// What is told later than that, such as that a copy into a shard failed after all, names the
+// object and not the Shard, which may hold another object by then (see Fault).
+
 // table is the arrays of one session on the device, by object.
 type table struct {
 	session uint32
@@ -169,6 +187,7 @@ func (q *Queue) remove(s *Shard) {
 	}
 }
 
+// bury makes a shard that was freed one to be used again.
 func (q *Queue) bury(s *Shard) {
 	const most = 256 // that are kept to be used again
 	q.discard(s)
