@@ -136,7 +136,7 @@ func (a *actor) blame(what string, err error, risk bool) {
 		return // whatever its end is
 	}
 	text := err.Error()
-	if strings.Contains(text, "simulated bad luck") {
+	if strings.Contains(text, badLuck) {
 		return
 	}
 	for name := range a.x.doomed {
@@ -330,7 +330,7 @@ func (a *actor) put() bool {
 	}
 	var bad error
 	if a.r.IntN(20) == 0 { // its bytes cannot be had
-		bad, y.risk = status.New(status.DataLoss, "simulated bad luck of a file"), true
+		bad, y.risk = status.New(status.DataLoss, badLuck+" of a file"), true
 	}
 	p.Fill = func(d uint32, dst []byte, written func(error)) {
 		for i, v := range y.values[int(d)] {

@@ -318,7 +318,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 				if alloc {
 					fail = x.drivers[n].FailAlloc
 				}
-				if err := fail(k, nth, status.New(status.Internal, "simulated bad luck")); err != nil {
+				if err := fail(k, nth, status.New(status.Internal, badLuck)); err != nil {
 					x.t.Error(err)
 				}
 			}
@@ -378,6 +378,9 @@ func (x *trial) spin(worker, local int) {
 	}
 }
 
+// badLuck is the text of errors that a device was told to return.
+const badLuck = "simulated bad luck"
+
 // probe has two workers that were apart, and have met again, exchange arrays.
 func (x *trial) probe() {
 	t := x.t
@@ -386,7 +389,15 @@ func (x *trial) probe() {
 			continue
 		}
 		time.Sleep(4 * apartFor) // they have met, whatever was drawn
-		if err := thereAndBack(t, x.local, pair[0], pair[1]); err != nil {
+		err := thereAndBack(t, x.local, pair[0], pair[1])
+		// A fault of a device is drawn for its nth operation, which may be one of these.
+		for range x.faults {
+			if err == nil || !strings.Contains(err.Error(), badLuck) {
+				break
+			}
+			err = thereAndBack(t, x.local, pair[0], pair[1])
+		}
+		if err != nil {
 			t.Errorf("%v have met again: %v", pair, err)
 		}
 	}
