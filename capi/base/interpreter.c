@@ -62,6 +62,11 @@ static bool present(void) {
   return has_python && python.is_initialized();
 }
 
+bool pw_python_finalizes(void) {
+  pthread_once(&looked, look);
+  return has_python && !python.is_initialized();  // it was, when this library was loaded
+}
+
 void* pw_python_interrupted(void) {
   if (syscall(SYS_gettid) != getpid() || !present()) return NULL;  // handlers run on the first thread alone
   void* exception = NULL;

@@ -5,6 +5,8 @@
 #ifndef PATHWAYS_CAPI_PYTHON_H_
 #define PATHWAYS_CAPI_PYTHON_H_
 
+#include <stdbool.h>
+
 // What a handler of signals of Python's has raised, where the calling thread is that
 // of the handlers; else NULL. The caller gives what it got to pw_python_raise.
 void* pw_python_interrupted(void);
@@ -13,6 +15,9 @@ void* pw_python_interrupted(void);
 void* pw_python_keyboard_interrupt(void);
 // Has Python raise the exception on this thread as soon as it is back there.
 void pw_python_raise(void* exception);
+// Reports whether Python finalizes: a thread but the main one that takes the GIL then ends, up to 3.13 by unwinding
+// its stack, which ends the process where a function on it is noexcept.
+bool pw_python_finalizes(void);
 void pw_python_drop(void* exception);
 
 // pw_python_line writes "file:line" of the calling thread's innermost frame that is not

@@ -2,6 +2,7 @@ package cluster
 
 /*
 #include "cluster.h"
+#include "interpreter.h"
 */
 import "C"
 
@@ -24,6 +25,9 @@ const idle = 100 * time.Millisecond
 type ends struct {
 	mu      sync.Mutex
 	queue   []C.pr_end // bounded by the operations under way
+	holds   bool       // what ends is held back
+	held    []C.pr_end // bounded as the queue is
+	untold  []func()   // the same, of ends that are told of by other ways
 	closed  bool
 	running bool
 	wake    chan struct{} // holds one where the queue or closed has changed
@@ -44,10 +48,51 @@ func end(token uint64, err error) C.pr_end {
 
 func (e *ends) add(batch ...C.pr_end) {
 	e.mu.Lock()
-	e.queue = append(e.queue, batch...)
+	to := e.list()
+	*to = append(*to, batch...)
 	e.serve()
 	e.mu.Unlock()
 	e.stir()
+}
+
+// list returns where an end goes that comes now. Called with the lock.
+func (e *ends) list() *[]C.pr_end {
+	if e.holds {
+		return &e.held
+	}
+	return &e.queue
+}
+
+// tell calls f, which tells of an end by itself, now or on release.
+func (e *ends) tell(f func()) {
+	e.mu.Lock()
+	holds := e.holds
+	if holds {
+		e.untold = append(e.untold, f)
+	}
+	e.mu.Unlock()
+	if !holds {
+		f()
+	}
+}
+
+// hold holds back what ends from now on, until release.
+func (e *ends) hold() {
+	e.mu.Lock()
+	e.holds = true
+	e.mu.Unlock()
+}
+
+// release fires what was held back.
+func (e *ends) release() {
+	e.mu.Lock()
+	held, untold := e.held, e.untold
+	e.holds, e.held, e.untold = false, nil, nil
+	e.mu.Unlock()
+	for _, f := range untold {
+		f()
+	}
+	e.add(held...)
 }
 
 // serve sees to it that what is in the queue is fired, also where that is told of
@@ -108,17 +153,18 @@ const ofPut = 1
 func (s *session) notify(ended []client.Ended) {
 	told := int64(0)
 	s.ends.mu.Lock()
+	to := s.ends.list()
 	for _, x := range ended {
 		if x.Token == 0 {
 			continue
 		}
 		told++
 		if x.Token&ofPlay != 0 {
-			s.ends.queue = s.plays.end(x.Token, x.Err, s.ends.queue)
+			*to = s.plays.end(x.Token, x.Err, *to)
 			continue
 		}
 		s.callers.end(x.Token)
-		s.ends.queue = append(s.ends.queue, end(x.Token&^ofPut, x.Err))
+		*to = append(*to, end(x.Token&^ofPut, x.Err))
 	}
 	s.ends.serve()
 	s.ends.mu.Unlock()
@@ -179,14 +225,37 @@ const unread = 200 * time.Millisecond
 
 // Shutdown ends submission on every session once what is under way has ended.
 // DEADLINE_EXCEEDED where that takes longer than timeout: what is left fails.
-func Shutdown(timeout time.Duration) error { return shutdown(timeout, timeout) }
+func Shutdown(timeout time.Duration) error { return shutdown(timeout, timeout, false) }
 
 // Exit is Shutdown at the end of the process. Only work that does something outside of
-// devices is worth timeout; the rest is dropped soon, without an error.
-func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread)) }
+// devices is worth timeout; the rest is dropped soon, without an error. Threads that
+// wait for that rest go on sleeping: the process is about to end them. An error would
+// wake them just as Python finalizes, where a thread that takes the GIL may end the
+// whole process, and would print tracebacks of a script that is right.
+func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread), true) }
+
+// How long waits sleep on behind Exit, for work that Exit dropped: a second where the
+// process goes on, since functions of atexit that come later may wait too, and while
+// Python finalizes so many seconds at most.
+const (
+	asleep        = time.Second
+	maxFinalizing = 30
+)
+
+// wakeLater ends the waits that Exit left asleep, where the process still lives then.
+func (e *ends) wakeLater(rounds int) {
+	time.AfterFunc(asleep, func() {
+		if rounds > 0 && bool(C.pw_python_finalizes()) {
+			e.wakeLater(rounds - 1)
+			return
+		}
+		e.release()
+	})
+}
 
 // shutdown waits at most patience for work that has effects, and pure for other work.
-func shutdown(patience, pure time.Duration) error {
+// Where the process exits, waits for pure work sleep on.
+func shutdown(patience, pure time.Duration, exits bool) error {
 	begun := time.Now()
 	left := int64(0)
 	for _, s := range sessions.Open() {
@@ -201,7 +270,14 @@ func shutdown(patience, pure time.Duration) error {
 		if pure == patience || s.hasEffects() {
 			left += s.underWay.Load()
 		}
+		holds := exits && !s.hasEffects() // JAX waits for effects next, on the main thread
+		if holds {
+			s.ends.hold()
+		}
 		s.close()
+		if holds {
+			s.ends.wakeLater(maxFinalizing)
+		}
 	}
 	if left > 0 {
 		return status.New(status.DeadlineExceeded, "the cluster still has %s of this process under way after %v, which are cut off", status.Count(left, "operation"), patience)

@@ -240,7 +240,7 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 		err = s.cluster.Receive(uint64(object), uint32(device), int64(size), func(b transport.Block, err error) {
 			s.underWay.Add(-1)
 			if err != nil {
-				failed(err)
+				s.ends.tell(func() { failed(err) })
 				return
 			}
 			handle := cgo.NewHandle(b)
@@ -255,7 +255,7 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 		err = s.cluster.Fetch(uint64(object), uint32(device), dst, func(err error) {
 			s.underWay.Add(-1)
 			if err != nil {
-				failed(err)
+				s.ends.tell(func() { failed(err) })
 				return
 			}
 			C.pr_view_came(v, room, 0)

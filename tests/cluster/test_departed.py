@@ -30,8 +30,20 @@ print("queued", flush=True)
 END
 """
 
+# A thread of the client waits for what never comes. Its wait sleeps on: woken by an error while Python finalizes, the
+# thread would print a traceback, or end the process.
+READS = """
+import threading
+
+before = pathways.stats()["fetches"]
+threading.Thread(target=np.asarray, args=(endless,), daemon=True).start()
+while pathways.stats()["fetches"] == before:
+    pass
+"""
+
 ENDS = {
     "returns": ("", None, 0),
+    "reads in a thread": (READS, None, 0),
     "interrupted": ("jax.block_until_ready(many)", signal.SIGINT, -signal.SIGINT),
     "killed": ("input()", signal.SIGKILL, -signal.SIGKILL),
 }
