@@ -17,18 +17,18 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// ClientConfig is what a session is made from.
+// ClientConfig configures a session.
 type ClientConfig struct {
 	Address   string // of the controller
 	Secret    Secret
 	Name      string // of the client, for people
-	Devices   int    // exactly so many; 0: all that are there
+	Devices   int    // exact number; 0 means all
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Versions  map[string]string
 	Software  string
-	Alone     bool        // each operation goes by itself, also where many queue up
-	Pool      *shm.Pool   // memory of blocks; one of its own
+	Alone     bool        // whether each operation is sent separately, even if several are queued
+	Pool      *shm.Pool   // memory for blocks; the session's own
 	Hurry     func() bool // see client.Config
 }
 
@@ -46,7 +46,7 @@ func Connect(ctx context.Context, c ClientConfig, notify client.Notify) (session
 	return session, nil
 }
 
-// connect begins a session by a secret.
+// connect begins a session with a secret.
 func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.Notify) (client.Cluster, error) {
 	secure, err := secret.tls()
 	if err != nil {
@@ -58,12 +58,12 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	}
 	calls := o
 	if c.Alone {
-		calls.MaxPending = 1 // so that the next waits until this one is being written
+		calls.MaxPending = 1 // so that the next call waits until this one is being written
 	}
 	peers := o
-	peers.Token = "" // they ask for the proof
+	peers.Token = "" // peers ask for a proof instead
 	host := Host()
-	machine, _ := os.Hostname() // for people: "" is as good
+	machine, _ := os.Hostname() // for people; "" is acceptable
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
 		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
@@ -76,18 +76,19 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	})
 }
 
-// userName is who runs this process, for people.
+// userName returns the name of the user who runs this process, for people.
 func userName() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
 	}
-	return strconv.Itoa(os.Getuid()) // one that the machine has no name for, as in some containers
+	return strconv.Itoa(os.Getuid()) // the user has no name, as in some containers
 }
 
-// SecretOf finds what a client shows a controller: PATHWAYS_TOKEN, or the file PATHWAYS_TOKEN_FILE, or the token that a
-// controller on this machine keeps (see Secret.Directory); and PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY and PATHWAYS_TLS_CA.
+// SecretOf returns the credentials of a client: PATHWAYS_TOKEN, or the content of the file PATHWAYS_TOKEN_FILE, or the
+// token that a controller on this machine keeps (see Secret.Directory); and PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY and
+// PATHWAYS_TLS_CA.
 //
-// Errors: NOT_FOUND where a file that was named cannot be read.
+// Errors: NOT_FOUND if a named file cannot be read.
 func SecretOf(lookup func(variable string) (string, bool)) (Secret, error) {
 	get := func(name string) string {
 		v, _ := lookup(name)
@@ -106,7 +107,7 @@ func SecretOf(lookup func(variable string) (string, bool)) (Secret, error) {
 
 // AloneOf reads PATHWAYS_BATCH, whose default is true, for ClientConfig.Alone.
 //
-// Errors: INVALID_ARGUMENT where it is neither true nor false.
+// Errors: INVALID_ARGUMENT if it is neither true nor false.
 func AloneOf(lookup func(variable string) (string, bool)) (bool, error) {
 	v, _ := lookup("PATHWAYS_BATCH")
 	if v == "" {
@@ -119,20 +120,20 @@ func AloneOf(lookup func(variable string) (string, bool)) (bool, error) {
 	return !batch, nil
 }
 
-// Host names this machine and its view of files: equal in two processes where one
-// can open the other's sockets and share memory with it.
+// Host identifies this machine and its view of the file system: two processes have the
+// same one if each can open the other's sockets and share memory with it.
 func Host() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		name, _ := os.Hostname() // "" is equal to nobody's
+		name, _ := os.Hostname() // without a name, Host equals no other process's
 		return name
 	}
 	files, _ := os.Readlink("/proc/self/ns/mnt")
 	return strings.TrimSpace(string(boot)) + " " + files
 }
 
-// network names this machine and its network namespace: equal in two processes where a
-// loopback address is the same to both. It is "" where the system does not say.
+// network identifies this machine and its network namespace: two processes have the same
+// one if a loopback address means the same to both. It is "" if the system does not say.
 func network() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	space, err := os.Readlink("/proc/self/ns/net")

@@ -69,8 +69,8 @@ func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct{ address, says string }{
 		{"unix:" + killed, up},
 		{"unix:" + filepath.Join(dir, "none", cluster.Socket), "`pathways up --dir " + dir + " --cluster none`"},
-		{"unix:" + filepath.Join(dir, "other.sock"), "start it again by `pathways controller`"},
-		{"tcp:127.0.0.1:1", "start it again by `pathways controller`"},
+		{"unix:" + filepath.Join(dir, "other.sock"), "start it with `pathways controller`"},
+		{"tcp:127.0.0.1:1", "start it with `pathways controller`"},
 	} {
 		_, asked := cluster.Ask(t.Context(), c.address, cluster.Secret{}, false)
 		_, begun := cluster.Connect(t.Context(), cluster.ClientConfig{Address: c.address, Name: "client"}, nil)

@@ -1,7 +1,7 @@
 // Package cluster assembles the processes of a cluster from their parts: controllers,
 // workers, and the connections of clients, over sockets or inside one process.
 //
-// It decides nothing itself: order is core/controller's, devices are core/worker's.
+// It makes no decisions about work: core/controller orders it, and core/worker runs it.
 package cluster
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// ControllerConfig is what a controller's process is made from.
+// ControllerConfig configures the process of a controller.
 type ControllerConfig struct {
 	Listen     []string // addresses; at least one
 	Secret     Secret
-	Cache      string // directory of compiled programs; "" is none
+	Cache      string // directory of compiled programs; "" means none
 	Heartbeat  time.Duration
 	Silence    time.Duration
 	Lease      time.Duration
@@ -34,8 +34,8 @@ type ControllerConfig struct {
 	Log        *slog.Logger
 }
 
-// ServeController runs a controller until ctx ends or somebody asks it to stop,
-// and then ends all that is connected to it.
+// ServeController runs a controller until ctx ends or an operator asks it to stop, and
+// then ends all processes that are connected to it.
 //
 // Errors: those of listening.
 func ServeController(ctx context.Context, c ControllerConfig) error {
@@ -79,15 +79,15 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	return nil
 }
 
-// door lets in who connects to a controller.
+// door admits connections to a controller.
 type door struct {
 	server *controller.Server
 	epochs *epoch.Server
-	probe  stream.Options // how the controller dials workers that join; without the token, see transport.ErrProbed
+	probe  stream.Options // for dialling workers that join; without the token, see transport.ErrProbed
 	log    *slog.Logger
 }
 
-// accept takes a listener's connections until it closes.
+// accept accepts a listener's connections until it closes.
 func (d door) accept(ctx context.Context, l transport.Listener) {
 	var probing sync.WaitGroup
 	defer probing.Wait()
@@ -108,9 +108,9 @@ func (d door) accept(ctx context.Context, l transport.Listener) {
 	}
 }
 
-// Ask asks a controller how its cluster is, and, where stop is set, to end it.
+// Ask asks a controller for a report on its cluster and, if stop is set, to end it.
 //
-// Errors: UNAVAILABLE, with what to do, where no controller answers, and the controller's refusal.
+// Errors: UNAVAILABLE, with what to do, if no controller answers; the controller's refusal.
 func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
 	var conn *stream.Conn
 	err := s.show(address, func(s Secret) error {
@@ -130,7 +130,7 @@ func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	payload, err := proto.Marshal(&wire.Ask{Stop: stop})
 	if err != nil {
-		return nil, status.New(status.Internal, "a question does not encode: %w", err)
+		return nil, status.New(status.Internal, "a request could not be encoded: %w", err)
 	}
 	if err := conn.Send(wire.KindAsk, payload); err != nil {
 		return nil, err

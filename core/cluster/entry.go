@@ -20,25 +20,25 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// entry is a worker's way into a cluster, in steps that serve takes in this order: introduce, listen, join, meetPeers,
-// config, work. What a step opens, close closes.
+// entry brings a worker into a cluster, in steps that serve takes in this order: introduce, listen, join, meetPeers,
+// config, work. close closes what the steps have opened.
 type entry struct {
 	WorkerConfig
 	options    stream.Options
-	in         *joined // nil where the driver is no member of an epoch
-	partitions bool    // this process carries the collectives of programs that span workers
+	in         *joined // nil if the driver is not a member of an epoch
+	partitions bool    // whether this process carries the collectives of programs that span workers
 
 	hello     *wire.Hello
-	listeners []transport.Listener // until the exchange has them
+	listeners []transport.Listener // nil once the exchange owns them
 	conn      *stream.Conn
 	welcome   *wire.Welcome
-	admitted  atomic.Pointer[wire.Welcome] // welcome, for those who let peers in
-	board     *collective.Board            // nil where small blocks go by sockets
+	admitted  atomic.Pointer[wire.Welcome] // welcome, for the goroutines that admit peers
+	board     *collective.Board            // nil if small blocks go by sockets
 	exchange  *bulk.Exchange
 	closers   []func()
 }
 
-// onClose has close call f, before what was given to it earlier.
+// onClose makes close call f, before the functions that were passed earlier.
 func (e *entry) onClose(f func()) { e.closers = append(e.closers, f) }
 
 func (e *entry) close() {
@@ -50,7 +50,7 @@ func (e *entry) close() {
 	}
 }
 
-// introduce makes what the worker says of itself to the controller, and room for a board of this host's workers.
+// introduce prepares the worker's Hello to the controller, and memory for a board of this host's workers.
 func (e *entry) introduce() error {
 	e.hello = &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: e.Name, Host: Host(), Network: network(), Worker: worker.Offer(e.Driver)}
 	offer := e.hello.Worker
@@ -74,8 +74,8 @@ func (e *entry) introduce() error {
 	return nil
 }
 
-// listen opens the addresses at which peers reach this worker. They may come as soon as the controller has told them of
-// it, which is before this side has read its welcome: they are let in when the key is there to check them.
+// listen opens the addresses at which peers reach this worker. Peers may connect as soon as the controller has announced
+// the worker, before this side has read its welcome: they are admitted once the key to check them has arrived.
 func (e *entry) listen() error {
 	from := e.options
 	from.Identity = make([]byte, identitySize)
@@ -101,14 +101,14 @@ func (e *entry) listen() error {
 	return nil
 }
 
-// join says hello to the controller, and opens the board that it names.
+// join connects to the controller, and opens the board that its welcome names.
 func (e *entry) join(ctx context.Context) (err error) {
 	if e.conn, e.welcome, err = e.dial(ctx, e.hello, e.options); err != nil {
 		return err
 	}
 	if e.welcome.Board != nil {
 		if e.board, err = openBoard(e.welcome.Board); err != nil {
-			// Not every host lets a process open another's files.
+			// Some hosts do not let a process open another's files.
 			e.Log.Info("small blocks of collectives go by sockets", "why", err)
 			e.conn.Close()
 			e.hello.Worker.Board = ""
@@ -123,10 +123,10 @@ func (e *entry) join(ctx context.Context) (err error) {
 	return nil
 }
 
-// meetPeers makes the exchange by which blocks go to and from other processes. It owns the listeners.
+// meetPeers makes the exchange of blocks with other processes, which then owns the listeners.
 func (e *entry) meetPeers() (err error) {
 	peers := e.options
-	peers.Token = "" // they ask for the proof
+	peers.Token = "" // peers ask for a proof instead
 	e.exchange, err = bulk.New(bulk.Config{
 		Self: e.welcome.Process, Host: e.hello.Host, Options: peers, Listeners: e.listeners, Log: e.Log, Here: true,
 		Hello: &wire.Hello{Name: e.Name, Cluster: e.welcome.Cluster, Proof: wire.Prove(e.welcome.Proof, e.welcome.Process)},
@@ -139,7 +139,7 @@ func (e *entry) meetPeers() (err error) {
 	return nil
 }
 
-// config is that of the worker, with all that carries blocks for it.
+// config returns the configuration of the worker, with everything that carries blocks for it.
 func (e *entry) config() worker.Config {
 	config := worker.Config{
 		Name: e.Name, Conn: e.conn, Driver: e.Driver, Exchange: e.exchange, Threads: Threads(e.Driver),
@@ -164,10 +164,10 @@ func (e *entry) config() worker.Config {
 	return config
 }
 
-// work serves until ctx ends or the controller goes, and tells peers why this worker leaves, who may hear of it before
-// the controller has told them.
+// work serves until ctx ends or the controller is gone, and tells peers why this worker leaves, since they may notice it
+// before the controller tells them.
 func (e *entry) work(ctx context.Context, w *worker.Worker) error {
-	over := func() (why error) { // nil: this worker was told to stop
+	over := func() (why error) { // nil if this worker was stopped
 		if e.in != nil {
 			_, why = e.in.member.Err()
 		}
@@ -189,7 +189,7 @@ func (e *entry) work(ctx context.Context, w *worker.Worker) error {
 	return err
 }
 
-// openBoard maps this worker's place on a board.
+// openBoard maps this worker's part of a board.
 func openBoard(b *wire.Board) (*collective.Board, error) {
 	f, err := os.OpenFile(b.Path, os.O_RDWR, 0)
 	if err != nil {
@@ -199,7 +199,7 @@ func openBoard(b *wire.Board) (*collective.Board, error) {
 	return collective.OpenBoard(f, int(b.Slot))
 }
 
-// neighbours is an exchange that tells a board who else is on it.
+// neighbours is an exchange that tells a board which other workers use it.
 type neighbours struct {
 	transport.Exchange
 	board  *collective.Board

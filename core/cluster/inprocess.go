@@ -20,13 +20,13 @@ import (
 	"github.com/openpathways/pathways/transport/shm"
 )
 
-// InProcess is a whole cluster in one process: a controller, workers and their
-// clients, joined by queues instead of sockets. It is for tests and simulation;
-// nothing but the wires differs from a cluster of processes.
+// InProcess configures a whole cluster in one process: a controller, workers and their
+// clients, connected by queues instead of sockets. It is for tests and simulation; only
+// the connections differ from those of a cluster of processes.
 type InProcess struct {
-	// Drivers are the workers' devices, a worker each. They stay the caller's, who
-	// closes them after the cluster. Those with an interconnect of their own are
-	// members of one epoch, in this order.
+	// Drivers are the workers' devices, one driver per worker. The caller owns them and
+	// closes them after the cluster. Drivers with an interconnect of their own are members
+	// of one epoch, in this order.
 	Drivers []device.Driver
 	// Islands names each worker's island; nil puts all of them into one.
 	Islands    []string
@@ -35,16 +35,16 @@ type InProcess struct {
 	Lease      time.Duration
 	Sequential bool
 	Limits     controller.Limits
-	// Evict stands for a worker's process, by its index, that starts anew: its devices
-	// are to be lost. Ending is told when one begins to end, which its devices may keep
-	// from its end. See worker.Config, as of EvictAfter.
+	// Evict replaces the restart of a worker's process, given by its index: its devices
+	// are then lost. Ending is called when a worker begins to end, which its devices may
+	// delay. See EvictAfter and what follows in worker.Config.
 	Evict, Ending func(index int, why error)
 	EvictAfter    time.Duration
-	// Network makes it one like that between machines, for simulation. Its parts
-	// are "controller", workers "w0", "w1" …, and clients by their names.
+	// Network simulates a network between machines. Its nodes are "controller", the
+	// workers "w0", "w1" …, and clients by their names.
 	Network *inproc.Conditions
-	// Patience is, with a Network, how long what is under way between two processes waits
-	// while they are apart.
+	// Patience is how long, with a Network, transfers between two processes wait while
+	// these cannot reach each other.
 	Patience time.Duration
 	Log      *slog.Logger
 	Hurry    func() bool // of clients, see client.Config
@@ -78,10 +78,9 @@ type member struct {
 
 const inProcessName = "controller"
 
-// Start makes the cluster. Workers are there when it returns.
+// Start makes the cluster. All workers have joined when it returns.
 //
-// Errors: INVALID_ARGUMENT for fields that make no sense, and why a worker was
-// refused.
+// Errors: INVALID_ARGUMENT for invalid fields; the reason why a worker was refused.
 func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	if len(c.Drivers) == 0 || c.Islands != nil && len(c.Islands) != len(c.Drivers) {
 		return nil, status.New(status.InvalidArgument, "a cluster needs a driver for each worker, and an island for each or for none: got %d drivers and %d islands", len(c.Drivers), len(c.Islands))
@@ -105,7 +104,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	if l.listener, err = l.network.Listen(inProcessName); err != nil {
 		return nil, err
 	}
-	l.accepting.Go(func() { _ = server.Accept(l.listener) }) // it ends with the listener
+	l.accepting.Go(func() { _ = server.Accept(l.listener) }) // ends with the listener
 	var places sync.Map                                      // process number to driver
 	for i, d := range c.Drivers {
 		island := ""
@@ -176,8 +175,8 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	return nil
 }
 
-// Threads is the pool of threads that a driver's devices share, as the CPU client
-// of XLA sizes it; 0 where devices are queues.
+// Threads returns the size of the pool of threads that a driver's devices share, as the
+// CPU client of XLA chooses it; 0 if the devices are queues.
 func Threads(d device.Driver) int {
 	if d.Platform() != "cpu" {
 		return 0
@@ -190,7 +189,7 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 	return l.ConnectTo(ctx, name, 0, notify)
 }
 
-// ConnectTo begins a session with exactly so many devices; 0 is all.
+// ConnectTo begins a session with exactly the given number of devices; 0 means all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
 	return client.Connect(ctx, client.Config{
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify, Hurry: l.hurry,
@@ -201,7 +200,7 @@ func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify 
 	})
 }
 
-// part takes note of a process.
+// part records the name of a process.
 func (l *Local) part(name string, process uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,10 +213,10 @@ func (l *Local) name(process uint64) string {
 	return l.names[process]
 }
 
-// Memory is the host memory of bytes on their way, by purpose.
+// Memory returns the host memory of bytes in transit, by purpose.
 func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
 
-// Report tells who is there and what they have.
+// Report returns the controller's report.
 func (l *Local) Report() *wire.Report { return l.server.Report() }
 
 // Lose ends a worker as if its process had died.

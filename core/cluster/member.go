@@ -15,18 +15,18 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// ServeMember runs a worker whose driver is one of so many members of an epoch of
-// its island: it waits for the others, has kind make the driver, and serves as
-// ServeWorker does, until ctx ends, the epoch is over or the controller goes.
-// c.Driver is not used.
+// ServeMember runs a worker whose driver is one of nodes members of an epoch of its
+// island: it waits for the others, lets kind make the driver, and serves like
+// ServeWorker, until ctx ends, the epoch is over or the controller is gone. It does not
+// use c.Driver.
 //
-// What a driver does with members that have gone may never end, and then ServeMember
-// does not return. So over, which may be nil, is told at once when the worker's
-// part in its epoch has ended, with the reason, and may end the process; next says
-// that the worker may join the next epoch. It may be told twice.
+// A call of the driver that involves members that are gone may never return, and then
+// ServeMember does not return either. So it calls over, which may be nil, as soon as the
+// worker's part in its epoch has ended, with the reason; over may end the process. next
+// reports whether the worker may join the next epoch. over may be called twice.
 //
-// Errors: those of ServeWorker and of kind; ABORTED where the epoch was over, and
-// the worker may join the next one.
+// Errors: those of ServeWorker and of kind; ABORTED if the epoch is over and the worker
+// may join the next one.
 func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int, over func(next bool, why error)) error {
 	o, err := c.options()
 	if err != nil {
@@ -92,11 +92,11 @@ func (c WorkerConfig) join(ctx context.Context, o stream.Options, kind device.Ki
 	if _, why := member.Err(); err == nil {
 		err = why
 	}
-	member.Close() // before the driver, which may wait for the others
+	member.Close() // before the driver's Close, which may wait for the others
 	return err
 }
 
-// joined is what a worker knows of the epoch that its driver is a member of.
+// joined describes the epoch that a worker's driver is a member of.
 type joined struct {
 	member     *epoch.Member
 	membership device.Membership
@@ -106,8 +106,7 @@ type joined struct {
 	nodes map[uint64]int // of this epoch, by process; guarded by mu
 }
 
-// meet tells the other members the numbers of this driver's devices, and learns
-// theirs.
+// meet exchanges the numbers of the drivers' devices with the other members.
 func meet(ctx context.Context, member *epoch.Member, d device.Driver) (*joined, error) {
 	m := member.Membership()
 	in := &joined{member: member, membership: m, ids: make([][]int, m.Nodes), nodes: map[uint64]int{}}
@@ -129,13 +128,13 @@ func meet(ctx context.Context, member *epoch.Member, d device.Driver) (*joined, 
 			return nil, err
 		}
 		if err := json.Unmarshal(value, &in.ids[node]); err != nil {
-			return nil, status.New(status.Internal, "node %d of epoch %d says that its devices are %q: %w", node, m.Epoch, value, err)
+			return nil, status.New(status.Internal, "node %d of epoch %d reports the devices %q: %w", node, m.Epoch, value, err)
 		}
 	}
 	return in, nil
 }
 
-// come takes note of a worker that may be a member.
+// come records a worker that may be a member.
 func (in *joined) come(p *wire.Process) {
 	if p.Epoch == in.membership.Epoch && int(p.Node) < len(in.ids) {
 		in.mu.Lock()
@@ -144,7 +143,7 @@ func (in *joined) come(p *wire.Process) {
 	}
 }
 
-// device is worker.Config.DeviceID.
+// device implements worker.Config.DeviceID.
 func (in *joined) device(process uint64, local int) (id int, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -155,7 +154,7 @@ func (in *joined) device(process uint64, local int) (id int, ok bool) {
 	return in.ids[node][local], true
 }
 
-// fellows is an exchange that tells of those who are members of the same epoch.
+// fellows is an exchange that reports the workers that are members of the same epoch.
 type fellows struct {
 	transport.Exchange
 	in *joined
@@ -169,10 +168,10 @@ func (f fellows) Peers(come []*wire.Process, gone []uint64, why error) {
 	f.Exchange.Peers(come, gone, why)
 }
 
-// Join makes drivers of this process, one of each kind, that are the members of
-// one epoch. The drivers are the caller's, who closes them; leave ends the epoch.
+// Join makes one driver of each kind in this process, as the members of one epoch. The
+// caller owns and closes the drivers; leave ends the epoch.
 //
-// Errors: the first of the kinds', and then there is nothing to close.
+// Errors: the first error of a kind; there is nothing to close then.
 func Join(ctx context.Context, kinds []device.Kind) (drivers []device.Driver, leave func(), err error) {
 	network := inproc.NewNetwork(transport.Credentials{})
 	l, err := network.Listen(inProcessName)
@@ -198,7 +197,7 @@ func Join(ctx context.Context, kinds []device.Kind) (drivers []device.Driver, le
 		epochs.Close()
 	}
 	drivers = make([]device.Driver, len(kinds))
-	joining, failed := context.WithCancelCause(ctx) // where one fails, the others do not wait for it
+	joining, failed := context.WithCancelCause(ctx) // if one fails, the others stop waiting for it
 	defer failed(nil)
 	var all sync.WaitGroup
 	for i, kind := range kinds {
@@ -219,7 +218,7 @@ func Join(ctx context.Context, kinds []device.Kind) (drivers []device.Driver, le
 	if err := context.Cause(joining); err != nil {
 		for _, d := range drivers {
 			if d != nil {
-				_ = d.Close() // what it had to say was said to who waited
+				_ = d.Close() // its error has reached the caller already
 			}
 		}
 		leave()

@@ -11,20 +11,20 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// A worker tells the controller at which addresses others reach it. Before the controller lets it in, it dials those of
-// TCP, as another process would. An address that the worker's certificate is not for, one behind a firewall, and a
-// loopback address of another machine are found when the worker joins, and not by the first array that is moved there.
+// A worker tells the controller the addresses at which other processes reach it. Before the controller admits the worker,
+// it dials the TCP addresses, as another process would. So an address that the worker's certificate does not include, an
+// address behind a firewall, and a loopback address of another machine are found when the worker joins, and not when the
+// first array is moved there.
 
-// probeTime bounds how long a worker that joins waits for that. It is enough for the system to send a lost packet again
-// twice. It is less than transport.HelloTime, after which the worker would give up.
+// probeTime bounds how long a worker that joins waits for that. In this time the system can resend a lost packet twice.
+// It is less than transport.HelloTime, after which the worker would give up.
 const probeTime = 5 * time.Second
 
-// maxProbed bounds the addresses that are dialled; the controller refuses a worker with more by itself.
+// maxProbed bounds the addresses to dial; the controller refuses a worker with more addresses.
 const maxProbed = 16
 
-// probed returns the addresses of a worker that the controller can dial. It returns none for all other processes, for
-// workers of an older version, which know no probes, and where the form of an address is reason enough to refuse the
-// worker.
+// probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for workers
+// of an older version, which do not know probes, and if an address is malformed, so that the worker is refused anyway.
 func (d door) probed(h *wire.Hello) (addresses []string) {
 	o := h.GetWorker()
 	if h.Role != wire.Role_ROLE_WORKER || len(o.GetIdentity()) == 0 || len(o.GetAddresses()) > maxProbed {
@@ -34,7 +34,7 @@ func (d door) probed(h *wire.Hello) (addresses []string) {
 		if wire.CheckAddress(a) != nil {
 			return nil
 		}
-		// Without certificates of its own a controller can say nothing about an address that needs them.
+		// Without certificates of its own, a controller cannot check an address that needs them.
 		if strings.HasPrefix(a, "tcp:") && (d.probe.TLS != nil || stream.Local(a)) {
 			addresses = append(addresses, a)
 		}
@@ -42,7 +42,7 @@ func (d door) probed(h *wire.Hello) (addresses []string) {
 	return addresses
 }
 
-// takeProbed lets a worker in that is reached at one of its addresses, and refuses it otherwise.
+// takeProbed admits a worker if it answers at one of its addresses, and refuses it otherwise.
 func (d door) takeProbed(ctx context.Context, in *transport.Incoming, addresses []string) {
 	err := d.reach(ctx, in.Hello, addresses)
 	switch {
@@ -58,7 +58,7 @@ func (d door) takeProbed(ctx context.Context, in *transport.Incoming, addresses 
 
 // reach dials addresses of a worker, all at once, until the worker answers at one of them.
 //
-// Errors: INVALID_ARGUMENT, for the first of the addresses.
+// Errors: INVALID_ARGUMENT, for the first address.
 func (d door) reach(ctx context.Context, h *wire.Hello, addresses []string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -68,7 +68,7 @@ func (d door) reach(ctx context.Context, h *wire.Hello, addresses []string) erro
 		go func() {
 			err := d.ask(ctx, a, h.Worker.Identity)
 			if err == nil {
-				cancel() // the others
+				cancel() // stops dialling the others
 			}
 			answers[i] <- err
 		}()
@@ -90,12 +90,12 @@ func (d door) reach(ctx context.Context, h *wire.Hello, addresses []string) erro
 	return first
 }
 
-// ask asks at an address whether the worker of an identity listens there.
+// ask asks whether the worker with an identity listens at an address.
 func (d door) ask(ctx context.Context, address string, identity []byte) error {
 	conn, _, err := stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: identity}, d.probe)
 	switch {
 	case stream.RefusedByPeer(err):
-		return nil // its certificate is right, and the controller's own is not for connecting to others
+		return nil // the worker's certificate is valid, and the controller's own does not allow it to connect as a client
 	case err != nil:
 		return err
 	}
@@ -103,13 +103,13 @@ func (d door) ask(ctx context.Context, address string, identity []byte) error {
 	return nil
 }
 
-// unreachable says why the controller cannot reach a worker at an address, which is in the reason, and what to do.
+// unreachable returns the error for a worker that the controller cannot reach, with what to do. why names the address.
 func unreachable(address string, h *wire.Hello, why error) error {
-	what := "listen (--listen) at an address or a name of its machine that other processes reach and that its " +
-		"certificate has (pathways certs --host), and open the port where a firewall closes it"
+	what := "set --listen to an address or a name of its machine that other processes can reach and that its " +
+		"certificate includes (pathways certs --host), and open the port in the firewall if there is one"
 	if stream.Local(address) && h.Worker.Host != Host() {
-		what = "a loopback address is reached from its own machine alone: listen (--listen) at an address or a name of the " +
-			"worker's machine that others reach"
+		what = "a loopback address can be reached only from its own machine: set --listen to an address or a name of the " +
+			"worker's machine that others can reach"
 	}
 	return status.New(status.InvalidArgument, "worker %s is refused, since the controller cannot reach it: %w; %s",
 		h.Name, why, what)

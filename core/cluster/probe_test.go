@@ -204,8 +204,8 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	for _, bad := range []struct{ host, address, why string }{
 		{cluster.Host(), closed, "connection refused"},
 		{cluster.Host(), other, "another process"},
-		{"elsewhere", closed, "a loopback address is reached from its own machine alone"},
-		{"elsewhere", other, "a loopback address is reached from its own machine alone"},
+		{"elsewhere", closed, "a loopback address can be reached only from its own machine"},
+		{"elsewhere", other, "a loopback address can be reached only from its own machine"},
 		{cluster.Host(), "tcp:0.0.0.0:1", "names no host"}, // by its form
 	} {
 		err := join(bad.host, "own", bad.address)

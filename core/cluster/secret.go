@@ -9,20 +9,20 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 )
 
-// Secret is what lets processes into a cluster: a word that all of them know, or
-// certificates, or both.
+// Secret holds the credentials of a process of a cluster: a token that all of them share,
+// or certificates, or both.
 type Secret struct {
 	Token     string
-	TokenPath string // the file it was read from, which a controller names to who does not know the token; "" is not said
-	// Directory is that of this user's cluster. A process without a token that connects to a controller on this
-	// machine finds one there or beside the controller's socket; "" is none.
+	TokenPath string // the token's file, which a controller names to clients without the token; "" if unknown
+	// Directory is the directory of this user's cluster. A process without a token that connects to a controller on
+	// this machine finds the token there or beside the controller's socket. "" means none.
 	Directory     string
-	Cert, Key, CA string // PEM files; "" where tcp is not secured
-	// TokenSuffices lets those connect who show the token and no certificate.
+	Cert, Key, CA string // PEM files; "" if tcp is not secured
+	// TokenSuffices allows clients that show the token and no certificate.
 	TokenSuffices bool
 }
 
-// found is the secret with the token to show at an address.
+// found returns the secret with the token to show at an address.
 func (s Secret) found(address string) (Secret, error) {
 	var err error
 	if s.Token == "" {
@@ -31,8 +31,8 @@ func (s Secret) found(address string) (Secret, error) {
 	return s, err
 }
 
-// show calls dial with the secret to show at an address. A controller that makes its token, or begins to listen, between
-// the look for the token and the call refuses the call; it is made again with the token that is there by then.
+// show calls dial with the secret to show at an address. If the controller makes its token, or begins to listen, after
+// show has looked for the token, it refuses the call; show then calls dial again with the token that exists by then.
 func (s Secret) show(address string, dial func(Secret) error) error {
 	before, err := s.found(address)
 	if err != nil {
@@ -48,11 +48,11 @@ func (s Secret) show(address string, dial func(Secret) error) error {
 	return err
 }
 
-// tls is the configuration of both sides of a connection: each shows its
-// certificate and asks for the other's. With a token, who connects needs none
-// where the other side has it suffice.
+// tls returns the configuration of both sides of a connection: each shows its certificate
+// and asks for the other's. A client with a token needs no certificate if the server has
+// TokenSuffices.
 //
-// Errors: INVALID_ARGUMENT where files are missing or one cannot be used.
+// Errors: INVALID_ARGUMENT if files are missing or one cannot be used.
 func (s Secret) tls() (*tls.Config, error) {
 	if s.Cert == "" && s.Key == "" && s.CA == "" {
 		return nil, nil
@@ -61,7 +61,7 @@ func (s Secret) tls() (*tls.Config, error) {
 		return nil, status.New(status.InvalidArgument, "TLS needs a certificate, its key and an authority (--tls-cert, --tls-key, --tls-ca), or an authority and a token; got %q, %q and %q", s.Cert, s.Key, s.CA)
 	}
 	if s.TokenSuffices && s.Token == "" {
-		return nil, status.New(status.InvalidArgument, "those who connect show no certificate (--tls-mutual=false), and there is no token; give one by --token-file")
+		return nil, status.New(status.InvalidArgument, "clients need no certificate (--tls-mutual=false), but there is no token; name one with --token-file")
 	}
 	var own []tls.Certificate
 	if s.Cert != "" {
@@ -77,7 +77,7 @@ func (s Secret) tls() (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, status.New(status.InvalidArgument, "%s holds no certificate in PEM form", s.CA)
+		return nil, status.New(status.InvalidArgument, "%s contains no certificate in PEM form", s.CA)
 	}
 	asks := tls.RequireAndVerifyClientCert
 	if s.TokenSuffices {

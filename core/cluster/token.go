@@ -22,12 +22,12 @@ import (
 // TokenFile is the name of the token's file in a cluster's directory.
 const TokenFile = "token"
 
-// tokenBytes are the random bytes of a token: more than anybody can try.
+// tokenBytes is the number of random bytes of a token: 192 bits, too many to guess.
 const tokenBytes = 24
 
 // ReadToken reads a token from a file.
 //
-// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT where it is empty.
+// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT if it is empty.
 func ReadToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,13 +49,13 @@ func readToken(f *os.File) (string, error) {
 	return token, nil
 }
 
-// TokenPath is where the directory's token lies.
+// TokenPath returns the path of the directory's token.
 func (d Directory) TokenPath() string { return filepath.Join(d.Path, TokenFile) }
 
-// KeepToken returns the token in the directory. It makes both where they do not exist. Several processes may do so at
-// a time: all get the same token.
+// KeepToken returns the token in the directory, and makes both if they do not exist. If several processes do so at the
+// same time, all get the same token.
 //
-// Errors: those of Make; PERMISSION_DENIED where others can read the token.
+// Errors: those of Make; PERMISSION_DENIED if others can read the token.
 func (d Directory) KeepToken() (string, error) {
 	if err := d.Make(); err != nil {
 		return "", err
@@ -65,9 +65,9 @@ func (d Directory) KeepToken() (string, error) {
 		return token, err
 	}
 	var random [tokenBytes]byte
-	_, _ = rand.Read(random[:]) // it never fails
-	// Written under another name, so that nobody reads half of it, and then linked, which never replaces the token of
-	// a process that was faster.
+	_, _ = rand.Read(random[:]) // never fails
+	// It is written under another name, so that no process reads half of it, and then linked, which never replaces the
+	// token of a process that was faster.
 	f, err := os.CreateTemp(d.Path, "."+TokenFile+"-") // mode 0600
 	if err != nil {
 		return "", system.Error(err, "cannot keep the cluster's token")
@@ -86,7 +86,7 @@ func (d Directory) KeepToken() (string, error) {
 	return d.ownToken()
 }
 
-// ownToken reads the directory's token where it is this user's alone.
+// ownToken reads the directory's token if only this user has access to it.
 func (d Directory) ownToken() (string, error) {
 	f, err := os.OpenFile(d.TokenPath(), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -98,7 +98,7 @@ func (d Directory) ownToken() (string, error) {
 		return "", system.Error(err, "the token file cannot be read")
 	}
 	if owner, _ := ownerOf(info); !info.Mode().IsRegular() || owner != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return "", status.New(status.PermissionDenied, "the token file %s is not this user's alone (%v, of user %d); remove it, and a new one is made", f.Name(), info.Mode(), owner)
+		return "", status.New(status.PermissionDenied, "other users have access to the token file %s (%v, of user %d); remove it, and a new one is made", f.Name(), info.Mode(), owner)
 	}
 	return readToken(f)
 }
@@ -125,12 +125,12 @@ func (d Directory) IsTokenHeld() bool {
 }
 
 // findToken reads the token that a controller at an address keeps on this machine: beside its unix socket, or in dir,
-// the directory of this user's cluster. "" where there is none.
+// the directory of this user's cluster. It returns "" if there is none.
 //
-// The token in dir is shown only to processes of this user and of root. A port of this machine is anybody's to listen
-// at once the controller has gone.
+// The token in dir is shown only to processes of this user and of root: once the controller has ended, any user may
+// listen at its port.
 //
-// Errors: PERMISSION_DENIED where the token is another user's.
+// Errors: PERMISSION_DENIED if the token is another user's.
 func findToken(address, dir string) (string, error) {
 	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
 		token, err := ReadToken(filepath.Join(filepath.Dir(socket), TokenFile))
@@ -142,13 +142,13 @@ func findToken(address, dir string) (string, error) {
 		return "", nil
 	}
 	token, err := ReadToken(filepath.Join(dir, TokenFile))
-	if status.CodeOf(err) == status.NotFound { // the controller may ask for none
+	if status.CodeOf(err) == status.NotFound { // the controller may not require one
 		err = nil
 	}
 	return token, err
 }
 
-// isTrusted reports whether what listens at a local address belongs to this user or to root alone.
+// isTrusted reports whether only sockets of this user and of root listen at a local address.
 func isTrusted(address string) bool {
 	var owners []int
 	network, at, _ := strings.Cut(address, ":")
@@ -168,7 +168,7 @@ func isTrusted(address string) bool {
 		for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			f, err := os.Open(table)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // a system without IPv6, or one that does not say
+				continue // the system has no IPv6, or does not say
 			}
 			if err != nil {
 				return false
@@ -185,15 +185,15 @@ func isTrusted(address string) bool {
 	return len(owners) > 0
 }
 
-// listeners returns whose the sockets are that listen at a port, by whichever address, from one of the kernel's tables
-// (/proc/net/tcp). Those that listen come first in it.
+// listeners returns the owners of the sockets that listen at a port, on any address, from one of the kernel's tables
+// (/proc/net/tcp), in which listening sockets come first.
 func listeners(table io.Reader, port uint16) (owners []int) {
 	const (
 		local, state, owner = 1, 3, 7 // columns
 		listening           = "0A"
 	)
 	lines := bufio.NewScanner(table)
-	lines.Scan() // the columns' names
+	lines.Scan() // the column names
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) <= owner || fields[state] != listening {

@@ -13,44 +13,45 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// WorkerConfig is what a worker's process is made from.
+// WorkerConfig configures the process of a worker.
 type WorkerConfig struct {
 	Address string   // of the controller
-	Listen  []string // addresses at which other processes reach this one's bytes; at least one
+	Listen  []string // addresses at which other processes transfer bytes to and from this one; at least one
 	Secret  Secret
 	Name    string
 	Island  string
-	Driver  device.Driver             // stays the caller's
+	Driver  device.Driver             // the caller owns it
 	Handler func(*wire.Handler) error // see worker.Config
-	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
-	// the driver has room for.
+	// MemoryLimit bounds the bytes of arrays on each device; 0 means the driver's own limit.
 	MemoryLimit int64
 	Heartbeat   time.Duration
 	Silence     time.Duration
-	Wait        time.Duration // for the controller to be there
+	Wait        time.Duration // for the controller to answer
 	// EvictAfter, Evict and Ending: see worker.Config.
 	EvictAfter time.Duration
 	Evict      func(why error)
 	Ending     func(why error)
-	Stuck      time.Duration // of members: how long a run that has failed may wait for others; 0 is 10 s
+	Stuck      time.Duration // of members: how long a failed run may wait for others; 0 means stuckAfter
 	Versions   map[string]string
 	Software   string
 	Log        *slog.Logger
 }
 
-// How long ServeWorker waits between attempts to reach the controller.
+// redial is the pause of ServeWorker between attempts to reach the controller.
 const redial = 100 * time.Millisecond
 
-// identitySize is the bytes of WorkerOffer.identity: enough that no two workers have the same, and that none can be guessed.
+// identitySize is the number of bytes of WorkerOffer.identity: enough that no two workers have the same one, and that
+// none can be guessed.
 const identitySize = 16
 
+// stuckAfter is the default of WorkerConfig.Stuck.
 const stuckAfter = 10 * time.Second
 
-// ServeWorker runs a worker until ctx ends or its controller goes. The end of ctx
-// is no error.
+// ServeWorker runs a worker until ctx ends or its controller is gone. The end of ctx is
+// not an error.
 //
-// Errors: those of listening, the controller's refusal, UNAVAILABLE where it
-// cannot be reached within Wait or has gone without a word.
+// Errors: those of listening; the controller's refusal; UNAVAILABLE if the controller
+// cannot be reached within Wait, or its connection breaks.
 func ServeWorker(ctx context.Context, c WorkerConfig) error {
 	o, err := c.options()
 	if err != nil {
@@ -59,7 +60,7 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 	return c.serve(ctx, o, nil)
 }
 
-// options are those of the worker's connections.
+// options returns the options of the worker's connections.
 func (c WorkerConfig) options() (stream.Options, error) {
 	secure, err := c.Secret.tls()
 	return stream.Options{
@@ -68,12 +69,12 @@ func (c WorkerConfig) options() (stream.Options, error) {
 	}, err
 }
 
-// serve is ServeWorker. Joined is not nil where the driver is a member of an epoch.
+// serve implements ServeWorker. in is not nil if the driver is a member of an epoch.
 func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) error {
 	_, partitions := c.Driver.(device.Partitioner)
 	e := &entry{
 		WorkerConfig: c, options: o, in: in,
-		partitions: partitions && in == nil, // the interconnect of an epoch's drivers carries what spans workers
+		partitions: partitions && in == nil, // otherwise the interconnect of the epoch's drivers carries them
 	}
 	defer e.close()
 	if err := e.introduce(); err != nil {
@@ -101,7 +102,7 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	return e.work(ctx, w)
 }
 
-// dial says hello to the controller, and again while it is not there.
+// dial connects to the controller, and tries again while it cannot be reached.
 func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn, welcome *wire.Welcome, err error) {
 	err = c.reach(ctx, o, func(o stream.Options) (err error) {
 		conn, welcome, err = stream.Dial(ctx, c.Address, hello, o)
@@ -110,8 +111,8 @@ func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Opti
 	return conn, welcome, err
 }
 
-// reach tries to reach the controller until Wait is over. Its token is looked for each time: it may have been made
-// with the controller, just now.
+// reach tries to reach the controller until Wait is over. It looks for the token each time, because a controller that has
+// just started may have made it.
 func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(stream.Options) error) error {
 	end := time.Now().Add(c.Wait)
 	for {
@@ -130,7 +131,7 @@ func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(str
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return status.New(status.Cancelled, "told to stop before the controller was reached")
+			return status.New(status.Cancelled, "stopped before the controller was reached")
 		}
 	}
 }

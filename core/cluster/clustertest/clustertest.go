@@ -1,5 +1,5 @@
-// Package clustertest is what tests of whole clusters have in common: a client that
-// waits for its operations, and a look at what they leave on the devices.
+// Package clustertest helps tests of whole clusters: it has a client that waits for its
+// operations, and a check of what they leave on the devices.
 //
 // A Session may be used from any goroutine. Only tests import it.
 package clustertest
@@ -16,10 +16,10 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// late is how long anything may take, on a machine that does much else.
+// late is how long anything may take, even on a very busy machine.
 const late = time.Minute
 
-// Session is a client of a test.
+// Session is a client in a test.
 type Session struct {
 	client.Cluster
 	T testing.TB
@@ -51,7 +51,7 @@ func Begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *S
 	return s
 }
 
-// Tokens gives the first of n new tokens.
+// Tokens returns the first of n new consecutive tokens.
 func (s *Session) Tokens(n int) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Session) Tokens(n int) uint64 {
 	return first
 }
 
-// Ended gives the end of an operation that has ended.
+// Ended reports whether an operation has ended, and returns its error.
 func (s *Session) Ended(token uint64) (err error, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Session) Ended(token uint64) (err error, over bool) {
 	return err, over
 }
 
-// Wait waits for the end of an operation.
+// Wait blocks until an operation has ended.
 func (s *Session) Wait(token uint64) error {
 	s.T.Helper()
 	late := time.AfterFunc(late, func() { panic(fmt.Sprintf("operation %d has not ended", token)) })
@@ -104,7 +104,7 @@ func (s *Session) Array(sh shape.Shape, devices []int, data func(d int) []byte) 
 	return p.Object
 }
 
-// Start submits a run and gives its token and its first output.
+// Start submits a run and returns its token and its first output.
 func (s *Session) Start(r *client.Remote, inputs ...uint64) (token, output uint64) {
 	s.T.Helper()
 	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.Tokens(1)}
@@ -114,7 +114,7 @@ func (s *Session) Start(r *client.Remote, inputs ...uint64) (token, output uint6
 	return spec.Token, spec.FirstOutput
 }
 
-// Read gives a shard.
+// Read returns the bytes of a shard.
 func (s *Session) Read(object uint64, d int, size int64) ([]byte, error) {
 	s.T.Helper()
 	dst := make([]byte, size)
@@ -130,7 +130,7 @@ func (s *Session) Read(object uint64, d int, size int64) ([]byte, error) {
 	return dst, <-done
 }
 
-// Free waits until the devices hold nothing.
+// Free waits until the devices' memory is free.
 func Free(t testing.TB, drivers []device.Driver) {
 	t.Helper()
 	deadline := time.Now().Add(late)
@@ -153,7 +153,7 @@ func Free(t testing.TB, drivers []device.Driver) {
 	}
 }
 
-// UpTo is 0, 1, … n-1.
+// UpTo returns 0, 1, … n-1.
 func UpTo(n int) (list []int) {
 	for i := range n {
 		list = append(list, i)
