@@ -1,16 +1,15 @@
-// Package aot edits executables that XLA's CPU compiler has serialized, of which only
-// the description of the target machine is of interest.
+// Package aot edits executables that XLA's CPU compiler has serialized. It changes only
+// the description of the target machine.
 //
-// The compiler writes down the processor features that it compiled for. An XLA of up to
-// mid-2026 compares them, when it loads the executable, with those of the machine that
-// loads it. Where AVX-512 is among them, it first adds two hints for LLVM's tuning,
-// +prefer-no-gather and +prefer-no-scatter, which no processor has, and so prints an
-// error for each, on the very machine that has compiled the executable. It adds the
-// hints to no text that is free of AVX-512. So what the loading machine has of it is
-// taken out of the text before XLA sees it; what is missing stays, for XLA to report.
+// The compiler records the processor features that it compiled for. When an XLA of up to
+// mid-2026 loads the executable, it compares them with those of the loading machine. If
+// AVX-512 is among them, it first adds two hints for LLVM's tuning, +prefer-no-gather and
+// +prefer-no-scatter, which no processor has, and so prints an error for each, even on the
+// machine that compiled the executable. Without AVX-512 in the list it adds no hints. So
+// this package removes the AVX-512 features that the loading machine has from the list
+// before XLA sees it. Features that the machine lacks stay, so that XLA reports them.
 //
-// It is pure: no state, and what it returns may alias what it was given. Any package
-// may import it.
+// The package is pure: it has no state. Results may alias arguments.
 package aot
 
 import (
@@ -21,20 +20,19 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// Of a feature's name, as LLVM writes them in a list: "+avx2,+avx512f,-amx-tile". Both
-// begin the names of what a program needs.
+// Prefixes of features that a program needs, in LLVM's list "+avx2,+avx512f,-amx-tile".
 const (
 	hint   = "+prefer-"
 	vector = "+avx512"
 )
 
-// features is where the text of the target's features stands: in the result of the
-// compilation, its target machine, and there in the list of features.
+// features is the path to the text of the target's features: in the result of the
+// compilation, its target machine, and there the list of features.
 var features = []protowalk.Number{1, 9, 3}
 
-// ForLoad returns a serialized executable as a machine is to load it of which has
-// reports the features, by LLVM's names. It returns what it is given where nothing has
-// to change, or where that is none of XLA's CPU compiler.
+// ForLoad returns a serialized executable in the form in which a machine should load it;
+// has reports the machine's features, by LLVM's names. It returns serialized itself if
+// nothing has to change, or if XLA's CPU compiler did not write it.
 func ForLoad(serialized []byte, has func(feature string) bool) []byte {
 	if !bytes.Contains(serialized, []byte(vector)) {
 		return serialized
@@ -46,7 +44,7 @@ func ForLoad(serialized []byte, has func(feature string) bool) []byte {
 	return edited
 }
 
-// edit rewrites the text that the path leads to.
+// edit rewrites the text at the end of the path.
 func edit(message []byte, path []protowalk.Number, has func(string) bool) ([]byte, error) {
 	if len(path) == 0 {
 		return without(message, has), nil
@@ -69,8 +67,8 @@ func edit(message []byte, path []protowalk.Number, has func(string) bool) ([]byt
 	return out, nil
 }
 
-// without takes out of a list what the machine has of AVX-512, and the hints with it
-// where nothing of that stays.
+// without removes the AVX-512 features that the machine has from a list, and the hints
+// too if no such feature remains.
 func without(text []byte, has func(string) bool) []byte {
 	var kept []string
 	missing := false

@@ -1,10 +1,9 @@
-// Package compileoptions reads and writes what XLA's compile options, a serialized
-// xla.CompileOptionsProto, say of a program's devices. Whatever else they say stays as
-// it stands, whether it is known here or not.
+// Package compileoptions reads and writes the devices of a program in XLA's compile
+// options, a serialized xla.CompileOptionsProto. It keeps all other fields as they are,
+// whether it knows them or not.
 //
-// It is pure: values only, no state. Whatever the bytes are, reading them ends, with
-// an error of INVALID_ARGUMENT where they are no such options. Any package may import
-// it.
+// The package is pure: values only, no state. For any bytes, reading terminates, with
+// INVALID_ARGUMENT if they are not such options.
 package compileoptions
 
 import (
@@ -46,20 +45,20 @@ const (
 
 	assignmentReplicas     = 1
 	assignmentComputations = 2
-	assignmentDevices      = 3 // one a partition
+	assignmentDevices      = 3 // one per partition
 	computationReplicaIDs  = 1
 )
 
 const maxDevices = 1 << 16 // of one program
 
-// Options is what compile options say of a program's devices.
+// Options holds what compile options specify about a program's devices.
 type Options struct {
-	Replicas, Partitions int     // 1 where they do not say
-	Devices              []int64 // ids by rank, replica*Partitions + partition; nil where they name none
-	Portable             bool    // one shard, on any device: none is named
+	Replicas, Partitions int     // 1 if not specified
+	Devices              []int64 // ids by rank, replica*Partitions + partition; nil if not specified
+	Portable             bool    // one shard that can run on any device; none is specified
 }
 
-// Parse reads compile options.
+// Parse parses compile options.
 func Parse(options []byte) (Options, error) {
 	o := Options{Replicas: 1, Partitions: 1}
 	if err := o.parse(options); err != nil {
@@ -76,7 +75,7 @@ func (o *Options) parse(options []byte) error {
 		}
 		switch f.Number {
 		case compileBuildOptions:
-			build = append(build, f.Bytes...) // a message in several pieces is their sum
+			build = append(build, f.Bytes...) // the pieces of a message add up
 		case compilePortable:
 			o.Portable = f.Value != 0
 		}
@@ -136,10 +135,10 @@ func invalid(format string, args ...any) error {
 	return status.New(status.InvalidArgument, format, args...)
 }
 
-// New writes compile options for replicas × partitions shards. Devices has the id of
-// each shard's (device.Device.ID), replica by replica; nil leaves the choice to the
-// plugin. A portable program has one shard and no device of its own: it runs on
-// whatever device a run names (device.Run.Only).
+// New returns compile options for replicas × partitions shards. devices holds the device
+// ID (device.Device.ID) of each shard, replica by replica; nil leaves the choice to the
+// plugin. A portable program has one shard and no device of its own: it runs on the device
+// that a run names (device.Run.Only).
 func New(replicas, partitions int, devices []int, portable bool) []byte {
 	var build []byte
 	build = protowalk.AppendInt(build, buildDeviceOrdinal, -1)
@@ -161,7 +160,7 @@ func New(replicas, partitions int, devices []int, portable bool) []byte {
 	return protowalk.AppendBytes(nil, compileBuildOptions, build)
 }
 
-// assign writes a serialized xla.DeviceAssignmentProto.
+// assign returns a serialized xla.DeviceAssignmentProto.
 func assign(replicas, partitions int, ids []int64) []byte {
 	assignment := protowalk.AppendInt(nil, assignmentReplicas, int64(replicas))
 	assignment = protowalk.AppendInt(assignment, assignmentComputations, int64(partitions))
@@ -175,8 +174,8 @@ func assign(replicas, partitions int, ids []int64) []byte {
 	return assignment
 }
 
-// WithDevices gives the options with other devices, by rank; so they are not
-// portable. All else stays.
+// WithDevices returns the options with other devices, by rank, and not portable. All else
+// stays.
 func WithDevices(options []byte, ids []int64) ([]byte, error) {
 	o, err := Parse(options)
 	if err != nil {
@@ -192,10 +191,10 @@ func WithDevices(options []byte, ids []int64) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
-// ByRank gives the options with devices named by their ranks, 0, 1, 2 and so on, and
-// maps in the order of their keys, which each process writes in another: equal for equal
-// programs on other devices and of other processes. Those that are portable name none.
-// All else stays.
+// ByRank returns the options with devices replaced by their ranks, 0, 1, 2 and so on, and
+// with maps sorted by key, since their order differs from process to process. So the
+// result is equal for equal programs of other processes or on other devices. Portable
+// options name no devices. All else stays.
 func ByRank(options []byte) ([]byte, error) {
 	o, err := Parse(options)
 	if err != nil {
@@ -213,7 +212,7 @@ func ByRank(options []byte) ([]byte, error) {
 	return WithDevices(options, ids)
 }
 
-// ordered gives the options, which were read before, with their maps in order.
+// ordered returns the options, which were parsed before, with their maps sorted.
 func ordered(options []byte) []byte {
 	outer, build := take(options)
 	var debug []byte
@@ -228,8 +227,8 @@ func ordered(options []byte) []byte {
 	return protowalk.AppendBytes(inOrder(outer, compileOverrides), compileBuildOptions, build)
 }
 
-// inOrder gives a message with the entries of these maps behind all else, by key. What
-// is no message stays.
+// inOrder returns a message with the entries of these maps at the end, sorted by key. If
+// message is malformed, it returns it unchanged.
 func inOrder(message []byte, maps ...protowalk.Number) []byte {
 	type entry struct{ key, raw []byte }
 	entries := make([][]entry, len(maps))
@@ -257,10 +256,10 @@ func inOrder(message []byte, maps ...protowalk.Number) []byte {
 	return out
 }
 
-// OneDevice gives the options with which a program that was partitioned with these is
-// compiled: for one shard on any device, by the compiler's last part alone, since the
-// rest is done. Arguments and result, serialized xla.ShapeProtos, have the layouts of
-// the partitioned program; a result of nil leaves them to the compiler. All else stays.
+// OneDevice returns options for compiling a program that was partitioned with options:
+// for one shard on any device, and only by the compiler's last phase, since the others
+// are done. arguments and result, serialized xla.ShapeProtos, have the layouts of the
+// partitioned program; a nil result leaves its layout to the compiler. All else stays.
 func OneDevice(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	if _, err := Parse(options); err != nil {
 		return nil, err
@@ -282,13 +281,13 @@ func OneDevice(options []byte, arguments [][]byte, result []byte) ([]byte, error
 	return protowalk.AppendInt(outer, compilePortable, 1), nil
 }
 
-// unneeded are the passes before the partitioner that a program does not need where each instruction says its sharding.
-// One looks for shardings, and warns of its end. The others add instructions that have none, which only that one would
-// mend, and without it XLA ends the process.
+// unneeded lists the passes before the partitioner that a program does not need if each instruction has a sharding. The
+// first one infers shardings, and prints a deprecation warning. The others add instructions without shardings, which only
+// the first one would add, and without shardings XLA ends the process.
 const unneeded = "sharding-propagation,conditional-canonicalizer,zero-sized-hlo-elimination"
 
-// Manual gives the options with which a program is compiled of which each instruction says its sharding. Arguments and
-// result, serialized xla.ShapeProtos, are those of the whole program, with the layouts that it has. All else stays.
+// Manual returns options for compiling a program in which each instruction has a sharding. arguments and result,
+// serialized xla.ShapeProtos, are those of the whole program, with its layouts. All else stays.
 func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	if _, err := Parse(options); err != nil {
 		return nil, err
@@ -306,10 +305,10 @@ func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
-// ManualAgain returns what Manual makes of the options that are given now, for a program that was compiled with stored,
-// which Manual made.
+// ManualAgain returns the result of Manual for the options given, with the arguments and the result of stored, which
+// Manual returned when the program was compiled.
 //
-// Errors: INVALID_ARGUMENT for options that are none.
+// Errors: INVALID_ARGUMENT for malformed options.
 func ManualAgain(stored, given []byte) ([]byte, error) {
 	var arguments [][]byte
 	var build, result []byte
@@ -329,8 +328,8 @@ func ManualAgain(stored, given []byte) ([]byte, error) {
 	return Manual(given, arguments, result)
 }
 
-// take gives the build options and the fields beside them, but for drop. The options
-// were read before.
+// take returns the build options and the other fields, without drop. The options were
+// parsed before.
 func take(options []byte, drop ...protowalk.Number) (outer, build []byte) {
 	for f := range protowalk.Fields(options) {
 		if f.Number == compileBuildOptions {

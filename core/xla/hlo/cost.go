@@ -17,21 +17,21 @@ const (
 	BytesAccessed   = "bytes accessed"
 
 	utilization = "utilization"
-	seconds     = "optimal_seconds" // 0, as nothing is known of the machine, but for custom calls
+	seconds     = "optimal_seconds" // 0 except for custom calls, since the machine is not known
 )
 
-// Cost is what a program costs, by name: the three above, and the bytes accessed
-// and the utilization of operands by their place, in XLA's spelling ("bytes
-// accessed0{}", "utilization1{}", "bytes accessedout{}"), over all instructions.
-// What is 0 is left out.
+// Cost is the cost of a program, by name: the three above, and the bytes accessed and the
+// utilization of operands by position, in XLA's spelling ("bytes accessed0{}",
+// "utilization1{}", "bytes accessedout{}"), over all instructions. Figures that are 0 are
+// omitted.
 //
-// The figures are those of XLA's own analysis (xla/service/hlo_cost_analysis.cc),
-// whose meaning is kept: a loop counts as one turn, of branches each figure is
-// the dearest one's, what is inside a fusion touches no memory, what a custom
-// call does is not known and counts as -1.
+// The figures are those of XLA's own analysis (xla/service/hlo_cost_analysis.cc), with
+// the same meaning: a loop counts as one iteration, a conditional counts the largest
+// figure of its branches, instructions inside a fusion access no memory, and the work of a
+// custom call is unknown and counts as -1.
 type Cost map[string]float64
 
-// ReadCost counts the cost of one run of a program of format "hlo" or
+// ReadCost returns the cost of one run of a program of format "hlo" or
 // "hlo_with_config", on one device.
 func ReadCost(format string, code []byte) (Cost, error) {
 	code, err := module(format, code)
@@ -47,24 +47,24 @@ func ReadCost(format string, code []byte) (Cost, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A copy, since a program may be no more than a call.
+	// A copy: if the program is just a call, cost is shared.
 	cost = maps.Clone(cost)
 	maps.DeleteFunc(cost, func(_ string, v float64) bool { return v == 0 })
 	return cost, nil
 }
 
-// Calls may not be nested deeper, so that those in a circle end.
+// deepest bounds the nesting of calls, so that a cycle is detected.
 const deepest = 1000
 
 // analysis is a program while its cost is counted.
 type analysis struct {
 	*program
-	costs map[int64]Cost // of computations that were counted
+	costs map[int64]Cost // of computations counted so far
 	depth int
 }
 
-// computation counts the cost of a computation, of which each instruction counts
-// once. The result is shared.
+// computation returns the cost of a computation, in which each instruction counts once.
+// The result is shared.
 func (a *analysis) computation(id int64) (Cost, error) {
 	if cost, ok := a.costs[id]; ok {
 		return cost, nil
@@ -91,7 +91,7 @@ func (a *analysis) computation(id int64) (Cost, error) {
 	return sum, nil
 }
 
-// called counts the cost of the nth computation that an instruction calls.
+// called returns the cost of the nth computation that an instruction calls.
 func (a *analysis) called(in *instruction, n int) (Cost, error) {
 	if n >= len(in.called) {
 		return nil, status.New(status.InvalidArgument, "an instruction %s calls %d computations, want more than %d", in.opcode, len(in.called), n)
@@ -99,8 +99,8 @@ func (a *analysis) called(in *instruction, n int) (Cost, error) {
 	return a.computation(in.called[n])
 }
 
-// applies adds the work of a called computation, times how often it is applied. It
-// touches no memory: its arguments are elements.
+// applies adds the work of a called computation, times the number of times that it is
+// applied. It accesses no memory: its arguments are elements.
 func (a *analysis) applies(cost Cost, in *instruction, n int, times float64) error {
 	sub, err := a.called(in, n)
 	for k, v := range sub {
@@ -123,8 +123,8 @@ func placeText(place []int) string {
 	return "{" + strings.ReplaceAll(strings.Trim(fmt.Sprint(place), "[]"), " ", ",") + "}"
 }
 
-// touches sets what an instruction accesses: its result, its operands, and all
-// together. Operands that are not given are not accessed.
+// touches sets the bytes that an instruction accesses: of its result, of its operands, and
+// in total. Operands that are not passed are not accessed.
 func (c Cost) touches(output float64, operands ...float64) {
 	c[BytesAccessed] = output
 	c[outputBytes(nil)] = output
@@ -136,8 +136,8 @@ func (c Cost) touches(output float64, operands ...float64) {
 
 const pointer = 8 // bytes
 
-// bytes is the memory of a value itself: of a tuple its table of pointers; 0 where
-// it is not said how it lies there.
+// bytes returns the memory of a value itself: for a tuple, its table of pointers; 0 if
+// the layout is not given.
 func (s Shape) bytes() float64 {
 	switch {
 	case s.Tuple != nil:
@@ -153,7 +153,7 @@ func (s Shape) bytes() float64 {
 	}
 	n := math.Ceil(s.elements() * float64(size) / 8)
 	if s.Dynamic {
-		n += 4 * float64(len(s.Dims)) // where the real dimensions stand
+		n += 4 * float64(len(s.Dims)) // for the actual dimensions
 	}
 	return n
 }
@@ -165,7 +165,7 @@ func (s Shape) elements() float64 {
 	return float64(s.Elements())
 }
 
-// first is a shape, or of a tuple the first in it.
+// first returns the shape, or the first shape of a tuple.
 func (s Shape) first() Shape {
 	if len(s.Tuple) > 0 {
 		return s.Tuple[0]
@@ -173,7 +173,7 @@ func (s Shape) first() Shape {
 	return s
 }
 
-// dim is the size of a dimension, 0 where there is none of that number.
+// dim returns the size of a dimension, or 0 if there is no such dimension.
 func (s Shape) dim(i int64) float64 {
 	if i < 0 || i >= int64(len(s.Dims)) {
 		return 0
@@ -181,7 +181,7 @@ func (s Shape) dim(i int64) float64 {
 	return float64(s.Dims[i])
 }
 
-// work says under which name each element of a result counts as one.
+// work maps opcodes to the cost in which each element of a result counts as one.
 var work = map[string]string{
 	"exponential": Transcendentals, "exponential-minus-one": Transcendentals, "log": Transcendentals,
 	"log-plus-one": Transcendentals, "logistic": Transcendentals, "power": Transcendentals, "sqrt": Transcendentals,
@@ -198,7 +198,7 @@ var work = map[string]string{
 	"shift-right-logical": Flops, "sign": Flops, "stochastic-convert": Flops, "subtract": Flops, "xor": Flops,
 }
 
-// instruction counts the cost of an instruction.
+// instruction returns the cost of an instruction.
 func (a *analysis) instruction(in *instruction) (Cost, error) {
 	cost, out := Cost{}, in.shape
 	operands := make([]float64, len(in.operands))
@@ -231,7 +231,7 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 		cost.touches(out.bytes(), out.bytes(), in.operand(1).bytes())
 		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
 	case "dynamic-update-slice":
-		// The result takes the place of operand 0.
+		// The result replaces operand 0 in place.
 		update := in.operand(1)
 		cost.touches(update.bytes(), 0, update.bytes(), in.operand(2).bytes())
 		cost[operandUtilization(0)] = (out.elements() - update.elements()) / out.elements()
@@ -284,7 +284,7 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 		return cost, a.applies(cost, in, 1, source)
 
 	case "all-reduce", "all-reduce-start":
-		// As if there were two members: one addition an element.
+		// As with two members: one addition per element.
 		leaves(out, func(s Shape, _ []int) { cost[Flops] += s.elements() })
 	case "infeed":
 		cost.touches(0)
@@ -324,7 +324,7 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 	return cost, nil
 }
 
-// while counts one turn, since it is not known how many there will be.
+// while counts one iteration, since the number of iterations is not known.
 func (a *analysis) while(in *instruction) (Cost, error) {
 	body, err := a.called(in, 0)
 	if err != nil {
@@ -354,8 +354,8 @@ func (a *analysis) conditional(in *instruction) (Cost, error) {
 	return cost, nil
 }
 
-// scatter reads and writes as much as there are updates, and reads the indices.
-// Its operands are arrays, indices, and an update an array.
+// scatter reads and writes as many bytes as the updates have, and reads the indices. Its
+// operands are arrays, indices, and one update per array.
 func (a *analysis) scatter(cost Cost, in *instruction) error {
 	n := len(in.operands) / 2
 	operands := make([]float64, len(in.operands))

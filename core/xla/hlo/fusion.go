@@ -2,11 +2,11 @@ package hlo
 
 import "github.com/openpathways/pathways/core/status"
 
-// Constants of a fusion up to this many elements are part of its code.
+// immediate is the largest number of elements of a constant that is part of a fusion's code.
 const immediate = 8
 
-// fusion counts the cost of a fusion: the work inside, and of the memory what goes
-// in and out.
+// fusion returns the cost of a fusion: the work inside it, and the memory that enters and
+// leaves it.
 func (a *analysis) fusion(in *instruction) (Cost, error) {
 	inside, err := a.called(in, 0)
 	if err != nil {
@@ -25,7 +25,7 @@ func (a *analysis) fusion(in *instruction) (Cost, error) {
 		}
 	}
 
-	// What the root writes into an operand in place is the update alone.
+	// If the root updates an operand in place, it writes only the update.
 	written := func(of *instruction) float64 {
 		if of.opcode == "dynamic-update-slice" {
 			return of.operand(1).bytes()
@@ -87,7 +87,7 @@ func (a *analysis) fusion(in *instruction) (Cost, error) {
 	return cost, nil
 }
 
-// leaves calls f for each shape in s that is no tuple.
+// leaves calls f for each shape in s that is not a tuple.
 func leaves(s Shape, f func(s Shape, place []int)) {
 	s.each(nil, func(s Shape, place []int) {
 		if s.Tuple == nil {
@@ -96,8 +96,8 @@ func leaves(s Shape, f func(s Shape, place []int)) {
 	})
 }
 
-// element is what takes the part at a place out of a tuple, as far as that is
-// taken apart.
+// element returns the instruction that extracts the part at place from a tuple, or from the
+// innermost part that is extracted.
 func (in *instruction) element(place []int) *instruction {
 	for _, i := range place {
 		for _, user := range in.users {
@@ -110,8 +110,8 @@ func (in *instruction) element(place []int) *instruction {
 	return in
 }
 
-// reads counts the bytes read of a fusion's parameter: slices read their part,
-// whoever spreads it reads it again, and all others share one reading.
+// reads returns the bytes read from a fusion's parameter: each slice reads its part, each
+// broadcast reads all of it again, and all other users together read it once.
 func (a *analysis) reads(p *instruction, depth int) float64 {
 	if depth > deepest {
 		return 0

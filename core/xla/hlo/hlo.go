@@ -1,14 +1,12 @@
-// Package hlo reads XLA's compiled programs: serialized HLO modules, as a PJRT
-// plugin gives them of an executable.
+// Package hlo reads XLA's compiled programs: serialized HLO modules, as a PJRT plugin
+// returns them for an executable.
 //
-// It says what plugins of the C API do not say themselves: the shapes of a
-// program's arguments and how arrays lie (ReadSignature), and what a run of it costs (ReadCost). A
-// module is read by hand, field by field; fields that are of no interest here are
-// passed over.
+// It extracts what plugins do not report through the C API: the shapes of a program's
+// arguments and the layouts of arrays (ReadSignature), and the cost of a run (ReadCost).
+// It reads a module field by field, and skips fields that it does not need.
 //
-// It is pure: values only, no state, and results do not alias the program.
-// Whatever the bytes are, reading them ends, with an error of INVALID_ARGUMENT
-// where they are no such program. Any package may import it.
+// The package is pure: values only, no state, and results do not alias the program. For
+// any bytes, reading terminates, with INVALID_ARGUMENT if they are not such a program.
 package hlo
 
 import (
@@ -33,7 +31,7 @@ const (
 	entryTuple     = 3
 )
 
-// module gives the HloModuleProto in a program of format "hlo" or
+// module returns the HloModuleProto in a program of format "hlo" or
 // "hlo_with_config".
 func module(format string, code []byte) (m []byte, err error) {
 	switch format {
@@ -49,24 +47,24 @@ func module(format string, code []byte) (m []byte, err error) {
 			}
 		}
 		if m == nil {
-			return nil, status.New(status.InvalidArgument, "a configuration without a module")
+			return nil, status.New(status.InvalidArgument, "the program has a configuration and no module")
 		}
 		return m, nil
 	}
 	return nil, status.New(status.InvalidArgument, "a program of format %q, want hlo or hlo_with_config", format)
 }
 
-// Signature is what a program says of its parameters.
+// Signature describes a program's parameters and results.
 type Signature struct {
 	Params  []shape.Shape // of one shard
-	Donated []int         // parameters whose memory a result takes, in order
-	// Orders of the dimensions of parameters and results as they lie in memory, the
-	// minor one first; nil for row-major arrays and for what is no array.
+	Donated []int         // parameters whose memory a result reuses, in order
+	// Layouts of parameters and results: their dimensions, the minor one first; nil for
+	// row-major arrays and for values that are not arrays.
 	ParamOrders, ResultOrders [][]int64
 }
 
 // ReadSignature reads the parameters of a program of format "hlo" or
-// "hlo_with_config". It fails where they are not plain arrays of known shapes.
+// "hlo_with_config". It fails if they are not plain arrays of known shapes.
 func ReadSignature(format string, code []byte) (Signature, error) {
 	var s Signature
 	code, err := module(format, code)
@@ -87,7 +85,7 @@ func ReadSignature(format string, code []byte) (Signature, error) {
 		}
 	}
 	if !known {
-		return Signature{}, status.New(status.InvalidArgument, "a module without the shape of its program")
+		return Signature{}, status.New(status.InvalidArgument, "the module has no program shape")
 	}
 	slices.Sort(s.Donated)
 	s.Donated = slices.Compact(s.Donated)
@@ -110,7 +108,7 @@ func (s *Signature) readProgram(b []byte) error {
 			return err
 		}
 		if p.Tuple != nil || p.opaque || p.Dynamic {
-			// All arguments as one tuple is a calling convention of its own.
+			// Passing all arguments as one tuple is a different calling convention.
 			return status.New(status.InvalidArgument, "parameter %d is not an array of a fixed shape", len(s.Params))
 		}
 		s.Params = append(s.Params, p.Shape)
@@ -119,7 +117,7 @@ func (s *Signature) readProgram(b []byte) error {
 	return nil
 }
 
-// readResults reads how results lie; nothing of results that cannot be read.
+// readResults reads the layouts of results, and skips results that it cannot read.
 func (s *Signature) readResults(b []byte) {
 	result, err := readShape(b)
 	if err != nil {
@@ -151,7 +149,7 @@ func (s *Signature) readAliases(b []byte) error {
 			case entryParameter:
 				parameter = int(e.Value)
 			case entryTuple:
-				return status.New(status.InvalidArgument, "an alias of a part of parameter %d, which is no tuple", parameter)
+				return status.New(status.InvalidArgument, "there is an alias of a part of parameter %d, which is not a tuple", parameter)
 			}
 		}
 		s.Donated = append(s.Donated, parameter)

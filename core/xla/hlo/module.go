@@ -61,7 +61,7 @@ type computation struct {
 	parameters   map[int64]*instruction
 }
 
-// instruction holds what is of interest here of an instruction.
+// instruction holds the parts of an instruction that the analysis needs.
 type instruction struct {
 	opcode      string
 	shape       Shape
@@ -84,7 +84,7 @@ type windowDimension struct {
 	size, stride, low, high, dilation, base int64
 }
 
-// convolution says which dimension is which, and how many groups there are.
+// convolution holds the roles of dimensions, and the number of groups.
 type convolution struct {
 	inputBatch, inputFeature, outputFeature    int64
 	inputSpatial, kernelSpatial, outputSpatial []int64
@@ -132,10 +132,10 @@ func readComputation(b []byte) (*computation, error) {
 			for _, id := range in.operandIDs {
 				operand := byID[id]
 				if operand == nil {
-					return nil, status.New(status.InvalidArgument, "an instruction %s has an operand %d that does not stand before it", in.opcode, id)
+					return nil, status.New(status.InvalidArgument, "an instruction %s has an operand %d that is not defined before it", in.opcode, id)
 				}
 				in.operands = append(in.operands, operand)
-				// The last of its users is this one, if any is.
+				// If this instruction is a user already, it is the last one.
 				if n := len(operand.users); n == 0 || operand.users[n-1] != in {
 					operand.users = append(operand.users, in)
 				}
@@ -258,7 +258,7 @@ func (c *convolution) read(b []byte) error {
 	return nil
 }
 
-// operand gives the shape of an operand, that of no elements where there is none.
+// operand returns the shape of an operand; one without elements if there is no such operand.
 func (in *instruction) operand(i int) Shape {
 	if i < len(in.operands) {
 		return in.operands[i].shape
@@ -266,7 +266,7 @@ func (in *instruction) operand(i int) Shape {
 	return Shape{}
 }
 
-// operandIndices are the places at which another instruction is an operand.
+// operandIndices returns the positions at which another instruction is an operand.
 func (in *instruction) operandIndices(of *instruction) (at []int) {
 	for i, o := range in.operands {
 		if o == of {
@@ -276,8 +276,8 @@ func (in *instruction) operandIndices(of *instruction) (at []int) {
 	return at
 }
 
-// bitcasts reports whether a transpose leaves the bytes where they are: its result
-// is laid out as its operand is.
+// bitcasts reports whether a transpose moves no bytes, because the layouts of its operand
+// and its result agree.
 func (in *instruction) bitcasts() bool {
 	var order []int64
 	for _, d := range in.shape.minorToMajor {

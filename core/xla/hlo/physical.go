@@ -7,17 +7,17 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// ReadShape reads a serialized xla.ShapeProto.
+// ReadShape parses a serialized xla.ShapeProto.
 func ReadShape(b []byte) (Shape, error) { return readShape(b) }
 
-// Physical gives an array's shape as its bytes lie in memory: the dimension that
-// varies slowest comes first. place says for each of the program's dimensions
-// which of those it is. It fails for what is no array of one size.
+// Physical returns the shape of an array's bytes in memory: the dimension that varies
+// slowest comes first. place maps each of the program's dimensions to one of those. It
+// fails for a value that is not an array of fixed size.
 func (s Shape) Physical() (p shape.Shape, place []int, err error) {
 	rank := len(s.Dims)
 	switch {
 	case s.Tuple != nil || s.opaque || s.DType.Bits() == 0:
-		return p, nil, status.New(status.InvalidArgument, "a value that is no array")
+		return p, nil, status.New(status.InvalidArgument, "the value is not an array")
 	case s.Dynamic:
 		return p, nil, status.New(status.Unimplemented, "%s has a size that is known only when it runs", s.Shape)
 	case s.elementBits != 0 && s.elementBits != int64(s.DType.Bits()):

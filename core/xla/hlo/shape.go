@@ -21,14 +21,14 @@ const (
 	programResult     = 2
 )
 
-// Numbers of xla.PrimitiveType for what is no array.
+// Numbers of xla.PrimitiveType for values that are not arrays.
 const (
 	typeTuple  = 13
 	typeOpaque = 14
 	typeToken  = 17
 )
 
-// dtypes gives the element type of XLA's PrimitiveType numbers.
+// dtypes maps XLA's PrimitiveType numbers to element types.
 var dtypes = map[uint64]shape.DType{1: shape.Pred, 2: shape.S8, 3: shape.S16, 4: shape.S32, 5: shape.S64, 6: shape.U8,
 	7: shape.U16, 8: shape.U32, 9: shape.U64, 10: shape.F16, 11: shape.F32, 12: shape.F64, 15: shape.C64, 16: shape.BF16,
 	typeToken: shape.Token, 18: shape.C128, 19: shape.F8E5M2, 20: shape.F8E4M3FN, 21: shape.S4, 22: shape.U4,
@@ -40,12 +40,12 @@ var dtypes = map[uint64]shape.DType{1: shape.Pred, 2: shape.S8, 3: shape.S16, 4:
 type Shape struct {
 	shape.Shape         // of an array; DType is Invalid for tuples and opaque values
 	Tuple       []Shape // not nil for tuples
-	Dynamic     bool    // some dimension is only bounded
+	Dynamic     bool    // whether the size of some dimension is only bounded
 
 	opaque       bool
-	layout       bool    // an array's layout is given
+	layout       bool    // whether an array's layout is given
 	minorToMajor []int64 // of that layout
-	elementBits  int64   // of that layout; 0 is whole bytes an element
+	elementBits  int64   // of that layout; 0 means whole bytes per element
 }
 
 func readShape(b []byte) (Shape, error) {
@@ -63,7 +63,7 @@ func readShape(b []byte) (Shape, error) {
 			case f.Value == typeOpaque:
 				s.opaque = true
 			case !known:
-				err = status.New(status.InvalidArgument, "element type %d is not known here", f.Value)
+				err = status.New(status.InvalidArgument, "element type %d is unknown", f.Value)
 			}
 		case shapeDimensions:
 			s.Dims, err = f.AppendInts(s.Dims)
@@ -86,7 +86,7 @@ func readShape(b []byte) (Shape, error) {
 		}
 	}
 	if s.Elements() < 0 {
-		return s, status.New(status.InvalidArgument, "a shape of dimensions %v", s.Dims)
+		return s, status.New(status.InvalidArgument, "the shape has invalid dimensions %v", s.Dims)
 	}
 	return s, nil
 }
@@ -106,8 +106,7 @@ func (s *Shape) readLayout(b []byte) error {
 	return nil
 }
 
-// order returns the dimensions as they lie in memory, the minor one first; nil where
-// they lie row by row.
+// order returns the dimensions of the layout, the minor one first; nil for a row-major one.
 func (s Shape) order() []int64 {
 	if len(s.minorToMajor) != len(s.Dims) {
 		return nil
@@ -120,7 +119,7 @@ func (s Shape) order() []int64 {
 	return nil
 }
 
-// each calls f for the shape and all within it, with their places: "{}", "{1}",
+// each calls f for the shape and all shapes within it, with their places: "{}", "{1}",
 // "{1,0}".
 func (s Shape) each(place []int, f func(s Shape, place []int)) {
 	f(s, place)

@@ -1,6 +1,6 @@
 package hlo
 
-// positions is how many a window has.
+// positions returns the number of positions in a window.
 func positions(window []windowDimension) float64 {
 	n := 1.0
 	for _, d := range window {
@@ -9,11 +9,11 @@ func positions(window []windowDimension) float64 {
 	return n
 }
 
-// reductions counts how often a reduce-window applies its function.
+// reductions returns how often a reduce-window applies its function.
 func (in *instruction) reductions() float64 {
 	out := in.shape.first().elements()
-	// Where a window reaches from each place over a whole dimension, all places have
-	// the same result: a reduction and a broadcast.
+	// If a window covers a whole dimension from each position, all positions have the same
+	// result: a reduction and a broadcast.
 	wide, padded, whole := 0, 0, -1
 	for i, d := range in.window {
 		if d.size != 1 {
@@ -34,8 +34,8 @@ func (in *instruction) reductions() float64 {
 	return (positions(in.window) - 1) * out
 }
 
-// multiplications counts those of a convolution whose factors lie inside both the
-// input and the kernel.
+// multiplications returns the number of multiplications of a convolution whose factors are
+// inside both the input and the kernel.
 func (in *instruction) multiplications() float64 {
 	c, input, kernel, out := in.convolution, in.operand(0), in.operand(1), in.shape
 	n := float64(int64(input.dim(c.inputFeature))/c.featureGroups) * out.dim(c.outputFeature) *
@@ -52,26 +52,26 @@ func (in *instruction) multiplications() float64 {
 	return n
 }
 
-// inside counts the pairs of a place in the kernel and one in the result that meet
-// an element of the input, along one dimension.
+// inside returns the number of pairs of positions in the kernel and in the result that
+// meet an element of the input, along one dimension.
 func (d windowDimension) inside(input, kernel, out int64) float64 {
-	// Pairs (k, o) with 0 <= o·stride + k·dilation − low < input·base, and that a
-	// multiple of base. The longer side is counted by its period, the other one by
-	// one.
+	// These are the pairs (k, o) for which o·stride + k·dilation − low is in
+	// [0, input·base) and a multiple of base. The longer side is counted by its period,
+	// the shorter one position by position.
 	base, short, long, step, stride := max(1, d.base), kernel, out, d.dilation, d.stride
 	if short > long {
 		short, long, step, stride = long, short, stride, step
 	}
-	const most = 1 << 20 // steps; beyond, padding is taken for input
+	const most = 1 << 20 // steps; above that, padding counts as input
 	if stride <= 0 || step < 0 || overflows(d, input, kernel, out) || short*base > most {
 		return float64(kernel) * float64(out) / float64(base)
 	}
 	n := int64(0)
 	for i := range short {
 		at := i*step - d.low
-		// The places of the long side that lie inside, from first to before last.
+		// The positions of the long side that are inside: from first to before last.
 		first, last := max(0, ceilDiv(-at, stride)), min(long, ceilDiv(input*base-at, stride))
-		// Of each base places that follow one another, as many are multiples.
+		// Any base consecutive positions contain the same number of multiples.
 		for o := first; o < min(last, first+base); o++ {
 			if (at+o*stride)%base == 0 {
 				n += (last - o + base - 1) / base

@@ -1,14 +1,12 @@
-// Package protowalk reads and writes serialized protobuf messages field by field.
-// It is for messages of others of which only a few fields are of interest: XLA's
-// compile options and programs, whose declarations are not part of this module.
+// Package protowalk reads and writes serialized protobuf messages field by field. It is
+// for messages whose declarations are not part of this module and of which only a few
+// fields matter: XLA's compile options and programs.
 //
-// A message is rewritten by writing again what is kept, which a Field carries as
-// it stood, in its place between what is new. So fields that nobody here knows
-// survive.
+// To rewrite a message, write the fields to keep again, in their order, between the new
+// ones: a Field has its bytes as they were. So unknown fields survive.
 //
-// It is pure: no state, and what it gives aliases what it was given. Whatever the
-// bytes are, they are read to their end or to an error of INVALID_ARGUMENT. Any
-// package may import it.
+// The package is pure: it has no state, and its results alias its arguments. For any
+// bytes, reading ends at their end or with INVALID_ARGUMENT.
 package protowalk
 
 import (
@@ -23,7 +21,7 @@ import (
 // Number is the number of a field.
 type Number = protowire.Number
 
-// Field is one field of a message, as it stands there.
+// Field is one field of a message, with its original bytes.
 type Field struct {
 	Number Number
 	Value  uint64 // of a varint
@@ -31,8 +29,8 @@ type Field struct {
 	Raw    []byte // tag and value
 }
 
-// Fields gives the fields of a message in their order. An error is the last that
-// it gives.
+// Fields returns an iterator over the fields of a message in their order. It ends after an
+// error.
 func Fields(message []byte) iter.Seq2[Field, error] {
 	return func(yield func(Field, error) bool) {
 		for len(message) > 0 {
@@ -69,8 +67,7 @@ func Fields(message []byte) iter.Seq2[Field, error] {
 	}
 }
 
-// AppendInts adds what the field holds of a repeated integer or bool, packed or
-// one by one.
+// AppendInts appends the values of a repeated integer or bool field, packed or not.
 func (f Field) AppendInts(to []int64) ([]int64, error) {
 	if f.Bytes == nil {
 		return append(to, int64(f.Value)), nil
@@ -89,12 +86,12 @@ func malformed(err error) error {
 	return status.New(status.InvalidArgument, "not a serialized protobuf message: %w", err)
 }
 
-// AppendInt writes a field of an integer or bool.
+// AppendInt appends an integer or bool field.
 func AppendInt(to []byte, n Number, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(to, n, protowire.VarintType), uint64(v))
 }
 
-// AppendInts writes a field of repeated integers, packed.
+// AppendInts appends a field of repeated integers, packed.
 func AppendInts(to []byte, n Number, values ...int64) []byte {
 	var packed []byte
 	for _, v := range values {
@@ -103,7 +100,7 @@ func AppendInts(to []byte, n Number, values ...int64) []byte {
 	return AppendBytes(to, n, packed)
 }
 
-// AppendBytes writes a field of bytes, a string or a message.
+// AppendBytes appends a field of bytes, a string or a message.
 func AppendBytes[B ~[]byte | ~string](to []byte, n Number, v B) []byte {
 	return append(protowire.AppendVarint(protowire.AppendTag(to, n, protowire.BytesType), uint64(len(v))), v...)
 }

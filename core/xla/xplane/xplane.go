@@ -3,8 +3,7 @@
 // planes (a device, or a host), a plane has lines (a timeline each), a line has
 // events in time, and an event has named values.
 //
-// It only encodes: the same space always gives the same bytes. Any package may
-// import it.
+// It only encodes: the same space always has the same bytes.
 package xplane
 
 import (
@@ -21,7 +20,7 @@ type Plane struct {
 	Stats []Stat
 }
 
-// Line is a timeline. Its events do not overlap, and are in the order of time.
+// Line is a timeline. Its events do not overlap, and are sorted by time.
 type Line struct {
 	ID     int64
 	Name   string
@@ -29,14 +28,14 @@ type Line struct {
 	Events []Event
 }
 
-// Event is something that took place from Begin to End.
+// Event is something that happened from Begin to End.
 type Event struct {
 	Name       string
 	Begin, End int64 // ns since the Unix epoch
 	Stats      []Stat
 }
 
-// Stat is a named value: Text, or Number where Text is empty.
+// Stat is a named value: Text, or Number if Text is empty.
 type Stat struct {
 	Name   string
 	Text   string
@@ -61,7 +60,7 @@ const (
 
 const picosecond = 1000 // in a nanosecond
 
-// Append writes a space with these planes. Warnings are for people.
+// Append appends a serialized space with these planes. Warnings are for people.
 func Append(b []byte, planes []Plane, warnings []string) []byte {
 	var part []byte
 	for i := range planes {
@@ -93,7 +92,7 @@ func (n *names) id(name string) uint64 {
 	return id
 }
 
-// append writes the names as a map of metadata, which is a list of pairs.
+// append appends the names as a map of metadata, which is a list of pairs.
 func (n *names) append(b []byte, field protowire.Number) []byte {
 	for i, name := range n.list {
 		meta := text(number(nil, metadataID, uint64(i+1)), metadataName, name)
@@ -129,7 +128,7 @@ func (p *Plane) append(b []byte) []byte {
 	return stats.append(events.append(b, planeEvents), planeStatNames)
 }
 
-// appendStats writes stats, with the memory of buffer, which it returns too.
+// appendStats appends stats. It uses the memory of buffer, and returns it for reuse.
 func appendStats(b []byte, field protowire.Number, list []Stat, known *names, buffer []byte) (out, spare []byte) {
 	for i := range list {
 		s := &list[i]
