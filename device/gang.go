@@ -2,37 +2,36 @@ package device
 
 import "context"
 
-// Partitioner is a driver that can partition a program for devices that are not
-// all its own, so that each device can run its part by itself.
+// Partitioner is a driver that can partition a program for devices that it does not
+// all have, so that each device can run its part separately.
 type Partitioner interface {
-	// Partition compiles a program for so many devices, numbered 0 to devices-1 in
-	// the options' assignment, as far as its partitioned and optimised module.
-	// Nothing of it stays loaded.
+	// Partition compiles a program for the given number of devices, numbered 0 to
+	// devices-1 in the options' assignment, and returns its partitioned and optimised
+	// module. It leaves nothing loaded.
 	Partition(ctx context.Context, p Program, options []byte, devices int) (module []byte, err error) // HloModuleProtoWithConfig
-	// ServeCollectives says who answers the calls of custom call target
-	// spmd.Target that running programs make. It is called once, before the first
-	// such program is compiled. Handle must not wait: it may be on a thread that
-	// the devices need.
+	// ServeCollectives sets the function that handles calls of custom call target
+	// spmd.Target by running programs. It is called once, before the first such program
+	// is compiled. handle must not block: it may run on a thread that the devices need.
 	ServeCollectives(handle func(*CollectiveCall)) error
 }
 
-// CollectiveCall is one device's arrival at a collective. Operands and results
-// are device memory that the host can reach; they stay until Done.
+// CollectiveCall is one device's arrival at a collective. Operands and results are
+// device memory that the host can access; they are valid until Done.
 type CollectiveCall struct {
 	Launch   int32 // Run.LaunchID
 	Local    int   // device
 	Spec     string
 	Operands [][]byte
 	Results  [][]byte
-	Done     func(error) // once; goes on with the device's program on the calling goroutine
+	Done     func(error) // must be called once; continues the device's program on the calling goroutine
 }
 
-// HostCaller is a driver whose programs can call functions of whoever runs them
+// HostCaller is a driver whose programs can call functions of the client that runs them
 // (host callbacks).
 type HostCaller interface {
-	// ServeHostCalls says who answers. It is called once, before the first such
-	// program is compiled. Handle must not wait: it may be on a thread that the
-	// devices need.
+	// ServeHostCalls sets the function that handles the calls. It is called once, before
+	// the first such program is compiled. handle must not block: it may run on a thread
+	// that the devices need.
 	ServeHostCalls(handle func(*HostCall)) error
 }
 
@@ -42,20 +41,20 @@ type HostCall struct {
 	Local              int    // device
 	Index              uint64 // which of the functions that came with the run
 	Arguments, Results []HostValue
-	Done               func(error) // once; goes on with the device's program on the calling goroutine
+	Done               func(error) // must be called once; continues the device's program on the calling goroutine
 }
 
-// HostValue is an array in memory that the host can reach, until Done.
+// HostValue is an array in memory that the host can access, valid until Done.
 type HostValue struct {
 	Type uint32 // XLA_FFI_DataType; a token has no bytes
 	Dims []int64
 	Data []byte // dense and row-major, elements narrower than a byte packed
 }
 
-// Aborter is a driver that can end what waits for other members of its epoch.
+// Aborter is a driver that can end work that waits for other members of its epoch.
 type Aborter interface {
-	// Abort ends the launch of this number with err, where it is under way and
-	// spans members. Each member is told by itself; one that launches later is
-	// told again.
+	// Abort ends the launch with this number with err, if it is in flight and spans
+	// members. It must be called on each member; on a member that launches later, it must
+	// be called again.
 	Abort(launch int32, err error)
 }

@@ -1,13 +1,13 @@
-// Package devicetest is the contract of package device as a test suite. Every
-// driver passes it: a test calls Run with a Harness that says how to open the
-// driver and writes the suite's few programs in the driver's own format.
+// Package devicetest is a test suite for the contract of package device. Every driver
+// passes it: a test calls Run with a Harness that opens the driver and writes the
+// suite's few programs in the driver's own format.
 //
-// A check that needs what a driver has said it lacks is skipped by name, so that
-// the output of go test shows what was not asked of it. Every check ends with
-// all its buffers, executables and the driver closed twice, and with no
-// goroutine left. Nothing is timed: a check that does not end fails after Hang.
+// A check that needs a feature that the driver declares to lack is skipped by name, so
+// that the output of go test shows what was not tested. At the end of each check all its
+// buffers and executables and the driver are closed twice, and no goroutine remains.
+// Nothing is timed: a check that does not end fails after Hang.
 //
-// It may be imported by tests only.
+// Only tests may import it.
 package devicetest
 
 import (
@@ -21,31 +21,29 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Hang is how long a check waits for what should happen before it calls it hung.
+// Hang is how long a check waits for something that should happen before it fails.
 const Hang = 2 * time.Minute
 
-// Source is a program as Driver.Compile takes it.
+// Source is a program and options for Driver.Compile.
 type Source struct {
 	device.Program
 	Options []byte
 }
 
-// Harness is what the suite must be told of a driver.
+// Harness tells the suite what it needs to know about a driver.
 type Harness struct {
 	// Open makes a driver with n devices. The suite closes it.
 	Open func(t testing.TB, n int) device.Driver
-	// Devices is how many devices the suite may ask Open for; 0 means 4.
+	// Devices is the largest number of devices that the suite may ask Open for; 0 means 4.
 	Devices int
-	// Programs writes program p over arrays of shape s for devices, which are
-	// local indices in the order of the executable's rows. The suite asks for f32
-	// and s32 only, and for no Fail where Failure is nil.
+	// Programs returns program p over arrays of shape s for devices, which are local
+	// indices in the order of the executable's rows. The suite asks only for f32 and s32,
+	// and for Fail only if Failure is not nil.
 	Programs func(p Program, s shape.Shape, devices []int) Source
-	// Failure is what a run of program Fail fails with; nil where there is no such
-	// program.
+	// Failure is the error of a run of program Fail; nil if there is no such program.
 	Failure *Failure
-	// TooBig is a program of no arguments for device 0 that needs more memory than
-	// the device has, as far as the driver knows only when it runs; nil where there
-	// is none.
+	// TooBig is a program without arguments for device 0 that needs more memory than the
+	// device has, which the driver knows only when it runs; nil if there is none.
 	TooBig *Source
 
 	Lacks Lacks
@@ -57,15 +55,15 @@ type Failure struct {
 	Text string // in the message, perhaps with more around it
 }
 
-// Lacks says what a driver legitimately does not do. Some absences need no flag,
-// as the driver itself shows them: one memory kind only, or statistics of -1.
+// Lacks declares the features that a driver legitimately lacks. Some need no flag, since
+// the driver itself shows them: a single memory kind, or statistics of -1.
 type Lacks struct {
 	DTypes []shape.DType // types whose arrays it cannot hold
-	// ArgumentTypes: an executable does not know its parameters' types; it refuses
-	// arguments by their size in bytes only.
+	// ArgumentTypes means that an executable does not know its parameters' types, and
+	// refuses arguments only by their size in bytes.
 	ArgumentTypes bool
-	// OneAtATime: a device may run several computations at once, so that they need
-	// not finish in the order in which they started.
+	// OneAtATime means that a device may run several computations at once, so that they
+	// need not finish in the order in which they started.
 	OneAtATime bool
 	Serialize  bool // Serialize and Load are UNIMPLEMENTED
 	Only       bool // Run.Only is UNIMPLEMENTED
@@ -74,7 +72,7 @@ type Lacks struct {
 // check is one part of the suite.
 type check struct {
 	name    string
-	devices int // how many the check needs, 0 for as many as the harness has
+	devices int // number that the check needs; 0 means as many as the harness has
 	run     func(*rig)
 }
 

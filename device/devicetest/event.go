@@ -111,7 +111,7 @@ var events = []check{
 	}},
 }
 
-// afterOne is what program p, which takes one argument on one device, makes of x.
+// afterOne returns the result of program p, which has one argument on one device, for x.
 func afterOne(p Program, x []float64) []float64 {
 	if p == AddOne || p == Donate {
 		return plus(x, 1)
@@ -119,7 +119,7 @@ func afterOne(p Program, x []float64) []float64 {
 	return x
 }
 
-// failures checks that errors known only when work runs reach what hangs on it.
+// failures checks that errors that occur only when work runs reach everything that depends on it.
 var failures = []check{
 	{"Failure", 1, func(r *rig) {
 		if r.Failure == nil {
@@ -135,7 +135,7 @@ var failures = []check{
 	}},
 }
 
-// fails runs a program that fails, at once or later, and follows its error.
+// fails runs a program that fails, at once or later, and checks where its error appears.
 func (r *rig) fails(source Source, s shape.Shape, in [][]device.Buffer, want Failure) {
 	exe, err := r.driver.Compile(r.ctx, source.Program, source.Options)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// programs checks Compile, Load and what an executable says of itself.
+// programs checks Compile, Load and the properties of executables.
 var programs = []check{
 	{"Compile", 0, func(r *rig) {
 		for _, p := range []Program{AddOne, Copy, Add, Two, Donate, AllReduce} {
@@ -135,7 +135,7 @@ var programs = []check{
 	}},
 }
 
-// total is what AllReduce gives for ramps of seeds 0 to n-1.
+// total returns the result of AllReduce for ramps of seeds 0 to n-1.
 func total(s shape.Shape, n int) []float64 {
 	sum := make([]float64, s.Elements())
 	for i := range n {
@@ -146,7 +146,7 @@ func total(s shape.Shape, n int) []float64 {
 	return sum
 }
 
-// executions checks what computations give and what Execute refuses.
+// executions checks the results of computations, and what Execute refuses.
 var executions = []check{
 	{"Execute", 1, func(r *rig) {
 		for _, s := range []shape.Shape{f32(), f32(0), f32(4), f32(3, 5), s32(), s32(7), f32(129, 65)} {

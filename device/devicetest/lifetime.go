@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// lifetimes checks deleting, closing and the account of memory.
+// lifetimes checks deleting, closing and the accounting of memory.
 var lifetimes = []check{
 	{"Delete", 1, func(r *rig) {
 		s := f32(4)
@@ -165,7 +165,7 @@ func (r *rig) inUse(when string, want int64) {
 	}
 }
 
-// parallel checks use from several goroutines; it is worth most under -race.
+// parallel checks use from several goroutines; it is most useful with -race.
 var parallel = []check{
 	{"Parallel", 0, func(r *rig) {
 		s, devs := f32(8), r.all()
@@ -237,8 +237,8 @@ var parallel = []check{
 	}},
 }
 
-// once brings an array to a device, adds one there, copies it to every device,
-// adds one on all by donation, and reads the results.
+// once copies an array to a device, adds one there, copies the result to every device,
+// adds one on each by donation, and reads the results.
 func (r *rig) once(addOne, donate device.Executable, devs []int, dev, seed int, thens *atomic.Int32) error {
 	s := f32(8)
 	x, err := r.driver.FromHost(device.Host{Shape: s, Data: encode(s, ramp(s, seed)), Device: dev})
@@ -284,8 +284,8 @@ func (r *rig) once(addOne, donate device.Executable, devs []int, dev, seed int, 
 	}
 }
 
-// holds says whether a buffer has the values, as an error, for goroutines that
-// may not end the test.
+// holds returns an error if a buffer does not have the values. It is for goroutines that
+// must not end the test.
 func (r *rig) holds(b device.Buffer, want []float64) error {
 	dst := r.memory(b.Shape().HostBytes())
 	e, err := b.ToHost(dst)

@@ -9,8 +9,8 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Program names a program that the suite runs. Each takes arrays of one shape
-// and gives arrays of the same shape, on each of its devices.
+// Program identifies a program that the suite runs. Arguments and results of each are
+// arrays of one shape, on each of its devices.
 type Program int
 
 // The programs of the suite.
@@ -25,12 +25,12 @@ const (
 	Fail                     // (x) → x; every run of it fails
 )
 
-// String gives the program's name, which Executable.Name contains.
+// String returns the program's name, which Executable.Name contains.
 func (p Program) String() string {
 	return [...]string{"add_one", "copy", "add", "two", "donate", "all_reduce", "slow", "fail"}[p]
 }
 
-// arguments is how many arguments the program takes.
+// arguments returns the program's number of arguments.
 func (p Program) arguments() int {
 	if p == Add {
 		return 2
@@ -38,9 +38,9 @@ func (p Program) arguments() int {
 	return 1
 }
 
-// StableHLO writes program p over arrays of shape s for n replicas, as MLIR
-// text. Elements are f32 or s32, and there is no Fail. Its options must ask for
-// n replicas and one partition.
+// StableHLO returns program p over arrays of shape s for n replicas, as MLIR text.
+// Elements are f32 or s32, and there is no Fail. The compile options must ask for n
+// replicas and one partition.
 func StableHLO(p Program, s shape.Shape, n int) device.Program {
 	array, scalar := mlirType(s), mlirType(shape.Shape{DType: s.DType})
 	params := "%x: " + array
@@ -98,7 +98,7 @@ func StableHLO(p Program, s shape.Shape, n int) device.Program {
 			"  func.func public @main(%s) -> %s {\n%s  }\n}\n", p, n, params, results, body)}
 }
 
-// mlirType writes a shape as MLIR does, such as tensor<4x8xf32>.
+// mlirType formats a shape as MLIR does, such as tensor<4x8xf32>.
 func mlirType(s shape.Shape) string {
 	var b strings.Builder
 	b.WriteString("tensor<")
@@ -114,7 +114,7 @@ func mlirType(s shape.Shape) string {
 	return b.String()
 }
 
-// mlirOne writes the constant 1 of a type.
+// mlirOne formats the constant 1 of a type.
 func mlirOne(t shape.DType) string {
 	if t == shape.S32 {
 		return "1"

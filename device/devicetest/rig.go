@@ -19,9 +19,9 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// rig is one check's driver and what the check made with it. At the end
-// everything is closed twice, the driver last. Its methods may be called from
-// any goroutine; those that end the test only from the test's own.
+// rig holds a check's driver and everything that the check made with it. At the end
+// everything is closed twice, the driver last. Its methods may be called from any
+// goroutine, except that those that can end the test may only be called from the test's.
 type rig struct {
 	testing.TB
 	Harness
@@ -52,7 +52,7 @@ func newRig(t *testing.T, h Harness, devices int) *rig {
 	return r
 }
 
-// closeAll closes what was kept, youngest first, and each twice.
+// closeAll closes what was kept, newest first, and each twice.
 func (r *rig) closeAll() {
 	r.mu.Lock()
 	opened := r.opened
@@ -70,8 +70,8 @@ func (r *rig) keep(c interface{ Close() }) {
 	r.opened = append(r.opened, c)
 }
 
-// memory gives n bytes that a device may read or write while Go runs: aligned
-// as XLA likes it, and pinned until the driver is closed.
+// memory returns n bytes that a device may read or write while Go runs: aligned
+// as XLA prefers, and pinned until the driver is closed.
 func (r *rig) memory(n int64) []byte {
 	const align = 64
 	b := make([]byte, n+align)
@@ -82,10 +82,10 @@ func (r *rig) memory(n int64) []byte {
 	return b[off : off+n : off+n]
 }
 
-// on is a list of local device indices.
+// on returns a list of local device indices.
 func on(devices ...int) []int { return devices }
 
-// first gives the local indices 0 to n-1.
+// first returns the local indices 0 to n-1.
 func first(n int) []int {
 	devices := make([]int, n)
 	for i := range devices {
@@ -94,7 +94,7 @@ func first(n int) []int {
 	return devices
 }
 
-// all gives every device of the driver.
+// all returns every device of the driver.
 func (r *rig) all() []int { return first(len(r.driver.Devices())) }
 
 func (r *rig) compile(p Program, s shape.Shape, devices []int) device.Executable {
@@ -108,7 +108,7 @@ func (r *rig) compile(p Program, s shape.Shape, devices []int) device.Executable
 	return exe
 }
 
-// put brings data to a device; the bytes may change at once.
+// put copies data to a device; the bytes may change at once.
 func (r *rig) put(s shape.Shape, data []byte, dev int) device.Buffer {
 	r.Helper()
 	return r.fromHost(device.Host{Shape: s, Data: data, Device: dev})
@@ -124,7 +124,7 @@ func (r *rig) fromHost(h device.Host) device.Buffer {
 	return b
 }
 
-// ramp makes one buffer of s for each of devices, full of ramp(s, i) for row i.
+// ramps makes one buffer of s for each of devices, with the values ramp(s, i) for row i.
 func (r *rig) ramps(s shape.Shape, devices []int) [][]device.Buffer {
 	r.Helper()
 	rows := make([][]device.Buffer, len(devices))
@@ -134,7 +134,7 @@ func (r *rig) ramps(s shape.Shape, devices []int) [][]device.Buffer {
 	return rows
 }
 
-// execute runs exe on one row of inputs a device and keeps the outputs.
+// execute runs exe on one row of inputs per device and keeps the outputs.
 func (r *rig) execute(exe device.Executable, rows ...[]device.Buffer) *device.Results {
 	r.Helper()
 	return r.run(exe, device.Run{Inputs: rows, Only: -1})
@@ -149,7 +149,7 @@ func (r *rig) run(exe device.Executable, run device.Run) *device.Results {
 	return out
 }
 
-// tryRun is Execute; it keeps the outputs and checks how many there are.
+// tryRun calls Execute, keeps the outputs and checks their number.
 func (r *rig) tryRun(exe device.Executable, run device.Run) (*device.Results, error) {
 	r.Helper()
 	out, err := exe.Execute(run)
@@ -215,8 +215,8 @@ func (r *rig) refused(what string, err error, codes []status.Code, texts ...stri
 	}
 }
 
-// invalid is the code of an argument that can never do; gone are those that a
-// driver may give for what was deleted, donated or closed.
+// invalid is the code for an argument that is never valid; gone are the codes that a
+// driver may return for something that was deleted, donated or closed.
 var (
 	invalid = []status.Code{status.InvalidArgument}
 	gone    = []status.Code{status.FailedPrecondition, status.InvalidArgument}
@@ -225,8 +225,8 @@ var (
 func f32(dims ...int64) shape.Shape { return shape.Shape{DType: shape.F32, Dims: dims} }
 func s32(dims ...int64) shape.Shape { return shape.Shape{DType: shape.S32, Dims: dims} }
 
-// ramp gives the values of an array of s that tells its elements and seeds apart
-// and is exact in f32 and s32.
+// ramp returns values for an array of s that differ by element and seed and are exact in
+// f32 and s32.
 func ramp(s shape.Shape, seed int) []float64 {
 	v := make([]float64, s.Elements())
 	for i := range v {
@@ -244,7 +244,7 @@ func plus(v []float64, c float64) []float64 {
 	return out
 }
 
-// encode writes values as dense bytes of s, which is f32 or s32.
+// encode returns values as dense bytes of s, which is f32 or s32.
 func encode(s shape.Shape, values []float64) []byte {
 	b := make([]byte, 0, s.HostBytes())
 	for _, v := range values {
@@ -270,7 +270,7 @@ func decode(s shape.Shape, b []byte) []float64 {
 	return v
 }
 
-// random gives bytes that are a valid array of s: any bits for types of whole
+// random returns bytes that are a valid array of s: any bits for types of whole
 // bytes, and values in range for pred and for types narrower than a byte.
 func random(s shape.Shape, rng *rand.Rand) []byte {
 	b := make([]byte, s.HostBytes())
@@ -293,5 +293,5 @@ func random(s shape.Shape, rng *rand.Rand) []byte {
 	return b
 }
 
-// argument is what a message about argument i contains.
+// argument returns the text that a message about argument i contains.
 func argument(i int) string { return fmt.Sprintf("argument %d", i) }

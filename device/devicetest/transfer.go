@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// devices checks what a driver says of itself.
+// devices checks the properties of a driver and its devices.
 var devices = []check{
 	{"Devices", 0, func(r *rig) {
 		d := r.driver
@@ -50,7 +50,7 @@ var devices = []check{
 	}},
 }
 
-// semantics are the ways of FromHost.
+// semantics lists the modes of FromHost.
 var semantics = []struct {
 	name string
 	s    device.HostSemantics
@@ -59,16 +59,16 @@ var semantics = []struct {
 	{"ZeroCopy", device.ZeroCopy}, {"MutableZeroCopy", device.MutableZeroCopy},
 }
 
-// dtypes are the element types that the suite brings to a device and back.
+// dtypes are the element types that the suite copies to a device and back.
 var dtypes = []shape.DType{shape.Pred, shape.S8, shape.S16, shape.S32, shape.S64, shape.U8, shape.U16, shape.U32,
 	shape.U64, shape.F16, shape.F32, shape.F64, shape.BF16, shape.C64, shape.C128, shape.F8E5M2, shape.F8E4M3FN,
 	shape.F8E4M3B11FNUZ, shape.F8E5M2FNUZ, shape.F8E4M3FNUZ, shape.S4, shape.U4, shape.S2, shape.U2, shape.F8E4M3,
 	shape.F8E3M4, shape.F8E8M0FNU, shape.F4E2M1FN}
 
-// dims are a scalar, empty arrays, and arrays of odd and of page-crossing size.
+// dims are the dimensions of a scalar, of empty arrays, and of arrays of odd and of page-crossing size.
 var dims = [][]int64{nil, {0}, {3, 0, 2}, {1}, {7}, {3, 5}, {2, 3, 4}, {33, 129}}
 
-// transfers checks how arrays come to devices, go about and come back.
+// transfers checks copies of arrays to devices, between them, and back.
 var transfers = []check{
 	{"FromHost", 1, func(r *rig) {
 		for _, sem := range semantics {
@@ -187,7 +187,7 @@ var transfers = []check{
 				}
 				r.values(fmt.Sprintf("copy of %s on device %d", s, dev), dst, ramp(s, 3))
 			}
-			// A copy lives by itself.
+			// A copy is independent of its source.
 			dst, err := src.CopyTo(1, "")
 			if err != nil {
 				r.Fatalf("CopyTo: %v", err)
@@ -233,7 +233,7 @@ var transfers = []check{
 	}},
 }
 
-// memoryKind is the kind of the default memory of a device.
+// memoryKind returns the kind of the default memory of a device.
 func (r *rig) memoryKind(dev int) string {
 	d := r.driver.Devices()[dev]
 	return d.Memories[d.Default].Kind

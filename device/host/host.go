@@ -1,7 +1,7 @@
-// Package host says how much memory this process may use of its machine.
+// Package host reports how much of its machine's memory this process may use.
 //
 // Its functions may be called from any goroutine. It imports nothing of the
-// module; drivers' users and frontends may import it.
+// module; users of drivers and frontends may import it.
 package host
 
 import (
@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// Memory returns the bytes of memory that this process may use: what the machine
-// has, or the least of the limits of the control groups that the process is in. It
-// returns 0 where the system does not say.
+// Memory returns the bytes of memory that this process may use: the machine's memory, or
+// the lowest limit of the control groups that the process is in. It returns 0 if the
+// system does not say.
 func Memory() int64 { return memory(os.DirFS("/")) }
 
-// memory is Memory for a root directory with proc and sys.
+// memory implements Memory for a root directory that contains proc and sys.
 func memory(root fs.FS) int64 {
 	least := total(root)
 	for _, limit := range limits(root) {
@@ -29,7 +29,7 @@ func memory(root fs.FS) int64 {
 	return least
 }
 
-// total returns the machine's memory, 0 where it is not known.
+// total returns the machine's memory, or 0 if it is not known.
 func total(root fs.FS) int64 {
 	text, _ := fs.ReadFile(root, "proc/meminfo")
 	for line := range strings.Lines(string(text)) {
@@ -43,9 +43,9 @@ func total(root fs.FS) int64 {
 	return 0
 }
 
-// limits returns what bounds the process's control group and those above it, for
-// both versions of control groups. A group without a limit says "max", or a number
-// larger than any machine's memory.
+// limits returns the limits of the process's control group and of those above it, for both
+// versions of control groups. A group without a limit has "max", or a number larger than
+// any machine's memory.
 func limits(root fs.FS) []int64 {
 	text, _ := fs.ReadFile(root, "proc/self/cgroup")
 	var found []int64
@@ -62,7 +62,7 @@ func limits(root fs.FS) []int64 {
 			}
 			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		}
-		// In a container the path may be the host's; then only the root is there.
+		// In a container the path may be the host's; then only the root exists.
 		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
 			text, err := fs.ReadFile(root, path.Join(mount, group, file))
 			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bad == nil {
