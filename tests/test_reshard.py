@@ -367,7 +367,7 @@ def test_refusals(devices):
     stock = jnp.zeros(8, device=jax.devices("cpu")[0])
     for array, target, text in (
         (gone, devices[0], "was deleted or donated"),
-        (np.zeros(8), rows, "bring it in with jax.device_put"),
+        (np.zeros(8), rows, "make one with jax.device_put"),
         (x, P("a"), "expected a Sharding or a Device"),
         (stock, rows, "between devices of Pathways"),
         ([x, x], [rows], "not a prefix of the arrays' tree"),
