@@ -137,6 +137,9 @@ func (a *actor) blame(what string, err error, risk bool) {
 	}
 	text := err.Error()
 	if strings.Contains(text, badLuck) {
+		if where := "[moving an array, on device "; strings.Count(text, where) > 1 {
+			a.t.Errorf("%s: the error says more than once where it happened: %v", a.name, err)
+		}
 		return
 	}
 	for name := range a.x.doomed {

@@ -270,10 +270,18 @@ func (q *queue) admit(g *gang) {
 	}
 }
 
+// moving says where an error of a move happened, unless it is the gang's, of which that is known.
+func (q *queue) moving(g *gang, err error) error {
+	if err == g.failure() {
+		return err
+	}
+	return q.explain(err, "moving an array", nil)
+}
+
 // sent ends one of a leg's duties.
 func (q *queue) sent(g *gang, l *leg, err error) {
 	if err != nil && l.err == nil {
-		l.err = q.explain(err, "moving an array", nil)
+		l.err = q.moving(g, err)
 		for _, v := range l.sends { // which may have failed since
 			if why := q.state.Failure(g.Session, v.source); why != nil {
 				l.err = why
@@ -452,8 +460,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 		if err == nil {
 			q.state.Spoil(s, devicequeue.ErrFreed)
 		} else {
-			err = q.explain(err, "moving an array", nil)
-			q.state.Spoil(s, err)
+			q.state.Spoil(s, q.moving(g, err))
 		}
 		q.sent(g, l, err)
 		return
