@@ -12,15 +12,26 @@ static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device**
   return NULL;
 }
 
-// born gives a handle to the one shard of a new object.
-static PJRT_Buffer* born(PJRT_Client* c, uint64_t number, pr_future* made, PJRT_Device* d, pr_memory* m, pw_shape* shape) {
+// unborn is the one shard of a new object, before the cluster knows of it.
+static pr_buffer* unborn(PJRT_Device* d, pr_memory* m, pw_shape* shape) {
   pr_buffer* b;
-  int64_t bytes = pw_shape_bytes(shape);
-  pr_buffers_new(&b, 1);
+  if (!pr_shards_new(&b, 1)) return NULL;
   b->device = d;
   b->memory = m;
-  b->shape = shape;
-  b->object = pr_object_new(c->session, number, made, 1, bytes);
+  b->shape = pw_shape_hold(shape, 1);
+  return b;
+}
+
+static void bury(pr_buffer* b) {
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = pr_buffer_handle(b);
+  pr_PJRT_Buffer_Destroy(&a);
+}
+
+// born returns the handle of a shard of which the cluster knows now. It takes the future.
+static PJRT_Buffer* born(pr_buffer* b, uint64_t number, pr_future* made) {
+  int64_t bytes = pw_shape_bytes(b->shape);
+  pr_object_becomes(b->object, b->device->client->session, number, made, bytes);
   pr_buffer_count(b, bytes);
   return pr_buffer_handle(b);
 }
@@ -39,7 +50,8 @@ void pr_put_fill(pr_put* p, char* dst) {
 }
 
 void pr_put_keep(pr_put* p) {
-  char* copy = malloc((size_t)pr_host_bytes(p->shape) + 1);
+  char* copy = p->room;
+  p->room = NULL;
   pr_put_fill(p, copy);
   p->copy = copy;
 }
@@ -49,9 +61,39 @@ pr_future* pr_put_free(pr_put* p) {
   pw_shape_drop(p->shape);
   free(p->strides);
   free(p->copy);
+  free(p->room);
   free(p);
   PR_COUNT(puts, -1);
   return done;
+}
+
+// row_major refuses a layout that bytes of a cluster's arrays do not have.
+static PJRT_Error* row_major(const PJRT_Buffer_MemoryLayout* layout, const int64_t* dims, size_t n, size_t element) {
+  int64_t* strides = pw_zeros(n, sizeof *strides);
+  if (strides == NULL) return pw_short("the strides of an array", n * sizeof *strides);
+  PJRT_Error* err = pr_layout_strides(layout, dims, n, element, strides);
+  if (err == NULL && !pr_dense(dims, strides, n, element))
+    err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "an array of another layout than row-major on a device of a cluster");
+  free(strides);
+  return err;
+}
+
+// put_new takes what a transfer from the host needs; NULL where memory is short.
+static pr_put* put_new(const PJRT_Client_BufferFromHostBuffer_Args* args, bool during, bool strided) {
+  pr_put* p = pw_zeros(1, sizeof *p);
+  if (p == NULL) return NULL;
+  size_t n = args->num_dims;
+  PR_COUNT(puts, 1);
+  p->data = args->data;
+  if ((p->shape = pw_shape_new(args->type, args->dims, n)) &&
+      (p->done = during ? pr_future_ready() : pr_future_new(2)) &&
+      (!during || (p->room = pw_alloc((size_t)pr_host_bytes(p->shape)))) &&
+      (!strided || (p->strides = pw_copy(args->byte_strides, n * sizeof *p->strides))))
+    return p;
+  pr_future* done = pr_put_free(p);
+  if (done) pr_future_drop(done);
+  if (done && !during) pr_future_drop(done);
+  return NULL;
 }
 
 PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
@@ -66,27 +108,21 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   if (args->byte_strides && args->num_byte_strides != n)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of %zu dimensions comes with %zu strides", n,
                     args->num_byte_strides);
-  if (PW_COVERS(args, device_layout) && args->device_layout) {
-    int64_t* strides = calloc(n + 1, sizeof *strides);
-    err = pr_layout_strides(args->device_layout, args->dims, n, element, strides);
-    if (err == NULL && !pr_dense(args->dims, strides, n, element))
-      err = pw_error(PJRT_Error_Code_UNIMPLEMENTED, "an array of another layout than row-major on a device of a cluster");
-    free(strides);
-    if (err) return err;
-  }
+  if (PW_COVERS(args, device_layout) && args->device_layout &&
+      (err = row_major(args->device_layout, args->dims, n, element)))
+    return err;
   bool during = args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
-  pr_put* p = calloc(1, sizeof *p);
-  p->data = args->data;
-  p->shape = pw_shape_new(args->type, args->dims, n);
-  p->done = during ? pr_future_ready() : pr_future_new(2);
-  if (args->byte_strides && !pr_dense(args->dims, args->byte_strides, n, element)) {
-    p->strides = malloc(n * sizeof *p->strides);
-    memcpy(p->strides, args->byte_strides, n * sizeof *p->strides);
+  pr_put* p = put_new(args, during, args->byte_strides && !pr_dense(args->dims, args->byte_strides, n, element));
+  if (p == NULL) return pw_short("a transfer from the host", sizeof *p);
+  pr_future *done = p->done, *made = pr_future_new(2);
+  pr_buffer* b = made ? unborn(d, m, p->shape) : NULL;
+  if (b == NULL) {
+    pr_put_free(p);
+    for (int refs = during ? 1 : 2; refs > 0; refs--) pr_future_drop(done);
+    for (int refs = made ? 2 : 0; refs > 0; refs--) pr_future_drop(made);
+    return pr_no_shards(1);
   }
-  PR_COUNT(puts, 1);
-  pr_future *done = during ? pr_future_ready() : p->done, *made = pr_future_new(2);
-  pw_shape* shape = p->shape;
-  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  if (during) pr_future_hold(done);  // the caller's, and that of the data
   uint64_t number = 0;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
@@ -96,11 +132,11 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
     pr_future_drop(done);
     pr_future_drop(made);
     pr_future_drop(made);
-    pw_shape_drop(shape);
+    bury(b);
     return pw_error_take((PJRT_Error_Code)code, message);
   }
   args->done_with_host_buffer = (PJRT_Event*)done;
-  args->buffer = born(args->client, number, made, d, m, shape);
+  args->buffer = born(b, number, made);
   return NULL;
 }
 
@@ -118,48 +154,42 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
   PR_COUNT(fetches, -1);
 }
 
-PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  if (pw_forked) return pw_forked_error();
-  LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
-  pp_reads(b->symbol);
-  PJRT_Error* none = pr_unmade(b);
-  if (none) return none;
-  size_t n = b->shape->num_dims, element = pr_element_size(b->shape->type);
-  size_t need = (size_t)pr_host_bytes(b->shape), span = need;
-  int64_t* strides = NULL;
-  if (args->host_layout) {
-    strides = calloc(n + 1, sizeof *strides);
-    PJRT_Error* err = pr_layout_strides(args->host_layout, b->shape->dims, n, element, strides);
-    if (err) {
-      free(strides);
-      return err;
-    }
-    if (pr_dense(b->shape->dims, strides, n, element)) {
-      free(strides);
-      strides = NULL;
-    } else {
-      span = element;
-      for (size_t i = 0; i < n; i++) span += (size_t)(b->shape->dims[i] - 1) * (size_t)llabs(strides[i]);
-    }
-  }
-  if (args->dst == NULL) {
-    args->dst_size = span;
+// host_strides returns the strides that a caller wants a shard's bytes with, NULL where they are dense, and how many
+// bytes these span.
+static PJRT_Error* host_strides(const pw_shape* shape, const PJRT_Buffer_MemoryLayout* layout, int64_t** out, size_t* span) {
+  size_t n = shape->num_dims, element = pr_element_size(shape->type);
+  *span = (size_t)pr_host_bytes(shape);
+  *out = NULL;
+  if (layout == NULL) return NULL;
+  int64_t* strides = pw_zeros(n, sizeof *strides);
+  if (strides == NULL) return pw_short("the strides of an array", n * sizeof *strides);
+  PJRT_Error* err = pr_layout_strides(layout, shape->dims, n, element, strides);
+  if (err || pr_dense(shape->dims, strides, n, element)) {
     free(strides);
-    return NULL;
+    return err;
   }
-  if (args->dst_size < span) {
-    free(strides);
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "PJRT_Buffer_ToHostBuffer: the array takes %zu bytes, and the destination has %zu",
-                    span, args->dst_size);
-  }
+  *out = strides;
+  *span = element;
+  for (size_t i = 0; i < n; i++) *span += (size_t)(shape->dims[i] - 1) * (size_t)llabs(strides[i]);
+  return NULL;
+}
+
+// fetch has a shard's bytes come to args->dst. It takes the strides.
+static PJRT_Error* fetch(const pr_buffer* b, PJRT_Buffer_ToHostBuffer_Args* args, int64_t* strides) {
+  size_t need = (size_t)pr_host_bytes(b->shape);
+  pr_future* arrived = pr_future_new(2);
   pr_fetch* f = NULL;
-  if (strides) {
-    f = calloc(1, sizeof *f);
-    *f = (pr_fetch){.bytes = malloc(need + 1), .dst = args->dst, .shape = b->shape, .strides = strides};
-    atomic_fetch_add_explicit(&b->shape->refs, 1, memory_order_relaxed);
+  char* bytes = NULL;
+  if (arrived == NULL || (strides && !((f = pw_alloc(sizeof *f)) && (bytes = pw_alloc(need))))) {
+    for (int refs = arrived ? 2 : 0; refs > 0; refs--) pr_future_drop(arrived);
+    free(f);
+    free(strides);
+    return pw_short("a transfer to the host", sizeof *f + need);
+  }
+  if (f) {
+    *f = (pr_fetch){.bytes = bytes, .dst = args->dst, .shape = pw_shape_hold(b->shape, 1), .strides = strides};
     PR_COUNT(fetches, 1);
   }
-  pr_future* arrived = pr_future_new(2);
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_fetches, 1);
@@ -173,6 +203,28 @@ PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   }
   args->event = (PJRT_Event*)arrived;
   return NULL;
+}
+
+PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
+  if (pw_forked) return pw_forked_error();
+  LIVE(b, args->src, "PJRT_Buffer_ToHostBuffer");
+  pp_reads(b->symbol);
+  PJRT_Error* err = pr_unmade(b);
+  if (err) return err;
+  size_t span;
+  int64_t* strides;
+  if ((err = host_strides(b->shape, args->host_layout, &strides, &span))) return err;
+  if (args->dst == NULL) {
+    args->dst_size = span;
+    free(strides);
+    return NULL;
+  }
+  if (args->dst_size < span) {
+    free(strides);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "PJRT_Buffer_ToHostBuffer: the array takes %zu bytes, and the destination has %zu",
+                    span, args->dst_size);
+  }
+  return fetch(b, args, strides);
 }
 
 // ---- from device to device ----
@@ -190,21 +242,23 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
                     "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
                     "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
   pr_future* made = pr_future_new(2);
-  pw_shape* shape = b->shape;
-  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  pr_buffer* copy = made ? unborn(d, m, b->shape) : NULL;
+  if (copy == NULL) {
+    for (int refs = made ? 2 : 0; refs > 0; refs--) pr_future_drop(made);
+    return pr_no_shards(1);
+  }
   uint64_t number = 0;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   int code = prGoCopy(b->object->session, b->object->number, (uint32_t)b->device->description.id,
-                      (uint32_t)d->description.id, shape, m->kind, (uintptr_t)made,
-                      &number, &message);
+                      (uint32_t)d->description.id, b->shape, m->kind, (uintptr_t)made, &number, &message);
   if (code) {
     pr_future_drop(made);
     pr_future_drop(made);
-    pw_shape_drop(shape);
+    bury(copy);
     return pw_error_take((PJRT_Error_Code)code, message);
   }
-  *out = born(d->client, number, made, d, m, shape);
+  *out = born(copy, number, made);
   return NULL;
 }
 

@@ -9,36 +9,43 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
 PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
 
-// handle makes one for a shard of an object whose reference it takes, and whose memory
-// is counted by charge; by the handle itself where that is NULL.
-static pr_buffer* handle(pr_object* object, PJRT_Device* device, pr_memory* memory, pw_shape* shape,
-                         const int64_t* minor_to_major, pr_charge* charge) {
-  pr_buffer* b;
-  pr_buffers_new(&b, 1);
+// handle fills a buffer that stands for a shard of an object whose reference it takes, and
+// whose memory is counted by charge.
+static PJRT_Buffer* handle(pr_buffer* b, pr_object* object, PJRT_Device* device, pr_memory* memory, pw_shape* shape,
+                           pr_charge* charge) {
   b->device = device;
   b->memory = memory;
-  b->shape = shape;
+  b->shape = pw_shape_hold(shape, 1);
   b->object = object;
-  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
-  if (charge)
-    atomic_store_explicit(&b->charge, charge, memory_order_relaxed);
-  else
-    pr_buffer_count(b, pw_shape_bytes(shape));
-  b->minor_to_major = pr_order_copy(minor_to_major, shape->num_dims);
-  return b;
+  atomic_store_explicit(&b->charge, charge, memory_order_relaxed);
+  return pr_buffer_handle(b);
+}
+
+// ordered takes a buffer for a shard whose elements have an order; NULL where memory is short.
+static pr_buffer* ordered(const pw_shape* shape, const int64_t* minor_to_major) {
+  pr_buffer* b;
+  if (!pr_buffers_new(&b, 1)) return NULL;
+  if (pr_order_copy(&b->minor_to_major, minor_to_major, shape->num_dims)) return b;
+  pr_buffers_unused(&b, 1);
+  return NULL;
 }
 
 static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char* message, const pp_symbol* symbol,
                           PJRT_Buffer** out) {
   pr_future* made = pr_future_new(1);
-  pr_future_set(made, code, strdup(message));
-  pr_buffer* b = handle(pr_object_new(0, 0, made, 1, 0), look->device, (pr_memory*)look->memory, look->shape, look->minor_to_major,
-                        &pr_uncounted);
-  if (symbol) {
-    b->symbol = malloc(sizeof *b->symbol);
-    *b->symbol = *symbol;
+  char* text = made ? pw_copy_text(message) : NULL;
+  pr_buffer* b = text ? ordered(look->shape, look->minor_to_major) : NULL;
+  if (b && symbol) b->symbol = pw_copy(symbol, sizeof *symbol);
+  pr_object* o;
+  if (b == NULL || (symbol && b->symbol == NULL) || !pr_objects_new(&o, 1)) {
+    if (made) pr_future_drop(made);
+    free(text);
+    if (b) pr_buffers_unused(&b, 1);
+    return pr_no_shards(1);
   }
-  *out = pr_buffer_handle(b);
+  pr_future_set(made, code, text);
+  pr_object_is(o, 0, 0, made, 1, 0);
+  *out = handle(b, o, look->device, (pr_memory*)look->memory, look->shape, &pr_uncounted);
   return NULL;
 }
 
@@ -53,22 +60,40 @@ static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
 static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   pr_buffer* b = pr_buffer_of(buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_LoadedExecutable_Execute");
-  if (atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object))
+  pr_buffer* more = ordered(b->shape, b->minor_to_major);
+  if (more == NULL) return pr_no_shards(1);
+  if (atomic_load_explicit(&b->gone, memory_order_acquire) || !pr_object_hold(b->object)) {
+    pr_buffers_unused(&more, 1);
     return pw_deleted("PJRT_LoadedExecutable_Execute");
-  pr_buffer* more = handle(b->object, b->device, b->memory, b->shape, b->minor_to_major, pr_charge_share(b));
+  }
+  pr_charge* charge = pr_charge_share(b);
+  if (charge == NULL) {
+    pr_object_release(b->object);
+    pr_buffers_unused(&more, 1);
+    return pr_no_charge();
+  }
   more->kept = !donate;
-  *out = pr_buffer_handle(more);
+  *out = handle(more, b->object, b->device, b->memory, b->shape, charge);
   return NULL;
 }
 
 static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
   pr_held* h = (pr_held*)held;
   for (size_t i = 0; i < h->n; i++) {
-    if (!pr_object_hold(h->shards[i].object)) return pw_deleted("PJRT_LoadedExecutable_Execute");
+    pr_buffer* b = ordered(h->shape, h->minor_to_major);
+    if (b == NULL) return pr_no_shards(1);
+    if (!pr_object_hold(h->shards[i].object)) {
+      pr_buffers_unused(&b, 1);
+      return pw_deleted("PJRT_LoadedExecutable_Execute");
+    }
     pr_charge* charge = h->fresh ? pr_charge_share(h->shards[i].buffer) : pr_charge_hold(h->shards[i].charge);
-    pr_buffer* b = handle(h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, h->minor_to_major, charge);
+    if (charge == NULL) {
+      pr_object_release(h->shards[i].object);
+      pr_buffers_unused(&b, 1);
+      return pr_no_charge();
+    }
     b->kept = !donate;
-    out[i] = pr_buffer_handle(b);
+    out[i] = handle(b, h->shards[i].object, h->shards[i].device, h->shards[i].memory, h->shape, charge);
   }
   return NULL;
 }
@@ -115,44 +140,73 @@ static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->x->dev
 static PJRT_Device* device(PJRT_Client* c, int id) { return id >= 0 && (size_t)id < c->num_devices ? c->devices[id] : NULL; }
 static PJRT_Memory* memory(PJRT_Device* device, const char* kind) { return &pr_memory_kind(device, kind, strlen(kind))->base.base; }
 
+bool pr_played_new(const pp_program* p, size_t value, PJRT_Buffer** shards) {
+  const pp_value* v = &p->values[value];
+  size_t n = (size_t)v->n;
+  pr_buffer** slots = pw_zeros(n, sizeof *slots);
+  bool all = slots && pr_shards_new(slots, n);
+  for (size_t i = 0; i < n && all; i++) {
+    const pp_look* l = &v->looks[i];
+    slots[i]->device = l->device;
+    slots[i]->memory = (pr_memory*)l->memory;
+    slots[i]->shape = pw_shape_hold(l->shape, 1);
+    shards[v->first + i] = pr_buffer_handle(slots[i]);
+  }
+  // One that has no order is destroyed with all others.
+  for (size_t i = 0; i < n && all; i++)
+    all = pr_order_copy(&slots[i]->minor_to_major, v->looks[i].minor_to_major, v->looks[i].shape->num_dims);
+  free(slots);
+  return all;
+}
+
 void pr_played(const pp_program* p, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards) {
   const pp_value* v = &p->values[value];
   int64_t bytes = 0;
   for (int32_t i = 0; i < v->n; i++) bytes += pw_shape_bytes(v->looks[i].shape);
-  pr_object* o = pr_object_new(((PJRT_Client*)p->base.client)->session, object, made, v->n, bytes);
   for (int32_t i = 0; i < v->n; i++) {
-    const pp_look* l = &v->looks[i];
-    shards[v->first + (size_t)i] = pr_buffer_handle(handle(o, l->device, (pr_memory*)l->memory, l->shape, l->minor_to_major, NULL));
+    pr_buffer* b = pr_buffer_of(shards[v->first + (size_t)i]);
+    if (i == 0) pr_object_becomes(b->object, ((PJRT_Client*)p->base.client)->session, object, made, bytes);
+    pr_buffer_count(b, pw_shape_bytes(b->shape));
   }
 }
 
-static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
-  pr_source few[256];
-  size_t n = p->num_constants, most;
-  for (size_t i = 0; i < p->num_inputs; i++) n += (size_t)p->values[p->inputs[i]].n;
-  most = n;
-  pr_source* sources = n <= 256 ? few : malloc(n * sizeof *sources);
+// read_sources lists the shards that a play is given: those of its inputs, and constants.
+// It reports whether the cluster knows of all of them.
+static bool read_sources(const pp_program* p, PJRT_Buffer* const* shards, pr_source* out) {
   bool all = true;
-  n = 0;
+  size_t n = 0;
   for (size_t i = 0; i < p->num_inputs; i++) {
     const pp_value* v = &p->values[p->inputs[i]];
     for (int32_t s = 0; s < v->n; s++) {
       const pr_buffer* b = pr_buffer_of(shards[v->first + (size_t)s]);
-      sources[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+      out[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
     }
   }
   for (size_t i = 0; i < p->num_constants; i++) {
     const pr_buffer* b = pr_buffer_of(p->constants[i]);
-    sources[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+    out[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
   }
-  for (size_t i = 0; i < most; i++) all = all && sources[i].object != 0;
+  for (size_t i = 0; i < n; i++) all = all && out[i].object != 0;
+  return all;
+}
+
+static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
+  enum { kOnStack = 256 };  // sources: 4 KiB
+  pr_source few[kOnStack];
+  size_t n = p->num_constants;
+  for (size_t i = 0; i < p->num_inputs; i++) n += (size_t)p->values[p->inputs[i]].n;
+  pr_source* sources = n <= kOnStack ? few : pw_alloc(n * sizeof *sources);
+  if (sources == NULL) {
+    *error = pw_short("the shards that a program is given", n * sizeof *sources);
+    return false;
+  }
   bool played = false;
-  if (all) {
+  if (read_sources(p, shards, sources)) {
     pr_name freed[PR_FREED];
     size_t num_freed = pr_freed(freed, PR_FREED, false);
     char* message = NULL;
     PR_COUNT(go_entries, 1);
-    int code = prGoPlay(p, sources, most, freed, num_freed, shards, &played, &message);
+    int code = prGoPlay(p, sources, n, freed, num_freed, shards, &played, &message);
     if (code) *error = pw_error_take((PJRT_Error_Code)code, message);
     for (size_t i = 0; played && code == 0 && i < p->num_nodes; i++)
       if (p->nodes[i].kind == PP_EXECUTE) PR_COUNT(executes, 1);

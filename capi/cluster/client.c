@@ -9,97 +9,125 @@
 // ---- how Go makes a client ----
 
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices) {
-  PJRT_Client* c = calloc(1, sizeof *c);
+  PJRT_Client* c = pw_zeros(1, sizeof *c);
+  if (c == NULL) return NULL;
+  PR_COUNT(clients, 1);
   c->session = session;
-  c->topology.platform = strdup(platform);
-  c->topology.version = strdup(version);
+  if (!((c->topology.platform = pw_copy_text(platform)) && (c->topology.version = pw_copy_text(version)) &&
+        (c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
+        (c->devices = pw_zeros(devices, sizeof *c->devices)) &&
+        (c->topology.devices = pw_zeros(devices, sizeof *c->topology.devices)))) {
+    pr_client_free(c);
+    return NULL;
+  }
   c->num_devices = c->topology.num_devices = devices;
-  c->device_structs = calloc(devices + 1, sizeof *c->device_structs);
-  c->devices = calloc(devices + 1, sizeof *c->devices);
-  c->topology.devices = calloc(devices + 1, sizeof *c->topology.devices);
   for (size_t i = 0; i < devices; i++) {
     c->devices[i] = &c->device_structs[i];
     c->devices[i]->client = c;
     c->devices[i]->description.id = (int)i;
     c->topology.devices[i] = &c->devices[i]->description;
   }
-  PR_COUNT(clients, 1);
   return c;
 }
 
-static void attribute(PJRT_NamedValue* v, const char* name) {
+static bool attribute(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type type) {
   memset(v, 0, sizeof *v);
   v->struct_size = PJRT_NamedValue_STRUCT_SIZE;
-  v->name = strdup(name);
-  v->name_size = strlen(name);
+  v->name = pw_copy_text(name);
+  v->name_size = v->name ? strlen(name) : 0;
+  v->type = type;
   v->value_size = 1;
+  return v->name != NULL;
 }
 
-void pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
+static bool int_attribute(PJRT_NamedValue* v, const char* name, int64_t value) {
+  bool named = attribute(v, name, PJRT_NamedValue_kInt64);
+  v->int64_value = value;
+  return named;
+}
+
+static bool string_attribute(PJRT_NamedValue* v, const char* name, const char* value) {
+  bool named = attribute(v, name, PJRT_NamedValue_kString);
+  v->string_value = pw_copy_text(value);
+  v->value_size = v->string_value ? strlen(value) : 0;
+  return named && v->string_value;
+}
+
+bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host) {
+  enum { kAttributesOfDevice = 3 };
   pw_account* account = &c->device_structs[i].account;
   account->limit = limit;
   account->share = share;
   account->host = host;
   PJRT_DeviceDescription* d = &c->device_structs[i].description;
-  d->kind = strdup(kind);
+  const char* platform = c->topology.platform;
   // As the devices of one process read; whose they are, attributes say.
-  d->text = pw_text("%c%sDevice(id=%zu)", toupper(*c->topology.platform), *c->topology.platform ? c->topology.platform + 1 : "", i);
-  d->debug = pw_text("%s:%zu", c->topology.platform, i);
-  d->memories = calloc(memories + 1, sizeof *d->memories);
+  if (!((d->kind = pw_copy_text(kind)) &&
+        (d->text = pw_text("%c%sDevice(id=%zu)", toupper(*platform), *platform ? platform + 1 : "", i)) &&
+        (d->debug = pw_text("%s:%zu", platform, i)) && (d->memories = pw_zeros(memories, sizeof *d->memories)) &&
+        (d->attributes = pw_zeros(kAttributesOfDevice, sizeof *d->attributes))))
+    return false;
   d->num_memories = memories;
   d->default_memory = default_memory < memories ? default_memory : 0;
-  d->attributes = calloc(3, sizeof *d->attributes);
-  d->num_attributes = 3;
-  attribute(&d->attributes[0], "slice_index");
-  d->attributes[0].type = PJRT_NamedValue_kInt64;
-  d->attributes[0].int64_value = slice;
-  attribute(&d->attributes[1], "worker");
-  d->attributes[1].type = PJRT_NamedValue_kString;
-  d->attributes[1].string_value = strdup(worker);
-  d->attributes[1].value_size = strlen(worker);
-  attribute(&d->attributes[2], "local_index");
-  d->attributes[2].type = PJRT_NamedValue_kInt64;
-  d->attributes[2].int64_value = local;
+  d->num_attributes = kAttributesOfDevice;
+  return int_attribute(&d->attributes[0], "slice_index", slice) && string_attribute(&d->attributes[1], "worker", worker) &&
+         int_attribute(&d->attributes[2], "local_index", local);
 }
 
-void pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind, const char* text,
-                      const char* debug) {
-  pr_memory* m = calloc(1, sizeof *m);
+bool pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind, const char* text, const char* debug) {
+  pr_memory* m = pw_zeros(1, sizeof *m);
+  if (m == NULL) return false;
+  c->device_structs[device].description.memories[i] = m;
   pw_memory_init(&m->base);
   m->id = (int)c->num_memories++;
-  m->kind = strdup(kind);
-  m->text = strdup(text);
-  m->debug = strdup(debug);
   m->device = c->devices[device];
-  c->device_structs[device].description.memories[i] = m;
+  return (m->kind = pw_copy_text(kind)) && (m->text = pw_copy_text(text)) && (m->debug = pw_copy_text(debug));
 }
 
-void pr_client_done(PJRT_Client* c) {
-  c->memories = calloc(c->num_memories + 1, sizeof *c->memories);
+// number_kind gives a memory the number of its kind: that of the memories before it that are of the same kind.
+static void number_kind(pr_memory* m, PJRT_Memory* const* before, size_t n) {
+  for (size_t k = 0; k < n; k++) {
+    const pr_memory* other = (const pr_memory*)before[k];
+    if (strcmp(other->kind, m->kind) == 0) {
+      m->kind_id = other->kind_id;
+      return;
+    }
+    if (other->kind_id >= m->kind_id) m->kind_id = other->kind_id + 1;
+  }
+}
+
+// serialize writes what the cluster is like. The same cluster says the same: JAX keeps compiled programs apart by it.
+static char* serialize(const PJRT_Client* c) {
+  char* out = pw_text("%s\n%s\n", c->topology.platform, c->topology.version);
+  size_t at = out ? strlen(out) : 0;
+  for (size_t d = 0; out && d < c->num_devices; d++) {
+    const PJRT_DeviceDescription* x = &c->device_structs[d].description;
+    enum { kNumber = 32 };  // of letters for a number and the words around it
+    size_t more = strlen(x->kind) + kNumber;
+    char* grown = pw_resize(out, at + more);
+    if (grown == NULL) {
+      free(out);
+      return NULL;
+    }
+    out = grown;
+    at += (size_t)snprintf(out + at, more, "%s slice %lld\n", x->kind, (long long)x->attributes[0].int64_value);
+  }
+  return out;
+}
+
+bool pr_client_done(PJRT_Client* c) {
+  c->memories = pw_zeros(c->num_memories, sizeof *c->memories);
+  if (c->memories == NULL) return false;
   size_t n = 0;
   for (size_t d = 0; d < c->num_devices; d++)
     for (size_t i = 0; i < c->device_structs[d].description.num_memories; i++) {
       pr_memory* m = c->device_structs[d].description.memories[i];
-      for (size_t k = 0; k < n; k++)  // equal kinds have equal numbers
-        if (strcmp(((pr_memory*)c->memories[k])->kind, m->kind) == 0) {
-          m->kind_id = ((pr_memory*)c->memories[k])->kind_id;
-          break;
-        } else if (((pr_memory*)c->memories[k])->kind_id >= m->kind_id) {
-          m->kind_id = ((pr_memory*)c->memories[k])->kind_id + 1;
-        }
+      number_kind(m, c->memories, n);
       c->memories[n++] = &m->base.base;
     }
-  // The same cluster says the same: JAX keeps compiled programs apart by it.
-  char* out = NULL;
-  size_t size = 0;
-  FILE* f = open_memstream(&out, &size);
-  fprintf(f, "%s\n%s\n", c->topology.platform, c->topology.version);
-  for (size_t d = 0; d < c->num_devices; d++)
-    fprintf(f, "%s slice %lld\n", c->device_structs[d].description.kind,
-            (long long)c->device_structs[d].description.attributes[0].int64_value);
-  fclose(f);
-  c->topology.serialized = out;
+  c->topology.serialized = serialize(c);
+  return c->topology.serialized != NULL;
 }
 
 void pr_client_free(PJRT_Client* c) {
@@ -107,6 +135,7 @@ void pr_client_free(PJRT_Client* c) {
     PJRT_DeviceDescription* x = &c->device_structs[d].description;
     for (size_t i = 0; i < x->num_memories; i++) {
       pr_memory* m = x->memories[i];
+      if (m == NULL) continue;  // the client was made in part
       pw_memory_close(&m->base);
       free(m->kind);
       free(m->text);
@@ -149,34 +178,40 @@ static size_t num_attributes;
 
 size_t pr_attributes_new(void) { return num_attributes = 0; }
 
-void pr_attribute_string(const char* name, const char* value) {
-  if (num_attributes == kAttributes) return;
-  PJRT_NamedValue* v = &plugin_attributes[num_attributes++];
-  attribute(v, name);
-  v->type = PJRT_NamedValue_kString;
-  v->string_value = strdup(value);
-  v->value_size = strlen(value);
+// next_attribute returns the next place in the list; NULL where that is full.
+static PJRT_NamedValue* next_attribute(void) {
+  if (num_attributes == kAttributes) return NULL;
+  return &plugin_attributes[num_attributes];
 }
 
-void pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
-  if (num_attributes == kAttributes) return;
-  PJRT_NamedValue* v = &plugin_attributes[num_attributes++];
-  attribute(v, name);
-  if (!list) {
-    v->type = PJRT_NamedValue_kInt64;
-    v->int64_value = *values;
-    return;
+// keep_attribute has the list keep what was written at its next place, and reports whether that is whole.
+static bool keep_attribute(PJRT_NamedValue* v, bool whole) {
+  if (whole) {
+    num_attributes++;
+  } else {
+    free((char*)v->name);
+    if (v->type == PJRT_NamedValue_kString) free((char*)v->string_value);
+    memset(v, 0, sizeof *v);
   }
-  int64_t* copy = calloc(n + 1, sizeof *copy);
-  if (n) memcpy(copy, values, n * sizeof *copy);
-  v->type = PJRT_NamedValue_kInt64List;
-  v->int64_array_value = copy;
-  v->value_size = n;
+  return whole;
 }
 
-PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
-  (void)args;
-  return NULL;
+bool pr_attribute_string(const char* name, const char* value) {
+  PJRT_NamedValue* v = next_attribute();
+  return v == NULL || keep_attribute(v, string_attribute(v, name, value));
+}
+
+bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
+  PJRT_NamedValue* v = next_attribute();
+  if (v == NULL) return true;
+  bool whole = int_attribute(v, name, list ? 0 : *values);
+  if (list && whole) {
+    v->type = PJRT_NamedValue_kInt64List;
+    v->int64_array_value = pw_copy(values, n * sizeof *values);
+    v->value_size = n;
+    whole = v->int64_array_value != NULL;
+  }
+  return keep_attribute(v, whole);
 }
 
 PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = plugin_attributes, args->num_attributes = num_attributes)
@@ -315,7 +350,8 @@ PW_READS(pr, PJRT_TopologyDescription_Attributes, args->attributes = NULL, args-
 static void keep_topology(PJRT_SerializedTopology* topology) { free(topology); }
 
 PJRT_Error* pr_PJRT_TopologyDescription_Serialize(PJRT_TopologyDescription_Serialize_Args* args) {
-  char* copy = strdup(args->topology->serialized);
+  char* copy = pw_copy_text(args->topology->serialized);
+  if (copy == NULL) return pw_short("a topology", strlen(args->topology->serialized));
   GIVE(serialized_bytes, copy);
   args->serialized_topology = (PJRT_SerializedTopology*)copy;
   args->serialized_topology_deleter = keep_topology;

@@ -40,6 +40,7 @@ import (
 	_ "github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // Dial makes a session on the cluster that an address names, with exactly so many
@@ -122,12 +123,16 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	}
 	s.cluster = cluster
 	s.number = sessions.Add(s)
-	*out = s.describe()
-	return 0
+	if *out, err = s.describe(); err != nil {
+		sessions.Remove(s.number)
+		s.close()
+		s.ends.close()
+	}
+	return C.int(base.Fail(err, message))
 }
 
 // describe makes the C side of a client.
-func (s *session) describe() *C.PJRT_Client {
+func (s *session) describe() (*C.PJRT_Client, error) {
 	platform, devices := s.cluster.Platform(), s.cluster.Devices()
 	name := C.CString(platform.GetName())
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
@@ -136,35 +141,61 @@ func (s *session) describe() *C.PJRT_Client {
 	defer C.free(unsafe.Pointer(name))
 	defer C.free(unsafe.Pointer(version))
 	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))
+	if c == nil {
+		return nil, short("a client")
+	}
 	memories := 0 // of the devices before; numbers them as one process's
 	for i, d := range devices {
-		kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
-		C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
-			C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
-		C.free(unsafe.Pointer(kind))
-		C.free(unsafe.Pointer(worker))
-		for j, m := range d.Memories {
-			words, debugs := platform.MemoryText(m, memories)
-			kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
-			C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind, text, debug)
-			C.free(unsafe.Pointer(kind))
-			C.free(unsafe.Pointer(text))
-			C.free(unsafe.Pointer(debug))
-			memories++
+		if !s.describeDevice(c, i, d, memories) {
+			C.pr_client_free(c)
+			return nil, short("a client's devices")
 		}
+		memories += len(d.Memories)
 	}
-	C.pr_client_done(c)
+	if !C.pr_client_done(c) {
+		C.pr_client_free(c)
+		return nil, short("a client's memories")
+	}
+	if !describePlugin(platform) {
+		C.pr_client_free(c)
+		return nil, short("what a cluster is like")
+	}
+	return c, nil
+}
 
+// describeDevice makes the C side of a device, whose memories are numbered from first. It
+// reports whether there was memory for it.
+func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first int) bool {
+	kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
+	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
+		C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
+	C.free(unsafe.Pointer(kind))
+	C.free(unsafe.Pointer(worker))
+	for j, m := range d.Memories {
+		words, debugs := s.cluster.Platform().MemoryText(m, first+j)
+		kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
+		made = made && C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind, text, debug)
+		C.free(unsafe.Pointer(kind))
+		C.free(unsafe.Pointer(text))
+		C.free(unsafe.Pointer(debug))
+	}
+	return bool(made)
+}
+
+// describePlugin writes what the plugin's attributes are from now on. It reports whether
+// there was memory for them.
+func describePlugin(platform *wire.Platform) bool {
 	C.pr_attributes_new()
+	all := true
 	for k, v := range platform.GetStrings() {
 		name, value := C.CString(k), C.CString(v)
-		C.pr_attribute_string(name, value)
+		all = all && bool(C.pr_attribute_string(name, value))
 		C.free(unsafe.Pointer(name))
 		C.free(unsafe.Pointer(value))
 	}
 	ints := func(k string, v []int64, list bool) {
 		name := C.CString(k)
-		C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list))
+		all = all && bool(C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list)))
 		C.free(unsafe.Pointer(name))
 	}
 	for k, v := range platform.GetInts() {
@@ -173,7 +204,7 @@ func (s *session) describe() *C.PJRT_Client {
 	for _, l := range platform.GetLists() {
 		ints(l.Name, l.Values, true)
 	}
-	return c
+	return all
 }
 
 //export prGoDisconnect

@@ -41,7 +41,8 @@ PJRT_Extension_Base* pr_extensions(void);
 typedef struct pr_future pr_future;
 enum { PR_PENDING = 0, PR_READY = 1, PR_FAILED = 2 };
 
-pr_future* pr_future_new(int32_t refs);
+pr_future* pr_future_new(int32_t refs);  // NULL: no memory, which is pr_no_future
+PJRT_Error* pr_no_future(void);
 pr_future* pr_future_ready(void);  // one that is ready; a new reference
 pr_future* pr_future_hold(pr_future* future);
 void pr_future_drop(pr_future* future);
@@ -107,8 +108,18 @@ typedef struct {
   uint64_t session, number;
 } pr_name;
 
-pr_object* pr_object_new(uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes);
-void pr_buffers_new(pr_buffer** out, size_t n);
+// Objects and buffers are made in two steps: slots for them, which may not be had (false),
+// and what they are of. Unused gives back slots that nothing was made of.
+bool pr_objects_new(pr_object** out, size_t n);
+void pr_objects_unused(pr_object** slots, size_t n);
+void pr_object_is(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes);
+bool pr_buffers_new(pr_buffer** out, size_t n);
+void pr_buffers_unused(pr_buffer** slots, size_t n);
+// pr_shards_new takes n buffers and one object for them, of which the cluster is to know
+// later: pr_object_becomes says what it is, and takes the future.
+bool pr_shards_new(pr_buffer** out, size_t n);
+void pr_object_becomes(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int64_t bytes);
+PJRT_Error* pr_no_shards(size_t n);  // the error where there are no slots
 static inline PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
 static inline pr_buffer* pr_buffer_of(PJRT_Buffer* handle) { return (pr_buffer*)pw_slot_of(handle); }
 #define ANY(b, handle, slot)           \
@@ -122,7 +133,8 @@ void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donat
 // pr_buffer_count puts a new buffer of so many bytes into its device's account;
 // pr_buffer_release takes them out.
 void pr_buffer_count(pr_buffer* buffer, int64_t bytes);
-pr_charge* pr_charge_share(pr_buffer* buffer);  // one more reference
+pr_charge* pr_charge_share(pr_buffer* buffer);  // one more reference; NULL: no memory, which is pr_no_charge
+PJRT_Error* pr_no_charge(void);
 pr_charge* pr_charge_hold(pr_charge* charge);
 void pr_charge_drop(pr_charge* charge);
 // Of somebody who keeps a shard's object without a handle of the shard. Hold fails
@@ -191,19 +203,21 @@ struct PJRT_Client {
   size_t num_memories;
 };
 
-// How Go makes a client.
+// How Go makes a client. NULL and false say that there is no memory; a client that is made
+// in part can be freed.
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
-void pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
+bool pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
-void pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
+bool pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
                       const char* debug);
-void pr_client_done(PJRT_Client* client);
+bool pr_client_done(PJRT_Client* client);
 void pr_client_free(PJRT_Client* client);
 pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size);  // the default for size 0
 // What PJRT_Plugin_Attributes says: from the beginning, and one more.
 size_t pr_attributes_new(void);
-void pr_attribute_string(const char* name, const char* value);
-void pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list);
+// False: no memory.
+bool pr_attribute_string(const char* name, const char* value);
+bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list);
 
 // ---- executables (program.c) ----
 
@@ -216,13 +230,11 @@ typedef struct {
   bool descending;  // minor_to_major is that of dense row-major bytes
 } pr_array;
 
-// pr_order_copy returns a malloc'd copy of the order of n dimensions; NULL of NULL, which
-// is the descending order.
-static inline int64_t* pr_order_copy(const int64_t* minor_to_major, size_t n) {
-  if (minor_to_major == NULL) return NULL;
-  int64_t* copy = malloc((n + 1) * sizeof *copy);
-  memcpy(copy, minor_to_major, n * sizeof *copy);
-  return copy;
+// pr_order_copy makes *out a copy of the order of n dimensions; NULL of NULL, which is the
+// descending order. It reports whether there was memory.
+static inline bool pr_order_copy(int64_t** out, const int64_t* minor_to_major, size_t n) {
+  *out = minor_to_major ? pw_copy(minor_to_major, n * sizeof *minor_to_major) : NULL;
+  return minor_to_major == NULL || *out != NULL;
 }
 static inline const int64_t* pr_array_order(const pr_array* a) { return a->descending ? NULL : a->minor_to_major; }
 
@@ -280,15 +292,16 @@ static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->numb
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
-// How Go makes an executable.
+// How Go makes an executable. NULL and false say that there is no memory; one that is made
+// in part can be dropped.
 PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const char* name, const char* fingerprint,
                                 size_t replicas, size_t partitions, size_t devices, size_t params, size_t outputs);
-void pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t num_dims,
+bool pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t num_dims,
                       const int64_t* minor_to_major, const char* memory, bool donated);
 void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device);
-void pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size);
+bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size);
 void pr_program_cost(PJRT_Executable* x, const int64_t* cost);
-void pr_program_done(PJRT_Executable* x);
+bool pr_program_done(PJRT_Executable* x);
 void pr_program_drop(PJRT_Executable* x);
 
 // pr_context_functions gives the Python functions of an execute context, or NULL.
@@ -316,6 +329,7 @@ static inline const int64_t* pr_shape_dims(const pw_shape* shape) { return shape
 typedef struct pr_put {
   const char* data;
   char* copy;  // of the data, where the caller's own is not there any more
+  char* room;  // for the copy, until it is made
   pw_shape* shape;
   int64_t* strides;  // NULL: dense
   pr_future* done;   // fires when the caller's data is not needed any more

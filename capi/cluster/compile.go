@@ -141,29 +141,15 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 	replicas, partitions := max(info.Replicas, 1), max(info.Partitions, 1)
 	x := C.pr_program_new(c, C.uint64_t(id), name, fingerprint, C.size_t(replicas), C.size_t(partitions),
 		C.size_t(len(devices)), C.size_t(len(info.Parameters)), C.size_t(len(info.Outputs)))
-	donated := map[uint32]bool{}
-	for _, i := range info.Donated {
-		donated[i] = true
+	if x == nil {
+		return nil, short("a program")
 	}
-	arrays := func(list []*wire.Array, output bool) {
-		for i, a := range list {
-			memory := C.CString(a.Memory)
-			var order *C.int64_t
-			if len(a.MinorToMajor) == len(a.Dims) {
-				order = (*C.int64_t)(unsafe.SliceData(a.MinorToMajor))
-			}
-			C.pr_program_array(x, C.bool(output), C.size_t(i), C.uint32_t(a.Dtype), (*C.int64_t)(unsafe.SliceData(a.Dims)), C.size_t(len(a.Dims)),
-				order, memory, C.bool(donated[uint32(i)]))
-			C.free(unsafe.Pointer(memory))
-		}
-	}
-	arrays(info.Outputs, true)
-	arrays(info.Parameters, false)
 	for row, d := range devices {
 		C.pr_program_device(x, C.size_t(row), C.uint32_t(d))
 	}
+	all := describeArrays(x, info)
 	give := func(what C.int, data []byte) {
-		C.pr_program_bytes(x, what, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data)))
+		all = all && bool(C.pr_program_bytes(x, what, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data))))
 	}
 	give(C.PR_FORMAT, []byte(p.format))
 	give(C.PR_CODE, p.code)
@@ -176,8 +162,36 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 	}
 	x.manual = C.bool(p.manual)
 	x.any_params = C.bool(len(info.Parameters) == 0)
-	C.pr_program_done(x)
+	if !all || !bool(C.pr_program_done(x)) {
+		C.pr_program_drop(x)
+		return nil, short("a program's arguments and results")
+	}
 	return x, nil
+}
+
+// describeArrays makes the C side of what a program takes and returns. It reports whether
+// there was memory for it.
+func describeArrays(x *C.PJRT_Executable, info *wire.ProgramInfo) bool {
+	donated := map[uint32]bool{}
+	for _, i := range info.Donated {
+		donated[i] = true
+	}
+	all := true
+	arrays := func(list []*wire.Array, output bool) {
+		for i, a := range list {
+			memory := C.CString(a.Memory)
+			var order *C.int64_t
+			if len(a.MinorToMajor) == len(a.Dims) {
+				order = (*C.int64_t)(unsafe.SliceData(a.MinorToMajor))
+			}
+			all = all && bool(C.pr_program_array(x, C.bool(output), C.size_t(i), C.uint32_t(a.Dtype), (*C.int64_t)(unsafe.SliceData(a.Dims)), C.size_t(len(a.Dims)),
+				order, memory, C.bool(donated[uint32(i)])))
+			C.free(unsafe.Pointer(memory))
+		}
+	}
+	arrays(info.Outputs, true)
+	arrays(info.Parameters, false)
+	return all
 }
 
 // portable reports whether compile options ask for a program that has no device

@@ -8,9 +8,11 @@
 
 // ---- layouts: a text such as {1,0}, minor dimension first, as XLA writes it ----
 
-static char* layout_text(const int64_t* minor_to_major, size_t n, PJRT_Buffer_Type type) {
+// layout_text returns NULL where memory is short.
+static PJRT_Layouts_MemoryLayout* layout_text(const int64_t* minor_to_major, size_t n, PJRT_Buffer_Type type) {
   size_t size = 24 * n + 32, at = 0;
-  char* text = malloc(size);
+  char* text = pw_alloc(size);
+  if (text == NULL) return NULL;
   text[at++] = '{';
   for (size_t i = 0; i < n; i++)
     at += (size_t)snprintf(text + at, size - at, i ? ",%lld" : "%lld",
@@ -19,8 +21,10 @@ static char* layout_text(const int64_t* minor_to_major, size_t n, PJRT_Buffer_Ty
   if (bits > 0 && bits < 8) at += (size_t)snprintf(text + at, size - at, ":E(%d)", bits);
   text[at++] = '}';
   text[at] = 0;
-  return text;
+  return (PJRT_Layouts_MemoryLayout*)text;
 }
+
+static PJRT_Error* no_layout(size_t n) { return pw_short("a layout", n * sizeof(int64_t)); }
 
 static PJRT_Error* layout_destroy(PJRT_Layouts_MemoryLayout_Destroy_Args* args) {
   free(args->layout);
@@ -30,7 +34,8 @@ static PJRT_Error* layout_destroy(PJRT_Layouts_MemoryLayout_Destroy_Args* args) 
 static void layout_serialized(PJRT_Layouts_SerializedLayout* layout) { free(layout); }
 
 static PJRT_Error* layout_serialize(PJRT_Layouts_MemoryLayout_Serialize_Args* args) {
-  char* text = strdup((const char*)args->layout);
+  char* text = pw_copy_text((const char*)args->layout);
+  if (text == NULL) return no_layout(1);
   args->serialized_bytes = text;
   args->serialized_bytes_size = strlen(text);
   args->serialized_layout = (PJRT_Layouts_SerializedLayout*)text;
@@ -39,54 +44,64 @@ static PJRT_Error* layout_serialize(PJRT_Layouts_MemoryLayout_Serialize_Args* ar
 }
 
 static PJRT_Error* client_layout(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args* args) {
-  args->layout = (PJRT_Layouts_MemoryLayout*)layout_text(NULL, args->num_dims, args->type);
-  return NULL;
+  args->layout = layout_text(NULL, args->num_dims, args->type);
+  return args->layout ? NULL : no_layout(args->num_dims);
 }
 
 static PJRT_Error* topology_layout(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args* args) {
-  args->layout = (PJRT_Layouts_MemoryLayout*)layout_text(NULL, args->num_dims, args->type);
-  return NULL;
+  args->layout = layout_text(NULL, args->num_dims, args->type);
+  return args->layout ? NULL : no_layout(args->num_dims);
 }
 
 static PJRT_Error* buffer_layout(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args* args) {
   pr_buffer* b = pr_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Layouts_PJRT_Buffer_MemoryLayout");
-  args->layout = (PJRT_Layouts_MemoryLayout*)layout_text(b->minor_to_major, b->shape->num_dims, b->shape->type);
-  return NULL;
+  args->layout = layout_text(b->minor_to_major, b->shape->num_dims, b->shape->type);
+  return args->layout ? NULL : no_layout(b->shape->num_dims);
 }
 
-// layouts gives those of a program's arrays. PJRT leaves the array to its owner,
-// which is the executable in other plugins: so it is kept with it here.
+static void free_layouts(PJRT_Layouts_MemoryLayout** list, size_t n) {
+  for (size_t i = 0; list && i < n; i++) free(list[i]);
+  free(list);
+}
+
+// layouts returns those of a program's arrays; NULL where memory is short. PJRT leaves the
+// list to its owner, which is the executable in other plugins: so it is kept with it here.
 static PJRT_Layouts_MemoryLayout** layouts(const pr_array* arrays, size_t n) {
-  PJRT_Layouts_MemoryLayout** list = calloc(n + 1, sizeof *list);
-  for (size_t i = 0; i < n; i++)
-    list[i] = (PJRT_Layouts_MemoryLayout*)layout_text(arrays[i].minor_to_major, arrays[i].shape->num_dims, arrays[i].shape->type);
+  PJRT_Layouts_MemoryLayout** list = pw_zeros(n, sizeof *list);
+  for (size_t i = 0; list && i < n; i++) {
+    list[i] = layout_text(arrays[i].minor_to_major, arrays[i].shape->num_dims, arrays[i].shape->type);
+    if (list[i] == NULL) {
+      free_layouts(list, i);
+      return NULL;
+    }
+  }
   return list;
 }
 
-// once gives a list that is made when it is first asked for.
-static PJRT_Layouts_MemoryLayout** once(_Atomic(void*)* kept, const pr_array* arrays, size_t n) {
+// once returns a list that is made when it is first asked for.
+static PJRT_Error* once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, PJRT_Layouts_MemoryLayout*** out) {
   void* have = atomic_load_explicit(kept, memory_order_acquire);
-  if (have) return have;
-  PJRT_Layouts_MemoryLayout** list = layouts(arrays, n);
-  if (atomic_compare_exchange_strong_explicit(kept, &have, list, memory_order_acq_rel, memory_order_acquire)) return list;
-  for (size_t i = 0; i < n; i++) free(list[i]);
-  free(list);
-  return have;
+  if (have == NULL) {
+    PJRT_Layouts_MemoryLayout** list = layouts(arrays, n);
+    if (list == NULL) return no_layout(n);
+    if (atomic_compare_exchange_strong_explicit(kept, &have, list, memory_order_acq_rel, memory_order_acquire)) have = list;
+    else free_layouts(list, n);
+  }
+  *out = have;
+  return NULL;
 }
 
 static PJRT_Error* output_layouts(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args* args) {
   PJRT_Executable* x = args->executable;
   args->num_outputs = x->num_outputs;
-  args->layouts = once(&x->output_layouts, x->outputs, x->num_outputs);
-  return NULL;
+  return once(&x->output_layouts, x->outputs, x->num_outputs, (PJRT_Layouts_MemoryLayout***)&args->layouts);
 }
 
 static PJRT_Error* parameter_layouts(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args* args) {
   PJRT_Executable* x = args->executable;
   args->num_parameters = x->num_params;
-  args->layouts = once(&x->param_layouts, x->params, x->num_params);
-  return NULL;
+  return once(&x->param_layouts, x->params, x->num_params, (PJRT_Layouts_MemoryLayout***)&args->layouts);
 }
 
 static PJRT_Layouts_Extension layouts_extension = {
@@ -132,7 +147,10 @@ struct PJRT_ExecuteContext {
   size_t num_data;
 };
 
-PW_READS(pr, PJRT_ExecuteContext_Create, args->context = calloc(1, sizeof *args->context))
+PJRT_Error* pr_PJRT_ExecuteContext_Create(PJRT_ExecuteContext_Create_Args* args) {
+  args->context = pw_zeros(1, sizeof *args->context);
+  return args->context ? NULL : pw_short("the context of a run", sizeof *args->context);
+}
 
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
   if (args->context) free(args->context->data);
@@ -143,15 +161,25 @@ PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* arg
 PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functions) {
   const void* from = pr_context_functions(context);
   if (from == NULL) return NULL;
-  PJRT_ExecuteContext* c = calloc(1, sizeof *c);
-  c->data = calloc(1, sizeof *c->data);
-  c->data[c->num_data++] = (PJRT_FFI_UserData){.type_id = PW_FFI_HOST_CALLBACKS, .data = *functions = pw_ffi_functions_copy(from)};
+  PJRT_ExecuteContext* c = pw_zeros(1, sizeof *c);
+  PJRT_FFI_UserData* data = c ? pw_zeros(1, sizeof *data) : NULL;
+  *functions = data ? pw_ffi_functions_copy(from) : NULL;
+  if (*functions == NULL) {
+    free(data);
+    free(c);
+    return NULL;
+  }
+  *data = (PJRT_FFI_UserData){.type_id = PW_FFI_HOST_CALLBACKS, .data = *functions};
+  c->data = data;
+  c->num_data = 1;
   return c;
 }
 
 static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
   PJRT_ExecuteContext* c = args->context;
-  c->data = realloc(c->data, (c->num_data + 1) * sizeof *c->data);
+  PJRT_FFI_UserData* more = pw_resize(c->data, (c->num_data + 1) * sizeof *more);
+  if (more == NULL) return pw_short("the context of a run", (c->num_data + 1) * sizeof *more);
+  c->data = more;
   c->data[c->num_data++] = args->user_data;
   return NULL;
 }

@@ -24,11 +24,14 @@ static callback fired;
 static pr_future always = {.refs = 1, .gate.state = PR_READY, .set = true, .callbacks = &fired};
 
 pr_future* pr_future_new(int32_t refs) {
-  pr_future* f = calloc(1, sizeof *f);
+  pr_future* f = pw_zeros(1, sizeof *f);
+  if (f == NULL) return NULL;
   f->refs = refs;
   PR_COUNT(futures, 1);
   return f;
 }
+
+PJRT_Error* pr_no_future(void) { return pw_short("an event", sizeof(pr_future)); }
 
 pr_future* pr_future_hold(pr_future* f) {
   atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
@@ -119,7 +122,8 @@ PJRT_Error* pr_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
 
 PJRT_Error* pr_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   pr_future* f = of(args->event);
-  callback* c = malloc(sizeof *c);
+  callback* c = pw_alloc(sizeof *c);
+  if (c == NULL) return pw_short("what is told of an event", sizeof *c);
   *c = (callback){.call = args->callback, .arg = args->user_arg};
   callback* head = atomic_load_explicit(&f->callbacks, memory_order_acquire);
   do {
@@ -133,15 +137,19 @@ PJRT_Error* pr_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   return NULL;
 }
 
-PW_READS(pr, PJRT_Event_Create, args->event = (PJRT_Event*)pr_future_new(1))
+PJRT_Error* pr_PJRT_Event_Create(PJRT_Event_Create_Args* args) {
+  pr_future* f = pr_future_new(1);
+  args->event = (PJRT_Event*)f;
+  return f ? NULL : pr_no_future();
+}
 
 PJRT_Error* pr_PJRT_Event_Set(PJRT_Event_Set_Args* args) {
   pr_future* f = of(args->event);
   if (atomic_load(&f->set)) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Set: the event was set before");
   char* message = NULL;
   if (args->error_code) {
-    message = calloc(1, args->error_message_size + 1);
-    if (args->error_message_size) memcpy(message, args->error_message, args->error_message_size);
+    message = pw_copy(args->error_message, args->error_message_size);
+    if (message == NULL) return pw_short("the text of an error", args->error_message_size);
   }
   pr_future_set(f, args->error_code, message);
   return NULL;

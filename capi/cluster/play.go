@@ -71,7 +71,16 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, 
 		return 0
 	}
 	*played = true
-	spec := client.PlaySpec{Graph: l.id, Inputs: objects, Token: s.plays.begin(l), Stop: stopped()}
+	for _, k := range l.keeps {
+		if !C.pr_played_new(p, C.size_t(k.value), shards) { // p's caller destroys them
+			return C.int(base.Fail(short("the results of a program"), message))
+		}
+	}
+	token, err := s.plays.begin(l)
+	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	spec := client.PlaySpec{Graph: l.id, Inputs: objects, Token: token, Stop: stopped()}
 	if l.made > 0 {
 		spec.First = s.cluster.Objects(l.made)
 	}
@@ -403,10 +412,15 @@ const (
 	nodeBits = 20 // as many nodes as a session's graphs may have
 )
 
-func (p *plays) begin(l *lowered) (token uint64) {
+func (p *plays) begin(l *lowered) (token uint64, err error) {
 	now := &playing{l: l, left: l.nodes}
 	for range l.keeps {
-		now.futures = append(now.futures, C.pr_future_new(2)) // the object's, and the cluster's
+		f := C.pr_future_new(2) // the object's, and the cluster's
+		if f == nil {
+			drop(now.futures)
+			return 0, short("the ends of a program")
+		}
+		now.futures = append(now.futures, f)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -415,7 +429,15 @@ func (p *plays) begin(l *lowered) (token uint64) {
 		p.all = map[uint64]*playing{}
 	}
 	p.all[p.last] = now
-	return ofPlay | p.last<<nodeBits
+	return ofPlay | p.last<<nodeBits, nil
+}
+
+// drop lets go of futures that were made for nothing.
+func drop(futures []*C.pr_future) {
+	for _, f := range futures {
+		C.pr_future_drop(f)
+		C.pr_future_drop(f)
+	}
 }
 
 func (p *plays) futures(token uint64) []*C.pr_future {
@@ -429,10 +451,7 @@ func (p *plays) forget(token uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	number := token &^ ofPlay >> nodeBits
-	for _, f := range p.all[number].futures {
-		C.pr_future_drop(f)
-		C.pr_future_drop(f)
-	}
+	drop(p.all[number].futures)
 	delete(p.all, number)
 }
 

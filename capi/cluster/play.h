@@ -12,7 +12,10 @@ typedef struct {
   uint32_t device;
 } pr_source;
 
-// pr_played makes the handles of a value that a play gives. The future is taken.
+// pr_played_new makes the handles of a value that a play is to give, among shards; false:
+// no memory, and those that are there are to be destroyed. pr_played says which object they
+// are of. The future is taken.
+bool pr_played_new(const pp_program* program, size_t value, PJRT_Buffer** shards);
 void pr_played(const pp_program* program, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards);
 
 static inline uintptr_t pr_lowered(pp_program* p) { return atomic_load(&p->lowered); }

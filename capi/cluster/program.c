@@ -7,42 +7,44 @@
 
 PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const char* name, const char* fingerprint,
                                 size_t replicas, size_t partitions, size_t devices, size_t params, size_t outputs) {
-  PJRT_Executable* x = calloc(1, sizeof *x);
+  PJRT_Executable* x = pw_zeros(1, sizeof *x);
+  if (x == NULL) return NULL;
+  PR_COUNT(executables, 1);
   x->refs = 1;
   x->client = client;
   x->session = client->session;
   x->program = program;
-  x->name = strdup(name);
   x->port = pw_port_of(name);
-  x->fingerprint = strdup(fingerprint);
   x->replicas = replicas;
   x->partitions = partitions;
+  if (!((x->name = pw_copy_text(name)) && (x->fingerprint = pw_copy_text(fingerprint)) &&
+        (x->devices = pw_zeros(devices, sizeof *x->devices)) && (x->rows = pw_zeros(devices, sizeof *x->rows)) &&
+        (x->outputs = pw_zeros(outputs, sizeof *x->outputs)) && (x->params = pw_zeros(params, sizeof *x->params)) &&
+        (x->donates = pw_zeros(params, sizeof *x->donates)))) {
+    pr_program_drop(x);
+    return NULL;
+  }
   x->num_devices = devices;
   x->num_params = params;
   x->num_outputs = outputs;
-  x->devices = calloc(devices + 1, sizeof *x->devices);
-  x->rows = calloc(devices + 1, sizeof *x->rows);
-  x->outputs = calloc(outputs + 1, sizeof *x->outputs);
-  x->params = calloc(params + 1, sizeof *x->params);
-  x->donates = calloc(params + 1, sizeof *x->donates);
-  PR_COUNT(executables, 1);
   return x;
 }
 
-void pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t n,
+bool pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t n,
                       const int64_t* minor_to_major, const char* memory, bool donated) {
   pr_array* a = output ? &x->outputs[i] : &x->params[i];
-  a->shape = pw_shape_new((PJRT_Buffer_Type)type, dims, n);
+  if (!((a->shape = pw_shape_new((PJRT_Buffer_Type)type, dims, n)) && (a->memory = pw_copy_text(memory)) &&
+        (a->minor_to_major = pw_zeros(n, sizeof *a->minor_to_major))))
+    return false;
   a->bytes = pw_shape_bytes(a->shape);
-  a->memory = strdup(memory);
   a->memory_size = strlen(memory);
-  a->minor_to_major = calloc(n + 1, sizeof *a->minor_to_major);
   a->descending = true;
   for (size_t d = 0; d < n; d++) {
     a->minor_to_major[d] = minor_to_major ? minor_to_major[d] : (int64_t)(n - 1 - d);
     a->descending = a->descending && a->minor_to_major[d] == (int64_t)(n - 1 - d);
   }
   if (!output) x->donates[i] = donated;
+  return true;
 }
 
 void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device) {
@@ -50,17 +52,34 @@ void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device) {
   x->rows[row] = device;
 }
 
-void pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size) {
+bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size) {
   pr_bytes* all[] = {&x->format, &x->code, &x->options, &x->optimized, &x->assignment};
-  all[what]->data = malloc(size + 1);
-  if (size) memcpy(all[what]->data, data, size);
-  all[what]->data[size] = 0;
+  all[what]->data = pw_copy(data, size);
   all[what]->size = size;
+  return all[what]->data != NULL;
 }
 
 void pr_program_cost(PJRT_Executable* x, const int64_t* cost) { memcpy(x->cost, cost, sizeof x->cost); }
 
-void pr_program_done(PJRT_Executable* x) {
+// lists takes the lists of a program as PJRT wants to see them.
+static bool lists(PJRT_Executable* x, size_t dims) {
+  size_t outs = x->num_outputs, params = x->num_params, devices = x->num_devices;
+  return (x->types = pw_zeros(outs, sizeof *x->types)) && (x->ranks = pw_zeros(outs, sizeof *x->ranks)) &&
+         (x->dims = pw_zeros(dims, sizeof *x->dims)) && (x->kinds = pw_zeros(outs, sizeof *x->kinds)) &&
+         (x->kind_sizes = pw_zeros(outs, sizeof *x->kind_sizes)) &&
+         (x->param_kinds = pw_zeros(params, sizeof *x->param_kinds)) &&
+         (x->param_kind_sizes = pw_zeros(params, sizeof *x->param_kind_sizes)) &&
+         (x->memories = pw_zeros(devices * outs, sizeof *x->memories)) &&
+         (x->logical = pw_zeros(devices, sizeof *x->logical));
+}
+
+// kind_of returns the name of the memory of a program's array: the default's where none was said.
+static const char* kind_of(const PJRT_Executable* x, const pr_array* a) {
+  const pr_memory* m = x->num_devices ? pr_memory_kind(x->devices[0], a->memory, a->memory_size) : NULL;
+  return m ? m->kind : a->memory;
+}
+
+bool pr_program_done(PJRT_Executable* x) {
   enum { kHeavy = 1 << 20 };  // bytes: 50 us to write
   size_t outs = x->num_outputs, rank = 0;
   int64_t made = x->cost[3];
@@ -69,13 +88,7 @@ void pr_program_done(PJRT_Executable* x) {
     made += x->outputs[o].bytes;
   }
   x->heavy = made >= kHeavy;
-  x->types = calloc(outs + 1, sizeof *x->types);
-  x->ranks = calloc(outs + 1, sizeof *x->ranks);
-  x->dims = calloc(rank + 1, sizeof *x->dims);
-  x->kinds = calloc(outs + 1, sizeof *x->kinds);
-  x->kind_sizes = calloc(outs + 1, sizeof *x->kind_sizes);
-  x->param_kinds = calloc(x->num_params + 1, sizeof *x->param_kinds);
-  x->param_kind_sizes = calloc(x->num_params + 1, sizeof *x->param_kind_sizes);
+  if (!lists(x, rank)) return false;
   int64_t* at = x->dims;
   for (size_t o = 0; o < outs; o++) {
     pr_array* a = &x->outputs[o];
@@ -83,22 +96,19 @@ void pr_program_done(PJRT_Executable* x) {
     x->ranks[o] = a->shape->num_dims;
     if (x->ranks[o]) memcpy(at, a->shape->dims, x->ranks[o] * sizeof *at);
     at += x->ranks[o];
-    const pr_memory* m = x->num_devices ? pr_memory_kind(x->devices[0], a->memory, a->memory_size) : NULL;
-    x->kinds[o] = m ? m->kind : a->memory;  // the default's name where none was said
+    x->kinds[o] = kind_of(x, a);
     x->kind_sizes[o] = strlen(x->kinds[o]);
   }
   for (size_t i = 0; i < x->num_params; i++) {
-    const pr_memory* m = x->num_devices ? pr_memory_kind(x->devices[0], x->params[i].memory, x->params[i].memory_size) : NULL;
-    x->param_kinds[i] = m ? m->kind : x->params[i].memory;
+    x->param_kinds[i] = kind_of(x, &x->params[i]);
     x->param_kind_sizes[i] = strlen(x->param_kinds[i]);
   }
-  x->memories = calloc(x->num_devices * outs + 1, sizeof *x->memories);
-  x->logical = calloc(x->num_devices + 1, sizeof *x->logical);
   for (size_t d = 0; d < x->num_devices; d++) {
     x->logical[d] = (PJRT_LogicalDeviceIds){(int)(d / x->partitions), (int)(d % x->partitions)};
     for (size_t o = 0; o < outs; o++)
       x->memories[d * outs + o] = pr_memory_kind(x->devices[d], x->outputs[o].memory, x->outputs[o].memory_size);
   }
+  return true;
 }
 
 static void free_arrays(pr_array* a, size_t n) {
@@ -130,11 +140,19 @@ void pr_program_drop(PJRT_Executable* x) {
   PR_COUNT(executables, -1);
 }
 
-static PJRT_LoadedExecutable* loaded(PJRT_Executable* x) {
-  PJRT_LoadedExecutable* l = calloc(1, sizeof *l);
+// load makes the handle of a program that the cluster has. It takes the program.
+static PJRT_Error* load(PJRT_Executable* x, PJRT_LoadedExecutable** out) {
+  PJRT_LoadedExecutable* l = pw_zeros(1, sizeof *l);
+  if (l == NULL) {
+    PR_COUNT(go_entries, 1);
+    prGoForget(x->session, x->program);
+    pr_program_drop(x);
+    return pw_short("a program", sizeof *l);
+  }
   l->x = x;
   l->refs = 1;
-  return l;
+  *out = l;
+  return NULL;
 }
 
 // ---- compile and load ----
@@ -149,8 +167,7 @@ PJRT_Error* pr_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
                          args->program->code_size, (char*)args->compile_options, args->compile_options_size, &x, &message);
   pp_compiled(begin);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
-  args->executable = loaded(x);
-  return NULL;
+  return load(x, &args->executable);
 }
 
 PJRT_Error* pr_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
@@ -167,8 +184,7 @@ PJRT_Error* pr_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAnd
   int code = prGoLoad(args->client, (char*)args->serialized_executable, args->serialized_executable_size, (char*)options,
                       size, &x, &message);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
-  args->loaded_executable = loaded(x);
-  return NULL;
+  return load(x, &args->loaded_executable);
 }
 
 static void forget(PJRT_LoadedExecutable* l) {
@@ -332,14 +348,9 @@ PJRT_Error* pr_PJRT_Executable_Serialize(PJRT_Executable_Serialize_Args* args) {
 static void free_options(PJRT_SerializedCompileOptions* options) { free(options); }
 static void free_assignment(PJRT_DeviceAssignmentSerialized* assignment) { free(assignment); }
 
-static char* copy(const char* data, size_t size) {
-  char* out = malloc(size + 1);
-  if (size) memcpy(out, data, size);
-  return out;
-}
-
 PJRT_Error* pr_PJRT_Executable_GetCompileOptions(PJRT_Executable_GetCompileOptions_Args* args) {
-  char* bytes = copy(args->executable->options.data, args->executable->options.size);
+  char* bytes = pw_copy(args->executable->options.data, args->executable->options.size);
+  if (bytes == NULL) return pw_short("compile options", args->executable->options.size);
   args->serialized_bytes = bytes;
   args->serialized_bytes_size = args->executable->options.size;
   args->serialized_compile_options = (PJRT_SerializedCompileOptions*)bytes;
@@ -349,7 +360,8 @@ PJRT_Error* pr_PJRT_Executable_GetCompileOptions(PJRT_Executable_GetCompileOptio
 
 PJRT_Error* pr_PJRT_LoadedExecutable_GetDeviceAssignment(PJRT_LoadedExecutable_GetDeviceAssignment_Args* args) {
   PJRT_Executable* x = args->executable->x;
-  char* bytes = copy(x->assignment.data, x->assignment.size);
+  char* bytes = pw_copy(x->assignment.data, x->assignment.size);
+  if (bytes == NULL) return pw_short("a device assignment", x->assignment.size);
   args->serialized_bytes = bytes;
   args->serialized_bytes_size = x->assignment.size;
   args->serialized_device_assignment = (PJRT_DeviceAssignmentSerialized*)bytes;

@@ -39,13 +39,16 @@ static const pw_held_door door = {held_free, held_reshard};
 
 pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
                      const int64_t* minor_to_major) {
-  pr_held* h = calloc(1, sizeof *h + n * sizeof *h->shards);
+  pr_held* h = pw_zeros(1, sizeof *h + n * sizeof *h->shards);
+  if (h == NULL) return NULL;
+  if (!pr_order_copy(&h->minor_to_major, minor_to_major, shape->num_dims)) {
+    free(h);
+    return NULL;
+  }
   h->base = (pw_held){.base = {client, 1}, .door = &door};
   h->client = client;
   h->fresh = fresh;
-  h->shape = shape;
-  h->minor_to_major = pr_order_copy(minor_to_major, shape->num_dims);
-  atomic_fetch_add_explicit(&shape->refs, 1, memory_order_relaxed);
+  h->shape = pw_shape_hold(shape, 1);
   return h;
 }
 
@@ -63,6 +66,7 @@ void pr_held_look(pw_held* held, size_t i, pp_look* out) {
 pw_held* pr_held_close(PJRT_Buffer* const* buffers, size_t n) {
   pr_buffer* first = pr_buffer_of(buffers[0]);
   pr_held* h = pr_held_new(first->device->client, n, true, first->shape, first->minor_to_major);
+  if (h == NULL) return NULL;
   for (size_t i = 0; i < n; i++) {
     pr_buffer* b = pr_buffer_of(buffers[i]);
     h->shards[i].device = b->device;
@@ -95,12 +99,17 @@ PJRT_Error* pr_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t 
     }
     if (h == NULL) {
       h = pr_held_new(b->device->client, args->num_devices, false, b->shape, b->minor_to_major);
-      *out = &h->base;
+      if (h) *out = &h->base;
+    }
+    pr_charge* charge = h ? pr_charge_share(b) : NULL;
+    if (charge == NULL) {
+      pr_object_release(b->object);
+      return h ? pr_no_charge() : pr_no_shards(args->num_devices);
     }
     h->shards[d].device = b->device;
     h->shards[d].memory = b->memory;
     h->shards[d].object = b->object;
-    h->shards[d].charge = pr_charge_share(b);
+    h->shards[d].charge = charge;
     h->n = d + 1;
   }
   return NULL;
@@ -113,27 +122,28 @@ PJRT_Error* pr_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held
   return NULL;
 }
 
-pr_held* pr_moved_new(PJRT_Client* c, uint64_t number, pr_future* made, const uint32_t* devices, size_t n, pw_shape* shape,
-                      const char* kind) {
+pr_held* pr_moved_new(PJRT_Client* c, const uint32_t* devices, size_t n, pw_shape* shape, const char* kind) {
   pr_held* h = pr_held_new(c, n, true, shape, NULL);
-  int64_t bytes = pw_shape_bytes(shape);
-  pr_object* object = pr_object_new(c->session, number, made, (int32_t)n, (int64_t)n * bytes);
-  pr_buffer** slots = malloc(n * sizeof *slots);
-  pr_buffers_new(slots, n);
-  atomic_fetch_add_explicit(&shape->refs, (int32_t)n, memory_order_relaxed);
-  for (size_t d = 0; d < n; d++) {
+  pr_buffer** slots = pw_zeros(n, sizeof *slots);
+  bool all = h && slots && pr_shards_new(slots, n);
+  for (size_t d = 0; all && d < n; d++) {
     pr_buffer* b = slots[d];
     b->device = c->devices[devices[d]];
     b->memory = pr_memory_kind(b->device, kind, strlen(kind));
-    b->shape = shape;
-    b->object = object;
-    pr_buffer_count(b, bytes);
+    b->shape = pw_shape_hold(shape, 1);
     h->shards[d].device = b->device;
     h->shards[d].memory = b->memory;
-    h->shards[d].object = object;
+    h->shards[d].object = b->object;
     h->shards[d].buffer = b;
+    h->n = d + 1;
   }
-  h->n = n;
   free(slots);
-  return h;
+  if (!all && h) pw_held_drop(&h->base);
+  return all ? h : NULL;
+}
+
+void pr_moved_is(pr_held* h, uint64_t object, pr_future* made) {
+  int64_t bytes = pw_shape_bytes(h->shape);
+  pr_object_becomes(h->shards[0].object, h->client->session, object, made, (int64_t)h->n * bytes);
+  for (size_t d = 0; d < h->n; d++) pr_buffer_count(h->shards[d].buffer, bytes);
 }

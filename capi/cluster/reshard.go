@@ -50,23 +50,40 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 		Array:  &wire.Array{Dtype: uint32(to.DType), Dims: to.Dims, Memory: way.Memory},
 		Moves:  moves(h, from, plan),
 	}
-	token := C.pr_future_new(2) // the object's, and the cluster's
-	s.underWay.Add(1)
-	if err := s.cluster.Transfer(t, uint64(uintptr(unsafe.Pointer(token)))); err != nil {
-		s.underWay.Add(-1)
-		C.pr_future_drop(token)
-		C.pr_future_drop(token)
-		return nil, err
-	}
 	ids := make([]uint32, len(plan.To))
 	for i, d := range plan.To {
 		ids[i] = uint32(d.Device)
 	}
 	one := C.pw_shape_new(h.shape._type, (*C.int64_t)(unsafe.SliceData(to.Dims)), C.size_t(len(to.Dims)))
+	if one == nil {
+		return nil, short("the shape of an array")
+	}
 	defer C.pw_shape_drop(one)
 	kind := C.CString(way.Memory)
 	defer C.free(unsafe.Pointer(kind))
-	return C.pr_moved_new(h.client, C.uint64_t(t.Object), token, (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), one, kind), nil
+	made := C.pr_moved_new(h.client, (*C.uint32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), one, kind)
+	if made == nil {
+		return nil, short("the shards of an array")
+	}
+	token := C.pr_future_new(2) // the object's, and the cluster's
+	if token == nil {
+		C.pw_held_drop(&made.base)
+		return nil, short("the end of a move")
+	}
+	s.underWay.Add(1)
+	if err := s.cluster.Transfer(t, uint64(uintptr(unsafe.Pointer(token)))); err != nil {
+		s.underWay.Add(-1)
+		drop([]*C.pr_future{token})
+		C.pw_held_drop(&made.base)
+		return nil, err
+	}
+	C.pr_moved_is(made, C.uint64_t(t.Object), token)
+	return made, nil
+}
+
+// short is the error of memory of C's that is not there.
+func short(what string) error {
+	return status.New(status.ResourceExhausted, "this process has no memory left for %s; drop arrays and programs that are not needed, or give the process more memory", what)
 }
 
 // site says of which worker devices are, for plans.

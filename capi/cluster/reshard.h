@@ -23,7 +23,7 @@ typedef struct pr_held {
 } pr_held;
 
 pr_held* pr_held_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* shape,
-                     const int64_t* minor_to_major);
+                     const int64_t* minor_to_major);  // NULL: no memory
 // What pp_door says of them.
 size_t pr_held_shards(pw_held* held);
 bool pr_held_fresh(pw_held* held);
@@ -34,9 +34,9 @@ PJRT_Error* pr_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t 
 PJRT_Error* pr_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held);
 static inline pr_object* pr_held_object(pr_held* h, size_t i) { return h->shards[i].object; }
 static inline uint32_t pr_held_device(pr_held* h, size_t i) { return (uint32_t)h->shards[i].device->description.id; }
-// pr_moved_new makes handles of an object's shards, on devices of the client. The
-// future is taken.
-pr_held* pr_moved_new(PJRT_Client* client, uint64_t object, pr_future* made, const uint32_t* devices, size_t n,
-                      pw_shape* shape, const char* kind);
+// pr_moved_new makes handles of shards, on devices of the client; NULL: no memory.
+// pr_moved_is says of which object they are. The future is taken.
+pr_held* pr_moved_new(PJRT_Client* client, const uint32_t* devices, size_t n, pw_shape* shape, const char* kind);
+void pr_moved_is(pr_held* held, uint64_t object, pr_future* made);
 
 #endif  // PATHWAYS_CAPI_CLUSTER_RESHARD_H_

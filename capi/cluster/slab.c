@@ -12,13 +12,15 @@ enum {
 
 static pw_slab buffers = PW_SLAB(pr_buffer), objects = PW_SLAB(pr_object);
 
+pr_charge pr_uncounted;
+
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards backlog, and all charges
 static pr_object* backlog;                 // taken from the stack, not yet given to Go
 static _Atomic(pr_object*) freed;          // stack of objects for the cluster to free
 static _Atomic int64_t num_freed, bytes_freed;  // about as many
 
-void pr_buffers_new(pr_buffer** out, size_t n) {
-  pw_slab_take(&buffers, out, n);
+bool pr_buffers_new(pr_buffer** out, size_t n) {
+  if (!pw_slab_take(&buffers, out, n)) return false;
   for (size_t i = 0; i < n; i++) {
     atomic_store_explicit(&out[i]->gone, false, memory_order_relaxed);
     out[i]->kept = false;
@@ -26,19 +28,63 @@ void pr_buffers_new(pr_buffer** out, size_t n) {
     atomic_store_explicit(&out[i]->charge, NULL, memory_order_relaxed);
   }
   PR_COUNT(buffers, (int64_t)n);
+  return true;
 }
 
-pr_object* pr_object_new(uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes) {
-  pr_object* o;
-  pw_slab_take(&objects, &o, 1);
+void pr_buffers_unused(pr_buffer** slots, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    free(slots[i]->minor_to_major);
+    slots[i]->minor_to_major = NULL;
+    free(slots[i]->symbol);
+    slots[i]->symbol = NULL;
+    pw_slab_put(&buffers, &slots[i]->slot);
+  }
+  PR_COUNT(buffers, -(int64_t)n);
+}
+
+PJRT_Error* pr_no_shards(size_t n) { return pw_short("the shards of an array", sizeof(pr_object) + n * sizeof(pr_buffer)); }
+
+bool pr_objects_new(pr_object** out, size_t n) {
+  if (!pw_slab_take(&objects, out, n)) return false;
+  PR_COUNT(objects, (int64_t)n);
+  return true;
+}
+
+void pr_objects_unused(pr_object** slots, size_t n) {
+  for (size_t i = 0; i < n; i++) pw_slab_put(&objects, &slots[i]->slot);
+  PR_COUNT(objects, -(int64_t)n);
+}
+
+void pr_object_is(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes) {
   o->session = session;
   o->number = number;
   o->made = made;
   o->bytes = bytes;
   atomic_store_explicit(&o->live, shards, memory_order_relaxed);
   atomic_store_explicit(&o->refs, shards + 1, memory_order_relaxed);
-  PR_COUNT(objects, 1);
-  return o;
+}
+
+bool pr_shards_new(pr_buffer** out, size_t n) {
+  if (!pr_buffers_new(out, n)) return false;
+  pr_object* o;
+  if (!pr_objects_new(&o, 1)) {
+    pr_buffers_unused(out, n);
+    return false;
+  }
+  pr_object_is(o, 0, 0, pr_future_ready(), (int32_t)n, 0);
+  for (size_t i = 0; i < n; i++) {
+    out[i]->object = o;
+    atomic_store_explicit(&out[i]->charge, &pr_uncounted, memory_order_relaxed);
+  }
+  return true;
+}
+
+void pr_object_becomes(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int64_t bytes) {
+  pr_future_drop(o->made);
+  o->session = session;
+  o->number = number;
+  o->made = made;
+  o->bytes = bytes;
 }
 
 // drop gives up one reference.
@@ -68,18 +114,18 @@ static void shard_gone(pr_object* o) {
   if (n >= kManyFreed || bytes >= kMuchFreed) flush();
 }
 
-pr_charge pr_uncounted;
-
 void pr_buffer_count(pr_buffer* b, int64_t bytes) {
   pw_account* a = &b->device->account;
-  if (a->host || b->memory == b->device->description.memories[b->device->description.default_memory])
-    pw_account_add(a, bytes);
-  else
-    atomic_store_explicit(&b->charge, &pr_uncounted, memory_order_relaxed);
+  bool counts = a->host || b->memory == b->device->description.memories[b->device->description.default_memory];
+  if (counts) pw_account_add(a, bytes);
+  atomic_store_explicit(&b->charge, counts ? NULL : &pr_uncounted, memory_order_relaxed);
 }
 
+PJRT_Error* pr_no_charge(void) { return pw_short("another handle of an array", sizeof(pr_charge)); }
+
 pr_charge* pr_charge_share(pr_buffer* b) {
-  pr_charge* fresh = malloc(sizeof *fresh);
+  pr_charge* fresh = pw_alloc(sizeof *fresh);
+  if (fresh == NULL) return NULL;
   *fresh = (pr_charge){1, b->device, pw_shape_bytes(b->shape)};
   pthread_mutex_lock(&mu);
   // Release takes the pointer out without the lock, but gives up its reference under it.

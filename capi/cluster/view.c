@@ -58,7 +58,7 @@ static void give_back(uint64_t block) {
 
 char* pr_view_room(pr_view* v, size_t size) {
   enum { kAlign = 64 };  // JAX copies what DLPack shows it at other addresses
-  return v->room = aligned_alloc(kAlign, (size / kAlign + 1) * kAlign);
+  return v->room = pw_aligned(kAlign, size);
 }
 
 bool pr_view_came(pr_view* v, char* data, uint64_t block) {
@@ -134,25 +134,35 @@ static bool lendable(const pr_buffer* b) {
          strcmp(b->device->client->topology.platform, "cpu") == 0;
 }
 
-// send_for has a shard's bytes come, where nobody has before.
-static void send_for(pr_buffer* b) {
-  pr_view* v = NULL;
-  pthread_mutex_lock(&mu);
-  if (b->view == NULL && lendable(b) && !atomic_load_explicit(&b->gone, memory_order_acquire)) {
-    v = calloc(1, sizeof *v);
-    v->held = v->coming = true;
-    v->arrived = pr_future_new(1);
-    b->view = v;
-    PR_COUNT(views, 1);
+// send_for has a shard's bytes come, where nobody has before. It reports whether there was
+// memory for that.
+static bool send_for(pr_buffer* b) {
+  if (!lendable(b) || atomic_load_explicit(&b->view, memory_order_acquire)) return true;
+  pr_view* v = pw_zeros(1, sizeof *v);
+  pr_future* arrived = v ? pr_future_new(1) : NULL;
+  if (arrived == NULL) {
+    free(v);
+    return false;
   }
+  v->held = v->coming = true;
+  v->arrived = arrived;
+  pthread_mutex_lock(&mu);
+  bool first = b->view == NULL && !atomic_load_explicit(&b->gone, memory_order_acquire);
+  if (first) b->view = v;
   pthread_mutex_unlock(&mu);
-  if (v == NULL) return;
+  if (!first) {
+    pr_future_drop(arrived);
+    free(v);
+    return true;
+  }
+  PR_COUNT(views, 1);
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_fetches, 1);
   int code = prGoLend(b->object->session, b->object->number, (uint32_t)b->device->description.id,
                       (size_t)pr_host_bytes(b->shape), v, &message);
   if (code) pr_view_failed(v, (PJRT_Error_Code)code, message);
+  return true;
 }
 
 static PJRT_Error* elsewhere(const char* slot) {
@@ -166,7 +176,7 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
   pp_reads(b->symbol);
   PJRT_Error* none = pr_unmade(b);
   if (none) return none;
-  send_for(b);
+  if (!send_for(b)) return pw_short("the bytes of an array", sizeof(pr_view));
   pthread_mutex_lock(&mu);
   pr_view* v = b->view;
   pr_future* arrived = v ? pr_future_hold(v->arrived) : NULL;
@@ -197,7 +207,7 @@ PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   ANY(b, args->buffer, "PJRT_Buffer_IsOnCpu");
   args->is_on_cpu = b->symbol != NULL;  // whoever reads it asks for its address next, and is told what is wrong
   if (b->symbol || pw_forked) return NULL;
-  send_for(b);
+  if (!send_for(b)) return pw_short("the bytes of an array", sizeof(pr_view));
   pthread_mutex_lock(&mu);
   pr_view* v = b->view;
   args->is_on_cpu = v && !v->failed;

@@ -4,6 +4,7 @@ package embedded_test
 
 import (
 	"bytes"
+	"cmp"
 	"testing"
 
 	"github.com/openpathways/pathways/capi/base/shortage"
@@ -18,7 +19,7 @@ import (
 func TestFailedAllocationsAreErrors(t *testing.T) {
 	p := table(t)
 	clean(t)
-	shortage.Walk(t, "Create", func() error {
+	shortage.Walk(t, "Create", 0, func() error {
 		c, err := p.Create(pjrt.ClientOptions{Devices: 2})
 		if err == nil {
 			err = c.Close()
@@ -40,12 +41,12 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 	devices := []int{0, 1}
 	options := compileoptions.New(len(devices), 1, devices, false)
 	var exe device.Executable
-	walk := func(what string, call func() error) {
-		if n := shortage.Walk(t, program.String()+": "+what, call); n == 0 {
+	walk := func(what string, without int, call func() error) {
+		if n := shortage.Walk(t, program.String()+": "+what, without, call); n == 0 {
 			t.Errorf("%v: %s allocates nothing", program, what)
 		}
 	}
-	walk("Compile", func() error {
+	walk("Compile", 0, func() error {
 		if exe != nil {
 			exe.Close()
 		}
@@ -66,7 +67,7 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 		}
 		return err
 	}
-	walk("BufferFromHostBuffer", func() error {
+	walk("BufferFromHostBuffer", 0, func() error {
 		if inputs[0] != nil {
 			inputs[0][0].Close()
 		}
@@ -75,25 +76,25 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 	if err := put(1); err != nil {
 		t.Fatal(err)
 	}
-	walk("CopyToDevice", func() error {
+	walk("CopyToDevice", 0, func() error {
 		b, err := inputs[0][0].CopyTo(1, "")
 		if err == nil {
 			b.Close()
 		}
 		return err
 	})
-	walk("Execute", func() error {
-		results, err := exe.Execute(device.Run{Inputs: inputs, Only: -1})
+	walk("Execute", 0, func() error {
+		results, err := exe.Execute(device.Run{Inputs: inputs, NotDonated: []int{0}, Only: -1})
 		if err != nil {
 			return err
 		}
 		for i, row := range results.Outputs {
-			if err := row[0].Ready().Wait(t.Context()); err != nil {
-				t.Errorf("result %d: %v", i, err)
+			if failed := cmp.Or(row[0].Ready().Wait(t.Context()), results.Done[i].Wait(t.Context())); failed != nil {
+				err = failed
 			}
 			row[0].Close()
 		}
-		return nil
+		return err
 	})
 	for _, row := range inputs {
 		row[0].Close()
