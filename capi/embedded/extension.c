@@ -69,10 +69,12 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
     pw_error_free(err);
     return NULL;
   }
+  *functions = pw_ffi_functions_copy(given.data.data);
+  if (*functions == NULL) return make.context;  // no memory: the run will say that it has none
   PW_ARGS(PJRT_FFI_UserData_Add_Args, add);
   add.context = make.context;
   add.user_data.type_id = given.data.type_id;
-  add.user_data.data = *functions = pw_ffi_functions_copy(given.data.data);
+  add.user_data.data = *functions;
   if ((err = ((user_data)ffi->user_data_add)(&add))) pw_error_free(err);  // the run will say that it has none
   return make.context;
 }

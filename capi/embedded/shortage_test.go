@@ -19,7 +19,7 @@ import (
 func TestFailedAllocationsAreErrors(t *testing.T) {
 	p := table(t)
 	clean(t)
-	shortage.Walk(t, "Create", 0, func() error {
+	shortage.Walk(t, "Create", func() error {
 		c, err := p.Create(pjrt.ClientOptions{Devices: 2})
 		if err == nil {
 			err = c.Close()
@@ -41,12 +41,12 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 	devices := []int{0, 1}
 	options := compileoptions.New(len(devices), 1, devices, false)
 	var exe device.Executable
-	walk := func(what string, without int, call func() error) {
-		if n := shortage.Walk(t, program.String()+": "+what, without, call); n == 0 {
+	walk := func(what string, call func() error) {
+		if n := shortage.Walk(t, program.String()+": "+what, call); n == 0 {
 			t.Errorf("%v: %s allocates nothing", program, what)
 		}
 	}
-	walk("Compile", 0, func() error {
+	walk("Compile", func() error {
 		if exe != nil {
 			exe.Close()
 		}
@@ -67,7 +67,7 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 		}
 		return err
 	}
-	walk("BufferFromHostBuffer", 0, func() error {
+	walk("BufferFromHostBuffer", func() error {
 		if inputs[0] != nil {
 			inputs[0][0].Close()
 		}
@@ -76,14 +76,14 @@ func walkProgram(t *testing.T, c *pjrt.Client, program devicetest.Program, s sha
 	if err := put(1); err != nil {
 		t.Fatal(err)
 	}
-	walk("CopyToDevice", 0, func() error {
+	walk("CopyToDevice", func() error {
 		b, err := inputs[0][0].CopyTo(1, "")
 		if err == nil {
 			b.Close()
 		}
 		return err
 	})
-	walk("Execute", 0, func() error {
+	walk("Execute", func() error {
 		results, err := exe.Execute(device.Run{Inputs: inputs, NotDonated: []int{0}, Only: -1})
 		if err != nil {
 			return err

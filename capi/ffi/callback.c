@@ -175,6 +175,7 @@ void* pw_ffi_functions_copy(const void* functions) {
   const host_callbacks* from = functions;
   size_t size = from->count * sizeof *from->callables;
   host_callbacks* to = malloc(sizeof *to + size);
+  if (to == NULL) return NULL;
   *to = (host_callbacks){(void**)(to + 1), from->count};
   memcpy(to->callables, from->callables, size);
   return to;

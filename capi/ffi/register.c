@@ -95,10 +95,11 @@ static int plugin_register(const XLA_FFI_Api* to, const char* name, const char* 
         "FFI handler \"%s\" for platform %s was refused by the plugin: %s. The handler was built with XLA FFI %d.%d, "
         "the plugin has %d.%d; when they do not match, rebuild the handler with the headers of a jaxlib near the "
         "plugin's age (jax.ffi.include_dir()) or use another plugin",
-        name, platform, text, pw_ffi_probed.major, pw_ffi_probed.minor, to->api_version.major_version,
+        name, platform, text ? text : "", pw_ffi_probed.major, pw_ffi_probed.minor, to->api_version.major_version,
         to->api_version.minor_version);
   else
-    *message = pw_ffi_format("FFI handler \"%s\" for platform %s was refused by the plugin: %s", name, platform, text);
+    *message = pw_ffi_format("FFI handler \"%s\" for platform %s was refused by the plugin: %s", name, platform,
+                             text ? text : "");
   free(text);
   return code;
 }
@@ -117,7 +118,7 @@ static int plugin_register_type(const XLA_FFI_Api* to, const char* name, int64_t
   char* text;
   int code = pw_ffi_take_error(to, error, &text);
   if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_INVALID_ARGUMENT;
-  *message = pw_ffi_format("FFI type \"%s\" was refused by the plugin: %s", name, text);
+  *message = pw_ffi_format("FFI type \"%s\" was refused by the plugin: %s", name, text ? text : "");
   free(text);
   return code;
 }

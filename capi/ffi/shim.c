@@ -74,7 +74,7 @@ static XLA_FFI_Error* stream_get(XLA_FFI_Stream_Get_Args* args) {
   char* text;
   int code = pw_ffi_take_error(frame_api, error, &text);
   if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_UNIMPLEMENTED;
-  error = pw_ffi_error(__atomic_load_n(&jaxlib_api, __ATOMIC_ACQUIRE), code, text);
+  error = pw_ffi_error(__atomic_load_n(&jaxlib_api, __ATOMIC_ACQUIRE), code, text ? text : "");
   free(text);
   return error;
 }

@@ -28,7 +28,7 @@ static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
 #define PWDRV_CALL(api, slot) \
   (PWDRV_HAS(api, slot) ? (pwdrv_status){pwdrv_counted((api)->slot(&args)), NULL} : (pwdrv_status){NULL, #slot})
 
-#define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL)
+#define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL || (status).lacks != 0)
 
 // A call of a function, which returns where it fails: in sets the arguments, and what
 // follows copies the results out, also where the call fails.
@@ -48,9 +48,10 @@ static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
     return (pwdrv_status){NULL, NULL};     \
   } while (0)
 
-// C memory. An allocation that fails ends the process, as in Go. copy adds a zero
-// byte.
-void* pwdrv_must(void* p);
+// Memory of C, zeroed or a copy with a zero byte behind it; NULL where there is none, which
+// is the caller's status then: PWDRV_LACKS of so many bytes.
+void* pwdrv_alloc(size_t size);
 void* pwdrv_copy(const void* data, size_t size);
+#define PWDRV_LACKS(size) ((pwdrv_status){NULL, NULL, (size) + 1})
 
 #endif  // PATHWAYS_DEVICE_PJRT_CALL_H_

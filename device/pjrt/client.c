@@ -7,12 +7,18 @@ struct pwdrv_options {
 };
 
 pwdrv_options* pwdrv_options_new(size_t capacity) {
-  pwdrv_options* o = pwdrv_must(calloc(1, sizeof *o));
-  o->values = pwdrv_must(calloc(capacity + 1, sizeof *o->values));
+  pwdrv_options* o = pwdrv_alloc(sizeof *o);
+  if (o == NULL) return NULL;
+  o->values = pwdrv_alloc(capacity * sizeof *o->values);
+  if (o->values == NULL) {
+    free(o);
+    return NULL;
+  }
   o->capacity = capacity;
   return o;
 }
 
+// add returns NULL where memory is short.
 static PJRT_NamedValue* add(pwdrv_options* o, const char* name, size_t name_size, PJRT_NamedValue_Type type) {
   if (o->count == o->capacity) abort();  // the only caller counts its options first
   PJRT_NamedValue* v = &o->values[o->count++];
@@ -21,31 +27,39 @@ static PJRT_NamedValue* add(pwdrv_options* o, const char* name, size_t name_size
   v->name_size = name_size;
   v->type = type;
   v->value_size = 1;
-  return v;
+  return v->name ? v : NULL;
 }
 
-void pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size) {
+bool pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size) {
   PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kString);
-  v->string_value = pwdrv_copy(value, size);
+  if (v == NULL) return false;
   v->value_size = size;
+  return (v->string_value = pwdrv_copy(value, size)) != NULL;
 }
 
-void pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int64_t value) {
-  add(o, name, name_size, PJRT_NamedValue_kInt64)->int64_value = value;
+bool pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int64_t value) {
+  PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kInt64);
+  if (v) v->int64_value = value;
+  return v != NULL;
 }
 
-void pwdrv_options_ints(pwdrv_options* o, const char* name, size_t name_size, const int64_t* value, size_t count) {
+bool pwdrv_options_ints(pwdrv_options* o, const char* name, size_t name_size, const int64_t* value, size_t count) {
   PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kInt64List);
-  v->int64_array_value = pwdrv_copy(value, count * sizeof *value);
+  if (v == NULL) return false;
   v->value_size = count;
+  return (v->int64_array_value = pwdrv_copy(value, count * sizeof *value)) != NULL;
 }
 
-void pwdrv_options_float(pwdrv_options* o, const char* name, size_t name_size, float value) {
-  add(o, name, name_size, PJRT_NamedValue_kFloat)->float_value = value;
+bool pwdrv_options_float(pwdrv_options* o, const char* name, size_t name_size, float value) {
+  PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kFloat);
+  if (v) v->float_value = value;
+  return v != NULL;
 }
 
-void pwdrv_options_bool(pwdrv_options* o, const char* name, size_t name_size, bool value) {
-  add(o, name, name_size, PJRT_NamedValue_kBool)->bool_value = value;
+bool pwdrv_options_bool(pwdrv_options* o, const char* name, size_t name_size, bool value) {
+  PJRT_NamedValue* v = add(o, name, name_size, PJRT_NamedValue_kBool);
+  if (v) v->bool_value = value;
+  return v != NULL;
 }
 
 void pwdrv_options_free(pwdrv_options* o) {

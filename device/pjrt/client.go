@@ -174,33 +174,48 @@ func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 		values[cpuDevices] = n
 	}
 	options := C.pwdrv_options_new(C.size_t(len(values)))
+	if options == nil {
+		return nil, short(int64(len(values)) * int64(unsafe.Sizeof(C.PJRT_NamedValue{})))
+	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		name, size := chars(key)
-		switch v := values[key].(type) {
-		case string:
-			value, n := chars(v)
-			C.pwdrv_options_string(options, name, size, value, n)
-		case bool:
-			C.pwdrv_options_bool(options, name, size, C.bool(v))
-		case int:
-			C.pwdrv_options_int(options, name, size, C.int64_t(v))
-		case int32:
-			C.pwdrv_options_int(options, name, size, C.int64_t(v))
-		case int64:
-			C.pwdrv_options_int(options, name, size, C.int64_t(v))
-		case float32:
-			C.pwdrv_options_float(options, name, size, C.float(v))
-		case float64:
-			C.pwdrv_options_float(options, name, size, C.float(v))
-		case []int64:
-			C.pwdrv_options_ints(options, name, size, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)))
-		default:
+		if err := addOption(options, key, values[key]); err != nil {
 			C.pwdrv_options_free(options)
-			return nil, status.New(status.InvalidArgument,
-				"option %s is a %T: use a string, bool, integer, float or []int64", key, v)
+			return nil, err
 		}
 	}
 	return options, nil
+}
+
+// addOption adds one option of the plugin's.
+func addOption(options *C.pwdrv_options, key string, value any) error {
+	name, size := chars(key)
+	var added C.bool
+	switch v := value.(type) {
+	case string:
+		value, n := chars(v)
+		added = C.pwdrv_options_string(options, name, size, value, n)
+	case bool:
+		added = C.pwdrv_options_bool(options, name, size, C.bool(v))
+	case int:
+		added = C.pwdrv_options_int(options, name, size, C.int64_t(v))
+	case int32:
+		added = C.pwdrv_options_int(options, name, size, C.int64_t(v))
+	case int64:
+		added = C.pwdrv_options_int(options, name, size, C.int64_t(v))
+	case float32:
+		added = C.pwdrv_options_float(options, name, size, C.float(v))
+	case float64:
+		added = C.pwdrv_options_float(options, name, size, C.float(v))
+	case []int64:
+		added = C.pwdrv_options_ints(options, name, size, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)))
+	default:
+		return status.New(status.InvalidArgument,
+			"option %s is a %T: use a string, bool, integer, float or []int64", key, v)
+	}
+	if !added {
+		return short(int64(len(key)))
+	}
+	return nil
 }
 
 // describe reads what stays the same for the client's life.

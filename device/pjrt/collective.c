@@ -123,7 +123,8 @@ static XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   if (error != NULL) return error;
   call.client = pwdrv_client_of(api, frame->ctx);
   size_t count = call.operands + call.results;
-  call.parts = count <= PARTS_ON_STACK ? few : pwdrv_must(malloc(count * sizeof(pwdrv_part)));
+  call.parts = count <= PARTS_ON_STACK ? few : pwdrv_alloc(count * sizeof(pwdrv_part));
+  if (call.parts == NULL) return pw_ffi_error(api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, kNoMemory);
   if (read_parts(frame, call.parts) && read_text(&frame->attrs, &call.spec)) {
     error = pathwaysDriverCollective(&call);
     frame->future = call.future;

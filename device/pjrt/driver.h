@@ -11,10 +11,11 @@
 
 // What a call gave. At most one field is set. The caller owns error and gives it
 // to pwdrv_error_destroy; missing is the name of a slot that the plugin lacks
-// and lives for ever.
+// and lives for ever; lacks is how many bytes of memory there were not.
 typedef struct {
   PJRT_Error* error;
   const char* missing;
+  size_t lacks;
 } pwdrv_status;
 
 // Bytes owned by someone else; how long they live stands where they are given.
@@ -22,6 +23,10 @@ typedef struct {
   const char* data;
   size_t size;
 } pwdrv_bytes;
+
+#ifdef PWDRV_INVARIANTS
+int64_t pwdrv_alloc_fails_after(int64_t n);  // see invariants_on.go
+#endif
 
 #define PWDRV_HAS(api, slot) \
   ((api)->struct_size >= offsetof(PJRT_Api, slot) + sizeof((api)->slot) && (api)->slot != NULL)
@@ -57,12 +62,13 @@ bool pwdrv_named_bool(const PJRT_NamedValue* v);
 // An array of options in C memory, with everything they point to. add copies
 // what it is given; an allocation that fails aborts, as in Go.
 typedef struct pwdrv_options pwdrv_options;
+// Options. NULL and false say that there is no memory.
 pwdrv_options* pwdrv_options_new(size_t capacity);
-void pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size);
-void pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int64_t value);
-void pwdrv_options_ints(pwdrv_options* o, const char* name, size_t name_size, const int64_t* value, size_t count);
-void pwdrv_options_float(pwdrv_options* o, const char* name, size_t name_size, float value);
-void pwdrv_options_bool(pwdrv_options* o, const char* name, size_t name_size, bool value);
+bool pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size);
+bool pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int64_t value);
+bool pwdrv_options_ints(pwdrv_options* o, const char* name, size_t name_size, const int64_t* value, size_t count);
+bool pwdrv_options_float(pwdrv_options* o, const char* name, size_t name_size, float value);
+bool pwdrv_options_bool(pwdrv_options* o, const char* name, size_t name_size, bool value);
 void pwdrv_options_free(pwdrv_options* o);
 
 // Callbacks of the rendezvous store with their user arguments, as the plugin
@@ -158,7 +164,7 @@ typedef struct {
   int64_t* kept;  // indices of arguments that are not donated; room for num_args
 } pwdrv_launch;
 
-pwdrv_launch* pwdrv_launch_new(size_t devices, size_t num_args, size_t num_outputs);
+pwdrv_launch* pwdrv_launch_new(size_t devices, size_t num_args, size_t num_outputs);  // NULL: no memory
 
 // Runs an executable. Nothing is started where an argument is deleted: deleted is
 // then the argument's place in args, otherwise -1. On success outputs are

@@ -12,14 +12,22 @@ import (
 // check turns what a call gave into an error with the plugin's code and text.
 // It destroys the plugin's error.
 func (p *Plugin) check(s C.pwdrv_status) error {
-	if s.error == nil && s.missing == nil {
+	if s.error == nil && s.missing == nil && s.lacks == 0 {
 		return nil
+	}
+	if s.lacks != 0 {
+		return short(int64(s.lacks))
 	}
 	if s.missing != nil {
 		return status.New(status.Unimplemented, "plugin %s (PJRT %d.%d) has no %s", p.path, p.major, p.minor,
 			C.GoString(s.missing))
 	}
 	return p.take(s.error)
+}
+
+// short is the error of memory of C's that is not there.
+func short(bytes int64) error {
+	return status.New(status.ResourceExhausted, "this process has no memory left for a call of the plugin (%d bytes); drop arrays and programs that are not needed, or give the process more memory", bytes)
 }
 
 // take converts a plugin's error, which it destroys. nil stays nil.

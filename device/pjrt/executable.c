@@ -6,6 +6,7 @@ pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char*
   PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
   // MLIR's lexer reads on to a zero byte, whatever the size says.
   char* terminated = pwdrv_copy(code, code_size);
+  if (terminated == NULL) return PWDRV_LACKS(code_size);
   program.code = terminated;
   program.code_size = code_size;
   program.format = format;
@@ -98,14 +99,20 @@ pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* exec
   args.program = &program;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_OptimizedProgram);
   if (PWDRV_FAILED(status)) return status;
-  char* room = program.code = pwdrv_must(malloc(program.code_size + 1));
+  char* room = program.code = pwdrv_alloc(program.code_size);
+  if (room == NULL) return PWDRV_LACKS(program.code_size);
   status = PWDRV_CALL(api, PJRT_Executable_OptimizedProgram);
   if (PWDRV_FAILED(status)) {
     free(room);
     return status;
   }
+  char* name = pwdrv_copy(program.format, program.format_size);
+  if (name == NULL) {
+    free(room);
+    return PWDRV_LACKS(program.format_size);
+  }
   *code = (pwdrv_bytes){room, program.code_size};
-  *format = (pwdrv_bytes){pwdrv_copy(program.format, program.format_size), program.format_size};
+  *format = (pwdrv_bytes){name, program.format_size};
   return status;
 }
 
@@ -116,6 +123,7 @@ pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* ex
   pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_Serialize);
   if (PWDRV_FAILED(status)) return status;
   *bytes = (pwdrv_bytes){pwdrv_copy(args.serialized_bytes, args.serialized_bytes_size), args.serialized_bytes_size};
+  if (bytes->data == NULL) status = PWDRV_LACKS(args.serialized_bytes_size);
   void (*drop)(PJRT_SerializedExecutable*) =
       (void (*)(PJRT_SerializedExecutable*))args.serialized_executable_deleter;
   if (drop != NULL) drop(args.serialized_executable);
@@ -131,7 +139,8 @@ static void* take(char** block, size_t size) {
 
 pwdrv_launch* pwdrv_launch_new(size_t devices, size_t num_args, size_t num_outputs) {
   size_t pointers = devices * (num_args + num_outputs + 4) + num_args;
-  char* block = pwdrv_must(calloc(1, sizeof(pwdrv_launch) + pointers * sizeof(void*) + devices + 9 * 16));
+  char* block = pwdrv_alloc(sizeof(pwdrv_launch) + pointers * sizeof(void*) + devices + 9 * 16);
+  if (block == NULL) return NULL;
   pwdrv_launch* l = take(&block, sizeof *l);
   l->devices = devices;
   l->num_args = num_args;

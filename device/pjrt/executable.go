@@ -148,7 +148,11 @@ func (x *Executable) describe() error {
 		}
 	}
 	var format, code C.pwdrv_bytes
-	if p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code)) == nil {
+	err := p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code))
+	if status.CodeOf(err) == status.ResourceExhausted {
+		return err // it is there, and there is no memory for it
+	}
+	if err == nil {
 		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
 		if s, err := hlo.ReadSignature(goString(format), program); err == nil {
 			x.params = &s

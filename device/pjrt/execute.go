@@ -66,6 +66,9 @@ func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	}()
 	numArgs := len(r.Inputs[0])
 	l := x.launch(len(devices), numArgs)
+	if l == nil {
+		return nil, short(int64(len(devices)) * int64(numArgs+len(x.outputs)) * int64(unsafe.Sizeof(l)))
+	}
 	defer x.keep(l)
 	args := unsafe.Slice(l.args, len(inputs))
 	for i, b := range inputs {
@@ -265,7 +268,7 @@ func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 	return r
 }
 
-// launch gives C arrays for a run; keep takes them back.
+// launch returns C arrays for a run, or nil where memory is short; keep takes them back.
 func (x *Executable) launch(devices, numArgs int) *C.pwdrv_launch {
 	x.mu.Lock()
 	defer x.mu.Unlock()

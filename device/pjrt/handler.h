@@ -8,6 +8,9 @@
 // What the plugin lacks for handlers that answer later; NULL where nothing.
 const char* pwdrv_missing(const PJRT_Api* api, const XLA_FFI_Api* of);
 
+// The text of the error of a call for whose arguments there is no memory.
+static const char kNoMemory[] = "this process has no memory left for the arguments of a call";
+
 // Bits of an element; 0 is a token's, -1 not known.
 int pwdrv_bits(uint32_t type);
 

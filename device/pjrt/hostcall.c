@@ -60,7 +60,8 @@ XLA_FFI_Error* pw_ffi_host_call(XLA_FFI_CallFrame* frame) {
   if (error != NULL) return error;
   pwdrv_value few[VALUES_ON_STACK];
   size_t count = call.arguments + call.results;
-  call.values = count <= VALUES_ON_STACK ? few : pwdrv_must(malloc(count * sizeof(pwdrv_value)));
+  call.values = count <= VALUES_ON_STACK ? few : pwdrv_alloc(count * sizeof(pwdrv_value));
+  if (call.values == NULL) return pw_ffi_error(api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, kNoMemory);
   if (read_values(frame->args.size, (const int*)frame->args.types, (XLA_FFI_Buffer**)frame->args.args, call.values) &&
       read_values(frame->rets.size, (const int*)frame->rets.types, (XLA_FFI_Buffer**)frame->rets.rets,
                   call.values + call.arguments)) {

@@ -1,5 +1,3 @@
-#include <stdio.h>
-
 #include "call.h"
 
 pwdrv_counts pwdrv_live;
@@ -9,16 +7,26 @@ void pwdrv_counts_read(int64_t counts[PWDRV_KINDS]) {
   for (int i = 0; i < PWDRV_KINDS; i++) counts[i] = atomic_load(&((_Atomic int64_t*)&pwdrv_live)[i]);
 }
 
-void* pwdrv_must(void* p) {
-  if (p == NULL) {
-    fprintf(stderr, "pathways: out of host memory\n");
-    abort();
-  }
-  return p;
+#ifdef PWDRV_INVARIANTS
+// Tests have an allocation of the calling thread fail: that which comes after so many; -1: none.
+static __thread int64_t before_failure = -1;
+
+int64_t pwdrv_alloc_fails_after(int64_t n) {
+  int64_t left = before_failure;
+  before_failure = n;
+  return left;
 }
 
+static bool fails(void) { return before_failure >= 0 && before_failure-- == 0; }
+#else
+static inline bool fails(void) { return false; }
+#endif
+
+void* pwdrv_alloc(size_t size) { return fails() ? NULL : calloc(1, size ? size : 1); }
+
 void* pwdrv_copy(const void* data, size_t size) {
-  char* p = pwdrv_must(malloc(size + 1));
+  char* p = fails() ? NULL : malloc(size + 1);
+  if (p == NULL) return NULL;
   if (size > 0) memcpy(p, data, size);
   p[size] = 0;
   return p;

@@ -29,7 +29,7 @@ int pw_ffi_take_error(const XLA_FFI_Api* api, XLA_FFI_Error* error, char** messa
                .errc = XLA_FFI_Error_Code_UNKNOWN};
   void (*get)(void*) = api->XLA_FFI_Error_GetMessage;
   get(&details);
-  *message = strdup(details.base.message ? details.base.message : "");
+  *message = strdup(details.base.message ? details.base.message : "");  // NULL: no memory, and the code has to do
   XLA_FFI_Error_Destroy_Args destroy_args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
   void (*destroy)(XLA_FFI_Error_Destroy_Args*) = api->XLA_FFI_Error_Destroy;
   destroy(&destroy_args);
