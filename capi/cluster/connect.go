@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/command"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 	driver "github.com/openpathways/pathways/device/pjrt"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -39,60 +40,85 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch scheme {
 	case "local":
-		workers, each, err := grid(rest)
-		if err != nil {
-			return nil, err
-		}
-		kind, err := drivers.Kind("auto", each, drivers.Dirs(), func(p *driver.Plugin) {
-			C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
-		})
-		if err != nil {
-			return nil, err
-		}
-		var all []device.Driver
-		for range workers {
-			d, err := kind.Join(ctx, device.Membership{})
-			if err != nil {
-				closeAll(all)
-				return nil, err
-			}
-			all = append(all, d)
-		}
-		return within(ctx, devices, notify, all, func() {})
+		return startLocal(ctx, rest, devices, notify)
 	case "sim":
-		workers, each, err := grid(rest)
-		if err != nil {
-			return nil, err
-		}
-		kinds, island := make([]device.Kind, workers), sim.NewIsland(sim.Real, 1)
-		for i := range kinds {
-			kinds[i] = sim.Kind{Options: sim.Options{Devices: each, Island: island}}
-		}
-		all, leave, err := core.Join(ctx, kinds)
-		if err != nil {
-			return nil, err
-		}
-		return within(ctx, devices, notify, all, leave)
+		return startSimulated(ctx, rest, devices, notify)
 	case "tcp", "unix":
-		lookup, err := command.Lookup(os.LookupEnv)
-		if err != nil {
-			return nil, err
-		}
-		secret, err := core.SecretOf(lookup)
-		if err != nil {
-			return nil, err
-		}
-		alone, err := core.AloneOf(lookup)
-		if err != nil {
-			return nil, err
-		}
-		host, _ := os.Hostname()
-		return core.Connect(ctx, core.ClientConfig{
-			Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", host, os.Getpid()), Devices: devices,
-			Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone, Hurry: interrupted,
-		}, notify)
+		return connect(ctx, address, devices, versions, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)
+}
+
+// startLocal makes a cluster of this process's devices.
+func startLocal(ctx context.Context, shape string, devices int, notify client.Notify) (client.Cluster, error) {
+	workers, each, err := grid(shape)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := drivers.Kind(drivers.Want{Count: each, Dirs: drivers.Dirs(), Loaded: func(p *driver.Plugin) {
+		C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
+	}})
+	if err != nil {
+		return nil, err
+	}
+	var all []device.Driver
+	for range workers {
+		d, err := kind.Join(ctx, device.Membership{})
+		if err != nil {
+			closeAll(all)
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return within(ctx, devices, notify, all, func() {})
+}
+
+// startSimulated makes a cluster of simulated devices.
+func startSimulated(ctx context.Context, shape string, devices int, notify client.Notify) (client.Cluster, error) {
+	workers, each, err := grid(shape)
+	if err != nil {
+		return nil, err
+	}
+	kinds, island := make([]device.Kind, workers), sim.NewIsland(sim.Real, 1)
+	for i := range kinds {
+		kinds[i] = sim.Kind{Options: sim.Options{Devices: each, Island: island}}
+	}
+	all, leave, err := core.Join(ctx, kinds)
+	if err != nil {
+		return nil, err
+	}
+	return within(ctx, devices, notify, all, leave)
+}
+
+// waiting is how many goroutines of a session may wait in C at once for what may take
+// long: the one on which the callbacks of events run, where these want Python's GIL.
+const waiting = 1
+
+// connect makes a session on a controller.
+func connect(ctx context.Context, address string, devices int, versions map[string]string, notify client.Notify) (client.Cluster, error) {
+	lookup, err := command.Lookup(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := core.SecretOf(lookup)
+	if err != nil {
+		return nil, err
+	}
+	alone, err := core.AloneOf(lookup)
+	if err != nil {
+		return nil, err
+	}
+	name, _ := os.Hostname()
+	giveBack := host.Spare(waiting)
+	c, err := core.Connect(ctx, core.ClientConfig{
+		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: devices,
+		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone, Hurry: interrupted,
+	}, notify)
+	if err != nil {
+		giveBack()
+		return nil, err
+	}
+	return inner{c, giveBack}, nil
 }
 
 // How often a client says that it lives, and how long the others may be silent.

@@ -41,15 +41,27 @@ func Dirs() []string {
 	return dirs
 }
 
-// Kind finds a kind of devices. Name is "auto" for the best there is on this machine,
-// "cpu", "cuda", "tpu", "sim" for simulated devices, or the path of a PJRT
-// plugin; count is how many devices, where that can be said, and 0 the driver's
-// default. Dirs hold packages with plugins. Loaded is told of the plugin before
-// a client of it is made; it may be nil.
+// Want says which kind of devices is wanted.
+type Want struct {
+	// Name is "auto" for the best there is on this machine, "cpu", "cuda", "tpu", "sim" for
+	// simulated devices, or the path of a PJRT plugin; "" is "auto".
+	Name string
+	// Count is how many devices, where that can be said; 0 is the driver's default.
+	Count int
+	// Dirs hold packages with plugins.
+	Dirs []string
+	// Loaded is told of the plugin before a client of it is made; it may be nil.
+	Loaded func(*pjrt.Plugin)
+	// OwnProcess is that of pjrt.ClientOptions.
+	OwnProcess bool
+}
+
+// Kind finds a kind of devices.
 //
 // Errors: INVALID_ARGUMENT for another name; those of pjrt.Find and Open.
-func Kind(name string, count int, dirs []string, loaded func(*pjrt.Plugin)) (device.Kind, error) {
-	look := pjrt.FindOptions{Dirs: dirs}
+func Kind(want Want) (device.Kind, error) {
+	name, count := want.Name, want.Count
+	look := pjrt.FindOptions{Dirs: want.Dirs}
 	switch {
 	case name == "sim":
 		return sim.Kind{Options: sim.Options{Devices: count}}, nil
@@ -74,8 +86,8 @@ func Kind(name string, count int, dirs []string, loaded func(*pjrt.Plugin)) (dev
 	if err != nil {
 		return nil, err
 	}
-	if loaded != nil {
-		loaded(p)
+	if want.Loaded != nil {
+		want.Loaded(p)
 	}
-	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count}), nil
+	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count, OwnProcess: want.OwnProcess}), nil
 }

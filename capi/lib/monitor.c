@@ -8,7 +8,9 @@
 // the one that makes it. So the monitor is made by a thread that has, for so long,
 // more than the usual 50 microseconds of it. What the monitor is needed for, to take a
 // processor (GOMAXPROCS) from a thread that waits in C, then takes up to so much
-// longer; device/pjrt sees to it that there is another.
+// longer; so clients have spare processors (device/host) for as long as they live. A
+// process without a client has no thread in C that anything of Go's waits for, and when
+// the last client has gone the monitor sleeps.
 //
 // The runtime makes two threads in this order where it is a library: one to start on,
 // and by that one the monitor. Were it another order, some other thread of the

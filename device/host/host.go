@@ -1,4 +1,5 @@
-// Package host reports how much of its machine's memory this process may use.
+// Package host reports how much of its machine's memory this process may use, and gives Go
+// processors beyond its share of the machine.
 //
 // Its functions may be called from any goroutine. It imports nothing of the
 // module; users of drivers and frontends may import it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 )
 
 // ClientOptions say how a client is made.
@@ -28,6 +29,9 @@ type ClientOptions struct {
 	Values map[string]any
 	// Store is the rendezvous of an island with several members, or nil.
 	Store device.KeyValues
+	// OwnProcess is for a process that does nothing but run computations, such as that of
+	// a worker: its memory is managed for them alone.
+	OwnProcess bool
 	// RawStore is the same as C callbacks; it is used where Store is nil. The
 	// callbacks must work for as long as the client lives.
 	RawStore RawStore
@@ -50,6 +54,7 @@ type Client struct {
 	store             *store
 	options           ClientOptions
 	stages            stages
+	giveBack          func()                  // its processors; nil where it has none
 	service           atomic.Pointer[service] // nil until ServeCollectives
 	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
 
@@ -101,7 +106,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		c.Close() // nothing is open: no error
 		return nil, err
 	}
-	makeRoom(len(c.devices))
+	c.giveBack = host.Spare(len(c.devices)) // of which each may have a goroutine that waits in the plugin
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		C.pwdrv_teach_malloc()
 		c.stirs.armed.Store(true)
@@ -319,6 +324,9 @@ func (c *Client) wake() {
 }
 
 func (c *Client) destroy() {
+	if c.giveBack != nil {
+		c.giveBack()
+	}
 	c.service.Load().close()
 	c.refusing.Load().close()
 	// No one is left who could be told of an error.

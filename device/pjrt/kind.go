@@ -53,7 +53,7 @@ func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 	if err != nil {
 		return nil, err
 	}
-	if c.platform == "cpu" {
+	if c.platform == "cpu" && o.OwnProcess {
 		C.pwdrv_sort_small_blocks()
 	}
 	return c, nil

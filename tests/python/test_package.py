@@ -316,6 +316,29 @@ def test_one_thread_of_the_runtime_alone_may_sleep_longer():
     assert script(textwrap.dedent(code)).stdout == "right\n"
 
 
+def test_workers_of_this_process_leave_its_small_blocks_to_malloc():
+    # A worker's own process has malloc sort them at once, see device/pjrt/heap.c: Python would be slower by it.
+    code = """
+        import ctypes
+        import pathways, jax
+
+        pathways.init("local:1x2")
+        jax.block_until_ready(jax.jit(lambda x: x + 1)(0.0))
+        libc = ctypes.CDLL(None)
+        if not hasattr(libc, "mallinfo2"):
+            print("another malloc")
+            raise SystemExit
+        fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+        Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields.split()]})
+        libc.malloc.restype, libc.free.argtypes, libc.mallinfo2.restype = ctypes.c_void_p, [ctypes.c_void_p], Info
+        for block in [libc.malloc(24) for _ in range(200)]:  # more than a thread keeps for itself
+            libc.free(block)
+        assert libc.mallinfo2().smblks > 0, "no small block is kept"
+        print("kept")
+    """
+    assert script(textwrap.dedent(code)).stdout in ("kept\n", "another malloc\n")
+
+
 @pytest.mark.versions
 def test_import_again_in_the_same_process_registers_once():
     done = script(

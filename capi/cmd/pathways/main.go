@@ -28,6 +28,8 @@ func main() {
 	}
 	os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
 		Self: []string{self}, Version: version, Out: os.Stdout, Err: os.Stderr,
-		Kinds: func(name string, count int) (device.Kind, error) { return drivers.Kind(name, count, nil, nil) },
+		Kinds: func(name string, count int) (device.Kind, error) {
+			return drivers.Kind(drivers.Want{Name: name, Count: count, OwnProcess: true})
+		},
 	}))
 }
