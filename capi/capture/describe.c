@@ -37,13 +37,13 @@ static void shape(FILE* f, const pp_value* v) {
   quoted(f, text);
 }
 
-// edges writes what a list of shards comes from: each value once.
-static void edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
+// edges writes what a list of shards comes from: each value once. It reports whether there was memory for that.
+static bool edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
   int64_t constants = 0;
   bool any = false;
-  int64_t* of = calloc(p->num_values + 1, sizeof *of);
+  int64_t* of = pw_zeros(p->num_values, sizeof *of);
   const pp_symbol* symbol;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n && of; i++) {
     if (refs[i].value >= 0) {
       of[refs[i].value] += pw_shape_bytes(p->values[refs[i].value].looks[refs[i].shard].shape);
       of[refs[i].value] += of[refs[i].value] == 0;  // seen, though it has no elements
@@ -53,62 +53,80 @@ static void edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
     if (p->door->seen(p->constants[refs[i].shard], &look, &symbol)) constants += pw_shape_bytes(look.shape);
   }
   fputs("\"reads\":[", f);
-  for (size_t v = 0; v < p->num_values; v++)
+  for (size_t v = 0; v < p->num_values && of; v++)
     if (of[v]) {
       fprintf(f, "%s{\"value\":%zu,\"bytes\":%lld}", any ? "," : "", v, (long long)of[v]);
       any = true;
     }
   fprintf(f, "],\"constant_bytes\":%lld", (long long)constants);
   free(of);
+  return of != NULL;
+}
+
+static void value(FILE* f, const pp_program* p, const pp_value* v) {
+  fprintf(f, "{\"node\":%d,\"output\":%d,\"bytes\":%lld,", v->node, v->output, (long long)bytes(v));
+  shape(f, v);
+  fputc(',', f);
+  devices(f, p, v);
+  fprintf(f, ",\"donated\":%s}", v->donated ? "true" : "false");
+}
+
+// node_devices writes where a node runs.
+static void node_devices(FILE* f, const pp_program* p, const pp_node* n) {
+  if (n->only) {
+    fprintf(f, "\"devices\":[%d]", p->door->id(n->only));
+  } else if (n->outs) {
+    devices(f, p, &p->values[n->value]);
+  } else {
+    fputs("\"devices\":[", f);
+    for (size_t d = 0; d < n->rows; d++) fprintf(f, d ? ",%d" : "%d", p->door->id(p->door->row(n->executable, d)));
+    fputc(']', f);
+  }
+}
+
+static bool node(FILE* f, const pp_program* p, const pp_node* n) {
+  static const char* const kinds[] = {"execute", "copy", "reshard"};
+  fprintf(f, "{\"kind\":\"%s\",\"name\":", kinds[n->kind]);
+  quoted(f, n->name);
+  fputs(",\"location\":", f);
+  quoted(f, n->location);
+  fputc(',', f);
+  node_devices(f, p, n);
+  fputs(",\"gives\":[", f);
+  for (size_t o = 0; o < n->outs; o++) fprintf(f, o ? ",%zu" : "%zu", (size_t)n->value + o);
+  fputs("],", f);
+  bool all = edges(f, p, n->refs, n->rows * n->args);
+  fputc('}', f);
+  return all;
 }
 
 char* pp_text(const pp_program* p) {
-  static const char* const kinds[] = {"execute", "copy", "reshard"};
   char* text = NULL;
   size_t size = 0;
   FILE* f = open_memstream(&text, &size);
+  if (f == NULL) return NULL;
+  bool all = true;
   fputs("{\"values\":[", f);
   for (size_t i = 0; i < p->num_values; i++) {
-    const pp_value* v = &p->values[i];
-    fprintf(f, "%s{\"node\":%d,\"output\":%d,\"bytes\":%lld,", i ? "," : "", v->node, v->output, (long long)bytes(v));
-    shape(f, v);
-    fputc(',', f);
-    devices(f, p, v);
-    fprintf(f, ",\"donated\":%s}", v->donated ? "true" : "false");
+    if (i) fputc(',', f);
+    value(f, p, &p->values[i]);
   }
   fputs("],\"nodes\":[", f);
   for (size_t i = 0; i < p->num_nodes; i++) {
-    const pp_node* n = &p->nodes[i];
-    fprintf(f, "%s{\"kind\":\"%s\",\"name\":", i ? "," : "", kinds[n->kind]);
-    quoted(f, n->name);
-    fputs(",\"location\":", f);
-    quoted(f, n->location);
-    fputc(',', f);
-    if (n->only) {
-      fprintf(f, "\"devices\":[%d]", p->door->id(n->only));
-    } else if (n->outs) {
-      devices(f, p, &p->values[n->value]);
-    } else {
-      fputs("\"devices\":[", f);
-      for (size_t d = 0; d < n->rows; d++)
-        fprintf(f, d ? ",%d" : "%d", p->door->id(p->door->row(n->executable, d)));
-      fputc(']', f);
-    }
-    fputs(",\"gives\":[", f);
-    for (size_t o = 0; o < n->outs; o++) fprintf(f, o ? ",%zu" : "%zu", (size_t)n->value + o);
-    fputs("],", f);
-    edges(f, p, n->refs, n->rows * n->args);
-    fputc('}', f);
+    if (i) fputc(',', f);
+    all = node(f, p, &p->nodes[i]) && all;
   }
   fputs("],\"inputs\":[", f);
   for (size_t i = 0; i < p->num_inputs; i++) fprintf(f, i ? ",%d" : "%d", p->inputs[i]);
   fputs("],\"outputs\":[", f);
   for (size_t i = 0; i < p->num_outputs; i++) {
     fputs(i ? ",{" : "{", f);
-    edges(f, p, p->outputs[i].refs, p->outputs[i].n);
+    all = edges(f, p, p->outputs[i].refs, p->outputs[i].n) && all;
     fputc('}', f);
   }
   fprintf(f, "],\"capture_ns\":%lld,\"compile_ns\":%lld}", (long long)p->capture_ns, (long long)p->compile_ns);
-  fclose(f);
-  return text;
+  all = ferror(f) == 0 && all;
+  if (fclose(f) == 0 && all) return text;
+  free(text);
+  return NULL;
 }

@@ -4,38 +4,61 @@
 
 #include "graph.h"
 
-void pp_grow(void* list, size_t n, size_t* room, size_t size) {
-  if (n < *room) return;
-  *room = *room ? 2 * *room : 16;
-  *(void**)list = realloc(*(void**)list, *room * size);
+static bool look_copy(pp_look* to, const pp_look* from) {
+  *to = *from;
+  size_t n = from->shape->num_dims;
+  to->minor_to_major = from->minor_to_major ? pw_copy(from->minor_to_major, n * sizeof *from->minor_to_major) : NULL;
+  if (from->minor_to_major && to->minor_to_major == NULL) return false;
+  pw_shape_hold(to->shape, 1);
+  return true;
 }
 
-void pp_look_copy(pp_look* to, const pp_look* from) {
-  *to = *from;
-  atomic_fetch_add_explicit(&to->shape->refs, 1, memory_order_relaxed);
-  if (from->minor_to_major == NULL) return;
-  size_t n = from->shape->num_dims;
-  int64_t* order = malloc((n + 1) * sizeof *order);
-  memcpy(order, from->minor_to_major, n * sizeof *order);
-  to->minor_to_major = order;
+static void looks_free(pp_look* looks, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    pw_shape_drop(looks[i].shape);
+    free((void*)looks[i].minor_to_major);
+  }
+  free(looks);
 }
 
 int32_t pp_value_new(pp_program* p, int32_t node, int32_t output, const pp_look* looks, size_t n) {
-  pp_grow(&p->values, p->num_values, &p->room_values, sizeof *p->values);
-  pp_value* v = &p->values[p->num_values];
-  *v = (pp_value){.node = node, .output = output, .last = -1, .n = (int32_t)n, .first = p->num_shards};
-  v->looks = calloc(n + 1, sizeof *v->looks);
-  for (size_t i = 0; i < n; i++) pp_look_copy(&v->looks[i], &looks[i]);
+  if (!pw_grow(&p->values, p->num_values, &p->room_values, sizeof *p->values)) return -1;
+  pp_look* copies = pw_zeros(n, sizeof *copies);
+  if (copies == NULL) return -1;
+  for (size_t i = 0; i < n; i++)
+    if (!look_copy(&copies[i], &looks[i])) {
+      looks_free(copies, i);
+      return -1;
+    }
+  p->values[p->num_values] = (pp_value){
+      .node = node, .output = output, .last = -1, .n = (int32_t)n, .first = p->num_shards, .looks = copies};
   p->num_shards += n;
   return (int32_t)p->num_values++;
 }
 
+bool pp_value_more(pp_program* p, pp_value* v, const pp_look* look) {
+  pp_look* more = pw_resize(v->looks, ((size_t)v->n + 1) * sizeof *more);
+  if (more == NULL) return false;
+  v->looks = more;
+  if (!look_copy(&v->looks[v->n], look)) return false;
+  v->n++;
+  p->num_shards++;
+  return true;
+}
+
+PJRT_Error* pp_no_memory(size_t bytes) { return pw_short("what a program records", bytes); }
+
 pp_node* pp_node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_ExecuteOptions* options) {
-  pp_grow(&p->nodes, p->num_nodes, &p->room_nodes, sizeof *p->nodes);
+  if (!pw_grow(&p->nodes, p->num_nodes, &p->room_nodes, sizeof *p->nodes)) return NULL;
   pp_node* n = &p->nodes[p->num_nodes];
   char at[PW_LOCATION] = "";
   pw_location(options, at, sizeof at);
-  *n = (pp_node){.kind = kind, .name = strdup(name), .location = strdup(at)};
+  *n = (pp_node){.kind = kind, .name = pw_copy_text(name), .location = pw_copy_text(at)};
+  if (n->name == NULL || n->location == NULL) {
+    free(n->name);
+    free(n->location);
+    return NULL;
+  }
   n->options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
   n->value = (int32_t)p->num_values;
   return n;
@@ -64,13 +87,7 @@ void pp_buffer_free(const pp_door* door, PJRT_Buffer* buffer) {
 static void program_free(pp_program* p) {
   if (p->lowered) p->door->unplay(p);
   for (size_t i = 0; i < p->num_nodes; i++) pp_node_free(p, &p->nodes[i]);
-  for (size_t i = 0; i < p->num_values; i++) {
-    for (int32_t s = 0; s < p->values[i].n; s++) {
-      pw_shape_drop(p->values[i].looks[s].shape);
-      free((void*)p->values[i].looks[s].minor_to_major);
-    }
-    free(p->values[i].looks);
-  }
+  for (size_t i = 0; i < p->num_values; i++) looks_free(p->values[i].looks, (size_t)p->values[i].n);
   for (size_t i = 0; i < p->num_constants; i++) pp_buffer_free(p->door, p->constants[i]);
   for (size_t i = 0; i < p->num_outputs; i++) free(p->outputs[i].refs);
   free(p->nodes);

@@ -65,19 +65,22 @@ struct pp_program {
   _Atomic uintptr_t lowered;  // what play has made of it
 };
 
-// pp_grow makes room in a list for one more.
-void pp_grow(void* list, size_t n, size_t* room, size_t size);
-void pp_look_copy(pp_look* to, const pp_look* from);
-// pp_value_new adds a value and gives its number. Its looks are copied.
+// Where memory is short these return -1, false or NULL, and change nothing; pp_no_memory is
+// the error of that.
+//
+// pp_value_new adds a value and returns its number. Its looks are copied.
 int32_t pp_value_new(pp_program* p, int32_t node, int32_t output, const pp_look* looks, size_t n);
+// pp_value_more adds a shard to the last value.
+bool pp_value_more(pp_program* p, pp_value* value, const pp_look* look);
 // pp_node_new writes a node behind the others, which does not count yet.
 pp_node* pp_node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_ExecuteOptions* options);
+PJRT_Error* pp_no_memory(size_t bytes);
 void pp_node_free(const pp_program* p, pp_node* n);
 void pp_buffer_free(const pp_door* door, PJRT_Buffer* buffer);
 
 // pp_play runs a program. It takes the inputs, and gives outputs.
 PJRT_Error* pp_play(pp_program* program, pw_held* const* inputs, pw_held** outputs);
-char* pp_text(const pp_program* program);  // JSON, malloc'd
+char* pp_text(const pp_program* program);  // JSON, malloc'd; NULL: no memory
 
 // pp_interrupted says whether the user wants no more of what the calling thread does, and
 // has Python raise the user's exception then. It listens at *next, which it puts off, and

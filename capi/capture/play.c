@@ -40,7 +40,8 @@ static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, si
     err = pw_error_context(err, at);
     pw_error_read(err, &code, &text, &size);
   }
-  char* message = strndup(text, size);
+  char* message = pw_copy(text, size);
+  if (message == NULL) return err;
   pw_error_free(err);
   err = NULL;
   for (size_t s = from; s < from + count && err == NULL; s++)
@@ -52,9 +53,14 @@ static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, si
 static PJRT_Error* execute(const play* r, pp_node* n) {
   size_t total = n->rows * (n->args + n->outs) + 1;
   PJRT_Buffer* few[256];
-  PJRT_Buffer** flat = total <= 256 ? few : malloc(total * sizeof *flat);
+  PJRT_Buffer** flat = total <= 256 ? few : pw_alloc(total * sizeof *flat);
   PJRT_Buffer** some[64];
-  PJRT_Buffer*** rows = 2 * n->rows <= 64 ? some : malloc(2 * n->rows * sizeof *rows);
+  PJRT_Buffer*** rows = 2 * n->rows <= 64 ? some : pw_alloc(2 * n->rows * sizeof *rows);
+  if (flat == NULL || rows == NULL) {
+    if (flat != few) free(flat);
+    if (rows != some) free(rows);
+    return pw_short("the lists of a run", (total + 2 * n->rows) * sizeof *flat);
+  }
   PJRT_Buffer** results = flat + n->rows * n->args;
   for (size_t i = 0; i < n->rows * n->args; i++) flat[i] = *shard(r, n->refs[i]);
   for (size_t d = 0; d < n->rows; d++) {
@@ -106,7 +112,7 @@ PJRT_Error* pp_error(char* refusal) {
   for (int i = 1; colon && i < (int)(sizeof names / sizeof *names); i++)
     if (strlen(names[i]) == (size_t)(colon - refusal) && memcmp(names[i], refusal, strlen(names[i])) == 0) code = i;
   PJRT_Error* err = pw_error((PJRT_Error_Code)code, "%s", colon ? colon + 2 : refusal);
-  free(refusal);
+  pw_refusal_free(refusal);
   return err;
 }
 
@@ -116,10 +122,9 @@ char* pp_refusal(PJRT_Error* err) {
   const char* text;
   size_t size;
   pw_error_read(err, &code, &text, &size);
-  char* out = NULL;
-  if (asprintf(&out, "%s: %.*s", names[code > 0 && code < 17 ? code : 2], (int)size, text) < 0) out = NULL;
+  char* out = pw_text("%s: %.*s", names[code > 0 && code < 17 ? code : 2], (int)size, text);
   pw_error_free(err);
-  return out;
+  return pw_refusal(out);
 }
 
 // own gives handles of shards to keep. It takes those that shared does not say are
@@ -141,9 +146,14 @@ static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared
 }
 
 static PJRT_Error* reshard(const play* r, pp_node* n) {
-  PJRT_Buffer** shards = calloc(n->rows + 1, sizeof *shards);
+  PJRT_Buffer** shards = pw_zeros(n->rows, sizeof *shards);
+  if (shards == NULL) return pw_short("the shards of an array", n->rows * sizeof *shards);
   PJRT_Error* err = own(r, n->refs, n->rows, NULL, shards);
   pw_held *from = err ? NULL : r->p->door->close(shards, n->rows), *to = NULL;
+  if (err == NULL && from == NULL) {
+    for (size_t i = 0; i < n->rows; i++) destroy(r, &shards[i]);
+    err = pw_short("the shards of an array", n->rows * sizeof *shards);
+  }
   free(shards);
   if (err) return err;
   char* refusal = from->door->reshard(from, n->plan, &to);
@@ -235,14 +245,19 @@ static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
   pp_program* p = r->p;
   PJRT_Error* err = NULL;
   // How many results are yet to get a shard: the last one gets the handle.
-  int32_t* wanted = calloc(p->num_shards + 1, sizeof *wanted);
+  int32_t* wanted = pw_zeros(p->num_shards, sizeof *wanted);
+  if (wanted == NULL) return pw_short("the results of a program", p->num_shards * sizeof *wanted);
   for (size_t i = 0; i < p->num_outputs; i++)
     for (size_t s = 0; s < p->outputs[i].n; s++)
       if (p->outputs[i].refs[s].value >= 0) wanted[shard(r, p->outputs[i].refs[s]) - r->shards]++;
   size_t made = 0;
   for (size_t i = 0; i < p->num_outputs && err == NULL; i++) {
     pp_output* o = &p->outputs[i];
-    bool* shared = calloc(o->n + 1, sizeof *shared);
+    bool* shared = pw_zeros(o->n, sizeof *shared);
+    if (shared == NULL) {
+      err = pw_short("the results of a program", o->n * sizeof *shared);
+      break;
+    }
     for (size_t s = 0; s < o->n; s++)
       if (o->refs[s].value >= 0) shared[s] = --wanted[shard(r, o->refs[s]) - r->shards] > 0;
     err = own(r, o->refs, o->n, shared, out + made);
@@ -299,33 +314,49 @@ static PJRT_Error* run(const play* r) {
   return err;
 }
 
+static PJRT_Error* begin(play* r, pp_program* p) {
+  *r = (play){p, pw_zeros(p->num_shards, sizeof *r->shards)};
+  return r->shards ? usable(p) : pw_short("the shards of a program", p->num_shards * sizeof *r->shards);
+}
+
 static void end(play* r) {
-  for (size_t i = 0; i < r->p->num_shards; i++) destroy(r, &r->shards[i]);
+  for (size_t i = 0; r->shards && i < r->p->num_shards; i++) destroy(r, &r->shards[i]);
   free(r->shards);
 }
 
+// close_all makes arrays that are held of a program's results. With an error there are none.
+static PJRT_Error* close_all(const play* r, pw_held** outputs) {
+  const pp_program* p = r->p;
+  PJRT_Buffer* some[64];
+  size_t n = num_results(p), at = 0, closed = 0;
+  PJRT_Buffer** made = n <= 64 ? some : pw_alloc(n * sizeof *made);
+  if (made == NULL) return pw_short("the results of a program", n * sizeof *made);
+  PJRT_Error* err = results(r, made);
+  for (; closed < p->num_outputs && err == NULL; at += p->outputs[closed++].n)
+    if ((outputs[closed] = p->door->close(made + at, p->outputs[closed].n)) == NULL) {
+      err = pw_short("the results of a program", p->outputs[closed].n * sizeof *made);
+      for (; at < n; at++) destroy(r, &made[at]);
+      while (closed-- > 0) pw_held_drop(outputs[closed]);
+      break;
+    }
+  if (made != some) free(made);
+  return err;
+}
+
 PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
-  play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
-  PJRT_Error* err = usable(p);
+  play r;
+  PJRT_Error* err = begin(&r, p);
   if (err == NULL) err = open_inputs(&r, inputs);
   for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
   if (err == NULL) err = run(&r);
-  if (err == NULL) {
-    PJRT_Buffer* some[64];
-    size_t n = num_results(p), at = 0;
-    PJRT_Buffer** made = n <= 64 ? some : malloc(n * sizeof *made);
-    err = results(&r, made);
-    for (size_t i = 0; i < p->num_outputs && err == NULL; at += p->outputs[i++].n)
-      outputs[i] = p->door->close(made + at, p->outputs[i].n);
-    if (made != some) free(made);
-  }
+  if (err == NULL) err = close_all(&r, outputs);
   end(&r);
   return err;
 }
 
 PJRT_Error* pp_play_shards(pp_program* p, PJRT_Buffer* const* inputs, PJRT_Buffer** outputs) {
-  play r = {p, calloc(p->num_shards + 1, sizeof *r.shards)};
-  PJRT_Error* err = usable(p);
+  play r;
+  PJRT_Error* err = begin(&r, p);
   if (err == NULL) err = share_inputs(&r, inputs);
   if (err == NULL) err = run(&r);
   if (err == NULL) err = results(&r, outputs);

@@ -24,7 +24,10 @@ SHOWN char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* resu
   if (pw_forked) return pw_forked_refusal();
   pp_program* p = NULL;
   char* refusal = pp_end(arrays, n, results, &p);
-  if (refusal == NULL) *program = pw_numbers_put(&table, &p->base);
+  if (refusal == NULL && (*program = pw_numbers_put(&table, &p->base)) == 0) {
+    pp_program_drop(p);
+    refusal = pp_refusal(pp_no_memory(sizeof(void*)));
+  }
   return refusal;
 }
 
@@ -41,36 +44,54 @@ SHOWN void pathways_capture_drop(void) {
   if (!pw_forked) pp_leave();
 }
 
-SHOWN char* pathways_program_run(uint64_t program, const uint64_t* arrays, size_t n, uint64_t* results, size_t m) {
-  if (pw_forked) return pw_forked_refusal();
-  pp_program* p = pw_numbers_find(&table, program, false);
-  pw_held *some[64], **held = n + m <= 64 ? some : malloc((n + m) * sizeof *held);
+// number writes the numbers of arrays that a program gave. With an error none is held.
+static PJRT_Error* number(pw_held** held, size_t m, uint64_t* results) {
+  for (size_t i = 0; i < m; i++) {
+    if ((results[i] = pw_held_put(held[i]))) continue;
+    while (m-- > i) pw_held_drop(held[m]);
+    while (i-- > 0) pw_held_drop(pw_held_take(results[i]));
+    return pw_short("the results of a program", sizeof(void*));
+  }
+  return NULL;
+}
+
+// run plays a program with arrays, of which it takes those that are held, and returns the results' numbers.
+static PJRT_Error* run(pp_program* p, const uint64_t* arrays, size_t n, pw_held** held, uint64_t* results, size_t m) {
   size_t found = 0;
   for (size_t i = 0; i < n; i++)
     if ((held[found] = pw_held_take(arrays[i]))) found++;
-  char* refusal = NULL;
+  PJRT_Error* err = NULL;
   if (p == NULL)
-    refusal = strdup("NOT_FOUND: the program was freed, or its client has ended");
+    err = pw_error(PJRT_Error_Code_NOT_FOUND, "the program was freed, or its client has ended");
   else if (found != n)
-    refusal = strdup("NOT_FOUND: an array that the program is to run with is held no more");
+    err = pw_error(PJRT_Error_Code_NOT_FOUND, "an array that the program is to run with is held no more");
   else if (n != p->num_inputs || m != p->num_outputs)
-    refusal = strdup("INVALID_ARGUMENT: the program has another number of inputs or results");
+    err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the program has another number of inputs or results");
   else if (pp_capturing)
-    refusal = strdup("FAILED_PRECONDITION: this thread captures a program, and no other is run in it");
-  if (refusal)
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "this thread captures a program, and no other is run in it");
+  if (err) {
     for (size_t i = 0; i < found; i++) pw_held_drop(held[i]);
-  else
-    refusal = pp_refusal(pp_play(p, held, held + n));
-  for (size_t i = 0; i < m && refusal == NULL; i++) results[i] = pw_held_put(held[n + i]);
+    return err;
+  }
+  err = pp_play(p, held, held + n);
+  return err ? err : number(held + n, m, results);
+}
+
+SHOWN char* pathways_program_run(uint64_t program, const uint64_t* arrays, size_t n, uint64_t* results, size_t m) {
+  if (pw_forked) return pw_forked_refusal();
+  pw_held *some[64], **held = n + m <= 64 ? some : pw_alloc((n + m) * sizeof *held);
+  if (held == NULL) return pp_refusal(pw_short("the arrays of a program", (n + m) * sizeof *held));
+  pp_program* p = pw_numbers_find(&table, program, false);
+  char* refusal = pp_refusal(run(p, arrays, n, held, results, m));
   if (held != some) free(held);
   pp_program_drop(p);
   return refusal;
 }
 
 SHOWN char* pathways_program_describe(uint64_t program) {
-  if (pw_forked) return strdup("{}");
+  if (pw_forked) return pw_refusal(pw_copy_text("{}"));
   pp_program* p = pw_numbers_find(&table, program, false);
-  char* text = p ? pp_text(p) : strdup("{}");
+  char* text = pw_refusal(p ? pp_text(p) : pw_copy_text("{}"));
   pp_program_drop(p);
   return text;
 }

@@ -29,14 +29,19 @@ void pp_compiled(int64_t begin) { atomic_fetch_add_explicit(&compile_ns, pw_cloc
 
 // ---- captures ----
 
-static char* refuse(const char* text) { return strdup(text); }
+static char* refuse(const char* text) { return pw_refusal(pw_copy_text(text)); }
 
 static char* begin(void) {
   static _Atomic uint64_t numbers;
   if (pp_capturing) return refuse("FAILED_PRECONDITION: this thread captures a program already; end or drop that one first");
-  pp_capture* c = calloc(1, sizeof *c);
+  pp_capture* c = pw_zeros(1, sizeof *c);
+  pp_program* p = c ? pw_zeros(1, sizeof *p) : NULL;
+  if (p == NULL) {
+    free(c);
+    return pp_refusal(pp_no_memory(sizeof *c + sizeof *p));
+  }
   c->number = atomic_fetch_add(&numbers, 1) + 1;
-  c->program = calloc(1, sizeof *c->program);
+  c->program = p;
   c->program->base.refs = 1;
   c->begin = pw_clock();
   c->program->compile_ns = -atomic_load_explicit(&compile_ns, memory_order_relaxed);
@@ -96,9 +101,10 @@ static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node,
     if (node > p->values[symbol->value].last) p->values[symbol->value].last = node;
     return NULL;
   }
+  if (!pw_grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants))
+    return pp_no_memory(2 * p->room_constants * sizeof *p->constants);
   PJRT_Buffer* own;
   if ((err = door->share(buffer, false, &own))) return err;
-  pp_grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants);
   *out = (pp_ref){PP_CONSTANT, (int32_t)p->num_constants};
   p->constants[p->num_constants++] = own;
   return NULL;
@@ -144,70 +150,99 @@ static bool orders(const pw_shape* in, const pw_shape* out) {
   return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && pw_fits(in, out);
 }
 
-PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
-  pp_program* p = pp_capturing->program;
-  PJRT_Device* only = args->execute_device;
-  size_t n = args->num_devices, m = args->num_args;
-  pp_executable x;
-  door->describe(args->executable, &x);
-  size_t outs = x.num_outputs;
-  if (n != (only ? 1 : x.num_devices))
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", x.name,
-                    only ? 1 : x.num_devices, n);
-  if (x.num_params >= 0 && m != (size_t)x.num_params)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", x.name,
-                    (long long)x.num_params, m);
+// recordable refuses calls that a program does not record.
+static PJRT_Error* recordable(const PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x) {
+  size_t devices = args->execute_device ? 1 : x->num_devices;
+  if (args->num_devices != devices)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", x->name,
+                    devices, args->num_devices);
+  if (x->num_params >= 0 && args->num_args != (size_t)x->num_params)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", x->name,
+                    (long long)x->num_params, args->num_args);
   const PJRT_ExecuteOptions* o = args->options;
   if (o && PW_COVERS(o, num_recv_ops) && (o->extension_start || o->num_send_ops || o->num_recv_ops))
     return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
-                    "%s sends to or receives from its host, which a program does not record; call it outside", x.name);
-  PJRT_Error* err = joins(door, x.client);
-  if (err) return err;
+                    "%s sends to or receives from its host, which a program does not record; call it outside", x->name);
+  return NULL;
+}
 
-  pp_node* node = pp_node_new(p, PP_EXECUTE, x.name, o);
-  int32_t number = (int32_t)p->num_nodes;
-  node->rows = n;
-  node->args = m;
-  node->outs = outs;
-  node->only = only;
-  node->refs = calloc(n * m + 1, sizeof *node->refs);
-  for (size_t d = 0; d < n && err == NULL; d++)
-    for (size_t i = 0; i < m && err == NULL; i++) {
+// refer_arguments writes what a node reads.
+static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x,
+                                   pp_node* node) {
+  int32_t number = (int32_t)pp_capturing->program->num_nodes;
+  node->refs = pw_zeros(node->rows * node->args, sizeof *node->refs);
+  if (node->refs == NULL) return pp_no_memory(node->rows * node->args * sizeof *node->refs);
+  for (size_t d = 0; d < node->rows; d++)
+    for (size_t i = 0; i < node->args; i++) {
       pp_look look;
-      if ((err = refer(door, args->argument_lists[d][i], number, &look, &node->refs[d * m + i]))) break;
-      const pw_shape* want = x.num_params >= 0 ? door->param(args->executable, i) : NULL;
+      PJRT_Error* err = refer(door, args->argument_lists[d][i], number, &look, &node->refs[d * node->args + i]);
+      if (err) return err;
+      const pw_shape* want = x->num_params >= 0 ? door->param(args->executable, i) : NULL;
       if (want && !pw_fits(look.shape, want))
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is not what the program takes",
-                       i, x.name, d);
+        return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is not what the program takes",
+                        i, x->name, d);
     }
-  size_t values = p->num_values;
-  pp_look* looks = calloc(n + 1, sizeof *looks);
-  for (size_t k = 0; k < outs && err == NULL; k++) {
-    for (size_t d = 0; d < n; d++) door->output(args->executable, only, d, k, &looks[d]);
-    if (k == 0 && n && orders(x.num_params > 0 ? door->param(args->executable, 0) : NULL, looks[0].shape))
+  return NULL;
+}
+
+// make_values adds the values that a node makes.
+static PJRT_Error* make_values(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x,
+                               const pp_node* node) {
+  pp_program* p = pp_capturing->program;
+  size_t n = node->rows;
+  pp_look* looks = pw_zeros(n, sizeof *looks);
+  if (looks == NULL) return pp_no_memory(n * sizeof *looks);
+  PJRT_Error* err = NULL;
+  for (size_t k = 0; k < node->outs && err == NULL; k++) {
+    for (size_t d = 0; d < n; d++) door->output(args->executable, node->only, d, k, &looks[d]);
+    if (k == 0 && n && orders(x->num_params > 0 ? door->param(args->executable, 0) : NULL, looks[0].shape))
       err = pw_error(PJRT_Error_Code_UNIMPLEMENTED,
                      "%s has ordered effects, which a program does not record; call it outside, or do without the order",
-                     x.name);
-    else
-      pp_value_new(p, number, (int32_t)k, looks, n);
+                     x->name);
+    else if (pp_value_new(p, (int32_t)p->num_nodes, (int32_t)k, looks, n) < 0)
+      err = pp_no_memory(n * sizeof *looks);
   }
   free(looks);
-  if (err == NULL) err = symbols(door, p->values + values, outs, args->output_lists);
+  return err;
+}
+
+// copy_options has a node keep the options of its call. Its executable is not its own yet.
+static PJRT_Error* copy_options(pp_node* node, const PJRT_ExecuteOptions* o) {
+  if (o == NULL) return NULL;
+  PW_COPY(PJRT_ExecuteOptions, options, o);
+  size_t bytes = options.num_non_donatable_input_indices * sizeof *node->kept;
+  node->kept = pw_copy(options.non_donatable_input_indices, bytes);
+  if (node->kept == NULL) return pp_no_memory(bytes);
+  node->options = options;
+  return NULL;
+}
+
+PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+  pp_program* p = pp_capturing->program;
+  pp_executable x;
+  door->describe(args->executable, &x);
+  PJRT_Error* err = recordable(args, &x);
+  if (err == NULL) err = joins(door, x.client);
+  if (err) return err;
+  pp_node* node = pp_node_new(p, PP_EXECUTE, x.name, args->options);
+  if (node == NULL) return pp_no_memory(sizeof *node);
+  node->rows = args->num_devices;
+  node->args = args->num_args;
+  node->outs = x.num_outputs;
+  node->only = args->execute_device;
+  size_t values = p->num_values;
+  err = refer_arguments(door, args, &x, node);
+  if (err == NULL) err = make_values(door, args, &x, node);
+  if (err == NULL) err = copy_options(node, args->options);
+  if (err == NULL) err = symbols(door, p->values + values, node->outs, args->output_lists);
   if (err == NULL && (err = events(door, args)))
-    for (size_t d = 0; d < n; d++)
-      for (size_t k = 0; k < outs; k++) pp_buffer_free(door, args->output_lists[d][k]);
+    for (size_t d = 0; d < node->rows; d++)
+      for (size_t k = 0; k < node->outs; k++) pp_buffer_free(door, args->output_lists[d][k]);
   if (err) {
     pp_node_free(p, node);  // its values stay: nobody names them
     return err;
   }
   node->executable = args->executable;
-  if (o) {
-    PW_COPY(PJRT_ExecuteOptions, options, o);
-    node->options = options;
-    size_t k = options.num_non_donatable_input_indices;
-    node->kept = malloc((k + 1) * sizeof *node->kept);
-    if (k) memcpy(node->kept, options.non_donatable_input_indices, k * sizeof *node->kept);
-  }
   node->options.non_donatable_input_indices = node->kept;
   node->options.call_location = *node->location ? node->location : NULL;
   if (node->options.context) node->options.context = door->keep(node->options.context, &node->functions);
@@ -242,19 +277,28 @@ PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memor
   look.minor_to_major = NULL;
   pp_node* node = follows(p, ref, &look);
   bool more = node != NULL;
-  if (more) {
-    p->values[ref.value].last = (int32_t)p->num_nodes - 1;
-    pp_value* v = &p->values[node->value];
-    v->looks = realloc(v->looks, ((size_t)v->n + 2) * sizeof *v->looks);
-    pp_look_copy(&v->looks[v->n++], &look);
-    p->num_shards++;
-  } else {
+  if (!more) {
     node = pp_node_new(p, PP_COPY, "copy", NULL);
+    if (node == NULL) return pp_no_memory(sizeof *node);
     node->args = node->outs = 1;
-    pp_value_new(p, (int32_t)p->num_nodes++, 0, &look, 1);
   }
-  node->refs = realloc(node->refs, (node->rows + 1) * sizeof *node->refs);
-  node->memories = realloc(node->memories, (node->rows + 1) * sizeof *node->memories);
+  pp_ref* refs = pw_resize(node->refs, (node->rows + 1) * sizeof *refs);
+  if (refs) node->refs = refs;
+  PJRT_Memory** memories = pw_resize(node->memories, (node->rows + 1) * sizeof *memories);
+  if (memories) node->memories = memories;
+  bool room = refs && memories;
+  if (room && more)
+    room = pp_value_more(p, &p->values[node->value], &look);
+  else if (room)
+    room = pp_value_new(p, (int32_t)p->num_nodes, 0, &look, 1) >= 0;
+  if (!room) {
+    if (!more) pp_node_free(p, node);
+    return pp_no_memory((node->rows + 1) * (sizeof *refs + sizeof *memories + sizeof look));
+  }
+  if (more)
+    p->values[ref.value].last = (int32_t)p->num_nodes - 1;
+  else
+    p->num_nodes++;
   node->refs[node->rows] = ref;
   node->memories[node->rows] = memory;
   return symbol_new(door, &look, node->value, (int32_t)node->rows++, out);
@@ -278,7 +322,8 @@ static const pw_held_door held_door = {held_free, held_reshard};
 bool pp_symbolic(const pw_held* held) { return held->door == &held_door; }
 
 static held_symbol* held_new(const pp_door* door, PJRT_Client* client, size_t n) {
-  held_symbol* h = calloc(1, sizeof *h + n * sizeof *h->refs);
+  held_symbol* h = pw_zeros(1, sizeof *h + n * sizeof *h->refs);
+  if (h == NULL) return NULL;
   h->base = (pw_held){.base = {client, 1}, .door = &held_door};
   h->door = door;
   h->capture = pp_capturing->number;
@@ -300,10 +345,15 @@ PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
   door->describe(args->executable, &x);
   if (m == 0 || n == 0 || x.num_outputs)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x.name);
-  pw_held** all = calloc(m, sizeof *all);
+  pw_held** all = pw_zeros(m, sizeof *all);
+  if (all == NULL) return pp_no_memory(m * sizeof *all);
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < m && err == NULL; i++) {
     held_symbol* h = held_new(door, x.client, n);
+    if (h == NULL) {
+      err = pp_no_memory(sizeof *h + n * sizeof *h->refs);
+      break;
+    }
     all[i] = &h->base;
     for (size_t d = 0; d < n && err == NULL; d++) {
       pp_look look;
@@ -312,68 +362,84 @@ PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
     }
   }
   if (err == NULL) err = events(door, args);
-  if (err == NULL)
-    pw_exported(all, m);
-  else
-    for (size_t i = 0; i < m; i++) pw_held_drop(all[i]);
+  if (err == NULL && !pw_exported(all, m)) err = pp_no_memory(m * sizeof(uint64_t));
+  for (size_t i = 0; i < m && err; i++) pw_held_drop(all[i]);
   free(all);
   return err;
+}
+
+// lead is where a plan leads: the devices and the size of its shards, and the kind of their memory.
+typedef struct {
+  int64_t *devices, *size;
+  size_t shards, dims;
+  char* memory;
+} lead;
+
+// look_at fills the looks of the shards that a plan makes of an array whose first shard looks so.
+static PJRT_Error* look_at(const pp_door* door, const lead* to, pw_shape* shape, pp_look* looks) {
+  for (size_t i = 0; i < to->shards; i++) {
+    PJRT_Device* d = door->device(pp_capturing->program->base.client, (int)to->devices[i]);
+    if (d == NULL)
+      return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a plan is for a device that this client does not have");
+    looks[i] = (pp_look){d, door->memory(d, to->memory), shape, NULL};
+  }
+  return NULL;
+}
+
+// record_reshard adds the node that makes an array of another's elements by a plan, which it takes unless it fails.
+static PJRT_Error* record_reshard(held_symbol* h, uint64_t plan, const pp_look* looks, size_t shards, pw_held** out) {
+  pp_program* p = pp_capturing->program;
+  held_symbol* made = held_new(h->door, p->base.client, shards);
+  pp_node* node = made ? pp_node_new(p, PP_RESHARD, "reshard", NULL) : NULL;
+  if (node) node->refs = pw_copy(h->refs, h->n * sizeof *node->refs);
+  int32_t value = node && node->refs ? pp_value_new(p, (int32_t)p->num_nodes, 0, looks, shards) : -1;
+  if (value < 0) {
+    if (node) pp_node_free(p, node);
+    free(made);
+    return pp_no_memory(sizeof *made + (h->n + shards) * sizeof *made->refs);
+  }
+  node->rows = h->n;
+  node->args = node->outs = 1;
+  node->plan = plan;
+  for (size_t i = 0; i < h->n; i++)
+    if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
+  p->num_nodes++;
+  for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
+  *out = &made->base;
+  return NULL;
 }
 
 static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
   held_symbol* h = (held_symbol*)held;
   pp_capture* c = pp_capturing;
-  if (c == NULL || c->number != h->capture) {
-    char* text = NULL;
-    if (asprintf(&text, "FAILED_PRECONDITION: %s", kNothing) < 0) text = NULL;
-    return text;
-  }
+  if (c == NULL || c->number != h->capture) return pw_refusal(pw_text("FAILED_PRECONDITION: %s", kNothing));
   pp_program* p = c->program;
-  size_t shards = 0, dims = 0;
-  char* refusal = pwGoPlanHold(plan, &shards, &dims);
+  lead to = {0};
+  char* refusal = pwGoPlanHold(plan, &to.shards, &to.dims);
   if (refusal) return refusal;
-  char* kind = NULL;
-  int64_t *devices = calloc(shards + 1, sizeof *devices), *size = calloc(dims + 1, sizeof *size);
-  pwGoPlanTo(plan, devices, size, &kind);
   pp_look first = {0};
   const pp_symbol* symbol;
   if (h->refs[0].value == PP_CONSTANT)
     h->door->seen(p->constants[h->refs[0].shard], &first, &symbol);
   else
     first = p->values[h->refs[0].value].looks[h->refs[0].shard];
-
-  pp_look* looks = calloc(shards + 1, sizeof *looks);
-  pw_shape* shape = pw_shape_new(first.shape->type, size, dims);
-  for (size_t i = 0; i < shards && refusal == NULL; i++) {
-    PJRT_Device* d = h->door->device(p->base.client, (int)devices[i]);
-    if (d == NULL)
-      refusal = refuse("INVALID_ARGUMENT: a plan is for a device that this client does not have");
-    else
-      looks[i] = (pp_look){d, h->door->memory(d, kind), shape, NULL};
+  pp_look* looks = pw_zeros(to.shards, sizeof *looks);
+  to.devices = pw_zeros(to.shards, sizeof *to.devices);
+  to.size = pw_zeros(to.dims, sizeof *to.size);
+  pw_shape* shape = NULL;
+  if (looks && to.devices && to.size) {
+    pwGoPlanTo(plan, to.devices, to.size, &to.memory);
+    shape = pw_shape_new(first.shape->type, to.size, to.dims);
   }
-  if (refusal) {
-    pwGoPlanFree(plan);
-  } else {
-    pp_node* node = pp_node_new(p, PP_RESHARD, "reshard", NULL);
-    node->rows = h->n;
-    node->args = node->outs = 1;
-    node->plan = plan;
-    node->refs = calloc(h->n + 1, sizeof *node->refs);
-    memcpy(node->refs, h->refs, h->n * sizeof *node->refs);
-    for (size_t i = 0; i < h->n; i++)
-      if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
-    int32_t value = pp_value_new(p, (int32_t)p->num_nodes, 0, looks, shards);
-    p->num_nodes++;
-    held_symbol* made = held_new(h->door, p->base.client, shards);
-    for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
-    *out = &made->base;
-  }
+  PJRT_Error* err = shape ? look_at(h->door, &to, shape, looks) : pp_no_memory(to.shards * sizeof *looks);
+  if (err == NULL) err = record_reshard(h, plan, looks, to.shards, out);
+  if (err) pwGoPlanFree(plan);
   pw_shape_drop(shape);
   free(looks);
-  free(kind);
-  free(devices);
-  free(size);
-  return refusal;
+  free(to.memory);
+  free(to.devices);
+  free(to.size);
+  return pp_refusal(err);
 }
 
 bool pp_input(void) { return pp_capturing->announced > 0; }
@@ -392,15 +458,21 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
   PJRT_Error* err = joins(door, x.client);
   if (err) return err;
   size_t values = p->num_values;
-  pp_look* looks = calloc(n + 1, sizeof *looks);
-  p->inputs = realloc(p->inputs, (p->num_inputs + outs) * sizeof *p->inputs);
-  for (size_t o = 0; o < outs; o++) {
+  pp_look* looks = pw_zeros(n, sizeof *looks);
+  int32_t* inputs = looks ? pw_resize(p->inputs, (p->num_inputs + outs) * sizeof *inputs) : NULL;
+  if (inputs) p->inputs = inputs;
+  bool room = inputs != NULL;
+  for (size_t o = 0; o < outs && room; o++) {
     for (size_t d = 0; d < n; d++) door->output(args->executable, NULL, d, o, &looks[d]);
-    int32_t value = pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+    int32_t value = pp_value_new(p, PP_INPUT, (int32_t)(p->num_inputs + o), looks, n);
+    room = value >= 0;
+    if (!room) break;
     p->values[value].donated = c->donated[o];
-    p->inputs[p->num_inputs++] = value;
+    p->inputs[p->num_inputs + o] = value;
   }
   free(looks);
+  if (!room) return pp_no_memory(outs * n * sizeof *looks);  // the values stay: nobody names them
+  p->num_inputs += outs;
   err = symbols(door, p->values + values, outs, args->output_lists);
   return err ? err : events(door, args);
 }
@@ -450,54 +522,88 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
 
 // ---- what a program is made of at the end ----
 
-// live_until finds what nobody reads after a node.
-static void live_until(pp_program* p) {
-  size_t* dead = calloc(p->num_nodes + 1, sizeof *dead);
-  for (int pass = 0; pass < 2; pass++) {
-    for (size_t v = 0; v < p->num_values; v++) {
-      pp_value* value = &p->values[v];
-      if (value->kept) continue;
-      int32_t at = value->last > value->node ? value->last : value->node;
-      if (at < 0 || (size_t)at >= p->num_nodes) continue;  // an input that nobody reads goes at the end
-      pp_node* node = &p->nodes[at];
-      if (pass == 0)
-        dead[at]++;
-      else
-        node->dead[node->num_dead++] = (int32_t)v;
-    }
-    for (size_t i = 0; i < p->num_nodes && pass == 0; i++) p->nodes[i].dead = calloc(dead[i] + 1, sizeof *p->nodes[i].dead);
-  }
-  free(dead);
+// last_use returns the node after which nobody reads a value; -1 where that is the program's end.
+static int64_t last_use(const pp_program* p, const pp_value* v) {
+  int32_t at = v->last > v->node ? v->last : v->node;
+  return v->kept || at < 0 || (size_t)at >= p->num_nodes ? -1 : at;
 }
 
-static char* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
-  pp_capture* c = pp_capturing;
-  pp_program* p = c->program;
-  if (c->read) return pp_refusal(pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing));
-  p->outputs = calloc(n + 1, sizeof *p->outputs);
-  for (size_t i = 0; i < n; i++) {
-    pw_held* held = pw_held_find(arrays[i]);
-    if (held == NULL) return refuse("NOT_FOUND: an array that is to be a result of the program is held no more");
-    results[i] = -1;
-    if (pp_symbolic(held)) {
-      held_symbol* h = (held_symbol*)held;
-      if (h->capture != c->number) {
-        pw_held_drop(held);
-        return refuse("FAILED_PRECONDITION: an array that is to be a result stands for one of another program");
-      }
-      pp_output* o = &p->outputs[p->num_outputs];
-      o->n = h->n;
-      o->refs = malloc((h->n + 1) * sizeof *o->refs);
-      memcpy(o->refs, h->refs, h->n * sizeof *o->refs);
-      for (size_t s = 0; s < h->n; s++)
-        if (h->refs[s].value >= 0) p->values[h->refs[s].value].kept = true;
-      results[i] = (int32_t)p->num_outputs++;
-    }
-    pw_held_drop(held);
+// live_until finds what nobody reads after a node. It reports whether there was memory for that.
+static bool live_until(pp_program* p) {
+  size_t* dead = pw_zeros(p->num_nodes, sizeof *dead);
+  if (dead == NULL) return false;
+  for (size_t v = 0; v < p->num_values; v++) {
+    int64_t at = last_use(p, &p->values[v]);
+    if (at >= 0) dead[at]++;
   }
-  live_until(p);
+  bool room = true;
+  for (size_t i = 0; i < p->num_nodes && room; i++) {
+    free(p->nodes[i].dead);  // of an end that failed
+    p->nodes[i].num_dead = 0;
+    room = (p->nodes[i].dead = pw_zeros(dead[i], sizeof *p->nodes[i].dead)) != NULL;
+  }
+  free(dead);
+  for (size_t v = 0; v < p->num_values && room; v++) {
+    int64_t at = last_use(p, &p->values[v]);
+    if (at >= 0) p->nodes[at].dead[p->nodes[at].num_dead++] = (int32_t)v;
+  }
+  return room;
+}
+
+// finish ends the thread's capture with results, whose values are kept; it takes them. With an error the capture goes
+// on without results.
+static PJRT_Error* finish(pp_output* outputs, size_t n, pp_program** out) {
+  pp_program* p = pp_capturing->program;
+  for (size_t i = 0; i < n; i++)
+    for (size_t s = 0; s < outputs[i].n; s++)
+      if (outputs[i].refs[s].value >= 0) p->values[outputs[i].refs[s].value].kept = true;
+  if (!live_until(p)) {
+    for (size_t v = 0; v < p->num_values; v++) p->values[v].kept = false;
+    for (size_t i = 0; i < n; i++) free(outputs[i].refs);
+    free(outputs);
+    return pp_no_memory((p->num_nodes + p->num_values) * sizeof(size_t));
+  }
+  p->outputs = outputs;
+  p->num_outputs = n;
   *out = leave();
   return NULL;
+}
+
+// result writes what a result of the program is made of; nothing for an array that is no symbol. It reports whether it
+// was one.
+static PJRT_Error* result(uint64_t array, pp_output* o, bool* symbolic) {
+  pw_held* held = pw_held_find(array);
+  if (held == NULL)
+    return pw_error(PJRT_Error_Code_NOT_FOUND, "an array that is to be a result of the program is held no more");
+  PJRT_Error* err = NULL;
+  *symbolic = pp_symbolic(held);
+  held_symbol* h = (held_symbol*)held;
+  if (*symbolic && h->capture != pp_capturing->number) {
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "an array that is to be a result stands for one of another program");
+  } else if (*symbolic) {
+    o->n = h->n;
+    o->refs = pw_copy(h->refs, h->n * sizeof *o->refs);
+    if (o->refs == NULL) err = pp_no_memory(h->n * sizeof *o->refs);
+  }
+  pw_held_drop(held);
+  return err;
+}
+
+static PJRT_Error* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
+  if (pp_capturing->read) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
+  pp_output* outputs = pw_zeros(n, sizeof *outputs);
+  if (outputs == NULL) return pp_no_memory(n * sizeof *outputs);
+  size_t made = 0;
+  PJRT_Error* err = NULL;
+  for (size_t i = 0; i < n && err == NULL; i++) {
+    bool symbolic = false;
+    err = result(arrays[i], &outputs[made], &symbolic);
+    results[i] = symbolic ? (int32_t)made++ : -1;
+  }
+  if (err == NULL) return finish(outputs, made, out);
+  for (size_t i = 0; i < made; i++) free(outputs[i].refs);
+  free(outputs);
+  return err;
 }
 
 // ---- inputs and results that are handles from the first to the last ----
@@ -506,43 +612,37 @@ PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look
   pp_program* p = pp_capturing->program;
   PJRT_Error* err = joins(door, client);
   if (err) return err;
-  int32_t value = pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n);
+  int32_t* inputs = pw_resize(p->inputs, (p->num_inputs + 1) * sizeof *inputs);
+  if (inputs) p->inputs = inputs;
+  int32_t value = inputs ? pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n) : -1;
+  if (value < 0) return pp_no_memory(n * sizeof *looks);
   size_t made = 0;
   for (; made < n && err == NULL; made++) err = symbol_new(door, &looks[made], value, (int32_t)made, &out[made]);
   if (err) {
     for (size_t i = 0; i + 1 < made; i++) pp_buffer_free(door, out[i]);
     return err;  // its value stays: nobody names it
   }
-  p->inputs = realloc(p->inputs, (p->num_inputs + 1) * sizeof *p->inputs);
   p->inputs[p->num_inputs++] = value;
   return NULL;
 }
 
 PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n, pp_program** out) {
-  pp_program* p = pp_capturing->program;
-  pp_output* outputs = calloc(n + 1, sizeof *outputs);
+  pp_output* outputs = pw_zeros(n, sizeof *outputs);
+  if (outputs == NULL) return pp_no_memory(n * sizeof *outputs);
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
     outputs[i].n = counts[i];
-    outputs[i].refs = calloc(counts[i] + 1, sizeof *outputs[i].refs);
+    outputs[i].refs = pw_zeros(counts[i], sizeof *outputs[i].refs);
+    if (outputs[i].refs == NULL) err = pp_no_memory(counts[i] * sizeof *outputs[i].refs);
     for (size_t s = 0; s < counts[i] && err == NULL; s++) {
       pp_look look;
       err = refer(door, *shards++, -1, &look, &outputs[i].refs[s]);
     }
   }
-  if (err) {
-    for (size_t i = 0; i < n; i++) free(outputs[i].refs);
-    free(outputs);
-    return err;
-  }
-  p->outputs = outputs;
-  p->num_outputs = n;
-  for (size_t i = 0; i < n; i++)
-    for (size_t s = 0; s < counts[i]; s++)
-      if (outputs[i].refs[s].value >= 0) p->values[outputs[i].refs[s].value].kept = true;
-  live_until(p);
-  *out = leave();
-  return NULL;
+  if (err == NULL) return finish(outputs, n, out);
+  for (size_t i = 0; i < n; i++) free(outputs[i].refs);
+  free(outputs);
+  return err;
 }
 
 // ---- for pathways.h, see program.c ----
@@ -552,17 +652,19 @@ char* pp_begin(void) { return begin(); }
 char* pp_announce(size_t n, const uint8_t* donated) {
   pp_capture* c = pp_capturing;
   if (c == NULL) return refuse("FAILED_PRECONDITION: this thread captures no program");
+  bool* donates = pw_resize(c->donated, n * sizeof *donates);
+  if (donates == NULL) return pp_refusal(pp_no_memory(n * sizeof *donates));
   c->announced = n;
-  c->donated = realloc(c->donated, (n + 1) * sizeof *c->donated);
+  c->donated = donates;
   for (size_t i = 0; i < n; i++) c->donated[i] = donated && donated[i];
   return NULL;
 }
 
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
-  return pp_capturing ? end(arrays, n, results, out) : refuse("FAILED_PRECONDITION: this thread captures no program");
+  return pp_capturing ? pp_refusal(end(arrays, n, results, out)) : refuse("FAILED_PRECONDITION: this thread captures no program");
 }
 
-char* pp_read_at(void) { return pp_capturing && pp_capturing->read ? strdup(pp_capturing->line) : NULL; }
+char* pp_read_at(void) { return pp_capturing && pp_capturing->read ? pw_refusal(pw_copy_text(pp_capturing->line)) : NULL; }
 
 void pp_leave(void) {
   if (pp_capturing) pp_program_drop(leave());

@@ -11,14 +11,13 @@ static PJRT_Error* export_arrays(const pp_door* door, PJRT_LoadedExecutable_Exec
   door->describe(args->executable, &x);
   if (m == 0 || args->num_devices == 0 || x.num_outputs)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x.name);
-  pw_held** all = calloc(m, sizeof *all);
+  pw_held** all = pw_zeros(m, sizeof *all);
+  if (all == NULL) return pw_short("arrays that leave their client", m * sizeof *all);
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < m && err == NULL; i++) err = door->export_argument(args, i, &all[i]);
   if (err == NULL) err = door->made(args, all[0]);
-  if (err == NULL)
-    pw_exported(all, m);
-  else
-    for (size_t i = 0; i < m; i++) pw_held_drop(all[i]);
+  if (err == NULL && !pw_exported(all, m)) err = pw_short("arrays that leave their client", m * sizeof(uint64_t));
+  for (size_t i = 0; i < m && err; i++) pw_held_drop(all[i]);
   free(all);
   return err;
 }
@@ -57,7 +56,8 @@ static PJRT_Error* import_held(const pp_door* door, PJRT_LoadedExecutable_Execut
     err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and is called for %zu", x->name, n,
                    args->num_devices);
   for (size_t o = 0; o < outs && err == NULL; o++) err = fits(door, args->executable, x, o, all[o]);
-  PJRT_Buffer** row = calloc(n + 1, sizeof *row);
+  PJRT_Buffer** row = pw_zeros(n, sizeof *row);
+  if (err == NULL && row == NULL) err = pw_short("arrays that come to a client", n * sizeof *row);
   if (err == NULL) err = door->made(args, all[0]);
   for (size_t o = 0; o < outs; o++) {
     if (err) {
@@ -75,7 +75,8 @@ static PJRT_Error* import_arrays(const pp_door* door, PJRT_LoadedExecutable_Exec
   if (pp_capturing && pp_input()) return pp_inputs(door, args);
   pp_executable x;
   door->describe(args->executable, &x);
-  pw_held** all = calloc(x.num_outputs + 1, sizeof *all);
+  pw_held** all = pw_zeros(x.num_outputs, sizeof *all);
+  if (all == NULL) return pw_short("arrays that come to a client", x.num_outputs * sizeof *all);
   PJRT_Error* err;
   if (x.num_outputs == 0 || !pw_imported(all, x.num_outputs))
     err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s: its thread has to name %zu arrays with pathways_import before",

@@ -82,8 +82,8 @@ static void make_key(void) { pthread_key_create(&ending, end_thread); }
 static ports* self(void) {
   if (mine == NULL) {
     pthread_once(&once, make_key);
-    mine = calloc(1, sizeof *mine);
-    pthread_setspecific(ending, mine);
+    mine = pw_zeros(1, sizeof *mine);
+    if (mine) pthread_setspecific(ending, mine);
   }
   return mine;
 }
@@ -99,15 +99,23 @@ static void push(stack* s, uint64_t* numbers, size_t n) {
   s->batches[s->depth++] = (batch){numbers, n};
 }
 
-void pw_exported(pw_held* const* held, size_t n) {
-  uint64_t* numbers = malloc((n + 1) * sizeof *numbers);
-  for (size_t i = 0; i < n; i++) numbers[i] = pw_held_put(held[i]);
-  push(&self()->out, numbers, n);
+bool pw_exported(pw_held* const* held, size_t n) {
+  ports* p = self();
+  uint64_t* numbers = p ? pw_zeros(n, sizeof *numbers) : NULL;
+  if (numbers == NULL) return false;
+  for (size_t i = 0; i < n; i++)
+    if ((numbers[i] = pw_held_put(held[i])) == 0) {
+      while (i-- > 0) pw_held_take(numbers[i]);  // the reference is the caller's again
+      free(numbers);
+      return false;
+    }
+  push(&p->out, numbers, n);
+  return true;
 }
 
 bool pw_imported(pw_held** held, size_t n) {
-  stack* s = &self()->in;
-  if (s->depth == 0) return false;
+  stack* s = mine ? &mine->in : NULL;
+  if (s == NULL || s->depth == 0) return false;
   batch b = s->batches[--s->depth];
   size_t found = 0;
   while (b.n == n && found < n && (held[found] = pw_held_take(b.numbers[found]))) found++;
@@ -124,8 +132,8 @@ bool pw_imported(pw_held** held, size_t n) {
 
 SHOWN size_t pathways_exported(uint64_t* arrays, size_t space) {
   if (pw_forked) return 0;
-  stack* s = &self()->out;
-  if (s->depth == 0) return 0;
+  stack* s = mine ? &mine->out : NULL;
+  if (s == NULL || s->depth == 0) return 0;
   batch b = s->batches[--s->depth];
   if (b.n <= space)
     memcpy(arrays, b.numbers, b.n * sizeof *arrays);
@@ -137,9 +145,11 @@ SHOWN size_t pathways_exported(uint64_t* arrays, size_t space) {
 
 SHOWN void pathways_import(const uint64_t* arrays, size_t n) {
   if (pw_forked) return;
-  uint64_t* numbers = malloc((n + 1) * sizeof *numbers);
-  memcpy(numbers, arrays, n * sizeof *numbers);
-  push(&self()->in, numbers, n);
+  ports* p = self();
+  uint64_t* numbers = p ? pw_copy(arrays, n * sizeof *numbers) : NULL;
+  // Nothing is returned here: the import that follows says that its thread has named no arrays, which are the caller's
+  // to release.
+  if (numbers) push(&p->in, numbers, n);
 }
 
 SHOWN void pathways_release(const uint64_t* arrays, size_t n) {
@@ -159,9 +169,12 @@ SHOWN void pathways_plan_free(uint64_t plan) {
 SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
   if (pw_forked) return pw_forked_refusal();
   pw_held *held = pw_held_find(array), *made = NULL;
-  if (held == NULL) return strdup("NOT_FOUND: the array that is to move is held no more");
+  if (held == NULL) return pw_refusal(pw_copy_text("NOT_FOUND: the array that is to move is held no more"));
   char* refusal = held->door->reshard(held, plan, &made);
   pw_held_drop(held);
-  if (refusal == NULL) *out = pw_held_put(made);
+  if (refusal == NULL && (*out = pw_held_put(made)) == 0) {
+    pw_held_drop(made);
+    refusal = pw_refusal(pw_copy_text("RESOURCE_EXHAUSTED: this process has no memory left for the number of an array"));
+  }
   return refusal;
 }

@@ -33,14 +33,16 @@ struct pw_held {
 
 void pw_held_drop(pw_held* held);  // gives up one reference
 
-// Arrays by the numbers that the C API has for them. Put takes a reference, take
+// Arrays by the numbers that the C API has for them. Put takes a reference, and returns 0
+// where there is no memory; take
 // gives it, find gives one more; NULL: no such array is held.
 uint64_t pw_held_put(pw_held* held);
 pw_held* pw_held_take(uint64_t number);
 pw_held* pw_held_find(uint64_t number);
 
-// pw_exported tells the calling thread of arrays; it takes their references.
-void pw_exported(pw_held* const* held, size_t n);
+// pw_exported tells the calling thread of arrays; it takes their references. False: there is
+// no memory for that, and they stay the caller's.
+bool pw_exported(pw_held* const* held, size_t n);
 // pw_imported takes the n arrays that the calling thread is about to import, with
 // a reference each. False where it named none, or another number of them.
 bool pw_imported(pw_held** held, size_t n);

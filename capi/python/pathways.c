@@ -20,9 +20,9 @@ char* pathways_set_cluster(const char* address, const char* versions) {
   return pw_forked ? pw_forked_refusal() : pw_choose(address ? address : "", versions ? versions : "");
 }
 
-char* pathways_info(void) { return pw_forked ? strdup("{}") : pwGoInfo(); }
+char* pathways_info(void) { return pw_forked ? pw_copy_text("{}") : pwGoInfo(); }
 
-char* pathways_stats(void) { return pw_forked ? strdup("{}") : pwGoStats(); }
+char* pathways_stats(void) { return pw_forked ? pw_copy_text("{}") : pwGoStats(); }
 
 char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refusal() : pwGoTraceStart((char*)path); }
 
@@ -44,4 +44,4 @@ int pathways_main(int argc, char** argv, const char* environment) {
   return 1;
 }
 
-void pathways_free(char* text) { free(text); }
+void pathways_free(char* text) { pw_refusal_free(text); }
