@@ -402,15 +402,15 @@ func (s *session) flush() {
 
 // drain tells the stores of all arrays that have gone, and says whether there
 // were any.
-func drain() (any bool) {
+func drain() (were bool) {
 	var objects [C.PW_FREED]C.pw_object
 	for {
 		n := C.pw_freed(&objects[0], C.PW_FREED, true)
 		if n == 0 {
-			return any
+			return were
 		}
 		free(&objects[0], n)
-		any = true
+		were = true
 	}
 }
 

@@ -21,9 +21,9 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 			return &Threads{Pool: n}, &Threads{Pool: n}
 		},
 	}
-	for name, make := range policies {
+	for name, policy := range policies {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			p, q := make(t)
+			p, q := policy(t)
 			most := rapid.IntRange(1, 6).Draw(t, "most queued")
 			with, without := New(Config{Policy: p, MaxQueued: most}), New(Config{Policy: q, MaxQueued: most})
 			last := uint64(0)

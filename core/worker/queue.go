@@ -87,8 +87,8 @@ func (q *queue) apply(tasks []task) {
 // some.
 func (q *queue) advance(here bool) (more bool) {
 	for {
-		p, any := q.state.First()
-		if !any {
+		p, ok := q.state.First()
+		if !ok {
 			break
 		}
 		a := q.state.Next(q.facts(p, here))

@@ -183,7 +183,7 @@ func notFound(o FindOptions, dirs []string, seen []Candidate) error {
 // search lists the packaged plugins of a kind, one a file.
 func search(dirs []string, kind string) []Candidate {
 	var have []Candidate
-	real := map[string]bool{}
+	seen := map[string]bool{}
 	for _, dir := range dirs {
 		for _, file := range packaged[kind] {
 			path := filepath.Join(dir, file)
@@ -192,10 +192,10 @@ func search(dirs []string, kind string) []Candidate {
 				continue
 			}
 			if r, err := filepath.EvalSymlinks(path); err == nil {
-				if real[r] {
+				if seen[r] {
 					continue
 				}
-				real[r] = true
+				seen[r] = true
 			}
 			have = append(have, Candidate{Path: path, Name: filepath.Base(filepath.Dir(path)), Kind: kind})
 		}

@@ -73,9 +73,9 @@ type opening struct {
 // NOT_FOUND: there is no such file. FAILED_PRECONDITION: the file is not a
 // plugin that this process can drive; the error says why.
 func Open(path string) (*Plugin, error) {
-	real, err := filepath.EvalSymlinks(path)
+	resolved, err := filepath.EvalSymlinks(path)
 	if err == nil {
-		real, err = filepath.Abs(real)
+		resolved, err = filepath.Abs(resolved)
 	}
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -87,18 +87,18 @@ func Open(path string) (*Plugin, error) {
 	if opened.byPath == nil {
 		opened.byPath = map[string]*opening{}
 	}
-	o := opened.byPath[real]
+	o := opened.byPath[resolved]
 	if o == nil {
 		o = &opening{}
-		opened.byPath[real] = o
+		opened.byPath[resolved] = o
 	}
 	opened.mu.Unlock()
-	o.once.Do(func() { o.plugin, o.err = load(real) })
+	o.once.Do(func() { o.plugin, o.err = load(resolved) })
 	if o.err != nil {
 		// A file that is mended may be opened again.
 		opened.mu.Lock()
-		if opened.byPath[real] == o {
-			delete(opened.byPath, real)
+		if opened.byPath[resolved] == o {
+			delete(opened.byPath, resolved)
 		}
 		opened.mu.Unlock()
 	}

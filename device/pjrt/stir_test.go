@@ -45,9 +45,9 @@ func TestStir(t *testing.T) {
 	})
 }
 
-func eventually(t *testing.T, what string, true func() bool) {
+func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !true(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited a minute for %s", what)
 		}

@@ -251,6 +251,6 @@ def measure_all(workers, plugin, quick, chosen):
     if chosen("memory growth"):
         n = 10_000 if quick else 100_000
         out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}
-        grown = ", ".join(f"{door} {bytes / KIB:.0f} KiB" for door, bytes in out["growth"].items())
+        grown = ", ".join(f"{door} {size / KIB:.0f} KiB" for door, size in out["growth"].items())
         print(f"\nmemory grown over {n} calls: {grown}")
     return out

@@ -148,7 +148,7 @@ func TestBlocksOutliveConnections(t *testing.T) {
 func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *transporttest.Forwarder) {
 	t.Helper()
 	o := options()
-	make := func(number uint64, name string) (*Exchange, string) {
+	start := func(number uint64, name string) (*Exchange, string) {
 		l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -160,8 +160,8 @@ func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *tra
 		t.Cleanup(func() { x.Close() })
 		return x, l.Address()
 	}
-	one, _ = make(1, "one")
-	two, at := make(2, "two")
+	one, _ = start(1, "one")
+	two, at := start(2, "two")
 	f = transporttest.Forward(t, strings.TrimPrefix(at, "tcp:"))
 	one.Peers([]*wire.Process{{Number: 2, Name: "two", Addresses: []string{f.Address}}}, nil, nil)
 	two.Peers([]*wire.Process{{Number: 1, Name: "one"}}, nil, nil) // it waits to be dialled

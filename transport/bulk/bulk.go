@@ -304,9 +304,9 @@ func (x *Exchange) all() []*peer {
 	return slices.Collect(maps.Values(x.peers))
 }
 
-// find gives the peer of a number. Make says whether one is made that was not
+// find returns the peer of a number. Add says whether one is made that was not
 // heard of.
-func (x *Exchange) find(number uint64, make bool) (*peer, error) {
+func (x *Exchange) find(number uint64, add bool) (*peer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed != nil {
@@ -315,7 +315,7 @@ func (x *Exchange) find(number uint64, make bool) (*peer, error) {
 	if p := x.peers[number]; p != nil {
 		return p, nil
 	}
-	if !make {
+	if !add {
 		return nil, status.New(status.Unavailable, "process %d is not known here; the controller has not spoken of it", number)
 	}
 	p := &peer{x: x, number: number, links: map[*link]struct{}{}}

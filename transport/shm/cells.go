@@ -73,18 +73,18 @@ func (a *Arena) run(length int64) (*Segment, int64) {
 }
 
 // sweep dissolves slabs without blocks.
-func (a *Arena) sweep() (any bool) {
+func (a *Arena) sweep() (swept bool) {
 	for i, slabs := range a.slabs {
 		a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool {
 			if l.live > 0 {
 				return false
 			}
 			l.segment.give(l.offset, slabFor(l.cell))
-			any = true
+			swept = true
 			return true
 		})
 	}
-	return any
+	return swept
 }
 
 func (l *slab) take() *Block {

@@ -115,7 +115,7 @@ func unreached(ctx context.Context, address string, err error) error {
 func bind(network, at string) (net.Listener, error) {
 	var config net.ListenConfig
 	if network == "unix" {
-		if err := clear(at); err != nil {
+		if err := clearSocket(at); err != nil {
 			return nil, err
 		}
 		// The mode that a socket has when it is bound is that of its file: there is
@@ -141,8 +141,8 @@ func bind(network, at string) (net.Listener, error) {
 	return l, nil
 }
 
-// clear removes a socket file that nobody listens at any more.
-func clear(path string) error {
+// clearSocket removes a socket file that nobody listens at any more.
+func clearSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -178,8 +178,8 @@ func (q *Queue) Next(f Facts) Action {
 	if checked {
 		q.checkOften()
 	}
-	p, any := q.First()
-	if !any {
+	p, ok := q.First()
+	if !ok {
 		return Action{Kind: Idle}
 	}
 	if flight := q.gathering; flight != nil {

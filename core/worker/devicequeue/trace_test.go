@@ -261,7 +261,7 @@ func (s *stage) advance() (said []string) {
 	for {
 		s.q.check()
 		var f Facts
-		if p, any := s.q.First(); any && s.facts[p.Gang.ID] != nil {
+		if p, ok := s.q.First(); ok && s.facts[p.Gang.ID] != nil {
 			f = *s.facts[p.Gang.ID]
 		}
 		f.Defer = s.busy

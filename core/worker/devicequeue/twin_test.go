@@ -131,8 +131,8 @@ func (w *twin) first() (Part, bool) {
 
 // next answers as Next does; of errors of the queue's own it says errTwin.
 func (w *twin) next(f Facts) Action {
-	p, any := w.first()
-	if !any {
+	p, ok := w.first()
+	if !ok {
 		return Action{Kind: Idle}
 	}
 	g, r := p.Gang, p.Gang.Recipe
@@ -394,7 +394,7 @@ func (s *pair) event() {
 	if w.copies > 0 {
 		may("a copy ends", func() { w.copies--; q.CopyEnded() })
 	}
-	if p, any := w.first(); any && s.facts[p.Gang.ID] != nil {
+	if p, ok := w.first(); ok && s.facts[p.Gang.ID] != nil {
 		f := s.facts[p.Gang.ID]
 		may("the first part's gang fails", func() { f.Failed = fmt.Errorf("gang %d has failed", p.Gang.ID) })
 		may("its program is loaded", func() { f.Loading = false })
@@ -613,12 +613,12 @@ func (s *pair) advance() {
 	for {
 		s.q.check()
 		s.compare()
-		first, any := s.q.First()
-		if want, some := s.w.first(); any != some || first.Gang != want.Gang && first.Gang.Recipe != &leaves {
+		first, ok := s.q.First()
+		if want, some := s.w.first(); ok != some || first.Gang != want.Gang && first.Gang.Recipe != &leaves {
 			s.t.Fatalf("the first part is %+v, want %+v", first, want)
 		}
 		f := Facts{}
-		if any && s.facts[first.Gang.ID] != nil {
+		if ok && s.facts[first.Gang.ID] != nil {
 			f = *s.facts[first.Gang.ID]
 		}
 		f.Defer = s.busy && !s.quiet

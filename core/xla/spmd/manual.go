@@ -259,11 +259,11 @@ func (w *wrapper) renumber(c *computation, ids map[int64]int64, manual bool) ([]
 	}
 	numbers := make(map[int64]int64, len(c.instructions))
 	renumbered := func(list []int64, of map[int64]int64) []int64 {
-		new := make([]int64, len(list))
+		renumbered := make([]int64, len(list))
 		for i, id := range list {
-			new[i] = of[id]
+			renumbered[i] = of[id]
 		}
-		return new
+		return renumbered
 	}
 	for _, in := range c.instructions {
 		w.last++
