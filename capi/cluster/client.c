@@ -214,6 +214,11 @@ bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool l
   return keep_attribute(v, whole);
 }
 
+PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
+  (void)args;
+  return NULL;
+}
+
 PW_READS(pr, PJRT_Plugin_Attributes, args->attributes = plugin_attributes, args->num_attributes = num_attributes)
 
 // ---- client ----

@@ -7,10 +7,7 @@ void pw_base_PJRT_Error_Message(PJRT_Error_Message_Args* args);
 
 PJRT_Error* pw_base_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args);
 
-static PJRT_Error* missing_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {
-  (void)args;
-  return pr_unimplemented("PJRT_Plugin_Initialize");
-}
+PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args);
 
 PJRT_Error* pr_PJRT_Plugin_Attributes(PJRT_Plugin_Attributes_Args* args);
 
@@ -412,7 +409,7 @@ void pr_table_fill(PJRT_Api* table) {
   table->PJRT_Error_Destroy = pw_base_PJRT_Error_Destroy;
   table->PJRT_Error_Message = pw_base_PJRT_Error_Message;
   table->PJRT_Error_GetCode = pw_base_PJRT_Error_GetCode;
-  table->PJRT_Plugin_Initialize = missing_PJRT_Plugin_Initialize;
+  table->PJRT_Plugin_Initialize = pr_PJRT_Plugin_Initialize;
   table->PJRT_Plugin_Attributes = pr_PJRT_Plugin_Attributes;
   table->PJRT_Event_Destroy = pr_PJRT_Event_Destroy;
   table->PJRT_Event_IsReady = pr_PJRT_Event_IsReady;

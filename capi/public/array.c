@@ -61,7 +61,11 @@ void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* stri
 // ---- arrays ----
 
 pc_array* pc_array_make(pc_session* s, pw_shape* shape, const int64_t* tiles, size_t n) {
-  pc_array* a = calloc(1, sizeof *a + n * sizeof *a->shards);
+  pc_array* a = shape ? pw_zeros(1, sizeof *a + n * sizeof *a->shards) : NULL;
+  if (a == NULL) {
+    pw_shape_drop(shape);
+    return NULL;
+  }
   a->base.session = s;
   a->shape = shape;
   a->tiled = tiles != NULL;
@@ -88,6 +92,8 @@ void pc_array_destroy(pc_object* o) {
   atomic_fetch_sub_explicit(&s->arrays, 1, memory_order_relaxed);
   free(a);
 }
+
+pathways_error pc_no_array(size_t shards) { return pc_short("an array", sizeof(pc_array) + shards * sizeof(void*)); }
 
 void pc_array_free(pc_array* a) { pc_array_destroy(&a->base); }
 
@@ -149,6 +155,13 @@ static void* address(const PJRT_Api* api, PJRT_Buffer* buffer) {
   return on.is_on_cpu ? (void*)at.buffer_pointer : NULL;
 }
 
+static void await_event(const PJRT_Api* api, PJRT_Event* event) {
+  PW_ARGS(PJRT_Event_Await_Args, await);
+  await.event = event;
+  PJRT_Error* err = api->PJRT_Event_Await(&await);
+  if (err) pw_error_free(err);
+}
+
 // take_back undoes a put that went half way: the devices let go of what they were
 // lent, which is the caller's again when this returns.
 static void take_back(pc_array* a, PJRT_Event** unread) {
@@ -157,10 +170,7 @@ static void take_back(pc_array* a, PJRT_Event** unread) {
   pc_array_free(a);
   for (size_t i = 0; i < n; i++) {
     if (unread[i] == NULL) continue;
-    PW_ARGS(PJRT_Event_Await_Args, await);
-    await.event = unread[i];
-    PJRT_Error* err = api->PJRT_Event_Await(&await);
-    if (err) pw_error_free(err);
+    await_event(api, unread[i]);
     pc_event_drop(api, unread[i]);
   }
 }
@@ -190,116 +200,141 @@ pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t n
   return 0;
 }
 
-// packed gives a copy of a box, dense, where its strides are none that a device
+// packed makes a copy of a box, dense, where its strides are none that a device
 // takes: elements that are there several times, or in descending order.
-static char* packed(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element) {
+static pathways_error packed(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+                             char** out) {
+  *out = NULL;
   bool odd = false;
   for (size_t d = 0; d < n; d++) odd |= dims[d] > 1 && strides[d] <= 0;
   int64_t bytes;
-  if (!odd || !pc_bytes(dims, n, element, &bytes)) return NULL;
-  char* copy = malloc((size_t)bytes + 1);
-  pc_box(copy, (char*)data, dims, strides, n, element, false);
-  return copy;
+  if (!odd || !pc_bytes(dims, n, element, &bytes)) return 0;
+  *out = pw_alloc((size_t)bytes);
+  if (*out == NULL) return pc_short("a copy of a box", (size_t)bytes);
+  pc_box(*out, (char*)data, dims, strides, n, element, false);
+  return 0;
+}
+
+// putting is one call of pc_put: what it was called with, and what its steps have found.
+typedef struct {
+  pc_session* s;
+  pathways_host_options o;
+  size_t n;  // shards
+  pc_device** devices;
+  int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
+  bool block;  // each shard is one block of bytes, row by row
+  pc_array* a;
+  PJRT_Event** unread;  // one a shard: its device has read the data
+} putting;
+
+// check looks at what a put is called with, and finds where its shards go and lie.
+static pathways_error check(putting* p) {
+  const pathways_host_options* o = &p->o;
+  if (o->mode < PATHWAYS_COPY || o->mode > PATHWAYS_BORROW_OR_FAIL || (o->mode == PATHWAYS_COPY && o->released))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data", (int)o->mode, o->released ? "" : "out");
+  if (o->devices == NULL && o->num_devices > 1)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu devices, and their list is NULL", o->num_devices);
+  if (o->devices && o->num_devices == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
+  p->n = o->num_devices ? o->num_devices : 1;
+  if (p->n > p->s->num_devices) return pc_devices(p->s, NULL, p->n, NULL);
+  p->devices = pw_zeros(p->n, sizeof *p->devices);
+  p->unread = pw_zeros(p->n, sizeof *p->unread);
+  if (p->devices == NULL || p->unread == NULL) return pc_no_array(p->n);
+  PC_TRY(pc_devices(p->s, o->devices, p->n, p->devices));
+  PC_TRY(pc_lay("array_from_host", o, p->n, p->tiles, p->shard));
+  int64_t bytes;
+  if (o->data == NULL && pc_bytes(p->shard, o->num_dims, 1, &bytes) && bytes)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the data is NULL");
+  size_t element = pc_element((PJRT_Buffer_Type)o->type);
+  if (o->byte_strides) memcpy(p->strides, o->byte_strides, o->num_dims * sizeof *p->strides);
+  else dense(o->dims, o->num_dims, element, p->strides);
+  p->block = is_dense(p->shard, p->strides, o->num_dims, element);
+  p->a = pc_array_make(p->s, pw_shape_new((PJRT_Buffer_Type)o->type, p->shard, o->num_dims), p->tiles, p->n);
+  return p->a ? 0 : pc_no_array(p->n);
+}
+
+// borrowed refuses a shard that its device has copied, where the caller does not want that.
+static pathways_error borrowed(const putting* p, size_t i, PJRT_Buffer* buffer, const char* data) {
+  if (p->o.mode != PATHWAYS_BORROW_OR_FAIL || address(p->s->api, buffer) == data) return 0;
+  return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i,
+                 (int)p->devices[i]->id,
+                 !p->s->on_host         ? "the device's memory is not this process's; borrow with PATHWAYS_BORROW"
+                 : !p->block            ? "its bytes are not one dense block"
+                 : (uintptr_t)data % 64 ? "its bytes do not begin at a multiple of 64"
+                                        : "the plugin does not take it");
+}
+
+// put_shard gives a device its shard.
+static pathways_error put_shard(putting* p, size_t i) {
+  static const char empty[64];
+  const pathways_host_options* o = &p->o;
+  int64_t start[PATHWAYS_MAX_DIMS];
+  pc_part(p->a, i, start);
+  const char* data = o->data ? o->data : empty;
+  for (size_t d = 0; o->data && d < o->num_dims; d++) data += p->shard[d] ? start[d] * p->strides[d] : 0;
+  char* dense = NULL;
+  if (!p->block) PC_TRY(packed(data, p->shard, p->strides, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &dense));
+  bool rows = p->block || dense;
+  PW_ARGS(PJRT_Client_BufferFromHostBuffer_Args, put);
+  put.client = p->s->client;
+  put.data = dense ? dense : data;
+  put.type = (PJRT_Buffer_Type)o->type;
+  put.dims = p->shard;
+  put.num_dims = o->num_dims;
+  put.byte_strides = rows ? NULL : p->strides;
+  put.num_byte_strides = rows ? 0 : o->num_dims;
+  put.host_buffer_semantics = o->mode == PATHWAYS_COPY || dense ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+                                                                : PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  put.device = p->devices[i]->device;
+  pathways_error err = pc_take(p->s->api->PJRT_Client_BufferFromHostBuffer(&put));
+  free(dense);
+  if (err) return err;
+  p->a->shards[i].buffer = put.buffer;
+  p->a->shards[i].device = p->devices[i];
+  p->unread[i] = put.done_with_host_buffer;
+  return borrowed(p, i, put.buffer, data);
+}
+
+// watch has the data given back when the devices have let go of it; where no handle can be given, which err says, that
+// is at once, and the caller is told as the call says.
+static void watch(putting* p, lent* l, bool failed) {
+  const PJRT_Api* api = p->s->api;
+  if (l && failed) l->released = NULL;
+  for (size_t i = 0; i < p->n; i++) {
+    if (l) {
+      PW_ARGS(PJRT_Event_OnReady_Args, on);
+      on.event = p->unread[i];
+      on.callback = on_unread;
+      on.user_arg = l;
+      if (failed) await_event(api, p->unread[i]);
+      PJRT_Error* late = api->PJRT_Event_OnReady(&on);
+      if (late) on_unread(late, l);
+    }
+    pc_event_drop(api, p->unread[i]);
+  }
 }
 
 pathways_error pc_put(pc_session* s, const pathways_host_options* options, bool direct, pathways_array* array) {
-  pathways_host_options o = *options;
   if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
-  if (o.mode < PATHWAYS_COPY || o.mode > PATHWAYS_BORROW_OR_FAIL || (o.mode == PATHWAYS_COPY && o.released))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data", (int)o.mode, o.released ? "" : "out");
-  if (o.devices == NULL && o.num_devices > 1)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu devices, and their list is NULL", o.num_devices);
-  if (o.devices && o.num_devices == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
-  size_t n = o.num_devices ? o.num_devices : 1;
-  int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
-  pc_device** devices = calloc(n, sizeof *devices);
-  pathways_error err = n > s->num_devices ? pc_devices(s, NULL, n, NULL) : pc_devices(s, o.devices, n, devices);
-  if (err == 0) err = pc_lay("array_from_host", &o, n, tiles, shard);
-  int64_t bytes;
-  if (err == 0 && o.data == NULL && pc_bytes(shard, o.num_dims, 1, &bytes) && bytes)
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the data is NULL");
-  if (err) goto out;
-
-  PJRT_Buffer_Type type = (PJRT_Buffer_Type)o.type;
-  size_t element = pc_element(type);
-  if (o.byte_strides) memcpy(strides, o.byte_strides, o.num_dims * sizeof *strides);
-  else dense(o.dims, o.num_dims, element, strides);
-  bool block = is_dense(shard, strides, o.num_dims, element);
-  pc_array* a = pc_array_make(s, pw_shape_new(type, shard, o.num_dims), tiles, n);
-  PJRT_Event** unread = calloc(n, sizeof *unread);
-  static const char empty[64];
-  for (size_t i = 0; i < n && err == 0; i++) {
-    int64_t start[PATHWAYS_MAX_DIMS];
-    pc_part(a, i, start);
-    const char* data = o.data ? o.data : empty;
-    for (size_t d = 0; o.data && d < o.num_dims; d++) data += shard[d] ? start[d] * strides[d] : 0;
-    PW_ARGS(PJRT_Client_BufferFromHostBuffer_Args, put);
-    put.client = s->client;
-    put.data = data;
-    put.type = type;
-    put.dims = shard;
-    put.num_dims = o.num_dims;
-    put.byte_strides = block ? NULL : strides;
-    put.num_byte_strides = block ? 0 : o.num_dims;
-    char* dense = block ? NULL : packed(data, shard, strides, o.num_dims, element);
-    if (dense) {
-      put.data = dense;
-      put.byte_strides = NULL;
-      put.num_byte_strides = 0;
-    }
-    put.host_buffer_semantics = o.mode == PATHWAYS_COPY || dense ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
-                                                        : PJRT_HostBufferSemantics_kImmutableZeroCopy;
-    put.device = devices[i]->device;
-    err = pc_take(s->api->PJRT_Client_BufferFromHostBuffer(&put));
-    free(dense);
-    if (err) break;
-    a->shards[i].buffer = put.buffer;
-    a->shards[i].device = devices[i];
-    unread[i] = put.done_with_host_buffer;
-    if (o.mode == PATHWAYS_BORROW_OR_FAIL && address(s->api, put.buffer) != data)
-      err = pc_fail(PATHWAYS_FAILED_PRECONDITION,
-                    "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i, (int)devices[i]->id,
-                    !s->on_host               ? "the device's memory is not this process's; borrow with PATHWAYS_BORROW"
-                    : !block                  ? "its bytes are not one dense block"
-                    : (uintptr_t)data % 64 ? "its bytes do not begin at a multiple of 64"
-                                              : "the plugin does not take it");
+  putting p = {.s = s, .o = *options};
+  lent* l = NULL;
+  pathways_error err = check(&p);
+  if (err == 0 && p.o.mode != PATHWAYS_COPY) {
+    l = pw_alloc(sizeof *l);
+    if (l) *l = (lent){.left = p.n, .api = s->api, .released = p.o.released, .arg = p.o.released_arg, .direct = direct};
+    else err = pc_no_array(p.n);
   }
+  for (size_t i = 0; i < p.n && err == 0; i++) err = put_shard(&p, i);
   if (err) {
-    take_back(a, unread);
+    if (p.a) take_back(p.a, p.unread);
+    free(l);
   } else {
-    atomic_fetch_add_explicit(&s->puts, (int64_t)n, memory_order_relaxed);
-    lent* l = NULL;
-    if (o.mode != PATHWAYS_COPY) {
-      l = malloc(sizeof *l);
-      *l = (lent){.left = n, .api = s->api, .released = o.released, .arg = o.released_arg, .direct = direct};
-    }
-    // The data is given back when the devices let go of it; where no handle can be
-    // given, that is at once, and the caller is told as the call says.
-    err = pc_new(&a->base, PC_ARRAY, s, array);
-    if (err && l) {
-      l->released = NULL;
-    }
-    for (size_t i = 0; i < n; i++) {
-      if (l) {
-        PW_ARGS(PJRT_Event_OnReady_Args, on);
-        on.event = unread[i];
-        on.callback = on_unread;
-        on.user_arg = l;
-        if (err) {
-          PW_ARGS(PJRT_Event_Await_Args, await);
-          await.event = unread[i];
-          PJRT_Error* late = s->api->PJRT_Event_Await(&await);
-          if (late) pw_error_free(late);
-        }
-        PJRT_Error* failed = s->api->PJRT_Event_OnReady(&on);
-        if (failed) on_unread(failed, l);
-      }
-      pc_event_drop(s->api, unread[i]);
-    }
+    atomic_fetch_add_explicit(&s->puts, (int64_t)p.n, memory_order_relaxed);
+    err = pc_new(&p.a->base, PC_ARRAY, s, array);
+    watch(&p, l, err != 0);
   }
-  free(unread);
-out:
-  free(devices);
+  free(p.unread);
+  free(p.devices);
   return err;
 }
 
@@ -356,6 +391,10 @@ pathways_error pathways_array_ready(pathways_array array, pathways_future* futur
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   const PJRT_Api* api = a->base.session->api;
   pc_future* f = pc_future_make(a->base.session, a->num_shards);
+  if (f == NULL) {
+    pc_let(a);
+    return pc_short("a future", a->num_shards * sizeof(void*));
+  }
   pathways_error err = 0;
   size_t i = 0;
   for (; i < a->num_shards && err == 0; i++) {
@@ -405,66 +444,75 @@ static void arrived(void* arg, bool failed) {
   free(p);
 }
 
-pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future) {
+// reading is one call of pathways_array_read.
+typedef struct {
   pc_array* a;
-  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: the future is NULL: expected where to write its handle");
-  PC_TRY(pc_get(array, PC_ARRAY, &a));
-  pathways_error err = 0;
+  char* data;
+  bool block;  // each piece is one block of bytes where it goes
+  int64_t bytes;  // of a piece
+  int64_t strides[PATHWAYS_MAX_DIMS];  // of the whole array
+} reading;
+
+// lay_whole finds how a whole array is to lie, and how many bytes it has.
+static pathways_error lay_whole(reading* r, int64_t* all) {
+  const pc_array* a = r->a;
   size_t n = a->shape->num_dims, element = pc_element(a->shape->type);
-  int64_t dims[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS], start[PATHWAYS_MAX_DIMS], bytes, all;
-  pc_bytes(a->shape->dims, n, element, &bytes);
-  all = bytes;
-  if (shard == PATHWAYS_WHOLE) {
-    if (!a->tiled)
-      err = pc_fail(PATHWAYS_FAILED_PRECONDITION,
-                    "array_read: it is not known how the %zu shards of this array lie; say so in pathways_compile_options.outputs, or read them one by one",
-                    a->num_shards);
-    whole(a, dims);
-    pc_bytes(dims, n, element, &all);
-    dense(dims, n, element, strides);
-  } else {
-    err = pc_shard(a, shard);
+  if (!a->tiled)
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                   "array_read: it is not known how the %zu shards of this array lie; say so in pathways_compile_options.outputs, or read them one by one",
+                   a->num_shards);
+  int64_t dims[PATHWAYS_MAX_DIMS];
+  whole(a, dims);
+  pc_bytes(dims, n, element, all);
+  dense(dims, n, element, r->strides);
+  r->block = is_dense(a->shape->dims, r->strides, n, element);
+  return 0;
+}
+
+// read_piece begins to read a shard to its place. It takes one event of the future.
+static pathways_error read_piece(const reading* r, size_t shard, char* to, pc_future* f) {
+  piece* p = NULL;
+  PJRT_Event* event;
+  pathways_error err = 0;
+  if (!r->block) {
+    p = pw_alloc(sizeof *p + (size_t)r->bytes);
+    if (p == NULL) {
+      err = pc_short("a shard on its way to its place", (size_t)r->bytes);
+    } else {
+      p->shape = pw_shape_hold(r->a->shape, 1);
+      p->to = to;
+      p->element = pc_element(r->a->shape->type);
+      memcpy(p->strides, r->strides, sizeof r->strides);
+    }
   }
-  if (err == 0 && (size != (size_t)all || (data == NULL && size)))
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: this takes %lld bytes, and there is room for %zu%s", (long long)all, size,
-                  data ? "" : " at NULL");
-  if (err) {
-    pc_let(a);
-    return err;
+  if (err == 0) err = fetch(r->a, shard, p ? p->bytes : to, r->bytes, &event);
+  if (err == 0) {
+    pc_future_on(f, event, p ? arrived : NULL, p);
+    return 0;
   }
-  char nothing[8];
-  if (data == NULL) data = nothing;
-  size_t first = shard == PATHWAYS_WHOLE ? 0 : (size_t)shard;
-  size_t count = shard == PATHWAYS_WHOLE ? parts(a) : 1, step = shard == PATHWAYS_WHOLE ? a->num_shards / count : 1;
+  if (p) arrived(p, true);
+  pc_future_one(f, NULL);
+  return err;
+}
+
+// read_pieces reads one shard, or one of each part. It gives the future's handle.
+static pathways_error read_pieces(const reading* r, int32_t shard, pathways_future* future) {
+  const pc_array* a = r->a;
+  bool all = shard == PATHWAYS_WHOLE;
+  size_t first = all ? 0 : (size_t)shard, count = all ? parts(a) : 1, step = all ? a->num_shards / count : 1;
   pc_future* f = pc_future_make(a->base.session, count);
-  bool block = shard != PATHWAYS_WHOLE || is_dense(a->shape->dims, strides, n, element);
+  if (f == NULL) return pc_short("a future", count * sizeof(void*));
+  pathways_error err = 0;
   for (size_t i = 0; i < count; i++) {
     if (err) {
       pc_future_one(f, NULL);
       continue;
     }
-    char* to = data;
-    PJRT_Event* event;
-    piece* p = NULL;
-    if (shard == PATHWAYS_WHOLE) {
-      pc_part(a, i * step, start);
-      for (size_t d = 0; d < n; d++) to += start[d] * strides[d];
-    }
-    if (!block) {
-      p = malloc(sizeof *p + (size_t)bytes);
-      p->shape = a->shape;
-      atomic_fetch_add_explicit(&p->shape->refs, 1, memory_order_relaxed);
-      p->to = to;
-      p->element = element;
-      memcpy(p->strides, strides, sizeof strides);
-    }
-    err = fetch(a, first + i * step, p ? p->bytes : to, bytes, &event);
-    if (err == 0) {
-      pc_future_on(f, event, p ? arrived : NULL, p);
-    } else {
-      if (p) arrived(p, true);
-      pc_future_one(f, NULL);
-    }
+    int64_t start[PATHWAYS_MAX_DIMS];
+    char* to = r->data;
+    if (all) pc_part(a, i * step, start);
+    for (size_t d = 0; all && d < a->shape->num_dims; d++) to += start[d] * r->strides[d];
+    err = read_piece(r, first + i * step, to, f);
   }
   pc_future_one(f, NULL);
   if (err) {
@@ -477,6 +525,22 @@ pathways_error pathways_array_read(pathways_array array, int32_t shard, void* da
   } else {
     pc_future_give(f, future);
   }
+  return err;
+}
+
+pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future) {
+  pc_array* a;
+  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: the future is NULL: expected where to write its handle");
+  PC_TRY(pc_get(array, PC_ARRAY, &a));
+  char nothing[8];
+  reading r = {.a = a, .data = data ? data : nothing, .block = true};
+  pc_bytes(a->shape->dims, a->shape->num_dims, pc_element(a->shape->type), &r.bytes);
+  int64_t all = r.bytes;
+  pathways_error err = shard == PATHWAYS_WHOLE ? lay_whole(&r, &all) : pc_shard(a, shard);
+  if (err == 0 && (size != (size_t)all || (data == NULL && size)))
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: this takes %lld bytes, and there is room for %zu%s", (long long)all, size,
+                  data ? "" : " at NULL");
+  if (err == 0) err = read_pieces(&r, shard, future);
   pc_let(a);
   return err;
 }
@@ -490,12 +554,14 @@ pathways_error pathways_array_copy(pathways_array array, const int32_t* ids, siz
   pc_session* s = a->base.session;
   size_t n = a->num_shards;
   pathways_error err = 0;
-  pc_device** devices = calloc(n, sizeof *devices);
-  if (num_devices != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the array has %zu shards, and %zu devices are named", n, num_devices);
+  pc_device** devices = pw_zeros(n, sizeof *devices);
+  if (devices == NULL) err = pc_no_array(n);
+  else if (num_devices != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the array has %zu shards, and %zu devices are named", n, num_devices);
   if (err == 0) err = pc_devices(s, ids, n, devices);
   if (err == 0) {
     atomic_fetch_add_explicit(&a->shape->refs, 1, memory_order_relaxed);
     pc_array* b = pc_array_make(s, a->shape, a->tiled ? a->tiles : NULL, n);
+    if (b == NULL) err = pc_no_array(n);
     for (size_t i = 0; i < n && err == 0; i++) {
       PW_ARGS(PJRT_Buffer_CopyToMemory_Args, to);
       to.buffer = a->shards[i].buffer;
@@ -504,8 +570,8 @@ pathways_error pathways_array_copy(pathways_array array, const int32_t* ids, siz
       b->shards[i].buffer = to.dst_buffer;
       b->shards[i].device = devices[i];
     }
-    if (err) pc_array_free(b);
-    else err = pc_new(&b->base, PC_ARRAY, s, copy);
+    if (err == 0) err = pc_new(&b->base, PC_ARRAY, s, copy);
+    else if (b) pc_array_free(b);
   }
   free(devices);
   pc_let(a);
@@ -571,15 +637,17 @@ pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways
   if (err == 0 && pw_type_bits(a->shape->type) < 8 && a->shape->type != PJRT_Buffer_Type_PRED)
     err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: several of the array's elements share a byte; copy them with pathways_array_read");
   const void* at;
+  view* v = NULL;
+  if (err == 0 && (v = pw_zeros(1, sizeof *v)) == NULL) err = pc_short("a view", sizeof *v);
   if (err == 0) err = look_at(a->base.session->api, a->shards[shard].buffer, a->shape->num_dims, &at);
   if (err) {
+    free(v);
     pc_let(a);
     return err;
   }
-  view* v = calloc(1, sizeof *v);
   v->array = a;
   v->buffer = a->shards[shard].buffer;
-  pc_new(&v->base, PC_VIEW, a->base.session, handle);
+  if ((err = pc_new(&v->base, PC_VIEW, a->base.session, handle))) return err;
   *data = at;
   return 0;
 }

@@ -128,10 +128,15 @@ pathways_error pathways_array_to_dlpack(pathways_array array, int32_t shard, int
   size_t i = 0;
   while (i < kTypes && types[i].type != info.type) i++;
   if (i == kTypes) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_dlpack: DLPack has no type for elements of type %d", (int)info.type);
+  shown* e = pw_zeros(1, sizeof *e);
+  if (e == NULL) return pc_short("a tensor", sizeof *e);
   pathways_view view;
   const void* data;
-  PC_TRY(pathways_array_view(array, shard, &view, &data));
-  shown* e = calloc(1, sizeof *e);
+  pathways_error err = pathways_array_view(array, shard, &view, &data);
+  if (err) {
+    free(e);
+    return err;
+  }
   e->view = view;
   dl_tensor t = {.data = (void*)data, .device = {kHost, 0}, .num_dims = info.num_dims, .dtype = {types[i].code, types[i].bits, 1},
                  .dims = e->dims, .strides = e->strides};

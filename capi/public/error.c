@@ -9,12 +9,15 @@ typedef struct {
 } failure;
 
 pathways_error pc_fail_with(pathways_code code, char* message) {
-  failure* f = calloc(1, sizeof *f);
+  failure* f = message ? pw_zeros(1, sizeof *f) : NULL;
+  if (f == NULL) {
+    free(message);
+    return PC_NO_MEMORY;
+  }
   f->code = code ? code : PATHWAYS_UNKNOWN;
-  f->message = message ? message : strdup("");
+  f->message = message;
   pathways_error handle = 0;
-  pc_new(&f->base, PC_ERROR, NULL, &handle);
-  return handle;
+  return pc_new(&f->base, PC_ERROR, NULL, &handle) ? PC_NO_MEMORY : handle;
 }
 
 pathways_error pc_fail(pathways_code code, const char* format, ...) {
@@ -31,10 +34,12 @@ pathways_error pc_take(PJRT_Error* error) {
   const char* message;
   size_t size;
   pw_error_read(error, &code, &message, &size);
-  pathways_error e = pc_fail_with((pathways_code)code, strndup(message, size));
+  pathways_error e = pc_fail_with((pathways_code)code, pw_copy(message, size));
   pw_error_free(error);
   return e;
 }
+
+pathways_error pc_short(const char* what, size_t bytes) { return pc_take(pw_short(what, bytes)); }
 
 pathways_error pc_forked(void) { return pw_forked ? pc_take(pw_forked_error()) : 0; }
 
@@ -54,6 +59,7 @@ void pc_error_destroy(pc_object* object) {
 pathways_code pathways_error_code(pathways_error error) {
   failure* f;
   if (error == 0) return PATHWAYS_OK;
+  if (error == PC_NO_MEMORY) return PATHWAYS_RESOURCE_EXHAUSTED;
   if ((error = pc_get(error, PC_ERROR, &f))) {
     pathways_drop(error);
     return PATHWAYS_INVALID_ARGUMENT;
@@ -66,6 +72,7 @@ pathways_code pathways_error_code(pathways_error error) {
 const char* pathways_error_message(pathways_error error) {
   failure* f;
   if (error == 0) return "";
+  if (error == PC_NO_MEMORY) return "this process has no memory left, not even for the text of an error";
   if ((error = pc_get(error, PC_ERROR, &f))) {
     pathways_drop(error);
     return "this is no handle of an error, or one that was dropped";

@@ -22,10 +22,21 @@ enum {
 typedef struct {
   uint8_t* data;
   size_t size, room;
+  bool lacks;  // memory, for all that was put
 } bytes;
 
 static void put(bytes* b, const void* data, size_t size) {
-  if (b->size + size > b->room) b->data = realloc(b->data, b->room = 2 * (b->size + size));
+  if (b->lacks) return;
+  if (b->size + size > b->room) {
+    size_t room = 2 * (b->size + size);
+    uint8_t* more = pw_resize(b->data, room);
+    if (more == NULL) {
+      b->lacks = true;
+      return;
+    }
+    b->data = more;
+    b->room = room;
+  }
   if (size) memcpy(b->data + b->size, data, size);
   b->size += size;
 }
@@ -47,6 +58,7 @@ static void message(bytes* b, int field, bytes* inner) {
   varint(b, (uint64_t)field << 3 | 2);
   varint(b, inner->size);
   put(b, inner->data, inner->size);
+  b->lacks = b->lacks || inner->lacks;
   free(inner->data);
   *inner = (bytes){0};
 }
@@ -105,7 +117,8 @@ static PJRT_Error* describe(pc_session* s, pc_executable* e) {
   PJRT_Error* err = api->PJRT_LoadedExecutable_AddressableDevices(&devices);
   if (err) return err;
   e->num_devices = devices.num_addressable_devices;
-  e->devices = calloc(e->num_devices + 1, sizeof *e->devices);
+  e->devices = pw_zeros(e->num_devices, sizeof *e->devices);
+  if (e->devices == NULL) return pw_short("a program's devices", e->num_devices * sizeof *e->devices);
   for (size_t i = 0; i < e->num_devices; i++) {
     e->devices[i] = pc_device_of(s, devices.addressable_devices[i]);
     if (e->devices[i] == NULL) return pw_error(PJRT_Error_Code_INTERNAL, "the program runs on a device that the session does not have");
@@ -123,11 +136,16 @@ static PJRT_Error* describe(pc_session* s, pc_executable* e) {
   if (err == NULL) {
     snprintf(e->name, sizeof e->name, "%.*s", (int)name.executable_name_size, name.executable_name);
     e->num_outputs = num.num_outputs;
-    e->outputs = calloc(e->num_outputs + 1, sizeof *e->outputs);
+    e->outputs = pw_zeros(e->num_outputs, sizeof *e->outputs);
+    if (e->outputs == NULL) err = pw_short("a program's results", e->num_outputs * sizeof *e->outputs);
     const int64_t* at = dims.dims;
-    for (size_t i = 0; i < e->num_outputs; i++) {
+    for (size_t i = 0; i < e->num_outputs && err == NULL; i++) {
       pc_output* o = &e->outputs[i];
       o->shape = pw_shape_new(types.output_types[i], at, dims.dim_sizes[i]);
+      if (o->shape == NULL) {
+        err = pw_short("the shape of a result", dims.dim_sizes[i] * sizeof *at);
+        break;
+      }
       at += dims.dim_sizes[i];
       o->tiled = e->num_devices == 1;
       for (size_t d = 0; d < PATHWAYS_MAX_DIMS; d++) o->tiles[d] = 1;
@@ -188,12 +206,18 @@ pathways_error pathways_compile(pathways_session session, const pathways_compile
     err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %d replicas of %d partitions do not fit on the %zu devices of this session",
                   (int)replicas, (int)partitions, s->num_devices);
   if (err == 0) {
-    devices = calloc(n, sizeof *devices);
-    err = pc_devices(s, o.devices, n, devices);
+    devices = pw_zeros(n, sizeof *devices);
+    err = devices ? pc_devices(s, o.devices, n, devices) : pc_short("a list of devices", n * sizeof *devices);
   }
   if (err == 0) {
     bytes coded = encode(&o, replicas, partitions, devices);
-    pc_executable* e = calloc(1, sizeof *e);
+    pc_executable* e = coded.lacks ? NULL : pw_zeros(1, sizeof *e);
+    if (e == NULL) {
+      free(coded.data);
+      free(devices);
+      pc_let(s);
+      return pc_short("a program", sizeof *e + coded.room);
+    }
     PW_ARGS(PJRT_Program, program);
     program.code = (char*)o.code;
     program.code_size = o.code_size;
@@ -245,6 +269,126 @@ static int64_t row(const pc_array* a, const pc_executable* e, size_t d) {
   return -1;
 }
 
+// running is one call of pathways_run. Its lists lie in one block.
+typedef struct {
+  pc_executable* e;
+  pc_session* s;
+  size_t n, m, outs;  // devices; arguments and results
+  pc_array** arrays;  // m, of which it holds
+  size_t got;         // so many
+  PJRT_Buffer** in;   // n * m, device by device
+  PJRT_Buffer* const** rows;
+  PJRT_Buffer** out;  // n * outs
+  PJRT_Buffer*** results;
+  PJRT_Event** events;  // n
+  pc_array** made;      // outs
+  uint64_t* handles;    // outs
+  int64_t* keep;
+} running;
+
+// lay_out gives the lists of a run their places in a block of so many words.
+static void lay_out(running* r, void** block) {
+  r->arrays = (pc_array**)block;
+  r->in = (PJRT_Buffer**)block + r->m;
+  r->rows = (PJRT_Buffer* const**)(r->in + r->n * r->m);
+  r->out = (PJRT_Buffer**)(r->rows + r->n);
+  r->results = (PJRT_Buffer***)(r->out + r->n * r->outs);
+  r->events = (PJRT_Event**)(r->results + r->n);
+  r->made = (pc_array**)(r->events + r->n);
+  r->handles = (uint64_t*)(r->made + r->outs);
+  r->keep = (int64_t*)(r->handles + r->outs);
+}
+
+// gather gets the arguments, and finds the shard of each for each device.
+static pathways_error gather(running* r, const pathways_array* inputs) {
+  const pc_executable* e = r->e;
+  while (r->got < r->m) {
+    PC_TRY(pc_get(inputs[r->got], PC_ARRAY, &r->arrays[r->got]));
+    size_t i = r->got++;
+    const pc_array* a = r->arrays[i];
+    if (a->base.session != r->s)
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %zu of %s is of another session; read it and make it anew", i, e->name);
+    for (size_t d = 0; d < r->n; d++) {
+      int64_t shard = row(a, e, d);
+      if (shard < 0)
+        return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                       "run: argument %zu of %s has %zu shards and none on device %d; pathways_array_copy brings it there", i,
+                       e->name, a->num_shards, (int)e->devices[d]->id);
+      r->in[d * r->m + i] = a->shards[shard].buffer;
+    }
+  }
+  return 0;
+}
+
+// prepare makes what the results need, so that a run that has begun can be told of.
+static pathways_error prepare(running* r, const pathways_run_options* o, bool done, pc_future** future) {
+  for (size_t i = 0; i < o->num_keep; i++) {
+    r->keep[i] = o->keep[i];
+    if (r->keep[i] < 0 || (size_t)r->keep[i] >= r->m)
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %d is to be kept, and there are %zu", (int)o->keep[i], r->m);
+  }
+  *future = NULL;
+  size_t i = 0;
+  for (; i < r->outs; i++) {
+    const pc_output* x = &r->e->outputs[i];
+    r->made[i] = pc_array_make(r->s, pw_shape_hold(x->shape, 1), x->tiled ? x->tiles : NULL, r->n);
+    if (r->made[i] == NULL) break;
+  }
+  if (i == r->outs && (!done || (*future = pc_future_make(r->s, r->n)))) return 0;
+  while (i-- > 0) pc_array_free(r->made[i]);
+  return pc_no_array(r->n * r->outs);
+}
+
+// forgo undoes prepare where the run has not begun.
+static void forgo(running* r, pc_future* future) {
+  for (size_t i = 0; i < r->outs; i++) pc_array_free(r->made[i]);
+  for (size_t d = 0; future && d < r->n; d++) pc_future_one(future, NULL);
+  if (future) pc_future_abandon(future);
+  if (future) pc_future_one(future, NULL);
+}
+
+// execute has the frontend run what was gathered.
+static pathways_error execute(running* r, size_t num_keep, bool done) {
+  for (size_t d = 0; d < r->n; d++) {
+    r->rows[d] = r->in + d * r->m;
+    r->results[d] = r->out + d * r->outs;
+    r->events[d] = NULL;
+  }
+  PW_ARGS(PJRT_ExecuteOptions, how);
+  how.non_donatable_input_indices = r->keep;
+  how.num_non_donatable_input_indices = num_keep;
+  PW_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
+  a.executable = r->e->loaded;
+  a.options = &how;
+  a.argument_lists = r->rows;
+  a.num_devices = r->n;
+  a.num_args = r->m;
+  a.output_lists = r->results;
+  a.device_complete_events = done ? r->events : NULL;
+  return pc_take(r->s->api->PJRT_LoadedExecutable_Execute(&a));
+}
+
+// give makes handles of the results, and of the future where there is one. With an error there are none.
+static pathways_error give(running* r, pc_future* future, pathways_array* outputs, pathways_future* done) {
+  atomic_fetch_add_explicit(&r->s->runs, 1, memory_order_relaxed);
+  for (size_t i = 0; i < r->outs; i++)
+    for (size_t d = 0; d < r->n; d++) {
+      r->made[i]->shards[d].buffer = r->out[d * r->outs + i];
+      r->made[i]->shards[d].device = r->e->devices[d];
+    }
+  for (size_t d = 0; future && d < r->n; d++) pc_future_on(future, r->events[d], NULL, NULL);
+  pathways_error err = 0;
+  size_t given = 0;
+  for (; given < r->outs && err == 0; given++) err = pc_new(&r->made[given]->base, PC_ARRAY, r->s, &r->handles[given]);
+  for (size_t i = given; i < r->outs; i++) pc_array_free(r->made[i]);
+  for (size_t i = 0; err && i + 1 < given; i++) pc_discard(r->handles[i]);
+  if (err == 0 && r->outs) memcpy(outputs, r->handles, r->outs * sizeof *outputs);
+  if (future && err) pc_future_abandon(future);
+  else if (future) pc_future_give(future, done);
+  if (future) pc_future_one(future, NULL);
+  return err;
+}
+
 pathways_error pathways_run(pathways_executable executable, const pathways_run_options* options,
                             const pathways_array* inputs, size_t num_inputs, pathways_array* outputs,
                             size_t num_outputs, pathways_future* done) {
@@ -256,96 +400,26 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
   if (num_inputs > 1 << 20 || o.num_keep > 1 << 20) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %zu inputs", num_inputs);
   pc_executable* e;
   PC_TRY(pc_get(executable, PC_EXECUTABLE, &e));
-  pc_session* s = e->base.session;
-  const PJRT_Api* api = s->api;
-  size_t n = e->num_devices, m = num_inputs, outs = e->num_outputs;
-  pathways_error err = 0;
-  if (num_outputs != outs) {
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s gives %zu results, and there is room for %zu", e->name, outs, num_outputs);
-    pc_let(e);
-    return err;
-  }
-
+  running r = {.e = e, .s = e->base.session, .n = e->num_devices, .m = num_inputs, .outs = e->num_outputs};
   // One block, on the stack where it is small.
-  size_t words = m + n * m + n + n * outs + n + n + 2 * outs + o.num_keep;
-  void *some[128], **block = words <= 128 ? some : malloc(words * sizeof *block);
-  pc_array** arrays = (pc_array**)block;
-  PJRT_Buffer** in = (PJRT_Buffer**)block + m;
-  PJRT_Buffer* const** rows = (PJRT_Buffer* const**)(in + n * m);
-  PJRT_Buffer** out = (PJRT_Buffer**)(rows + n);
-  PJRT_Buffer*** results = (PJRT_Buffer***)(out + n * outs);
-  PJRT_Event** events = (PJRT_Event**)(results + n);
-  pc_array** made = (pc_array**)(events + n);
-  uint64_t* handles = (uint64_t*)(made + outs);
-  int64_t* keep = (int64_t*)(handles + outs);
-
-  size_t got = 0;
-  for (; got < m && err == 0; got++) {
-    if ((err = pc_get(inputs[got], PC_ARRAY, &arrays[got]))) break;
-    pc_array* a = arrays[got];
-    if (a->base.session != s)
-      err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %zu of %s is of another session; read it and make it anew", got, e->name);
-    for (size_t d = 0; d < n && err == 0; d++) {
-      int64_t i = row(a, e, d);
-      if (i < 0)
-        err = pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                      "run: argument %zu of %s has %zu shards and none on device %d; pathways_array_copy brings it there", got,
-                      e->name, a->num_shards, (int)e->devices[d]->id);
-      else
-        in[d * m + got] = a->shards[i].buffer;
-    }
-  }
-  for (size_t i = 0; i < o.num_keep && err == 0; i++) {
-    keep[i] = o.keep[i];
-    if (keep[i] < 0 || (size_t)keep[i] >= m)
-      err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %d is to be kept, and there are %zu", (int)o.keep[i], m);
-  }
+  size_t words = r.m + r.n * r.m + 3 * r.n + r.n * r.outs + 2 * r.outs + o.num_keep;
+  void *some[128], **block = words <= 128 ? some : pw_alloc(words * sizeof *block);
+  pathways_error err = 0;
+  if (num_outputs != r.outs)
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s gives %zu results, and there is room for %zu", e->name, r.outs, num_outputs);
+  else if (block == NULL)
+    err = pc_short("the lists of a run", words * sizeof *block);
   if (err == 0) {
-    for (size_t d = 0; d < n; d++) {
-      rows[d] = in + d * m;
-      results[d] = out + d * outs;
-      events[d] = NULL;
-    }
-    PW_ARGS(PJRT_ExecuteOptions, how);
-    how.non_donatable_input_indices = keep;
-    how.num_non_donatable_input_indices = o.num_keep;
-    PW_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
-    a.executable = e->loaded;
-    a.options = &how;
-    a.argument_lists = rows;
-    a.num_devices = n;
-    a.num_args = m;
-    a.output_lists = results;
-    a.device_complete_events = done ? events : NULL;
-    err = pc_take(api->PJRT_LoadedExecutable_Execute(&a));
+    lay_out(&r, block);
+    err = gather(&r, inputs);
   }
-  if (err == 0) {
-    atomic_fetch_add_explicit(&s->runs, 1, memory_order_relaxed);
-    for (size_t i = 0; i < outs; i++) {
-      pc_output* x = &e->outputs[i];
-      atomic_fetch_add_explicit(&x->shape->refs, 1, memory_order_relaxed);
-      made[i] = pc_array_make(s, x->shape, x->tiled ? x->tiles : NULL, n);
-      for (size_t d = 0; d < n; d++) {
-        made[i]->shards[d].buffer = out[d * outs + i];
-        made[i]->shards[d].device = e->devices[d];
-      }
-    }
-    pathways_future future = 0;
-    if (done) {
-      pc_future* f = pc_future_make(s, n);
-      for (size_t d = 0; d < n; d++) pc_future_on(f, events[d], NULL, NULL);
-      pc_future_give(f, &future);
-      pc_future_one(f, NULL);
-    }
-    size_t given = 0;
-    for (; given < outs && err == 0; given++) err = pc_new(&made[given]->base, PC_ARRAY, s, &handles[given]);
-    for (size_t i = given; i < outs; i++) pc_array_free(made[i]);
-    for (size_t i = 0; err && i + 1 < given; i++) pc_discard(handles[i]);
-    if (err == 0 && outs) memcpy(outputs, handles, outs * sizeof *outputs);
-    if (err && done) pc_discard(future);
-    else if (done) *done = future;
+  pc_future* future;
+  if (err == 0 && (err = prepare(&r, &o, done != NULL, &future)) == 0) {
+    err = execute(&r, o.num_keep, done != NULL);
+    if (err) forgo(&r, future);
+    else err = give(&r, future, outputs, done);
   }
-  for (size_t i = 0; i < got; i++) pc_let(arrays[i]);
+  for (size_t i = 0; i < r.got; i++) pc_let(r.arrays[i]);
   if (block != some) free(block);
   pc_let(e);
   return err;

@@ -1,5 +1,6 @@
 // Futures, and the one thread that callbacks run on.
 #include <stdlib.h>
+#include <time.h>
 
 #include "gate.h"
 #include "public.h"
@@ -33,7 +34,9 @@ static void* run(void* nothing) {
 }
 
 void pc_later(void (*call)(void* arg), void* arg) {
-  task* t = malloc(sizeof *t);
+  task* t;
+  const struct timespec kSoon = {.tv_nsec = 1000000};
+  while ((t = pw_alloc(sizeof *t)) == NULL) nanosleep(&kSoon, NULL);
   *t = (task){.call = call, .arg = arg};
   pthread_mutex_lock(&tasks_mu);
   if (!running) {
@@ -76,11 +79,16 @@ struct pc_future {
 };
 
 pc_future* pc_future_make(pc_session* s, size_t events) {
-  pc_future* f = calloc(1, sizeof *f);
+  pc_future* f = pw_zeros(1, sizeof *f);
+  if (f == NULL) return NULL;
   f->api = s->api;
   f->left = events + 1;
   pthread_mutex_init(&f->mu, NULL);
-  pc_new(&f->base, PC_FUTURE, s, &f->handle);
+  pathways_error err = pc_new(&f->base, PC_FUTURE, s, &f->handle);
+  if (err) {  // which has destroyed it
+    pathways_drop(err);
+    return NULL;
+  }
   pc_hold(&f->base);
   return f;
 }
@@ -122,7 +130,7 @@ void pc_future_one(pc_future* f, PJRT_Error* error) {
     pthread_mutex_lock(&f->mu);
     if (f->code == PATHWAYS_OK) {  // the first counts
       f->code = code ? (pathways_code)code : PATHWAYS_UNKNOWN;
-      f->message = strndup(message, size);
+      f->message = pw_copy(message, size);  // NULL: the code has to do
     }
     pthread_mutex_unlock(&f->mu);
     pw_error_free(error);
@@ -154,6 +162,14 @@ void pc_event_drop(const PJRT_Api* api, PJRT_Event* event) {
   if (err) pw_error_free(err);
 }
 
+// pc_event_wait waits for an event, whatever comes of it.
+static void pc_event_wait(const PJRT_Api* api, PJRT_Event* event) {
+  PW_ARGS(PJRT_Event_Await_Args, a);
+  a.event = event;
+  PJRT_Error* err = api->PJRT_Event_Await(&a);
+  if (err) pw_error_free(err);
+}
+
 typedef struct {
   pc_future* future;
   void (*ended)(void* arg, bool failed);
@@ -175,7 +191,14 @@ void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool
   on.callback = on_event;
   on.user_arg = f;
   if (ended) {
-    watched* w = malloc(sizeof *w);
+    watched* w = pw_alloc(sizeof *w);
+    if (w == NULL) {  // the work is under way, and what comes of it can only be told: that it is not known
+      pc_event_wait(f->api, event);
+      ended(arg, true);
+      pc_future_one(f, pw_short("what is told of an event", sizeof *w));
+      pc_event_drop(f->api, event);
+      return;
+    }
     *w = (watched){f, ended, arg};
     on.callback = on_watched;
     on.user_arg = w;
@@ -207,7 +230,11 @@ pathways_error pathways_future_then(pathways_future future, void (*then)(pathway
   pc_future* f;
   if (then == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "future_then: the function is NULL");
   PC_TRY(pc_get(future, PC_FUTURE, &f));
-  callback* c = malloc(sizeof *c);
+  callback* c = pw_alloc(sizeof *c);
+  if (c == NULL) {
+    pc_let(f);
+    return pc_short("a function to call", sizeof *c);
+  }
   *c = (callback){.then = then, .arg = arg, .future = f};  // takes the reference
   pthread_mutex_lock(&f->mu);
   bool pending = pw_gate_state(&f->gate) == kPending;

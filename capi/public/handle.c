@@ -38,23 +38,39 @@ static uint32_t seed(void) {
   return (uint32_t)now.tv_nsec * 2654435761u ^ (uint32_t)now.tv_sec ^ (uint32_t)getpid() << 16;
 }
 
+// take returns a free slot; 0 where there is no memory for more.
 static uint32_t take(void) {
   pthread_mutex_lock(&mu);
   uint32_t index = first_free;
   if (index) {
     first_free = at(index)->free;
-  } else if (num_slots < (uint32_t)kSlab * kSlabs) {
-    index = num_slots++;
+  } else if (num_slots < (uint32_t)kSlab * (kSlabs - 1)) {  // the last one's number is that of PC_NO_MEMORY
+    index = num_slots;
     if (atomic_load_explicit(&slabs[index / kSlab], memory_order_relaxed) == NULL) {
-      slot* slab = calloc(kSlab, sizeof *slab);
+      slot* slab = pw_zeros(kSlab, sizeof *slab);
       uint32_t generation = seed();
-      for (size_t i = 0; i < kSlab; i++) slab[i].word = (uint64_t)generation << 32;
+      for (size_t i = 0; slab && i < kSlab; i++) slab[i].word = (uint64_t)generation << 32;
       atomic_store_explicit(&slabs[index / kSlab], slab, memory_order_release);
+      if (slab == NULL) index = 0;
     }
+    num_slots += index != 0;
   }
   pthread_mutex_unlock(&mu);
-  if (index == 0) abort();  // 2^28 objects
   return index;
+}
+
+// end_object destroys an object that has no slot any more.
+static void end_object(pc_object* o) {
+  switch (o->kind) {
+    case PC_ERROR: pc_error_destroy(o); break;
+    case PC_SESSION: pc_session_destroy(o); break;
+    case PC_EXECUTABLE: pc_executable_destroy(o); break;
+    case PC_ARRAY: pc_array_destroy(o); break;
+    case PC_FUTURE: pc_future_destroy(o); break;
+    case PC_VIEW: pc_view_destroy(o); break;
+    case PC_SLICE: pc_slice_destroy(o); break;
+    case PC_PROGRAM: pc_program_destroy(o); break;
+  }
 }
 
 static void destroy(pc_object* o) {
@@ -69,16 +85,7 @@ static void destroy(pc_object* o) {
     pthread_mutex_unlock(&session->mu);
   }
   atomic_store_explicit(&s->object, NULL, memory_order_relaxed);
-  switch (o->kind) {
-    case PC_ERROR: pc_error_destroy(o); break;
-    case PC_SESSION: pc_session_destroy(o); break;
-    case PC_EXECUTABLE: pc_executable_destroy(o); break;
-    case PC_ARRAY: pc_array_destroy(o); break;
-    case PC_FUTURE: pc_future_destroy(o); break;
-    case PC_VIEW: pc_view_destroy(o); break;
-    case PC_SLICE: pc_slice_destroy(o); break;
-    case PC_PROGRAM: pc_program_destroy(o); break;
-  }
+  end_object(o);
   pthread_mutex_lock(&mu);
   s->free = first_free;
   first_free = index;
@@ -92,8 +99,12 @@ static bool listed(pc_kind kind) {
 
 pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t* handle) {
   o->kind = kind;
-  o->slot = take();
   o->session = session;
+  o->slot = take();
+  if (o->slot == 0) {
+    end_object(o);
+    return kind == PC_ERROR ? PC_NO_MEMORY : pc_fail(PATHWAYS_RESOURCE_EXHAUSTED, "this process has no memory left for another handle");
+  }
   slot* s = at(o->slot);
   uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
   o->generation = (uint32_t)(word >> 32);
@@ -185,6 +196,7 @@ static bool retire(slot* s, uint32_t generation) {
 
 pathways_error pathways_drop(uint64_t handle) {
   pc_kind kind = (pc_kind)(handle >> 60);
+  if (handle == PC_NO_MEMORY) return 0;
   if (kind != PC_ERROR) PC_TRY(pc_forked());
   slot* s = find(handle);
   if (s == NULL) return stale(handle, kind >= PC_ERROR && kind <= PC_LAST ? kind : PC_ARRAY);

@@ -24,12 +24,16 @@ typedef struct {
   size_t in_shards, out_shards;  // of all together
 } program;
 
-static void place_of(place* to, const pc_array* a) {
+// place_of reports whether there was memory.
+static bool place_of(place* to, const pc_array* a) {
+  pc_device** devices = pw_zeros(a->num_shards, sizeof *devices);
+  if (devices == NULL) return false;
   *to = (place){.shape = a->shape, .tiled = a->tiled, .num_shards = a->num_shards};
-  atomic_fetch_add_explicit(&a->shape->refs, 1, memory_order_relaxed);
+  pw_shape_hold(a->shape, 1);
   memcpy(to->tiles, a->tiles, sizeof to->tiles);
-  to->devices = calloc(a->num_shards + 1, sizeof *to->devices);
+  to->devices = devices;
   for (size_t i = 0; i < a->num_shards; i++) to->devices[i] = a->shards[i].device;
+  return true;
 }
 
 static void places_free(place* list, size_t n) {
@@ -91,13 +95,14 @@ static capture* the(void) {
 pathways_error pathways_program_begin(pathways_session session) {
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
-  pathways_error err = pc_take(pp_error(pp_begin()));
+  capture* c = pw_zeros(1, sizeof *c);
+  pathways_error err = c ? pc_take(pp_error(pp_begin())) : pc_short("a capture", sizeof *c);
   if (err) {
+    free(c);
     pc_let(s);
     return err;
   }
   capture* stray = mine();
-  capture* c = calloc(1, sizeof *c);
   *c = (capture){.session = s, .of = pp_capturing};
   pthread_setspecific(key, c);
   if (stray) leave(stray);
@@ -114,6 +119,37 @@ pathways_error pathways_program_abandon(void) {
 
 static const pp_door* door_of(const pc_session* s) { return s->cluster ? &pr_door : &pw_door; }
 
+// add_input makes an array an input of a capture, with its shards on these devices. It takes the array.
+static pathways_error add_input(capture* c, pc_array* a, pc_device* const* devices, pathways_array* handle) {
+  pc_session* s = c->session;
+  size_t n = a->num_shards;
+  pp_look* looks = pw_zeros(n, sizeof *looks);
+  PJRT_Buffer** buffers = pw_zeros(n, sizeof *buffers);
+  place* inputs = pw_resize(c->inputs, (c->num_inputs + 1) * sizeof *inputs);
+  if (inputs) c->inputs = inputs;
+  pathways_error err = 0;
+  if (looks == NULL || buffers == NULL || inputs == NULL) err = pc_no_array(n);
+  for (size_t i = 0; i < n && err == 0; i++) {
+    looks[i] = (pp_look){devices[i]->device, devices[i]->memory, a->shape, NULL};
+    a->shards[i].device = devices[i];
+  }
+  if (err == 0 && !place_of(&c->inputs[c->num_inputs], a)) err = pc_no_array(n);
+  if (err == 0 && (err = pc_take(pp_input_new(door_of(s), s->client, looks, n, buffers)))) {
+    free(c->inputs[c->num_inputs].devices);
+    pw_shape_drop(c->inputs[c->num_inputs].shape);
+  }
+  for (size_t i = 0; i < n && err == 0; i++) a->shards[i].buffer = buffers[i];
+  if (err) {
+    pc_array_free(a);
+  } else {
+    c->num_inputs++;
+    err = pc_new(&a->base, PC_ARRAY, s, handle);
+  }
+  free(buffers);
+  free(looks);
+  return err;
+}
+
 pathways_error pathways_program_input(const pathways_host_options* options, pathways_array* array) {
   PC_READ(pathways_host_options, o, options, "pathways_host_options");
   PC_TRY(pc_forked());
@@ -127,28 +163,12 @@ pathways_error pathways_program_input(const pathways_host_options* options, path
   pc_session* s = c->session;
   size_t n = o.num_devices ? o.num_devices : 1;
   int64_t tiles[PATHWAYS_MAX_DIMS], dims[PATHWAYS_MAX_DIMS];
-  pc_device** devices = calloc(n > s->num_devices ? 1 : n, sizeof *devices);
-  pathways_error err = pc_devices(s, n > s->num_devices ? NULL : o.devices, n, devices);
+  pc_device** devices = pw_zeros(n > s->num_devices ? 1 : n, sizeof *devices);
+  pathways_error err = devices ? pc_devices(s, n > s->num_devices ? NULL : o.devices, n, devices) : pc_no_array(1);
   if (err == 0) err = pc_lay("program_input", &o, n, tiles, dims);
   if (err == 0) {
     pc_array* a = pc_array_make(s, pw_shape_new((PJRT_Buffer_Type)o.type, dims, o.num_dims), tiles, n);
-    pp_look* looks = calloc(n, sizeof *looks);
-    PJRT_Buffer** buffers = calloc(n, sizeof *buffers);
-    for (size_t i = 0; i < n; i++) looks[i] = (pp_look){devices[i]->device, devices[i]->memory, a->shape, NULL};
-    err = pc_take(pp_input_new(door_of(s), s->client, looks, n, buffers));
-    for (size_t i = 0; i < n && err == 0; i++) {
-      a->shards[i].buffer = buffers[i];
-      a->shards[i].device = devices[i];
-    }
-    if (err) {
-      pc_array_free(a);
-    } else {
-      c->inputs = realloc(c->inputs, (c->num_inputs + 1) * sizeof *c->inputs);
-      place_of(&c->inputs[c->num_inputs++], a);
-      err = pc_new(&a->base, PC_ARRAY, s, array);
-    }
-    free(buffers);
-    free(looks);
+    err = a ? add_input(c, a, devices, array) : pc_no_array(n);
   }
   free(devices);
   return err;
@@ -170,12 +190,35 @@ static pathways_error arrays(const char* call, const pc_session* s, const pathwa
   return err;
 }
 
-// shards_of lists the shards of arrays, one array's after the other's.
+// shards_of lists the shards of arrays, one array's after the other's; NULL: no memory.
 static PJRT_Buffer** shards_of(pc_array* const* list, size_t n, size_t shards) {
-  PJRT_Buffer** out = calloc(shards + 1, sizeof *out);
-  for (size_t i = 0, at = 0; i < n; i++)
+  PJRT_Buffer** out = pw_zeros(shards, sizeof *out);
+  for (size_t i = 0, at = 0; i < n && out; i++)
     for (size_t d = 0; d < list[i]->num_shards; d++) out[at++] = list[i]->shards[d].buffer;
   return out;
+}
+
+static pathways_error pc_no_program(void) { return pc_short("a program", sizeof(program)); }
+
+// end_with ends a capture with results, and has the program what it needs of it.
+static pathways_error end_with(capture* c, program* p, pc_array* const* list, size_t n) {
+  PJRT_Buffer** shards = shards_of(list, n, p->out_shards);
+  size_t* counts = pw_zeros(n, sizeof *counts);
+  p->outputs = pw_zeros(n, sizeof *p->outputs);
+  bool room = shards && counts && p->outputs;
+  for (size_t i = 0; i < n && room; i++) {
+    counts[i] = list[i]->num_shards;
+    room = place_of(&p->outputs[i], list[i]);
+    p->num_outputs += room;
+  }
+  pathways_error err = room ? pc_take(pp_finish(door_of(c->session), shards, counts, n, &p->program)) : pc_no_program();
+  free(counts);
+  free(shards);
+  if (err) return err;
+  p->inputs = c->inputs;
+  p->num_inputs = c->num_inputs;
+  for (size_t i = 0; i < p->num_inputs; i++) p->in_shards += p->inputs[i].num_shards;
+  return 0;
 }
 
 enum { kMost = 1 << 20 };  // inputs or results
@@ -187,31 +230,21 @@ pathways_error pathways_program_end(const pathways_array* outputs, size_t num_ou
   if (handle == NULL || outputs == NULL || num_outputs == 0 || num_outputs > kMost)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_end: the list of %zu results, or where to write the handle, is NULL or empty", num_outputs);
   pc_session* s = c->session;
-  pc_array** list = calloc(num_outputs, sizeof *list);
-  program* p = calloc(1, sizeof *p);
-  pathways_error err = arrays("program_end", s, outputs, num_outputs, list, &p->out_shards);
+  pc_array** list = pw_zeros(num_outputs, sizeof *list);
+  program* p = pw_zeros(1, sizeof *p);
+  pathways_error err = list && p ? arrays("program_end", s, outputs, num_outputs, list, &p->out_shards) : pc_no_program();
   if (err == 0) {
-    PJRT_Buffer** shards = shards_of(list, num_outputs, p->out_shards);
-    size_t* counts = calloc(num_outputs, sizeof *counts);
-    for (size_t i = 0; i < num_outputs; i++) counts[i] = list[i]->num_shards;
-    err = pc_take(pp_finish(door_of(s), shards, counts, num_outputs, &p->program));
-    free(counts);
-    free(shards);
+    err = end_with(c, p, list, num_outputs);
+    for (size_t i = 0; i < num_outputs; i++) pc_let(list[i]);
     if (err == 0) {
-      p->inputs = c->inputs;
-      p->num_inputs = c->num_inputs;
-      for (size_t i = 0; i < p->num_inputs; i++) p->in_shards += p->inputs[i].num_shards;
-      p->outputs = calloc(num_outputs, sizeof *p->outputs);
-      p->num_outputs = num_outputs;
-      for (size_t i = 0; i < num_outputs; i++) place_of(&p->outputs[i], list[i]);
       pthread_setspecific(key, NULL);
       free(c);
       err = pc_new(&p->base, PC_PROGRAM, s, handle);
       p = NULL;
+      pc_let(s);  // the capture's
     }
-    for (size_t i = 0; i < num_outputs; i++) pc_let(list[i]);
-    if (p == NULL) pc_let(s);  // the capture's
   }
+  if (p) places_free(p->outputs, p->num_outputs);
   free(p);
   free(list);
   return err;
@@ -239,15 +272,26 @@ static pathways_error lies(size_t i, const place* as, const pc_array* a) {
                  a->num_shards, as->num_shards);
 }
 
+static void drop_shard(const PJRT_Api* api, PJRT_Buffer* buffer) {
+  PW_ARGS(PJRT_Buffer_Destroy_Args, a);
+  a.buffer = buffer;
+  PJRT_Error* err = api->PJRT_Buffer_Destroy(&a);
+  if (err) pw_error_free(err);
+}
+
 // results makes arrays of what a program gave. With an error it has made none.
 static pathways_error results(pc_session* s, const program* p, PJRT_Buffer** shards, pathways_array* outputs) {
-  uint64_t* handles = calloc(p->num_outputs, sizeof *handles);
-  pathways_error err = 0;
+  uint64_t* handles = pw_zeros(p->num_outputs, sizeof *handles);
+  pathways_error err = handles ? 0 : pc_no_array(p->num_outputs);
   size_t given = 0, at = 0;
   for (size_t i = 0; i < p->num_outputs; i++) {
     const place* as = &p->outputs[i];
-    atomic_fetch_add_explicit(&as->shape->refs, 1, memory_order_relaxed);
-    pc_array* a = pc_array_make(s, as->shape, as->tiled ? as->tiles : NULL, as->num_shards);
+    pc_array* a = pc_array_make(s, pw_shape_hold(as->shape, 1), as->tiled ? as->tiles : NULL, as->num_shards);
+    if (a == NULL) {
+      if (err == 0) err = pc_no_array(as->num_shards);
+      for (size_t d = 0; d < as->num_shards; d++) drop_shard(s->api, shards[at++]);
+      continue;
+    }
     for (size_t d = 0; d < as->num_shards; d++) {
       a->shards[d].buffer = shards[at++];
       a->shards[d].device = as->devices[d];
@@ -274,13 +318,14 @@ pathways_error pathways_program_play(pathways_program handle, const pathways_arr
                   p->num_inputs, p->num_outputs, num_inputs, num_outputs);
   else if (pp_capturing)
     err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "program_play: this thread captures a program, and no other is played in it; call what it is made of");
-  pc_array** list = calloc(p->num_inputs + 1, sizeof *list);
+  pc_array** list = pw_zeros(p->num_inputs, sizeof *list);
+  if (err == 0 && list == NULL) err = pc_no_array(p->num_inputs);
   size_t shards = 0, got = 0;
   if (err == 0 && (err = arrays("program_play", s, inputs, num_inputs, list, &shards)) == 0) got = num_inputs;
   for (size_t i = 0; i < got && err == 0; i++) err = lies(i, &p->inputs[i], list[i]);
   if (err == 0) {
-    PJRT_Buffer **in = shards_of(list, got, shards), **out = calloc(p->out_shards + 1, sizeof *out);
-    err = pc_take(pp_play_shards(p->program, in, out));
+    PJRT_Buffer **in = shards_of(list, got, shards), **out = pw_zeros(p->out_shards, sizeof *out);
+    err = in && out ? pc_take(pp_play_shards(p->program, in, out)) : pc_no_array(p->out_shards);
     if (err == 0) err = results(s, p, out, outputs);
     free(out);
     free(in);

@@ -12,6 +12,10 @@
 pathways_error pc_fail(pathways_code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
 // pc_fail_with takes a malloc'd message.
 pathways_error pc_fail_with(pathways_code code, char* message);
+// pc_short is the error of memory that is not there: what for, and how much.
+pathways_error pc_short(const char* what, size_t bytes);
+// The handle of the error for which there is no memory either. It names no object, and dropping it does nothing.
+#define PC_NO_MEMORY ((pathways_error)PC_ERROR << 60 | (pathways_error)0xfffffff << 32)
 // pc_take makes an error of a door's, and frees that. 0 for NULL.
 pathways_error pc_take(PJRT_Error* error);
 pathways_error pc_forked(void);
@@ -144,8 +148,10 @@ typedef struct pc_array {
 } pc_array;
 
 // pc_array_make gives an array of n shards, without a handle: pc_array_destroy frees
-// it. Tiles are NULL where it is not known how the shards lie. Takes the shape.
+// it. Tiles are NULL where it is not known how the shards lie. Takes the shape. NULL, where there is no memory or no
+// shape: pc_no_array is the error of that.
 pc_array* pc_array_make(pc_session* s, pw_shape* shape, const int64_t* tiles, size_t n);
+pathways_error pc_no_array(size_t shards);
 void pc_array_free(pc_array* array);  // one that has no handle yet
 pathways_error pc_shard(const pc_array* array, int32_t shard);  // whether there is one
 size_t pc_element(PJRT_Buffer_Type type);                         // bytes in host memory
@@ -167,7 +173,7 @@ void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* stri
 
 typedef struct pc_future pc_future;
 // pc_future_make gives a future of so many events and one more, pc_future_done, with
-// two references: the maker's and that of what is to come. It has no handle.
+// two references: the maker's and that of what is to come. It has no handle. NULL: no memory.
 pc_future* pc_future_make(pc_session* s, size_t events);
 // pc_future_on takes an event of a door's, which is one of those to come. Where
 // `ended` is not NULL it is called first, on a thread of the plugin's.
@@ -177,7 +183,8 @@ void pc_future_one(pc_future* f, PJRT_Error* error);
 pathways_error pc_future_give(pc_future* f, uint64_t* handle);  // takes the maker's reference
 void pc_future_abandon(pc_future* f);                           // gives it up
 
-// pc_later has a function called on the library's thread.
+// pc_later has a function called on the library's thread. Where there is no memory for that, it waits for some: the
+// function has to be called, and not on this thread.
 void pc_later(void (*call)(void* arg), void* arg);
 // pc_event_drop destroys a door's event.
 void pc_event_drop(const PJRT_Api* api, PJRT_Event* event);

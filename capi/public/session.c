@@ -63,7 +63,8 @@ static PJRT_Error* look(pc_session* s) {
   if ((err = s->api->PJRT_Client_AddressableDevices(&devices))) return err;
   if ((err = s->api->PJRT_Client_PlatformName(&platform))) return err;
   s->on_host = !s->cluster && platform.platform_name_size == 3 && memcmp(platform.platform_name, "cpu", 3) == 0;
-  s->devices = calloc(devices.num_addressable_devices + 1, sizeof *s->devices);
+  s->devices = pw_zeros(devices.num_addressable_devices, sizeof *s->devices);
+  if (s->devices == NULL) return pw_short("a session's devices", devices.num_addressable_devices * sizeof *s->devices);
   for (size_t i = 0; i < devices.num_addressable_devices; i++) {
     pc_device* d = &s->devices[i];
     d->device = devices.addressable_devices[i];
@@ -111,7 +112,8 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "session_open: memory_limit is for this process's own devices; those of the cluster at %s have the "
                    "limit that its workers were started with", address);
-  pc_session* s = calloc(1, sizeof *s);
+  pc_session* s = pw_zeros(1, sizeof *s);
+  if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);
   PJRT_Error* err = connect_to(s, address, &o);
   if (err == NULL) err = look(s);

@@ -51,7 +51,12 @@ pathways_error pathways_slice_open(pathways_session session, const pathways_slic
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
   // No more than there are can be granted.
-  slice* l = calloc(1, sizeof *l + ((size_t)n < s->num_devices ? (size_t)n : s->num_devices) * sizeof *l->places);
+  size_t places = (size_t)n < s->num_devices ? (size_t)n : s->num_devices;
+  slice* l = pw_zeros(1, sizeof *l + places * sizeof *l->places);
+  if (l == NULL) {
+    pc_let(s);
+    return pc_short("a slice", sizeof *l + places * sizeof *l->places);
+  }
   l->num_devices = (size_t)n;
   uint64_t owner = owner_of(s);
   pathways_error err = pc_take(pp_error(pw_slice_grant(&owner, n, o.topology, o.num_topology, o.island ? o.island : "",
@@ -80,7 +85,11 @@ pathways_error pathways_slice_devices(pathways_slice handle, int32_t* devices, s
 pathways_error pathways_slice_renew(pathways_slice handle) {
   slice* l;
   PC_TRY(pc_get(handle, PC_SLICE, &l));
-  uint32_t* places = calloc(l->num_devices, sizeof *places);
+  uint32_t* places = pw_zeros(l->num_devices, sizeof *places);
+  if (places == NULL) {
+    pc_let(l);
+    return pc_short("a slice's devices", l->num_devices * sizeof *places);
+  }
   pc_session* s = l->base.session;
   pathways_error err = pc_take(pp_error(pw_slice_remap(owner_of(s), l->number, places, l->num_devices)));
   if (err == 0) {
