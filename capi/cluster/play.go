@@ -448,11 +448,12 @@ func (p *plays) futures(token uint64) []*C.pr_future {
 
 // forget takes a play back that has not begun.
 func (p *plays) forget(token uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	number := token &^ ofPlay >> nodeBits
-	drop(p.all[number].futures)
+	p.mu.Lock()
+	futures := p.all[number].futures
 	delete(p.all, number)
+	p.mu.Unlock()
+	drop(futures)
 }
 
 // end gives the ends of what a node makes that is kept.

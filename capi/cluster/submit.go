@@ -127,6 +127,9 @@ func arrayOf(s *C.pw_shape, memory string) *wire.Array {
 
 // put is host data on its way to a device. The data goes with whoever comes
 // first: the cluster, which asks for it once, or the operation's end.
+//
+// The data is copied under mu, since the end of the operation frees it. The lock is this
+// put's alone: who waits for it wants to end this put, and has nothing to end before.
 type put struct {
 	s  *session
 	mu sync.Mutex

@@ -64,23 +64,20 @@ type session struct {
 var (
 	sessions base.Sessions[session]
 
-	mu      sync.Mutex // guards what follows
+	// Written by look, once.
 	found   pjrt.Found
 	plugin  *pjrt.Plugin
 	failure error
-	looked  bool
+	look    = sync.OnceFunc(func() {
+		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: drivers.Dirs()}); failure == nil {
+			plugin, failure = pjrt.Open(found.Path)
+		}
+	})
 )
 
 // Plugin finds and loads the plugin underneath, once a process.
 func Plugin() (pjrt.Found, *pjrt.Plugin, error) {
-	mu.Lock()
-	defer mu.Unlock()
-	if !looked {
-		looked = true
-		if found, failure = pjrt.Find(pjrt.FindOptions{Dirs: drivers.Dirs()}); failure == nil {
-			plugin, failure = pjrt.Open(found.Path)
-		}
-	}
+	look()
 	return found, plugin, failure
 }
 

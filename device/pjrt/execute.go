@@ -270,17 +270,28 @@ func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 
 // launch returns C arrays for a run, or nil where memory is short; keep takes them back.
 func (x *Executable) launch(devices, numArgs int) *C.pwdrv_launch {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for len(x.idle) > 0 {
-		l := x.idle[len(x.idle)-1]
-		x.idle = x.idle[:len(x.idle)-1]
+	for {
+		l := x.unused()
+		if l == nil {
+			return C.pwdrv_launch_new(C.size_t(devices), C.size_t(numArgs), C.size_t(len(x.outputs)))
+		}
 		if int(l.num_args) == numArgs {
 			return l
 		}
 		C.free(unsafe.Pointer(l))
 	}
-	return C.pwdrv_launch_new(C.size_t(devices), C.size_t(numArgs), C.size_t(len(x.outputs)))
+}
+
+// unused takes arrays that keep has kept; nil where there are none.
+func (x *Executable) unused() *C.pwdrv_launch {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.idle) == 0 {
+		return nil
+	}
+	l := x.idle[len(x.idle)-1]
+	x.idle = x.idle[:len(x.idle)-1]
+	return l
 }
 
 func (x *Executable) keep(l *C.pwdrv_launch) {

@@ -14,7 +14,10 @@ const lone = 20 * time.Microsecond
 // direct is writes without the writer. Waking it costs more than a short write, so
 // a message on a quiet connection is written where it is sent; the messages of a
 // burst go together, by the writer. It is under the connection's mu, and used only
-// while the writer waits.
+// while the writer waits. The socket never blocks, so the lock is held for one system call:
+// 300 bytes took 4 µs on a unix socket and 18 on a TCP one of the same machine, beside
+// other work. Waking the writer costs about 20 more. What the socket does not take at once
+// is left to the writer.
 type direct struct {
 	raw  syscall.RawConn // nil where the socket is no file, as under TLS
 	try  func(fd uintptr) bool
