@@ -65,14 +65,14 @@ var rooms = []room{
 
 	// Drivers: of devices.
 	{"device", []string{
-		"device/pjrt", "device/sim", "device/devicetest", "core/epoch", "core/worker", "core/cluster", "core/cluster/clustertest",
+		"device/pjrt", "device/sim", "device/devicetest", "capi/base/shortage", "core/epoch", "core/worker", "core/cluster", "core/cluster/clustertest",
 		"core/command", "capi/drivers", "capi/python", "capi/cluster", "capi/cmd/pathways"}},
 	{"device/host", []string{"device/pjrt", "core/worker", "capi/embedded", "capi/cluster"}},
 	{"device/pjrt/abi", []string{"device/pjrt", "capi/python"}},
 	{"device/pjrt/ffi", []string{"device/pjrt", "capi/ffi"}},
 	{"device/pjrt", []string{"capi/drivers", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
 	{"device/sim", []string{"capi/drivers", "capi/cluster"}},
-	{"device/devicetest", nil},
+	{"device/devicetest", []string{"capi/base/shortage"}},
 
 	// Acts: shells around the deciders.
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},

@@ -62,7 +62,7 @@ def environment(tmp_path_factory):
     # Go keeps what it knows to the end, in memory that the sanitizer does not search; and the attributes of clusters
     # are never freed, since PJRT clients keep what they read.
     suppressions = tmp_path_factory.mktemp("sanitizer") / "leaks"
-    suppressions.write_text("leak:_cgo_\nleak:pr_attribute\n")
+    suppressions.write_text("leak:_cgo_\n")
     return fresh.environment(
         env={
             "PATHWAYS_PLUGIN": fresh.plugin_path(),

@@ -170,7 +170,9 @@ pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size) {
   return d->num_memories ? d->memories[d->default_memory] : NULL;
 }
 
-// ---- the cluster's attributes, as those of a plugin; from the latest client, and never freed, since peers keep what they read ----
+// ---- the cluster's attributes, as those of a plugin: those of the latest client ----
+//
+// Peers keep what they read, so what another cluster's replace is never freed.
 
 enum { kAttributes = 64 };
 static PJRT_NamedValue plugin_attributes[kAttributes];
@@ -178,14 +180,19 @@ static size_t num_attributes;
 
 size_t pr_attributes_new(void) { return num_attributes = 0; }
 
-// next_attribute returns the next place in the list; NULL where that is full.
-static PJRT_NamedValue* next_attribute(void) {
-  if (num_attributes == kAttributes) return NULL;
-  return &plugin_attributes[num_attributes];
+// same reports whether the next place holds an attribute that is being written, of the client before. It stays then.
+static bool same(const char* name, PJRT_NamedValue_Type type, const void* value, size_t size) {
+  const PJRT_NamedValue* v = &plugin_attributes[num_attributes];
+  if (v->name == NULL || strcmp(v->name, name) != 0 || v->type != type || v->value_size != size) return false;
+  switch (type) {
+    case PJRT_NamedValue_kString: return memcmp(v->string_value, value, size) == 0;
+    case PJRT_NamedValue_kInt64List: return memcmp(v->int64_array_value, value, size * sizeof(int64_t)) == 0;
+    default: return v->int64_value == *(const int64_t*)value;
+  }
 }
 
-// keep_attribute has the list keep what was written at its next place, and reports whether that is whole.
-static bool keep_attribute(PJRT_NamedValue* v, bool whole) {
+// keep has the list keep what was written at its next place, and reports whether that is whole.
+static bool keep(PJRT_NamedValue* v, bool whole) {
   if (whole) {
     num_attributes++;
   } else {
@@ -197,13 +204,15 @@ static bool keep_attribute(PJRT_NamedValue* v, bool whole) {
 }
 
 bool pr_attribute_string(const char* name, const char* value) {
-  PJRT_NamedValue* v = next_attribute();
-  return v == NULL || keep_attribute(v, string_attribute(v, name, value));
+  if (num_attributes == kAttributes) return true;
+  PJRT_NamedValue* v = &plugin_attributes[num_attributes];
+  return keep(v, same(name, PJRT_NamedValue_kString, value, strlen(value)) || string_attribute(v, name, value));
 }
 
 bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
-  PJRT_NamedValue* v = next_attribute();
-  if (v == NULL) return true;
+  if (num_attributes == kAttributes) return true;
+  PJRT_NamedValue* v = &plugin_attributes[num_attributes];
+  if (same(name, list ? PJRT_NamedValue_kInt64List : PJRT_NamedValue_kInt64, values, list ? n : 1)) return keep(v, true);
   bool whole = int_attribute(v, name, list ? 0 : *values);
   if (list && whole) {
     v->type = PJRT_NamedValue_kInt64List;
@@ -211,7 +220,7 @@ bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool l
     v->value_size = n;
     whole = v->int64_array_value != NULL;
   }
-  return keep_attribute(v, whole);
+  return keep(v, whole);
 }
 
 PJRT_Error* pr_PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args* args) {

@@ -29,7 +29,9 @@ import "C"
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -187,8 +189,8 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 func describePlugin(platform *wire.Platform) bool {
 	C.pr_attributes_new()
 	all := true
-	for k, v := range platform.GetStrings() {
-		name, value := C.CString(k), C.CString(v)
+	for _, k := range slices.Sorted(maps.Keys(platform.GetStrings())) { // in one order, so that equal ones stay
+		name, value := C.CString(k), C.CString(platform.GetStrings()[k])
 		all = all && bool(C.pr_attribute_string(name, value))
 		C.free(unsafe.Pointer(name))
 		C.free(unsafe.Pointer(value))
@@ -198,8 +200,8 @@ func describePlugin(platform *wire.Platform) bool {
 		all = all && bool(C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list)))
 		C.free(unsafe.Pointer(name))
 	}
-	for k, v := range platform.GetInts() {
-		ints(k, []int64{v}, false)
+	for _, k := range slices.Sorted(maps.Keys(platform.GetInts())) {
+		ints(k, []int64{platform.GetInts()[k]}, false)
 	}
 	for _, l := range platform.GetLists() {
 		ints(l.Name, l.Values, true)

@@ -301,17 +301,22 @@ static void give_up(pw_call* c) {
   pw_buffers_unused(c->results, c->n * c->outs);
 }
 
+PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* c) {
+  PJRT_LoadedExecutable_Execute_Args a = *c->args;
+  a.executable = c->e->under;
+  a.options = &c->options;
+  a.argument_lists = c->rows;
+  a.execute_device = pw_lower_device(c->only);
+  return a;
+}
+
 // launch has the plugin run what has its turn, and wraps the results. Somebody may wait for a gang of several devices,
 // or record, so its end is watched.
 static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_LoadedExecutable* e = c->e;
   PJRT_Event** callers = c->args->device_complete_events;
   PJRT_Event** done = callers ? callers : c->done;
-  PJRT_LoadedExecutable_Execute_Args a = *c->args;
-  a.executable = e->under;
-  a.options = &c->options;
-  a.argument_lists = c->rows;
-  a.execute_device = pw_lower_device(c->only);
+  PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   if (turn->cell || begin) a.device_complete_events = done;
   pw_watch* watch = turn->cell ? pw_watch_new() : NULL;
   PJRT_Error* err = turn->cell && watch == NULL ? pw_short("the end of a run", sizeof *watch)

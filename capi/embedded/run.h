@@ -33,6 +33,9 @@ typedef struct {
   bool inherits;              // what it reads may yet fail to be made
 } pw_call;
 
+// pw_call_lower returns what the plugin is to be called with.
+PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* call);
+
 // pw_donated tells the store of inputs whose bytes the run has taken over.
 void pw_donated(pw_buffer** inputs, size_t n);
 

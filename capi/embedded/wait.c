@@ -192,11 +192,7 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   PJRT_LoadedExecutable* e = c->e;
   PJRT_Event** callers = c->args->device_complete_events;
   PJRT_Event** done = callers ? callers : c->done;
-  PJRT_LoadedExecutable_Execute_Args a = *c->args;
-  a.executable = e->under;
-  a.options = &c->options;
-  a.argument_lists = c->rows;
-  a.execute_device = pw_lower_device(c->only);
+  PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   a.device_complete_events = done;
   PJRT_Error* err = spent(r);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
