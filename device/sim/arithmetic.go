@@ -31,8 +31,8 @@ var lanes = map[shape.DType]lane{
 	},
 }
 
-// integer is the arithmetic of whole numbers, which wraps: the low bits are the
-// same with and without a sign.
+// integer returns the arithmetic of whole numbers, which wraps: the low bits are the same
+// for signed and unsigned numbers.
 func integer(size int) lane {
 	return lane{
 		size: size, whole: true,
@@ -65,8 +65,8 @@ func (l lane) set(b []byte, i int, v uint64) {
 	}
 }
 
-// compute writes one result into dst, which may be the first argument's bytes.
-// Arguments of nil are all zeros.
+// compute writes one result to dst, which may be the first argument's bytes. Nil arguments
+// stand for zeros.
 func (r Result) compute(t shape.DType, dst []byte, args ...[]byte) {
 	l := lanes[t]
 	value := uint64(0)
@@ -98,7 +98,7 @@ func (r Result) compute(t shape.DType, dst []byte, args ...[]byte) {
 			l.set(dst, i, f(l.get(args[0], i), b))
 		}
 	case "all-reduce":
-		// The left fold over the devices in order, as XLA's own.
+		// A left fold over the devices in order, like XLA's own.
 		copy(dst, args[0])
 		for _, a := range args[1:] {
 			for i := range len(dst) / l.size {

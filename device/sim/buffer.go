@@ -36,7 +36,8 @@ func (b *buffer) Bytes() int64 { return b.shape.Bytes() }
 // Ready implements device.Buffer.
 func (b *buffer) Ready() device.Event { return b.ready }
 
-// usable refuses a buffer whose contents are gone. Called with the island's lock.
+// usable returns an error if the buffer's contents are gone. The caller holds the island's
+// lock.
 func (b *buffer) usable() error {
 	if b.store == nil {
 		return status.New(status.FailedPrecondition, "the array of %s on device %d was %s", b.shape, b.on.local, b.gone)
@@ -102,9 +103,8 @@ func (b *buffer) CopyTo(local int, kind string) (device.Buffer, error) {
 	return to, nil
 }
 
-// copy moves the buffer's bytes once they are there: work without the lock,
-// unless the contents are an error, then commit with it, then e fires. Nil
-// functions do nothing.
+// copy moves the buffer's bytes once they exist: it calls work without the lock, unless the
+// contents failed, then commit with the lock, and then e fires. Nil functions do nothing.
 func (b *buffer) copy(e *event, work, commit func()) {
 	d := b.on.drv
 	d.pending++

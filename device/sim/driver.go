@@ -33,18 +33,18 @@ type Driver struct {
 
 	// The island's lock guards the rest.
 	closed   bool
-	pending  int // computations' shards and copies that are not done
+	pending  int // number of shards and copies that are not done
 	borrowed map[*storage]struct{}
-	gangs    map[*gang]int // how many of its shards here are not done
+	gangs    map[*gang]int // number of the gang's shards here that are not done
 }
 
-// dev is one device; the island's lock guards its fields but the first line's.
+// dev is one device. The island's lock guards its fields, except those in the first line.
 type dev struct {
 	drv       *Driver
 	id, local int
 	mems      []*memory
 	queue     []*shard // not yet at the head
-	head      *shard   // holds the device
+	head      *shard   // occupies the device
 	runs      script
 	allocs    script
 	lost      error
@@ -81,10 +81,10 @@ func (d *Driver) PlatformVersion() string {
 // Devices implements device.Driver.
 func (d *Driver) Devices() []device.Device { return d.listed }
 
-// Island is where the driver's devices stand.
+// Island returns the island of the driver's devices.
 func (d *Driver) Island() *Island { return d.is }
 
-// open refuses calls after Close. Called with the island's lock.
+// open returns an error after Close. The caller holds the island's lock.
 func (d *Driver) open() error {
 	if d.closed {
 		return status.New(status.FailedPrecondition, "the driver of simulated devices is closed")
@@ -92,7 +92,7 @@ func (d *Driver) open() error {
 	return nil
 }
 
-// dev gives a device by its local index.
+// dev returns a device by its local index.
 func (d *Driver) dev(local int) (*dev, error) {
 	if local < 0 || local >= len(d.devs) {
 		return nil, status.New(status.InvalidArgument, "there is no device %d, only 0 to %d", local, len(d.devs)-1)
@@ -100,7 +100,7 @@ func (d *Driver) dev(local int) (*dev, error) {
 	return d.devs[local], nil
 }
 
-// memory gives a memory of the device by its kind.
+// memory returns a memory of the device by its kind.
 func (d *dev) memory(kind string) (*memory, error) {
 	if kind == "" {
 		return d.mems[0], nil
@@ -148,7 +148,7 @@ func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) 
 	return d.executable(prog, ids, p.Code)
 }
 
-// executable places a program.
+// executable makes an executable of a program for devices.
 func (d *Driver) executable(prog *parsed, ids []int, code []byte) (device.Executable, error) {
 	x := &executable{drv: d, prog: prog, ids: ids, code: bytes.Clone(code)}
 	seen := map[int]bool{}
@@ -196,7 +196,7 @@ func (d *Driver) Load(ctx context.Context, blob []byte) (device.Executable, erro
 	}
 	var s serialized
 	if err := json.Unmarshal(blob, &s); err != nil || s.Version == 0 {
-		return nil, status.New(status.InvalidArgument, "these %d bytes are no executable of simulated devices", len(blob))
+		return nil, status.New(status.InvalidArgument, "these %d bytes are not an executable of simulated devices", len(blob))
 	}
 	if s.Version != Version {
 		return nil, status.New(status.InvalidArgument, "an executable of version %d of the simulated devices, want %d: compile it again", s.Version, Version)
@@ -245,7 +245,7 @@ func (d *Driver) FromHost(h device.Host) (device.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.refs++ // until the bytes are there
+	s.refs++ // until the bytes have been copied
 	b := &buffer{on: v, mem: m, shape: cloneShape(h.Shape), store: s, ready: &event{is: d.is}}
 	switch h.Semantics {
 	case device.DuringCall:
@@ -270,9 +270,9 @@ func cloneShape(s shape.Shape) shape.Shape {
 	return shape.Shape{DType: s.DType, Dims: slices.Clone(s.Dims)}
 }
 
-// Close implements device.Driver. Work that can never finish, because gangs wait
-// for each other or for members that have not come, is ended with ABORTED; Close
-// then gives that error, having closed the driver all the same.
+// Close implements device.Driver. Work that can never finish, because gangs are deadlocked
+// or wait for members that have not come, is ended with ABORTED; Close then returns that
+// error, after it has closed the driver.
 func (d *Driver) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })

@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// event is a device.Event. Its fields but fired and err are the island's lock's;
-// err is written before fired is set and never after.
+// event implements device.Event. The island's lock guards its fields except fired and err;
+// err is written before fired is set, and never after that.
 type event struct {
 	is    *Island
 	fired atomic.Bool
 	err   error
-	wait  chan struct{} // made by the first that waits
+	wait  chan struct{} // made by the first waiter
 	then  []func(error)
 	inner []func() // called with the lock, before then
-	owner *gang    // whose work fires it, while it has not fired
+	owner *gang    // the gang whose work fires it, until it has fired
 }
 
 // Ready implements device.Event.
@@ -57,7 +57,7 @@ func (e *event) Then(f func(error)) {
 	f(e.err)
 }
 
-// fire fires the event. Called with the island's lock.
+// fire fires the event. The caller holds the island's lock.
 func (e *event) fire(err error) {
 	e.err = err
 	e.fired.Store(true)

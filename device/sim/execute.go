@@ -13,13 +13,13 @@ type executable struct {
 	drv   *Driver
 	prog  *parsed
 	ids   []int // devices of the gang
-	local []int // those of this member, in the gang's order
-	place []int // where in ids these stand
+	local []int // this member's devices, in the gang's order
+	place []int // their indices in ids
 	code  []byte
 	blob  []byte
 	print string
 
-	closed bool // the island's lock
+	closed bool // guarded by the island's lock
 }
 
 // Name implements device.Executable.
@@ -41,7 +41,7 @@ func (x *executable) Cost() device.Cost {
 	return c
 }
 
-// Parameters gives the shapes and donations that the program says.
+// Parameters implements device.Executable: it returns what the program declares.
 func (x *executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
 	for i, p := range x.prog.Params {
 		if p.Donated {
@@ -51,9 +51,10 @@ func (x *executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 	return slices.Clone(x.prog.params), donated, true
 }
 
-// Optimized fails: a simulated program has no instructions.
+// Optimized implements device.Executable. It fails: a simulated program has no
+// instructions.
 func (x *executable) Optimized() ([]byte, error) {
-	return nil, status.New(status.Unimplemented, "%s is a simulated program, which no compiler has seen", x.prog.Name)
+	return nil, status.New(status.Unimplemented, "%s is a simulated program, which has no compiled form", x.prog.Name)
 }
 
 // Serialize implements device.Executable.
@@ -70,7 +71,7 @@ func (x *executable) Close() {
 	x.drv.is.mu.Unlock()
 }
 
-// open refuses calls after Close. Called with the island's lock.
+// open returns an error after Close. The caller holds the island's lock.
 func (x *executable) open() error {
 	if x.closed {
 		return status.New(status.FailedPrecondition, "the executable %q is closed", x.prog.Name)
@@ -106,7 +107,7 @@ func (x *executable) Execute(r device.Run) (*device.Results, error) {
 	return l.results, nil
 }
 
-// rows checks what can be checked without the lock and gives the devices.
+// rows checks what can be checked without the lock, and returns the devices.
 func (x *executable) rows(r device.Run) ([]*dev, error) {
 	bad := func(format string, args ...any) ([]*dev, error) {
 		return nil, status.New(status.InvalidArgument, format, args...)
@@ -122,7 +123,7 @@ func (x *executable) rows(r device.Run) ([]*dev, error) {
 		local = []int{r.Only}
 	}
 	if len(r.Inputs) != len(local) {
-		return bad("%d rows of inputs, want %d, one a device", len(r.Inputs), len(local))
+		return bad("%d rows of inputs, want %d, one per device", len(r.Inputs), len(local))
 	}
 	for i, row := range r.Inputs {
 		if len(row) != len(x.prog.params) {
@@ -141,14 +142,14 @@ func (x *executable) rows(r device.Run) ([]*dev, error) {
 	return devs, nil
 }
 
-// launch is one member's part of a gang as Execute makes it.
+// launch is the part of a gang that one member's Execute makes.
 type launch struct {
 	shards  []shard
 	results *device.Results
 }
 
-// admit checks the arguments, takes the memory of all outputs or of none,
-// consumes what is donated and makes the gang. Called with the island's lock.
+// admit checks the arguments, allocates all outputs or none, consumes donated arguments
+// and makes the gang. The caller holds the island's lock.
 func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 	if err := x.open(); err != nil {
 		return nil, err
@@ -184,7 +185,7 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 	l := &launch{shards: make([]shard, len(devs)), results: &device.Results{
 		Outputs: make([][]device.Buffer, len(devs)), Done: make([]device.Event, len(devs)),
 	}}
-	// One allocation of each sort, however many devices there are.
+	// One allocation per type, independent of the number of devices.
 	buffers, outputs := make([]buffer, len(devs)*nOut), make([]device.Buffer, len(devs)*nOut)
 	inputs, events := make([]*storage, len(in)), make([]*event, len(in))
 	for i, b := range in {
@@ -203,7 +204,7 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 		for k, o := range p.results {
 			b := &buffers[i*nOut+k]
 			b.on, b.mem, b.shape, b.ready, b.store = d, s.out[k].mem, o.Shape, &s.done, s.out[k]
-			b.store.refs++ // the shard's, until it has written
+			b.store.refs++ // the shard's reference, until it has written
 			outputs[i*nOut+k] = b
 		}
 		l.results.Outputs[i], l.results.Done[i] = outputs[i*nOut:(i+1)*nOut:(i+1)*nOut], &s.done
@@ -238,7 +239,7 @@ func (x *executable) argument(j int, given device.Buffer, on *dev) (*buffer, err
 	return b, status.Wrap(b.usable(), "argument %d", j)
 }
 
-// twice gives a donated argument of a row that stands in it twice, or -1.
+// twice returns a donated argument that a row contains twice, or -1.
 func twice(row []*buffer, donated []bool) int {
 	for j, b := range row {
 		if donated[j] {
@@ -252,7 +253,7 @@ func twice(row []*buffer, donated []bool) int {
 	return -1
 }
 
-// reserve takes the memory of all outputs, or of none.
+// reserve allocates the memory of all outputs, or of none.
 func (x *executable) reserve(devs []*dev, in []*buffer, donated []bool) (stores []*storage, err error) {
 	p := x.prog
 	stores = make([]*storage, 0, len(devs)*len(p.results))

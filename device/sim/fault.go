@@ -6,15 +6,15 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// FailRun makes the nth computation that starts on a device from now on, 1 being
+// FailRun makes the nth computation that starts on a device after this call, 1 being
 // the next, fail with err after its cost. A gang whose devices wait for each
 // other fails on all of them.
 func (d *Driver) FailRun(local, n int, err error) error {
 	return d.script(local, n, err, func(v *dev) *script { return &v.runs })
 }
 
-// FailAlloc makes the nth array that is made on a device from now on, 1 being
-// the next, fail with err: the call that would make it returns err.
+// FailAlloc makes the nth allocation of an array on a device after this call, 1 being the
+// next, fail: the call that would make the array returns err.
 func (d *Driver) FailAlloc(local, n int, err error) error {
 	return d.script(local, n, err, func(v *dev) *script { return &v.allocs })
 }
@@ -33,9 +33,9 @@ func (d *Driver) script(local, n int, err error, of func(*dev) *script) error {
 	return nil
 }
 
-// Lose takes a device away for ever: its work in flight, and that of gangs with
-// a collective that it is in, fails with UNAVAILABLE and the reason, and so does
-// every later use of it and of its arrays.
+// Lose removes a device permanently: its work in flight, and that of gangs with a
+// collective that includes it, fails with UNAVAILABLE and the reason, and so does every
+// later use of the device and of its arrays.
 func (d *Driver) Lose(local int, reason string) error {
 	v, err := d.dev(local)
 	if err != nil {
@@ -76,8 +76,8 @@ func (d *Driver) Abort(launch int32, err error) {
 	}
 }
 
-// miss ends the gangs of several members that wait for a device that will not
-// come any more. Called with the island's lock.
+// miss ends the gangs of several members that wait for a device that will never come. The
+// caller holds the island's lock.
 func (d *Driver) miss(v *dev, err error) {
 	if d.member.Nodes <= 1 {
 		return
@@ -91,8 +91,8 @@ func (d *Driver) miss(v *dev, err error) {
 	}
 }
 
-// forget drops what is known of an epoch when its last member has left. Called
-// with the island's lock.
+// forget drops the state of an epoch after its last member has left. The caller holds the
+// island's lock.
 func (is *Island) forget(epoch uint64) {
 	for d := range is.drivers {
 		if d.member.Nodes > 1 && d.member.Epoch == epoch {

@@ -14,15 +14,15 @@ import (
 type gang struct {
 	prog   *parsed
 	id     int32
-	joins  bool  // it has shards of other members
+	joins  bool  // whether it has shards of other members
 	key    joint // of Island.launch, when it joins
 	print  string
 	cost   time.Duration
 	ids    []int
 	shards []*shard // by place in the program; nil until its member comes
-	came   int      // shards that are not nil
-	here   int      // shards that hold their device and have their inputs
-	last   *finish  // of shards that start now, to be joined by more
+	came   int      // number of shards that are not nil
+	here   int      // number of shards that occupy their device and have their inputs
+	last   *finish  // of shards that start now; more may join it
 }
 
 // shard is one device's part of a gang.
@@ -35,23 +35,23 @@ type shard struct {
 	done    event
 	queued  bool
 	since   time.Duration // queued
-	missing int           // inputs that are not there
-	temp    bool          // temporary bytes are charged
+	missing int           // number of inputs that are not ready
+	temp    bool          // whether temporary bytes are charged
 	over    bool
 	finish  *finish // once it has started
-	err     error   // what it will end with, known when it starts
-	late    error   // what became known while its results were made
+	err     error   // its final error, if known when it starts
+	late    error   // an error that occurred while its results were made
 }
 
-// finish is the end of shards that started at one time.
+// finish is the end of shards that started at the same time.
 type finish struct {
 	gang   *gang
 	shards []*shard
 	entry  *entry
-	made   bool // commit has begun
+	made   bool // whether commit has begun
 }
 
-// gang gives the gang that this execution is or joins. Called with the island's
+// gang returns the gang that this execution makes or joins. The caller holds the island's
 // lock.
 func (x *executable) gang(r device.Run) (*gang, error) {
 	d := x.drv
@@ -82,7 +82,7 @@ func (x *executable) gang(r device.Run) (*gang, error) {
 	return g, nil
 }
 
-// advance lets the next computation of the queue hold the device.
+// advance lets the next computation of the queue occupy the device.
 func (d *dev) advance() {
 	for d.head == nil && len(d.queue) > 0 {
 		s := d.queue[0]
@@ -103,7 +103,7 @@ func (d *dev) advance() {
 	}
 }
 
-// arrive counts an input that has come, and starts what can start.
+// arrive counts an input that is ready, and starts what can start.
 func (s *shard) arrive() {
 	if s.missing--; s.missing > 0 || s.over {
 		return
@@ -118,7 +118,7 @@ func (s *shard) arrive() {
 	}
 }
 
-// start runs shards: it finds out whether they can run and sets when they end.
+// start runs shards: it determines whether they can run, and schedules their end.
 func (g *gang) start(shards ...*shard) {
 	var failed error
 	cost := g.cost
@@ -138,7 +138,7 @@ func (g *gang) start(shards ...*shard) {
 				s.temp = true
 			}
 		}
-		if early != nil { // it never runs
+		if early != nil { // the shard never runs
 			s.err, cost = early, 0
 		}
 		if failed == nil {
@@ -223,12 +223,12 @@ func (f *finish) commit() {
 	}
 }
 
-// end is the one end of a shard, whatever it was doing.
+// end ends a shard, in any state.
 func (s *shard) end(err error) {
 	if s.over {
 		return
 	}
-	if f := s.finish; f != nil && f.entry.taken && !f.made { // compute is at it
+	if f := s.finish; f != nil && f.entry.taken && !f.made { // compute is using it
 		s.late = err
 		return
 	}
@@ -278,10 +278,9 @@ func (g *gang) abort(is *Island, err error) {
 // String names the gang in errors.
 func (g *gang) String() string { return fmt.Sprintf("launch %d of %q", g.id, g.prog.Name) }
 
-// Hang tells of gangs that wait for each other in a circle and so for ever: it
-// is nil where there are none, or an ABORTED error that names each of them, the
-// devices it holds and the device it waits for. It does not wait for anything;
-// call Settle first to see where things come to rest.
+// Hang returns nil if no gangs are deadlocked, and otherwise an ABORTED error that names
+// each gang of a cycle, the devices that it occupies and the device that it waits for. It
+// does not wait for anything; call Settle first, so that all other work has ended.
 func (is *Island) Hang() error {
 	is.mu.Lock()
 	defer is.mu.Unlock()
@@ -289,7 +288,7 @@ func (is *Island) Hang() error {
 }
 
 func (is *Island) hang() error {
-	done := map[*gang]bool{} // leads to no circle
+	done := map[*gang]bool{} // gangs that lead to no cycle
 	for d := range is.drivers {
 		for _, v := range d.devs {
 			if v.head == nil || done[v.head.gang] {
@@ -309,7 +308,7 @@ func (is *Island) hang() error {
 	return nil
 }
 
-// circle follows what a gang waits for and gives the gangs of a circle, or nil.
+// circle follows the waits of a gang and returns the gangs of a cycle, or nil.
 func (g *gang) circle(path []*gang, done map[*gang]bool) []*gang {
 	if i := slices.Index(path, g); i >= 0 {
 		return path[i:]
@@ -339,7 +338,7 @@ func (g *gang) circle(path []*gang, done map[*gang]bool) []*gang {
 	return nil
 }
 
-// held gives the ids of the devices that the gang holds.
+// held returns the ids of the devices that the gang occupies.
 func (g *gang) held() (ids []int) {
 	for _, s := range g.shards {
 		if s != nil && s.on.head == s {

@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// Clock says what an island's time is.
+// Clock is the kind of time of an island.
 type Clock int
 
 // The clocks.
 const (
-	Instant Clock = iota // virtual; jumps to what comes next as soon as there is something
-	Manual               // virtual; moved by Advance, Settle and Driver.Close
+	Instant Clock = iota // virtual; jumps to the next event as soon as there is one
+	Manual               // virtual; advanced by Advance, Settle and Driver.Close
 	Real                 // the machine's
 )
 
-// Island is what simulated devices share: a clock and an interconnect.
+// Island is the clock and the interconnect that simulated devices share.
 type Island struct {
 	id    string
 	clock Clock
 	start time.Time
 
 	mu      sync.Mutex
-	turned  sync.Cond // at the end of each turn
-	turning bool      // a goroutine carries out what is due
-	ending  bool      // and commits it
+	turned  sync.Cond // signalled at the end of each turn
+	turning bool      // whether a goroutine carries out due entries
+	ending  bool      // whether it commits one
 	now     time.Duration
 	due     agenda
 	seq     uint64
 	timer   *time.Timer // Real only: set for the first of due
 	rng     *rand.Rand
-	calls   []func()        // to be made once mu is free
-	launch  map[joint]*gang // gangs of several members that are not all there
+	calls   []func()        // to make once mu is free
+	launch  map[joint]*gang // gangs of several members of which some have not arrived
 	losses  map[joint]error // devices of several members that are lost, by id
 	drivers map[*Driver]struct{}
 }
@@ -50,7 +50,7 @@ type joint struct {
 
 var islands atomic.Uint64
 
-// NewIsland makes an island. The seed decides whatever is random on it.
+// NewIsland returns an island. The seed determines everything that is random on it.
 func NewIsland(c Clock, seed uint64) *Island {
 	is := &Island{
 		id:    fmt.Sprintf("%d.%d", os.Getpid(), islands.Add(1)),
@@ -64,7 +64,7 @@ func NewIsland(c Clock, seed uint64) *Island {
 	return is
 }
 
-// Now is the time on the island since it was made.
+// Now returns the time on the island since it was made.
 func (is *Island) Now() time.Duration {
 	is.mu.Lock()
 	defer is.mu.Unlock()
@@ -78,9 +78,9 @@ func (is *Island) time() time.Duration {
 	return is.now
 }
 
-// moment is when what happens now does. What ends lets go on what waited for it at the
-// time when it was due, also where a Real clock shows more by the time that a
-// goroutine gets to it: a device takes its next computation by itself.
+// moment returns the time of the current event. Work that waits for the event continues at
+// the time when the event was due, even if a Real clock is later when a goroutine handles
+// it: a real device starts its next computation by itself.
 func (is *Island) moment() time.Duration {
 	if is.ending {
 		return is.now
@@ -88,9 +88,9 @@ func (is *Island) moment() time.Duration {
 	return is.time()
 }
 
-// Advance moves a Manual clock on by d and carries out all that falls due on
-// the way. It does nothing on other clocks, and must not be called by a function
-// given to Event.Then.
+// Advance advances a Manual clock by d and carries out everything that becomes due on the
+// way. It does nothing on other clocks, and must not be called by a function passed to
+// Event.Then.
 func (is *Island) Advance(d time.Duration) {
 	if is.clock != Manual || d < 0 {
 		return
@@ -102,16 +102,16 @@ func (is *Island) Advance(d time.Duration) {
 	is.unlock()
 }
 
-// Settle returns when nothing is due any more: all work is done, or waits for
-// ever, or waits for more calls. It moves a Manual clock as far as that takes.
+// Settle blocks until nothing is due any more: all work is done, deadlocked, or waits for
+// further calls. It advances a Manual clock as far as that takes.
 func (is *Island) Settle() {
 	is.mu.Lock()
 	is.settle(func() bool { return true })
 	is.unlock()
 }
 
-// settle goes on while something is due and the condition holds. Called and
-// left with mu held.
+// settle continues while something is due and wanted returns true. It is called and
+// returns with mu held.
 func (is *Island) settle(wanted func() bool) {
 	for (len(is.due) > 0 || is.turning || len(is.calls) > 0) && wanted() {
 		switch {
@@ -126,8 +126,7 @@ func (is *Island) settle(wanted func() bool) {
 	}
 }
 
-// unlock frees mu after it set going what has become due, and makes the calls
-// that were kept until now.
+// unlock starts what has become due, releases mu, and makes the calls that were deferred.
 func (is *Island) unlock() {
 	is.arm()
 	calls := is.calls
@@ -138,7 +137,7 @@ func (is *Island) unlock() {
 	}
 }
 
-// call makes the kept calls in the middle of a locked stretch.
+// call makes the deferred calls, releasing mu meanwhile.
 func (is *Island) call() {
 	calls := is.calls
 	is.calls = nil
@@ -149,7 +148,7 @@ func (is *Island) call() {
 	is.mu.Lock()
 }
 
-// arm sees to it that what is due is carried out.
+// arm makes sure that due entries are carried out.
 func (is *Island) arm() {
 	if is.turning || len(is.due) == 0 || is.clock == Manual {
 		return
@@ -167,14 +166,14 @@ func (is *Island) arm() {
 	}
 }
 
-// ring carries out what is due on a Real clock.
+// ring carries out due entries on a Real clock.
 func (is *Island) ring() {
 	is.mu.Lock()
 	is.turn(is.time())
 	is.unlock()
 }
 
-// carry is the body of the goroutine of an Instant clock; turning is its claim.
+// carry is the body of the goroutine of an Instant clock, which has set turning.
 func (is *Island) carry(end time.Duration) {
 	is.mu.Lock()
 	is.turning = false
@@ -182,8 +181,8 @@ func (is *Island) carry(end time.Duration) {
 	is.unlock()
 }
 
-// turn carries out, in order, what is due until end. Only one goroutine does so
-// at a time. Called and left with mu held.
+// turn carries out, in order, the entries that are due until end. Only one goroutine does
+// so at a time. It is called and returns with mu held.
 func (is *Island) turn(end time.Duration) {
 	for is.turning {
 		if is.clock != Manual {
@@ -212,22 +211,22 @@ func (is *Island) turn(end time.Duration) {
 	is.turned.Broadcast()
 }
 
-// entry is something that happens at a time: work without the lock, which may
-// take real time, then commit with it.
+// entry is something that happens at a certain time: work, without the lock, which may
+// take real time, and then commit, with the lock.
 type entry struct {
 	at     time.Duration
 	seq    uint64
-	taken  bool // its turn has come
+	taken  bool // whether its turn has come
 	work   func()
 	commit func()
 }
 
-// after puts an entry on the agenda, so much later than now.
+// after adds an entry to the agenda, d later than now.
 func (is *Island) after(d time.Duration, work, commit func()) *entry {
 	return is.set(is.moment()+d, work, commit)
 }
 
-// set puts an entry on the agenda.
+// set adds an entry to the agenda.
 func (is *Island) set(at time.Duration, work, commit func()) *entry {
 	is.seq++
 	e := &entry{at: at, seq: is.seq, work: work, commit: commit}
@@ -235,7 +234,7 @@ func (is *Island) set(at time.Duration, work, commit func()) *entry {
 	return e
 }
 
-// agenda is what will happen, as a heap: by time, then in the order it was set.
+// agenda is a heap of entries, by time and then in the order in which they were added.
 type agenda []*entry
 
 func (a agenda) Len() int { return len(a) }

@@ -8,18 +8,17 @@ type memory struct {
 	inUse, peak, limit int64
 }
 
-// storage is the bytes behind a buffer. The island's lock guards all but the
-// contents of data, which the one whose turn it is may write before anybody can
-// see them.
+// storage holds the bytes of a buffer. The island's lock guards everything except the
+// contents of data, which the shard that makes them writes before they are visible.
 type storage struct {
 	on      *dev
 	mem     *memory
 	charge  int64    // of mem
-	data    []byte   // as on the host; nil is all zeros
-	refs    int      // the buffer, and work that has yet to read
-	shared  bool     // others see data too: it is never written
-	takes   *storage // until it is written: the donated argument whose place it takes
-	inPlace bool     // it is written where that argument is
+	data    []byte   // in host format; nil means all zeros
+	refs    int      // the buffer, and work that has not read it yet
+	shared  bool     // data has other users, so it is never written
+	takes   *storage // until it is written: the donated argument that it replaces
+	inPlace bool     // whether it is written over that argument
 	done    func()   // Host.Done of borrowed bytes
 }
 
@@ -46,13 +45,13 @@ func (d *dev) charge(m *memory, n int64) error {
 	return nil
 }
 
-// uncharge gives the bytes back, as soon as it is known that nobody will have them.
+// uncharge returns the bytes to the memory, once it is known that they will not be used.
 func (s *storage) uncharge() {
 	s.mem.inUse -= s.charge
 	s.charge = 0
 }
 
-// release takes back one reference; the last one frees the bytes.
+// release drops one reference; the last one frees the bytes.
 func (s *storage) release() {
 	if s.refs--; s.refs > 0 {
 		return
@@ -62,7 +61,7 @@ func (s *storage) release() {
 	s.letGo()
 }
 
-// letGo tells the host that its bytes are not used any more.
+// letGo reports to the host that its bytes are no longer used.
 func (s *storage) letGo() {
 	if s.done != nil {
 		s.on.drv.is.calls = append(s.on.drv.is.calls, s.done)
@@ -71,7 +70,7 @@ func (s *storage) letGo() {
 	delete(s.on.drv.borrowed, s)
 }
 
-// script fails scripted calls: the nth from when it was written.
+// script makes the nth call after it was set fail.
 type script struct {
 	count int
 	at    map[int]error

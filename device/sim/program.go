@@ -20,24 +20,24 @@ import (
 //	 "results": [{"op": "add", "args": [0], "value": 1}],
 //	 "cost_ns": 250000, "temp_bytes": 4096, "devices": 8}
 //
-// It describes what one device does; every device does the same. A donated
-// parameter gives its memory to the first result of the same bytes and memory
-// that has not got another's.
+// It describes the work of one device; every device does the same. The first result of
+// the same size in the same memory that does not reuse another parameter's memory reuses
+// that of a donated parameter.
 type Program struct {
 	Name    string   `json:"name"`
 	Params  []Param  `json:"params,omitempty"`
 	Results []Result `json:"results,omitempty"`
-	// Devices is how many devices the program runs on where the compile options do
-	// not say; where they do, it is 0 or the same. 0 means 1.
+	// Devices is the number of devices that the program runs on, if the compile options
+	// do not specify it; if they do, it is 0 or the same number. 0 means 1.
 	Devices int `json:"devices,omitempty"`
-	// Cost is how long the computation holds a device; nil is Options.Cost.
+	// Cost is the time for which the computation occupies a device; nil means
+	// Options.Cost.
 	Cost *time.Duration `json:"cost_ns,omitempty"`
-	// Temp is how many bytes of the default memory it needs while it runs.
+	// Temp is the number of bytes of the default memory that it needs while it runs.
 	Temp int64 `json:"temp_bytes,omitempty"`
-	// Gang makes the devices wait for each other although no result is an
-	// all-reduce.
+	// Gang makes the devices wait for each other even if no result is an all-reduce.
 	Gang bool `json:"gang,omitempty"`
-	// Fail, when it is there, is what every run fails with, when it ends.
+	// Fail, if not nil, is the error with which every run ends.
 	Fail *Failure `json:"fail,omitempty"`
 }
 
@@ -48,13 +48,13 @@ type Param struct {
 	Donated bool    `json:"donated,omitempty"`
 }
 
-// Result is one result and how it is made:
+// Result is one result and its computation:
 //
 //	copy        the argument
 //	add, mul    of two arguments, or of one argument and the value
 //	all-reduce  the sum of the argument over all devices, in their order
 //	fill        the value in every element of dtype and dims
-//	zeros       an array of dtype and dims that takes up accounted memory only
+//	zeros       an array of dtype and dims that only uses accounted memory
 //
 // Arithmetic is on s32, s64, u32, u64, f32 and f64; the shape is that of the
 // first argument.
@@ -64,7 +64,7 @@ type Result struct {
 	Value  float64 `json:"value,omitempty"`
 	DType  string  `json:"dtype,omitempty"`
 	Dims   []int64 `json:"dims,omitempty"`
-	Memory string  `json:"memory,omitempty"` // "" is "device"
+	Memory string  `json:"memory,omitempty"` // "" means "device"
 }
 
 // Failure is an error by the name of its code, such as "INTERNAL".
@@ -73,7 +73,7 @@ type Failure struct {
 	Text string `json:"text"`
 }
 
-// Source gives the program as Driver.Compile takes it.
+// Source returns the program in the form for Driver.Compile.
 func (p Program) Source() device.Program {
 	code, err := json.Marshal(p)
 	if err != nil {
@@ -104,20 +104,20 @@ func parseShape(dtype string, dims []int64) (shape.Shape, error) {
 	return s, nil
 }
 
-// parsed is a program that was found to be in order.
+// parsed is a program that was checked.
 type parsed struct {
 	Program
 	params  []shape.Shape
 	results []device.Output
 	out     []int64 // bytes of each result
-	alias   []int   // by result: the parameter whose memory it takes, or -1
-	inPlace []bool  // by result: nothing else reads that parameter
+	alias   []int   // by result: the parameter whose memory it reuses, or -1
+	inPlace []bool  // by result: whether nothing else reads that parameter
 	fail    error
-	gang    bool // its devices wait for each other
+	gang    bool // whether its devices wait for each other
 	cost    time.Duration
 }
 
-// parse reads and checks a program.
+// parse parses and checks a program.
 func parse(code []byte, cost time.Duration) (*parsed, error) {
 	p := &parsed{cost: cost}
 	dec := json.NewDecoder(bytes.NewReader(code))
@@ -178,7 +178,7 @@ func (p *parsed) check() error {
 	return nil
 }
 
-// result checks one result and gives its shape.
+// result checks one result and returns its shape.
 func (p *parsed) result(r Result) (shape.Shape, error) {
 	bad := func(format string, args ...any) (shape.Shape, error) {
 		return shape.Shape{}, status.New(status.InvalidArgument, format, args...)
@@ -222,7 +222,7 @@ func (p *parsed) result(r Result) (shape.Shape, error) {
 	return s, nil
 }
 
-// findAliases gives donated parameters' memory to results.
+// findAliases assigns donated parameters' memory to results.
 func (p *parsed) findAliases() {
 	taken := make([]bool, len(p.params))
 	for i, out := range p.results {
@@ -246,7 +246,7 @@ func (p *parsed) readElsewhere(param, result int) bool {
 	return false
 }
 
-// bytes is what the compiler knows of the computation.
+// bytes returns the compiler's figures for the computation.
 func (p *parsed) bytes() device.Cost {
 	c := device.Cost{TempBytes: p.Temp}
 	for _, s := range p.params {

@@ -1,22 +1,22 @@
-// Package sim is a driver of simulated devices: they hold real bytes and give
-// real sums, but time and memory are what a test says they are. It exists so
-// that a scheduler, an executor or a whole cluster can be tried with thousands
-// of devices on one machine, and with faults that no hardware gives on demand.
+// Package sim is a driver of simulated devices: they hold real bytes and compute real
+// sums, but a test determines time and memory. With it, a scheduler, an executor or a
+// whole cluster can be tested with thousands of devices on one machine, and with faults
+// that hardware does not produce on demand.
 //
 // # What is simulated
 //
 // A device is one queue. Computations run on it one at a time, in the order of
-// Execute, each for a fixed cost. As on an accelerator a computation at the head
-// of the queue holds the device until its inputs are there and, when it has a
-// collective, until every one of its devices has reached it. So two gangs that
-// were enqueued in opposite order on two devices wait for each other for ever:
-// Island.Hang tells, and Driver.Close ends them with ABORTED. Copies to, from
-// and between devices take their own time and do not occupy the queue.
+// Execute, each for a fixed cost. As on an accelerator, a computation at the head
+// of the queue occupies the device until its inputs are ready and, if it has a
+// collective, until all of its devices have reached it. So two gangs that were
+// enqueued in opposite order on two devices deadlock: Island.Hang reports that, and
+// Driver.Close ends them with ABORTED. Copies to, from and between devices take their
+// own time and do not occupy the queue.
 //
 // Each memory of a device has a limit. Arrays are charged when the call that
-// makes them returns, the temporary bytes of a computation while it runs, both
-// in the packed size of their shape. A donated argument gives its bytes to the
-// result that takes its place.
+// makes them returns, and the temporary bytes of a computation while it runs, both
+// by the packed size of their shape. The bytes of a donated argument become those of
+// the result that replaces it.
 //
 // # Islands and time
 //
@@ -33,7 +33,7 @@
 // Functions given to Event.Then run on it, or on the goroutine of the call that
 // made the event fire, never under a lock.
 //
-// The package is pure Go and may be imported by cluster assembly and by tests.
+// The package is pure Go.
 package sim
 
 import (
@@ -46,37 +46,37 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Version changes when programs or serialized executables of before are not
-// understood any more.
+// Version changes when the driver no longer accepts older programs or serialized
+// executables.
 const Version = 1
 
-// Options say what a driver simulates. The zero value of a field is its default.
+// Options configures a driver. The zero value of a field means its default, which the
+// field's comment states.
 type Options struct {
 	Devices int // of this driver; 1
 	// Memory and HostMemory are the limits in bytes of each device's memories
 	// "device" (16 GiB) and "pinned_host" (64 GiB).
 	Memory, HostMemory int64
-	// Cost is how long a computation takes whose program names no cost; 0.
+	// Cost is the time of a computation whose program names no cost; 0.
 	Cost time.Duration
-	// Jitter adds a random time below it to each computation's cost; 0. It is
-	// drawn once a gang, from the island's seed.
+	// Jitter bounds a random time that is added to each computation's cost; 0. It is
+	// drawn once per gang, from the island's seed.
 	Jitter time.Duration
 	// Latency and Bandwidth, in bytes a second, make up the time of a copy to,
 	// from or between devices; 0 and infinite.
 	Latency   time.Duration
 	Bandwidth int64
-	// Island is where the devices stand; nil is an island of their own with
-	// Instant time.
+	// Island is the devices' island; nil means a new one with Instant time.
 	Island *Island
 	// Launch is called by Execute, without a lock, before the computation joins
 	// the queue of each of its devices in turn. It lets a test interleave
-	// concurrent calls, device by device, as threads of a real host do. Without it
-	// Execute joins all queues in one step, and only gangs over several drivers
-	// can stand in opposite order.
+	// concurrent calls, device by device, as threads of a real host do. Without it,
+	// Execute joins all queues in one step, and only gangs over several drivers can be
+	// in opposite order.
 	Launch func(launch int32, device int)
 }
 
-// normal fills in the defaults and refuses what makes no sense.
+// normal fills in the defaults and refuses invalid options.
 func (o Options) normal() (Options, error) {
 	if o.Devices == 0 {
 		o.Devices = 1
@@ -105,18 +105,18 @@ func Open(o Options) (*Driver, error) {
 	return newDriver(o, device.Membership{Nodes: 1}, 0, o.Devices), nil
 }
 
-// Kind is simulated devices as a kind of device.
+// Kind implements device.Kind for simulated devices.
 type Kind struct{ Options }
 
-// card is what a member puts into the rendezvous store.
+// card is a member's entry in the rendezvous store.
 type card struct {
 	Island  string // unique among processes
 	Devices int
 }
 
 // Join makes a driver that is one of several members. They find each other
-// through m.Store and number their devices one after the other, by node. The
-// members' kinds must name the same Island, and so stand in one process:
+// through m.Store and number their devices consecutively, by node. The members'
+// kinds must name the same Island, and so must be in one process:
 // simulated devices have no interconnect between processes. A program compiled
 // for devices of several members is one gang on all of them; each member
 // executes its part under the same Run.LaunchID, used once in an epoch.
@@ -151,7 +151,7 @@ func (k Kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 			return nil, status.New(status.InvalidArgument, "member %d of %d put %q into the store, want its devices as JSON", node, m.Nodes, value)
 		}
 		if c.Island != mine.Island {
-			return nil, status.New(status.Unimplemented, "member %d stands on simulated island %s, member %d on %s: members share one Island, in one process", node, c.Island, m.Node, mine.Island)
+			return nil, status.New(status.Unimplemented, "member %d is on simulated island %s, member %d on %s: members share one Island, in one process", node, c.Island, m.Node, mine.Island)
 		}
 		if node == m.Node {
 			base = total
