@@ -1,50 +1,49 @@
-// Package arrowio brings Arrow data to the devices of a session, and back, for Go
+// Package arrowio copies Arrow data to the devices of a session, and back, for Go
 // programs that use arrow/go.
 //
-// Put and PutRecord make sharded arrays of numbers, booleans, fixed-size lists and
-// arrow.fixed_shape_tensor; Shard, Read and Chunks give arrays back as Arrow's;
-// Batches is a stream of records as a stream of arrays, with prefetch, and OpenIPC
-// reads such a stream.
+// Put and PutRecord make sharded arrays from numbers, booleans, fixed-size lists and
+// arrow.fixed_shape_tensor. Shard, Read and Chunks return arrays as Arrow data. Batches
+// converts a stream of records to a stream of arrays, with prefetch, and OpenIPC reads
+// such a stream.
 //
 //	arrow                              array
 //	numbers, booleans [n]              [n]
 //	fixed-size lists of size elements  [n, size]
 //	arrow.fixed_shape_tensor           [n, shape...]
-//	record                             one array a column, by name
+//	record                             one array per column, by name
 //
 // # Copies
 //
-// In: none, where Arrow's buffers lie in memory that arrowmem has of the session's
-// pool, shared; each shard's elements lie together and begin at a multiple of 64
-// bytes; and the devices are on this host and have its memory. One otherwise, from
-// where Arrow's buffers are straight into the memory of the worker, which its device
-// may take over where it lies; between hosts the network's besides. PutShared makes a
-// copy an error.
+// To devices: there is no copy if Arrow's buffers are in shared memory that arrowmem
+// allocated from the session's pool, each shard's elements are contiguous and begin at a
+// multiple of 64 bytes, and the devices are on this host and use its memory. Otherwise
+// there is one copy, from Arrow's buffers straight into the memory of the worker, which
+// its device may use in place; between hosts there is also the network's. PutShared makes
+// a copy an error.
 //
-// Out: what Shard and Chunks give lies in the block that the worker has written, or,
-// of an array that was shared, in the memory that it was put from. ShardShared makes
-// a copy an error. Read copies once more where an array has several parts. Booleans
-// are bits on one side and bytes on the other, which is a copy.
+// From devices: Shard and Chunks return the block that the worker has written or, for an
+// array that was shared, the memory that it was shared from. ShardShared makes a copy an
+// error. Read copies once more if an array has several parts. Booleans are bits on one
+// side and bytes on the other, so they are always copied.
 //
-// # Guarantees
+// # What it guarantees
 //
-// Nothing that Arrow data says of itself is believed: lengths and offsets that lie
-// are errors. Nulls, dictionary encoding and types that are no numbers are refused
-// with what to do; texts and codes are those of the C API.
+// The package checks everything that Arrow data says about itself: wrong lengths and
+// offsets are errors. Nulls, dictionary encoding and types other than numbers are refused,
+// and the error says what to do; texts and codes are those of the C API.
 //
 // # Ownership
 //
-// Arrow data that is put is retained until it has been read, and is not to be
-// changed meanwhile: where it is shared, until the array is freed, devices are
-// through with it and what Shard gave of it is released. Arrow data that is given is
-// the caller's to release, also after the session has ended.
+// Put retains Arrow data until it has been read, and the data must not change before
+// that. Shared data must not change until the array is freed, the devices have finished
+// with it, and everything that Shard returned of it is released. The caller must release
+// the Arrow data that it receives, even after the session has ended.
 //
 // # Concurrency
 //
 // Everything may be called from any goroutine.
 //
-// Programs that use Arrow import it. Nothing that is linked into libpathways.so
-// does.
+// libpathways.so does not contain this package.
 package arrowio
 
 import (
@@ -55,11 +54,11 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Put brings an Arrow array to devices, which share its memory if they can.
+// Put copies an Arrow array to devices, or shares its memory with them if possible.
 //
-// Errors: INVALID_ARGUMENT for nulls, dictionary encoding, types that are no
-// numbers, data that lies about itself, and a layout that does not fit; those of a
-// session that is lost.
+// Errors: INVALID_ARGUMENT for nulls, dictionary encoding, types other than numbers,
+// inconsistent data, and a layout that does not fit the array; the session's error if it
+// is lost.
 func Put(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Array, error) {
 	var c column
 	if err := readArray(a.Data(), nil, &c); err != nil {
@@ -68,10 +67,10 @@ func Put(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Array, e
 	return put(s, &c, a.Data(), l)
 }
 
-// PutShared is Put without a copy.
+// PutShared is like Put, but never copies.
 //
-// Errors: those of Put; FAILED_PRECONDITION, which says why, where the array's memory
-// cannot be shared with its devices.
+// Errors: those of Put; FAILED_PRECONDITION, with the reason, if the array's memory cannot
+// be shared with its devices.
 func PutShared(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Array, error) {
 	var c column
 	if err := readArray(a.Data(), nil, &c); err != nil {
@@ -80,11 +79,10 @@ func PutShared(s *sharded.Session, a arrow.Array, l sharded.Layout) (*sharded.Ar
 	return share(s, &c, a.Data(), l)
 }
 
-// PutRecord brings the columns of a record to devices, each with the same layout.
-// Arrays are in the order of columns.
+// PutRecord copies the columns of a record to devices, each with the same layout, and
+// returns the arrays in the order of columns.
 //
-// Errors: those of Put, with the name of the column; then nothing is left on
-// devices.
+// Errors: those of Put, with the name of the column; nothing remains on devices then.
 func PutRecord(s *sharded.Session, r arrow.Record, l sharded.Layout) ([]Named, error) {
 	columns := make([]column, r.NumCols())
 	for i := range columns {
@@ -122,11 +120,12 @@ func free(arrays []Named) {
 	}
 }
 
-// worthSharing is from how many bytes on Put shares memory: a message with the bytes
-// in it is sooner there than one that says where they are and one that gives them back.
+// worthSharing is the size in bytes from which Put shares memory. Below that, a message
+// that contains the bytes is faster than one that says where they are and one that
+// returns them.
 const worthSharing = 16 << 10
 
-// put brings a column to devices.
+// put copies a column to devices, or shares it with them.
 func put(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) (*sharded.Array, error) {
 	if len(c.data) > worthSharing {
 		if a, err := share(s, c, data, l); status.CodeOf(err) != status.FailedPrecondition {
@@ -141,7 +140,7 @@ func put(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) 
 	return a, err
 }
 
-// share makes an array of a column's memory.
+// share makes an array that uses a column's memory.
 func share(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) (*sharded.Array, error) {
 	if c.dtype == shape.Pred {
 		return nil, c.fail(status.FailedPrecondition, "has booleans, which are bits in Arrow and bytes on devices: they can only be copied")

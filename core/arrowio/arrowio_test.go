@@ -491,10 +491,10 @@ func (s saying) Serialize() string { return s.told }
 // What Arrow does not have cannot be shown.
 func TestTypeOf(t *testing.T) {
 	for want, c := range map[string]shape.Shape{
-		"Arrow has no scalars: expected at least one dimension":                          {DType: shape.F32},
-		"Arrow has no type for elements of type bf16; read the bytes of each shard":      {DType: shape.BF16, Dims: []int64{3}},
-		"Arrow's lists cannot hold tensors of [0]; they have 1 to 2147483647 elements":   {DType: shape.F32, Dims: []int64{3, 0}},
-		"Arrow's lists cannot hold tensors of [65536 65536]; they have 1 to 2147483647 ": {DType: shape.U8, Dims: []int64{0, 1 << 16, 1 << 16}},
+		"Arrow has no scalars: expected at least one dimension":                            {DType: shape.F32},
+		"Arrow has no type for elements of type bf16; read the bytes of each shard":        {DType: shape.BF16, Dims: []int64{3}},
+		"Arrow's lists cannot contain tensors of [0]; expected 1 to 2147483647 elements":   {DType: shape.F32, Dims: []int64{3, 0}},
+		"Arrow's lists cannot contain tensors of [65536 65536]; expected 1 to 2147483647 ": {DType: shape.U8, Dims: []int64{0, 1 << 16, 1 << 16}},
 	} {
 		if got, err := TypeOf(c.DType, c.Dims); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", c, got, err)

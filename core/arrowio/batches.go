@@ -11,28 +11,29 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// BatchOptions says how a stream of records is brought to devices.
+// BatchOptions configures Batches.
 type BatchOptions struct {
 	Layout sharded.Layout // of each array of each record
-	// Prefetch is how many records are read, and on their way to devices, before
-	// they are asked for; 0 is 2, and the most is 1024.
+	// Prefetch is the number of records that are read, and sent to devices, before they
+	// are requested; 0 means 2, and the maximum is 1024.
 	Prefetch int
 }
 
+// mostPrefetch is the largest BatchOptions.Prefetch.
 const mostPrefetch = 1024
 
-// Batches gives the records of a reader as arrays, while the next ones are on their
-// way. The arrays are the caller's to free. What was brought ahead and not asked for
-// is freed, and the reader is not used any more, when the loop ends. The reader stays
-// the caller's.
+// Batches returns an iterator over the records of a reader as arrays, which sends the next
+// records to the devices meanwhile. The caller frees the arrays. When the loop ends,
+// Batches frees the arrays that were not requested and no longer uses the reader, which
+// the caller still owns.
 //
 //	for batch, err := range arrowio.Batches(ctx, session, reader, options) {
 //		if err != nil { … }
 //		…
 //	}
 //
-// An error is the last that it gives: the reader's, those of PutRecord, and CANCELLED
-// where ctx ends.
+// The iterator ends after an error: the reader's, those of PutRecord, or CANCELLED if ctx
+// ends.
 func Batches(ctx context.Context, s *sharded.Session, r array.RecordReader, o BatchOptions) iter.Seq2[[]Named, error] {
 	return func(yield func([]Named, error) bool) {
 		ahead := o.Prefetch
@@ -40,15 +41,15 @@ func Batches(ctx context.Context, s *sharded.Session, r array.RecordReader, o Ba
 			ahead = 2
 		}
 		if ahead < 1 || ahead > mostPrefetch {
-			yield(nil, status.New(status.InvalidArgument, "%d records are to be brought ahead; expected 1 to %d", o.Prefetch, mostPrefetch))
+			yield(nil, status.New(status.InvalidArgument, "Prefetch is %d; expected 1 to %d", o.Prefetch, mostPrefetch))
 			return
 		}
 		type batch struct {
 			arrays []Named
 			err    error
 		}
-		// A record that waits to be asked for, and the one that waits for a place, are
-		// among those brought ahead.
+		// The record that waits to be requested and the one that waits for room in the
+		// channel count as read ahead.
 		brought := make(chan batch, ahead-1)
 		stop := make(chan struct{})
 		var reading sync.WaitGroup
@@ -87,7 +88,7 @@ func Batches(ctx context.Context, s *sharded.Session, r array.RecordReader, o Ba
 					return
 				}
 			case <-ctx.Done():
-				yield(nil, status.New(status.Cancelled, "reading records was given up: %w", context.Cause(ctx)))
+				yield(nil, status.New(status.Cancelled, "reading records was cancelled: %w", context.Cause(ctx)))
 				return
 			}
 		}

@@ -11,23 +11,22 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// maxDims is how many dimensions an array may have, as in the C API.
+// maxDims is the largest number of dimensions of an array, as in the C API.
 const maxDims = 32
 
-// longest bounds lengths and offsets, so that sums and products of a few stay
-// numbers.
+// longest bounds lengths and offsets, so that sums of a few do not overflow.
 const longest = int64(1) << 60
 
-// column is where an array of numbers lies in Arrow data.
+// column describes an array of numbers in Arrow data.
 type column struct {
-	batch bool   // it is one of a record's
+	batch bool   // whether it is a column of a record
 	name  string // the field's
 
 	dtype shape.DType
-	lie   []int64 // dimensions as they lie
-	order []int   // of the array's dimensions, which of those
-	data  []byte  // of the elements; those of booleans are bits
-	bit   int64   // the first of them
+	lie   []int64 // dimensions in the order of memory
+	order []int   // by dimension of the array: its index in lie
+	data  []byte  // the elements; booleans are bits
+	bit   int64   // of the first boolean
 }
 
 func (c *column) refuse(format string, args ...any) error {
@@ -42,7 +41,7 @@ func (c *column) fail(code status.Code, format string, args ...any) error {
 	return status.New(code, who+" "+format, args...)
 }
 
-// wrap names the column that an error is of.
+// wrap adds the column's name to an error.
 func (c *column) wrap(err error) error {
 	if !c.batch {
 		return err
@@ -50,14 +49,14 @@ func (c *column) wrap(err error) error {
 	return status.Wrap(err, "column '%s'", c.name)
 }
 
-// types are Arrow's of numbers.
+// types maps Arrow's types of numbers to element types.
 var types = map[arrow.Type]shape.DType{
 	arrow.BOOL: shape.Pred, arrow.INT8: shape.S8, arrow.INT16: shape.S16, arrow.INT32: shape.S32, arrow.INT64: shape.S64,
 	arrow.UINT8: shape.U8, arrow.UINT16: shape.U16, arrow.UINT32: shape.U32, arrow.UINT64: shape.U64,
 	arrow.FLOAT16: shape.F16, arrow.FLOAT32: shape.F32, arrow.FLOAT64: shape.F64,
 }
 
-// arrowTypes is the other way.
+// arrowTypes is the inverse of types.
 var arrowTypes = map[shape.DType]arrow.DataType{
 	shape.Pred: arrow.FixedWidthTypes.Boolean, shape.S8: arrow.PrimitiveTypes.Int8, shape.S16: arrow.PrimitiveTypes.Int16,
 	shape.S32: arrow.PrimitiveTypes.Int32, shape.S64: arrow.PrimitiveTypes.Int64, shape.U8: arrow.PrimitiveTypes.Uint8,
@@ -65,7 +64,7 @@ var arrowTypes = map[shape.DType]arrow.DataType{
 	shape.F16: arrow.FixedWidthTypes.Float16, shape.F32: arrow.PrimitiveTypes.Float32, shape.F64: arrow.PrimitiveTypes.Float64,
 }
 
-// ones counts the bits that are set, from a bit on.
+// ones counts the set bits among count bits from bit start.
 func ones(set []byte, start, count int64) (n int64) {
 	end := start + count
 	for ; start < end && start%8 != 0; start++ {
@@ -80,14 +79,14 @@ func ones(set []byte, start, count int64) (n int64) {
 	return n
 }
 
-// unpack makes a byte of each bit, from a bit on.
+// unpack converts each bit from bit start to a byte.
 func unpack(dst, set []byte, start int64) {
 	i, n := int64(0), int64(len(dst))
 	for ; i < n && (start+i)%8 != 0; i++ {
 		dst[i] = set[(start+i)/8] >> ((start + i) % 8) & 1
 	}
 	for ; i+8 <= n; i += 8 {
-		// Byte k keeps bit k, and is 1 where that is set.
+		// Byte k keeps bit k, and becomes 1 if that is set.
 		each := uint64(set[(start+i)/8]) * 0x0101010101010101 & 0x8040201008040201
 		binary.LittleEndian.PutUint64(dst[i:], (each+0x007f7f7f7f7f7f7f)>>7&0x0101010101010101)
 	}
@@ -96,7 +95,7 @@ func unpack(dst, set []byte, start int64) {
 	}
 }
 
-// pack makes a bit of each byte, which is 0 or 1. Dst is zero.
+// pack converts each byte, which is 0 or 1, to a bit. dst must be zero.
 func pack(dst, bytes []byte) {
 	for ; len(bytes) >= 8; bytes, dst = bytes[8:], dst[1:] {
 		// The product's highest byte gathers bit 0 of byte k as its bit k.
@@ -107,7 +106,7 @@ func pack(dst, bytes []byte) {
 	}
 }
 
-// contents is a buffer's bytes; none of one that is missing.
+// contents returns a buffer's bytes; nil if it is missing.
 func contents(buffers []*memory.Buffer, i int) []byte {
 	if i >= len(buffers) || buffers[i] == nil {
 		return nil
@@ -122,7 +121,7 @@ func (c *column) sane(a arrow.ArrayData) error {
 	return nil
 }
 
-// noNulls refuses nulls among count elements from start.
+// noNulls returns an error if there are nulls among count elements from start.
 func (c *column) noNulls(a arrow.ArrayData, start, count int64) error {
 	valid := contents(a.Buffers(), 0)
 	if a.NullN() == 0 || count == 0 || valid == nil {
@@ -137,8 +136,8 @@ func (c *column) noNulls(a arrow.ArrayData, start, count int64) error {
 	return nil
 }
 
-// read adds what Arrow data is to a column: count elements from start, counted from
-// the beginning of its buffers. Tensor is what a field's metadata says it is.
+// read adds Arrow data to a column: count elements from start, counted from the beginning
+// of its buffers. tensor is the description of tensors in the field's metadata, or nil.
 func (c *column) read(dt arrow.DataType, a arrow.ArrayData, start, count int64, tensor *string) error {
 	if dt.ID() == arrow.DICTIONARY {
 		return c.refuse("is dictionary-encoded; decode it first (dictionary_decode)")
@@ -193,7 +192,7 @@ func (c *column) read(dt arrow.DataType, a arrow.ArrayData, start, count int64, 
 	return c.read(list.Elem(), child, int64(child.Offset())+start*size, count*size, metadataTensor(list.ElemField()))
 }
 
-// elements takes note of the numbers.
+// elements sets the column's numbers.
 func (c *column) elements(dtype shape.DType, data []byte, start, count int64) error {
 	c.dtype = dtype
 	if count == 0 {
@@ -217,7 +216,7 @@ func (c *column) elements(dtype shape.DType, data []byte, start, count int64) er
 	return nil
 }
 
-// readArray finds where the array that Arrow data is lies.
+// readArray describes the array that Arrow data contains.
 func readArray(a arrow.ArrayData, field *arrow.Field, c *column) error {
 	if err := c.sane(a); err != nil {
 		return err
@@ -230,8 +229,8 @@ func readArray(a arrow.ArrayData, field *arrow.Field, c *column) error {
 	return c.read(a.DataType(), a, int64(a.Offset()), int64(a.Len()), tensor)
 }
 
-// metadataTensor is what a field says of its tensors, where its reader did not know
-// the extension.
+// metadataTensor returns the description of tensors in a field's metadata, for readers
+// that do not know the extension; nil if there is none.
 func metadataTensor(f arrow.Field) *string {
 	if name, ok := f.Metadata.GetValue("ARROW:extension:name"); !ok || name != tensorName {
 		return nil
@@ -240,7 +239,7 @@ func metadataTensor(f arrow.Field) *string {
 	return &told
 }
 
-// dims is the dimensions of the array.
+// dims returns the dimensions of the array.
 func (c *column) dims() []int64 {
 	dims := make([]int64, len(c.order))
 	for i, d := range c.order {
@@ -249,7 +248,7 @@ func (c *column) dims() []int64 {
 	return dims
 }
 
-// strides is how many elements are from one to the next in each of the array's
+// strides returns the distance in elements between neighbours in each of the array's
 // dimensions.
 func (c *column) strides() []int64 {
 	lie, at := make([]int64, len(c.lie)), int64(1)
@@ -264,7 +263,7 @@ func (c *column) strides() []int64 {
 	return strides
 }
 
-// together gives how many elements of a box lie together: those of its dimensions
+// together returns the number of contiguous elements of a region: those of its dimensions
 // from last on.
 func (c *column) together(size, strides []int64) (run int64, last int) {
 	run, last = 1, len(size)
@@ -275,8 +274,8 @@ func (c *column) together(size, strides []int64) (run int64, last int) {
 	return run, last
 }
 
-// at gives the dense bytes of a box of the array where they lie, nil where they do
-// not lie together. The box is not empty.
+// at returns the bytes of a region of the array in place, or nil if they are not
+// contiguous. The region is not empty.
 func (c *column) at(start, size []int64) []byte {
 	strides := c.strides()
 	run, last := c.together(size, strides)
@@ -290,7 +289,7 @@ func (c *column) at(start, size []int64) []byte {
 	return c.data[from*element : (from+run)*element]
 }
 
-// fill writes the dense bytes of a box of the array.
+// fill writes the dense bytes of a region of the array to dst.
 func (c *column) fill(start, size []int64, dst []byte) {
 	if len(dst) == 0 {
 		return
@@ -309,8 +308,9 @@ func (c *column) fill(start, size []int64, dst []byte) {
 	})
 }
 
-// runs gives where each run of a box begins in its array, row by row: a run is what
-// the box has of the dimensions from last on. The box is not empty.
+// runs calls do with the beginning of each run of a region in its array, in row-major
+// order: a run is the part of the region in the dimensions from last on. The region is not
+// empty.
 func runs(start, size, strides []int64, last int, do func(at int64)) {
 	at := int64(0)
 	for d := range start {

@@ -22,8 +22,8 @@ import (
 const (
 	maxHeader  = 16 << 20 // bytes of a message's metadata
 	maxFields  = 1 << 16  // of a schema, with those of lists
-	maxText    = 16 << 20 // bytes of a schema's names and metadata, all told
-	perRecord  = 1 << 30  // bytes of memory that a record takes by default
+	maxText    = 16 << 20 // bytes of a schema's names and metadata together
+	perRecord  = 1 << 30  // default bound on the bytes of memory for a record
 	continues  = 0xFFFFFFFF
 	fileMagic  = "ARROW1"
 	fileHeader = 64
@@ -32,8 +32,8 @@ const (
 // IPC reads records of numbers from Arrow's IPC formats, stream and file. It is an
 // array.RecordReader.
 //
-// The bytes may be anybody's: what is wrong with them is an error, and leaves no
-// memory behind. They are read by arrow/go's reader, behind checks of ours.
+// The bytes need not be trusted: malformed bytes are an error, and leak no memory.
+// arrow/go's reader reads them after the checks in this file.
 type IPC struct {
 	refs     atomic.Int64
 	reader   *ipc.Reader
@@ -44,19 +44,19 @@ type IPC struct {
 
 var _ array.RecordReader = (*IPC)(nil)
 
-// OpenIPC reads the schema of a stream, or of a file from its beginning. Records lie
-// in memory of mem. Limit bounds the bytes that reading one takes; 0 is 1 GiB.
+// OpenIPC reads the schema of a stream, or of a file from its beginning. Records are in
+// memory of mem. limit bounds the bytes that reading a record takes; 0 means 1 GiB.
 //
-// Errors: INVALID_ARGUMENT for what is no Arrow data, for columns that cannot be
-// arrays, and around those of r.
+// Errors: INVALID_ARGUMENT for data that is not Arrow data, for columns that cannot become
+// arrays, and for errors of r, which it wraps.
 func OpenIPC(r io.Reader, mem memory.Allocator, limit int64) (*IPC, error) {
 	if limit == 0 {
 		limit = perRecord
 	}
 	b := bufio.NewReaderSize(r, 64<<10)
 	file := false
-	// A file is a stream between its magic, with zeros up to a multiple of 8 or of 64,
-	// and its footer.
+	// A file is a stream between its magic number, padded with zeros to a multiple of 8 or
+	// of 64, and its footer.
 	for at := 0; at < fileHeader; at += 8 {
 		head, err := b.Peek(8)
 		if err != nil || at == 0 && string(head[:len(fileMagic)]) != fileMagic || at > 0 && binary.LittleEndian.Uint64(head) != 0 {
@@ -85,7 +85,7 @@ func OpenIPC(r io.Reader, mem memory.Allocator, limit int64) (*IPC, error) {
 	return x, nil
 }
 
-// readable refuses types that cannot be arrays, before there is any data.
+// readable returns an error for types that cannot become arrays, before any data is read.
 func (c *column) readable(t arrow.DataType) error {
 	for {
 		switch of := t.(type) {
@@ -121,7 +121,7 @@ func (x *IPC) Next() bool {
 	return more && x.err == nil
 }
 
-// Record implements array.RecordReader: the record is valid until Next, unless it is
+// Record implements array.RecordReader. The record is valid until Next, unless it is
 // retained.
 func (x *IPC) Record() arrow.Record { return x.reader.Record() }
 
@@ -131,15 +131,15 @@ func (x *IPC) Err() error { return x.err }
 // Retain implements array.RecordReader.
 func (x *IPC) Retain() { x.refs.Add(1) }
 
-// Release implements array.RecordReader. It does not close what is read from.
+// Release implements array.RecordReader. It does not close the underlying reader.
 func (x *IPC) Release() {
 	if x.refs.Add(-1) == 0 {
 		x.reader.Release()
 	}
 }
 
-// scope is the allocator of a reader that may fail halfway: what a call has
-// allocated goes when it fails, whoever forgot it.
+// scope is the allocator for a reader that may fail halfway: if a call fails, scope frees
+// everything that the call has allocated.
 type scope struct {
 	mem   memory.Allocator
 	limit int64
@@ -151,7 +151,7 @@ type scope struct {
 	failed error    // an allocation
 }
 
-// try calls f, and makes errors of its panics and of allocations that failed.
+// try calls f, and turns its panics and failed allocations into errors.
 func (s *scope) try(f func() error) (err error) {
 	s.mu.Lock()
 	s.fresh, s.taken, s.failed = nil, 0, nil
@@ -187,7 +187,7 @@ func (s *scope) Allocate(size int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size < 0 || int64(size) > s.limit-s.taken {
-		s.failed = status.New(status.InvalidArgument, "a record of the Arrow data says that it takes %d bytes and more, and %d are allowed; raise the limit or write smaller batches", size, s.limit)
+		s.failed = status.New(status.InvalidArgument, "a record of the Arrow data needs %d bytes or more, and %d are allowed; raise the limit or write smaller batches", size, s.limit)
 		panic(s.failed)
 	}
 	b := s.allocate(size)
@@ -217,7 +217,7 @@ func (s *scope) Reallocate(size int, b []byte) []byte {
 	return to
 }
 
-// Free implements memory.Allocator. What went with a call that failed may be freed
+// Free implements memory.Allocator. Memory that was freed with a failed call may be freed
 // again.
 func (s *scope) Free(b []byte) {
 	if cap(b) == 0 {
@@ -227,7 +227,7 @@ func (s *scope) Free(b []byte) {
 	had := s.live[unsafe.SliceData(b)]
 	delete(s.live, unsafe.SliceData(b))
 	for i, f := range s.fresh {
-		if unsafe.SliceData(f) == unsafe.SliceData(b) { // its address may come again
+		if unsafe.SliceData(f) == unsafe.SliceData(b) { // a later allocation may have the same address
 			s.fresh[i] = s.fresh[len(s.fresh)-1]
 			s.fresh = s.fresh[:len(s.fresh)-1]
 			break
@@ -239,14 +239,14 @@ func (s *scope) Free(b []byte) {
 	}
 }
 
-// messages is an ipc.MessageReader that believes no lengths.
+// messages is an ipc.MessageReader that checks all lengths.
 type messages struct {
 	from  io.Reader
 	mem   *scope
-	file  bool // a footer ends it, if nothing else does
+	file  bool // whether a footer may end it
 	last  *ipc.Message
-	later bool // the schema has been read
-	mark  bool // messages begin with the mark of formats since 2019
+	later bool // whether the schema has been read
+	mark  bool // whether messages begin with the marker of formats since 2019
 }
 
 func (m *messages) Retain()  {}
@@ -267,7 +267,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 		if m.file {
 			err = short(err)
 		}
-		return nil, err // io.EOF where nothing follows
+		return nil, err // io.EOF if nothing follows
 	}
 	size := binary.LittleEndian.Uint32(head[:])
 	if m.file && m.mark && size != continues {
@@ -283,7 +283,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 		return nil, io.EOF
 	}
 	if size < 8 || size > maxHeader {
-		return nil, status.New(status.InvalidArgument, "this is no Arrow IPC data: a message has metadata of %d bytes; expected 8 to %d", size, maxHeader)
+		return nil, status.New(status.InvalidArgument, "this is not Arrow IPC data: a message has metadata of %d bytes; expected 8 to %d", size, maxHeader)
 	}
 	header, err := readAll(m.from, int(size))
 	if err != nil {
@@ -298,7 +298,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 	meta := memory.NewBufferBytes(header)
 	length := ipc.NewMessage(meta, memory.NewBufferBytes(nil)).BodyLen()
 	if length < 0 || length > m.mem.limit {
-		return nil, status.New(status.InvalidArgument, "a record of the Arrow data says that it has %d bytes, and %d are allowed; raise the limit or write smaller batches", length, m.mem.limit)
+		return nil, status.New(status.InvalidArgument, "a record of the Arrow data has %d bytes by its header, and %d are allowed; raise the limit or write smaller batches", length, m.mem.limit)
 	}
 	body := memory.NewResizableBuffer(m.mem)
 	defer body.Release()
@@ -310,7 +310,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 	return m.last, nil
 }
 
-// short is an end in the middle.
+// short turns an end of file in the middle of a message into an error.
 func short(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -318,7 +318,7 @@ func short(err error) error {
 	return err
 }
 
-// readAll reads so many bytes, and takes no more memory than there are.
+// readAll reads size bytes, and allocates only as much memory as bytes arrive.
 func readAll(r io.Reader, size int) ([]byte, error) {
 	var b bytes.Buffer
 	n, err := io.CopyN(&b, r, int64(size))
@@ -328,7 +328,7 @@ func readAll(r io.Reader, size int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Where a Message, a Schema and a Field have what is looked at here, in the tables of
+// The slots of the fields of a Message, a Schema and a Field that are checked here, from
 // Arrow's Message.fbs and Schema.fbs.
 const (
 	messageHeader   = 8
@@ -342,22 +342,22 @@ const (
 	deepestOfSchema = 64
 )
 
-// schemaCheck bounds what a schema grows to when it is read: tables of flatbuffers
-// may be in each other many times, and at any depth.
+// schemaCheck bounds the size of a schema in memory: tables of flatbuffers may contain each
+// other many times, and at any depth.
 type schemaCheck struct{ fields, text int }
 
-// checkSchema refuses a schema that is more than its bytes.
+// checkSchema returns an error for a schema that would take much more memory than its bytes.
 func checkSchema(header []byte) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = status.New(status.InvalidArgument, "this is no Arrow IPC data: the schema is damaged (%v)", p)
+			err = status.New(status.InvalidArgument, "this is not Arrow IPC data: the schema is damaged (%v)", p)
 		}
 	}()
 	message := flatbuffers.Table{Bytes: header, Pos: flatbuffers.GetUOffsetT(header)}
 	var schema flatbuffers.Table
 	o := message.Offset(messageHeader)
 	if o == 0 {
-		return status.New(status.InvalidArgument, "this is no Arrow IPC data: the first message has no schema")
+		return status.New(status.InvalidArgument, "this is not Arrow IPC data: the first message has no schema")
 	}
 	message.Union(&schema, flatbuffers.UOffsetT(o))
 	c := schemaCheck{maxFields, maxText}
@@ -382,7 +382,7 @@ func tables(t *flatbuffers.Table, slot flatbuffers.VOffsetT, f func(*flatbuffers
 func (c *schemaCheck) children(t *flatbuffers.Table, slot flatbuffers.VOffsetT, depth int) error {
 	return tables(t, slot, func(field *flatbuffers.Table) error {
 		if c.fields--; c.fields < 0 || depth == deepestOfSchema {
-			return status.New(status.InvalidArgument, "the Arrow data has a schema of more than %d fields, or more than %d in each other", maxFields, deepestOfSchema)
+			return status.New(status.InvalidArgument, "the Arrow data has a schema of more than %d fields, or of more than %d nested ones", maxFields, deepestOfSchema)
 		}
 		if err := c.string(field, fieldName); err != nil {
 			return err

@@ -15,10 +15,10 @@ import (
 	"github.com/openpathways/pathways/transport/arrowmem"
 )
 
-// TypeOf is the Arrow type of arrays of these elements and dimensions.
+// TypeOf returns the Arrow type of arrays of these elements and dimensions.
 //
-// Errors: INVALID_ARGUMENT for a scalar, for elements that Arrow does not have, and
-// for tensors that its lists cannot hold: of no elements, or of more than 2³¹ - 1.
+// Errors: INVALID_ARGUMENT for a scalar, for element types that Arrow does not have, and
+// for tensors that its lists cannot contain: of no elements, or of more than 2³¹ - 1.
 func TypeOf(dtype shape.DType, dims []int64) (arrow.DataType, error) {
 	element := arrowTypes[dtype]
 	switch {
@@ -30,13 +30,13 @@ func TypeOf(dtype shape.DType, dims []int64) (arrow.DataType, error) {
 		return element, nil
 	}
 	if n := (tensor{Shape: dims[1:]}).elements(); n < 1 || n > 1<<31-1 {
-		return nil, status.New(status.InvalidArgument, "Arrow's lists cannot hold tensors of %v; they have 1 to %d elements", dims[1:], 1<<31-1)
+		return nil, status.New(status.InvalidArgument, "Arrow's lists cannot contain tensors of %v; expected 1 to %d elements", dims[1:], 1<<31-1)
 	}
 	return NewTensorType(element, dims[1:]), nil
 }
 
-// show makes Arrow data of dense bytes in a buffer, which it retains. Booleans are
-// packed into memory of mem.
+// show makes Arrow data from dense bytes in a buffer, which it retains. It packs booleans
+// into memory of mem.
 func show(t arrow.DataType, dtype shape.DType, dims []int64, b *memory.Buffer, mem memory.Allocator) (_ arrow.Array, err error) {
 	defer arrowmem.Catch(&err)
 	count := int(shape.Shape{DType: dtype, Dims: dims}.Elements())
@@ -58,9 +58,9 @@ func show(t arrow.DataType, dtype shape.DType, dims []int64, b *memory.Buffer, m
 	return array.MakeFromData(data), nil
 }
 
-// Shard brings one shard here: numbers or booleans where the array has one
-// dimension, else tensors. It lies in the block that has come, but for booleans,
-// which are packed into memory of mem.
+// Shard returns one shard: numbers or booleans if the array has one dimension, else
+// tensors. The data is in the block that arrived, except for booleans, which are packed
+// into memory of mem.
 //
 // Errors: those of TypeOf and sharded.Array.Shard; RESOURCE_EXHAUSTED of an
 // arrowmem.Allocator.
@@ -68,15 +68,15 @@ func Shard(ctx context.Context, a *sharded.Array, i int, mem memory.Allocator) (
 	return shard(ctx, a, i, a.Shard, mem)
 }
 
-// ShardShared is Shard without a copy: of an array whose memory this process shares
-// with devices, as PutShared makes, once it is there.
+// ShardShared is like Shard, but never copies: it is for arrays whose memory this process
+// shares with devices, such as those of PutShared. It waits until the array is ready.
 //
-// Errors: those of Shard; FAILED_PRECONDITION, which says why, for other arrays.
+// Errors: those of Shard; FAILED_PRECONDITION, with the reason, for other arrays.
 func ShardShared(ctx context.Context, a *sharded.Array, i int) (arrow.Array, error) {
 	return shard(ctx, a, i, a.Lent, nil)
 }
 
-// shard shows a shard in the block that get gives.
+// shard returns a shard as Arrow data in the block that get returns.
 func shard(ctx context.Context, a *sharded.Array, i int, get func(context.Context, int) (transport.Block, error), mem memory.Allocator) (arrow.Array, error) {
 	dims := a.ShardDims()
 	t, err := TypeOf(a.DType(), dims)
@@ -92,11 +92,11 @@ func shard(ctx context.Context, a *sharded.Array, i int, get func(context.Contex
 	return show(t, a.DType(), dims, b, mem)
 }
 
-// Chunks brings an array here whose first dimension alone is cut, a chunk a part,
-// each as Shard gives it.
+// Chunks returns an array of which only the first dimension is cut, with one chunk per
+// part, each like that of Shard.
 //
-// Errors: those of Shard; FAILED_PRECONDITION where another dimension is cut, or it
-// is not known how the array lies.
+// Errors: those of Shard; FAILED_PRECONDITION if another dimension is cut, or the array's
+// layout is not known.
 func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow.Chunked, error) {
 	t, err := TypeOf(a.DType(), a.ShardDims())
 	if err != nil {
@@ -108,7 +108,7 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	}
 	for d, n := range tiles {
 		if d > 0 && n > 1 {
-			return nil, status.New(status.FailedPrecondition, "the array's tiles are %v, and chunks are rows; Read puts its parts together", tiles)
+			return nil, status.New(status.FailedPrecondition, "the array's tiles are %v, and chunks are rows; use Read, which assembles the parts", tiles)
 		}
 	}
 	var chunks []arrow.Array
@@ -127,13 +127,12 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	return arrow.NewChunked(t, chunks), nil
 }
 
-var errUnknown = status.New(status.FailedPrecondition, "it is not known how the array lies on its devices; say so in CompileSpec.Outputs, or read it shard by shard")
+var errUnknown = status.New(status.FailedPrecondition, "the layout of the array is not known; set CompileSpec.Outputs when compiling the program that makes it, or read it shard by shard")
 
-// Read brings a whole array here. Where it has several parts, they are put together
-// in memory of mem.
+// Read returns a whole array. If it has several parts, Read assembles them in memory of
+// mem.
 //
-// Errors: those of Shard; FAILED_PRECONDITION where it is not known how the array
-// lies.
+// Errors: those of Shard; FAILED_PRECONDITION if the array's layout is not known.
 func Read(ctx context.Context, a *sharded.Array, mem memory.Allocator) (_ arrow.Array, err error) {
 	if !a.Tiled() {
 		return nil, errUnknown
@@ -172,7 +171,7 @@ func Read(ctx context.Context, a *sharded.Array, mem memory.Allocator) (_ arrow.
 	return show(t, a.DType(), dims, whole, mem)
 }
 
-// place writes the dense bytes of a box to where they are in a whole array.
+// place writes the dense bytes of a region to their positions in a whole array.
 func place(whole []byte, dims, start, size []int64, element int64, from []byte) {
 	if len(from) == 0 {
 		return
@@ -182,7 +181,7 @@ func place(whole []byte, dims, start, size []int64, element int64, from []byte) 
 		strides[d] = at
 		at *= dims[d]
 	}
-	// A run is what lies together: the last dimensions that are not cut, and one more.
+	// A run is contiguous: the last dimensions that are not cut, and the one before them.
 	last := len(dims) - 1
 	for last > 0 && size[last] == dims[last] {
 		last--

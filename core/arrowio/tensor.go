@@ -16,19 +16,18 @@ import (
 
 const tensorName = "arrow.fixed_shape_tensor"
 
-// TensorType is Arrow's canonical extension arrow.fixed_shape_tensor: each element
-// is an array of one shape, and lies as a fixed-size list. Give it to
-// arrow.RegisterExtensionType to have Arrow's readers know it; this package reads
-// tensors either way.
+// TensorType is Arrow's canonical extension arrow.fixed_shape_tensor: each element is an
+// array of one shape, stored as a fixed-size list. Pass it to arrow.RegisterExtensionType
+// so that Arrow's readers know it; this package reads tensors either way.
 type TensorType struct {
 	arrow.ExtensionBase
 	told tensor
 }
 
-// TensorArray is an Arrow array of tensors. Its Storage has the elements.
+// TensorArray is an Arrow array of tensors. Its Storage contains the elements.
 type TensorArray struct{ array.ExtensionArrayBase }
 
-// tensor is what the extension's metadata says.
+// tensor is the extension's metadata.
 type tensor struct {
 	Shape       []int64  `json:"shape"`
 	Permutation []int    `json:"permutation,omitempty"`
@@ -38,22 +37,22 @@ type tensor struct {
 func parseTensor(told string) (t tensor, err error) {
 	d := json.NewDecoder(bytes.NewReader([]byte(told)))
 	if err := d.Decode(&t); err != nil || d.More() || t.Shape == nil {
-		return t, fmt.Errorf("the metadata of a tensor is no object with a shape: %.200s", told)
+		return t, fmt.Errorf("the metadata of a tensor is not an object with a shape: %.200s", told)
 	}
 	if t.elements() < 0 {
-		return t, fmt.Errorf("the metadata of a tensor has dimensions that make no sense: %.200s", told)
+		return t, fmt.Errorf("the metadata of a tensor has invalid dimensions: %.200s", told)
 	}
 	if p := slices.Sorted(slices.Values(t.Permutation)); t.Permutation != nil {
 		for i := range t.Shape {
 			if len(p) != len(t.Shape) || p[i] != i {
-				return t, fmt.Errorf("the permutation of a tensor is none of its %d dimensions: %.200s", len(t.Shape), told)
+				return t, fmt.Errorf("the permutation of a tensor is not one of its %d dimensions: %.200s", len(t.Shape), told)
 			}
 		}
 	}
 	return t, nil
 }
 
-// elements is how many there are, or -1.
+// elements returns the number of elements, or -1 if it is not valid.
 func (t tensor) elements() int64 {
 	n := uint64(1)
 	for _, d := range t.Shape {
@@ -66,7 +65,7 @@ func (t tensor) elements() int64 {
 	return int64(n)
 }
 
-// order is, of each dimension as it is meant, which it is as it lies.
+// order returns, for each logical dimension, its index in the order of memory.
 func (t tensor) order() []int {
 	if t.Permutation != nil {
 		return t.Permutation
@@ -78,18 +77,18 @@ func (t tensor) order() []int {
 	return order
 }
 
-// NewTensorType is the type of tensors of a shape. It panics for a shape of no
+// NewTensorType returns the type of tensors of a shape. It panics for a shape of no
 // elements, or of more than Arrow's lists can have, as arrow.FixedSizeListOf does.
 func NewTensorType(element arrow.DataType, shape []int64) *TensorType {
 	t := tensor{Shape: slices.Clone(shape)}
 	n := t.elements()
 	if n < 1 || n > 1<<31-1 {
-		panic(fmt.Sprintf("arrowio: %v is no shape of a tensor in a list", shape))
+		panic(fmt.Sprintf("arrowio: %v is not a valid shape of a tensor in a list", shape))
 	}
 	return &TensorType{arrow.ExtensionBase{Storage: arrow.FixedSizeListOf(int32(n), element)}, t}
 }
 
-// Shape is the dimensions of each element as they lie.
+// Shape returns the dimensions of each element in the order of memory.
 func (t *TensorType) Shape() []int64 { return slices.Clone(t.told.Shape) }
 
 // ArrayType implements arrow.ExtensionType.
@@ -113,7 +112,7 @@ func (t *TensorType) ExtensionEquals(other arrow.ExtensionType) bool {
 func (t *TensorType) Serialize() string {
 	told, err := json.Marshal(t.told)
 	if err != nil {
-		panic(err) // numbers and names
+		panic(err) // cannot fail: numbers and names
 	}
 	return string(told)
 }
