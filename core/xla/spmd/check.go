@@ -7,9 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// check says whether the spec describes a collective that can be done: it has
-// the fields of its op, ranks stand where they may, and shapes fit each other and
-// the groups.
+// check returns an error unless the spec describes a valid collective: it has the fields
+// of its op, each rank is where it may be, and shapes match each other and the groups.
 func (s *Spec) check() error {
 	err := s.checkFields()
 	if err == nil {
@@ -76,7 +75,7 @@ func (s *Spec) checkRanks() error {
 	return nil
 }
 
-// checkShapes compares each result with what its operand gives.
+// checkShapes compares each result with the one that follows from its operand.
 func (s *Spec) checkShapes() error {
 	size := 0
 	if len(s.Groups) > 0 {
@@ -141,7 +140,7 @@ func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.D
 // rankSet is a set of ranks below maxRanks.
 type rankSet []uint64
 
-// add reports whether r is a rank and was not there.
+// add adds r, and reports whether it is a rank and was not in the set.
 func (s *rankSet) add(r int) bool {
 	if r < 0 || r >= maxRanks {
 		return false

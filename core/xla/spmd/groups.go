@@ -40,7 +40,7 @@ const (
 	pairTarget = 2
 )
 
-// numbering says what the numbers in a collective's groups mean (XLA's
+// numbering is the meaning of the numbers in a collective's groups (XLA's
 // CollectiveOpGroupMode).
 type numbering int
 
@@ -51,7 +51,7 @@ const (
 	flattened                                 // ranks
 )
 
-// ids is how many numbers there are of the kind that groups hold.
+// ids returns how many numbers of this kind there are.
 func (m *module) ids(n numbering) int {
 	switch n {
 	case crossPartition:
@@ -62,7 +62,7 @@ func (m *module) ids(n numbering) int {
 	return m.replicas
 }
 
-// ranks resolves groups of numbers to groups of ranks. No groups are one of all.
+// ranks resolves groups of numbers to groups of ranks. No groups means one group of all.
 func (m *module) ranks(groups [][]int64, n numbering) ([][]int, error) {
 	count := m.ids(n)
 	if len(groups) == 0 {
@@ -113,7 +113,7 @@ func (m *module) ranks(groups [][]int64, n numbering) ([][]int, error) {
 	return out, nil
 }
 
-// readGroups reads the groups of a collective from the fields that hold them.
+// readGroups reads the groups of a collective from the fields that contain them.
 func (m *module) readGroups(fields []protowalk.Field) (groups [][]int64, err error) {
 	for _, f := range fields {
 		switch f.Number {
@@ -184,7 +184,7 @@ func readIota(b []byte) ([][]int64, error) {
 	return split(all, count, size)
 }
 
-// split cuts a list into groups of one size.
+// split cuts a list into groups of the same size.
 func split(all []int64, count, size int64) ([][]int64, error) {
 	if count < 1 || size < 1 || count > int64(len(all)) || size > int64(len(all)) || count*size != int64(len(all)) {
 		return nil, status.New(status.InvalidArgument, "%d groups of %d out of %d devices", count, size, len(all))
@@ -192,8 +192,8 @@ func split(all []int64, count, size int64) ([][]int64, error) {
 	return slices.Collect(slices.Chunk(all, int(size))), nil
 }
 
-// transposed reads a list, or where it is nil the numbers from 0, as an array of
-// dims, and gives its elements in the order of the dimensions perm.
+// transposed treats a list, or if it is nil the numbers from 0, as an array of dims, and
+// returns its elements in the order of the dimensions perm.
 func transposed(list, dims, perm []int64) ([]int64, error) {
 	bad := func() ([]int64, error) {
 		return nil, status.New(status.InvalidArgument, "devices arranged as %v in the order %v", dims, perm)
@@ -243,11 +243,11 @@ func transposed(list, dims, perm []int64) ([]int64, error) {
 	return out, nil
 }
 
-// axis is a part of a mesh axis: what is left of it after pre parts of the whole.
+// axis is a part of a mesh axis: size parts of it, after a prefix of pre parts.
 type axis struct{ index, pre, size int64 }
 
-// readMeshGroups reads groups that are said by axes of a mesh: the devices that
-// differ in those axes alone are together.
+// readMeshGroups reads groups that are given by axes of a mesh: devices that differ only
+// in those axes are in the same group.
 func readMeshGroups(b []byte) ([][]int64, error) {
 	var sizes, devices []int64
 	var axes []axis
@@ -279,7 +279,7 @@ func readMeshGroups(b []byte) ([][]int64, error) {
 	return split(all, int64(len(all))/max(size, 1), size)
 }
 
-// meshParts are a mesh's axes, cut where one that is named begins or ends.
+// meshParts holds a mesh's axes, cut where a named part begins or ends.
 type meshParts struct {
 	parts []axis
 	taken []bool // by of
@@ -326,8 +326,8 @@ func cutMesh(sizes []int64, axes []axis) (*meshParts, error) {
 	return m, nil
 }
 
-// of takes the parts that axes, among those that the mesh was cut for, are made of. It gives their numbers and the
-// product of their sizes. A part can be taken once.
+// of takes the parts that make up axes, which must be among those that the mesh was cut for. It returns their numbers and
+// the product of their sizes. A part can be taken once.
 func (m *meshParts) of(axes []axis) (numbers []int64, size int64, err error) {
 	size = 1
 	for _, a := range axes {
@@ -347,7 +347,7 @@ func (m *meshParts) of(axes []axis) (numbers []int64, size int64, err error) {
 	return numbers, size, nil
 }
 
-// rest gives the numbers of the parts that are not taken.
+// rest returns the numbers of the parts that are not taken.
 func (m *meshParts) rest() (numbers []int64) {
 	for i, taken := range m.taken {
 		if !taken {
@@ -365,8 +365,7 @@ func (m *meshParts) sizes() []int64 {
 	return out
 }
 
-// readMesh gives the sizes of a mesh's axes, and its devices where they are not
-// in order.
+// readMesh returns the sizes of a mesh's axes, and its devices if they are not in order.
 func readMesh(b []byte) (sizes, devices []int64, err error) {
 	var reshape, perm []int64
 	for f, err := range protowalk.Fields(b) {

@@ -28,21 +28,20 @@ const (
 	layoutMemory = 8
 )
 
-// Names of custom calls that lead into a manual program and out of it.
+// Names of the custom calls that enter and leave a manual program.
 const (
 	fullToShard = "SPMDFullToShardShape"
 	shardToFull = "SPMDShardToFullShape"
 )
 
-// Whole is a program that is partitioned and has the shapes of the one before.
+// Whole is a partitioned program with the shapes of the program before partitioning.
 type Whole struct {
 	Module     []byte   // HloModuleProto
 	Parameters [][]byte // serialized xla.ShapeProtos, with layouts
 	Result     []byte
 }
 
-// Placed returns the first result that the program places in another memory than the default one; -1 where there is
-// none.
+// Placed returns the first result that the program places in another memory than the default one, or -1 if there is none.
 func (w *Whole) Placed() int {
 	results := tupleShapes(w.Result)
 	if results == nil {
@@ -63,15 +62,15 @@ func (w *Whole) Placed() int {
 	})
 }
 
-// Manual makes a partitioned program that any XLA takes as it stands, and does not partition further: one whose
-// parameters and results have the shapes and shardings of the whole program, and whose body is all manual. It keeps the
-// program's name, its aliases and its donated parameters.
+// Manual returns a partitioned program that any XLA accepts as it is and does not partition further: its parameters and
+// results have the shapes and shardings of the whole program, and its body is entirely manual. It keeps the program's
+// name, its aliases and its donated parameters.
 //
-// Before and after are the program around the pass that partitioned it, each an HloModuleProto or a message that has
-// one as its first field, as XLA's dumps are (HloProto). Shardings and groups of collectives are written in their oldest
-// form, and numbers are given anew, since the XLA that reads the result may be older than the one that wrote these.
+// before and after are the program before and after the pass that partitions it, each an HloModuleProto or a message that
+// has one as its first field, like XLA's dumps (HloProto). Shardings and groups of collectives are written in their oldest
+// form, and instructions are renumbered, since the XLA that reads the result may be older than the one that wrote these.
 //
-// UNIMPLEMENTED: the program has tuples as parameters, or a sharding that is not known here.
+// Errors: UNIMPLEMENTED if the program has tuples as parameters, or an unknown sharding.
 func Manual(before, after []byte) (*Whole, error) {
 	p, err := manual(before, after)
 	return p, status.Wrap(err, "partitioned program")
@@ -117,7 +116,7 @@ func manual(before, after []byte) (*Whole, error) {
 	return &Whole{Module: out, Parameters: w.whole.parameters, Result: w.whole.result}, err
 }
 
-// program is what an xla.ProgramShapeProto says.
+// program is the content of an xla.ProgramShapeProto.
 type program struct {
 	raw        []byte
 	parameters [][]byte // ShapeProtos
@@ -150,10 +149,10 @@ type wrapper struct {
 	parameters [][]byte // OpShardings
 	result     []byte
 	outputs    [][]byte // those of a tuple's elements, else the result's alone
-	last       int64    // number that was given to an instruction
+	last       int64    // the last number of an instruction
 }
 
-// readShardings reads what the partitioner has noted of the whole program.
+// readShardings reads the shardings of the whole program, as the partitioner recorded them.
 func (w *wrapper) readShardings(code []byte) error {
 	inner, _, err := unwrap(code)
 	if err != nil {
@@ -182,7 +181,7 @@ func (w *wrapper) readShardings(code []byte) error {
 		return nil
 	}
 	if len(parts) == 0 {
-		w.outputs = nil // though the sharding of an empty tuple has a part
+		w.outputs = nil // the sharding of an empty tuple has one part
 		return nil
 	}
 	if w.outputs = tupleShardings(w.result); w.outputs == nil {
@@ -195,8 +194,8 @@ func (w *wrapper) readShardings(code []byte) error {
 	return nil
 }
 
-// write gives the module: the computations as they are, and an entry that calls what was theirs. Local are the shapes of
-// that one's parameters.
+// write returns the module: the computations as they are, and a new entry that calls the old one. local holds the shapes
+// of the old entry's parameters.
 func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 	manual := w.controlled()
 	ids := map[int64]int64{}
@@ -208,7 +207,7 @@ func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 			out = append(out, f.Raw...)
 		}
 	}
-	for _, c := range w.computations { // what is called stands before what calls it
+	for _, c := range w.computations { // callees come before their callers
 		ids[c.id] = int64(len(ids) + 1)
 		b, err := w.renumber(c, ids, manual[c.id])
 		if err != nil {
@@ -224,8 +223,8 @@ func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 	return protowalk.AppendBytes(out, moduleComputations, w.entry(name, entry, ids[body.id], local, body.byID[body.root].shape)), nil
 }
 
-// controlled gives the computations that run as parts of the entry: not those that say how elements are combined, nor
-// those of fusions.
+// controlled returns the computations that run as parts of the entry: not those that combine elements, nor those of
+// fusions.
 func (w *wrapper) controlled() map[int64]bool {
 	found := map[int64]bool{w.module.entry: true}
 	for todo := []int64{w.module.entry}; len(todo) > 0; {
@@ -248,8 +247,8 @@ func (w *wrapper) controlled() map[int64]bool {
 	return found
 }
 
-// renumber writes a computation with new numbers, of which ids has those of computations. Where it is manual, so is each
-// of its instructions.
+// renumber writes a computation with new numbers; ids holds those of computations. If it is manual, so is each of its
+// instructions.
 func (w *wrapper) renumber(c *computation, ids map[int64]int64, manual bool) ([]byte, error) {
 	var out []byte
 	for f := range protowalk.Fields(c.rest) {
@@ -278,7 +277,7 @@ func (w *wrapper) renumber(c *computation, ids map[int64]int64, manual bool) ([]
 		b = appendInts(b, instructionControl, renumbered(in.control, numbers))
 		for _, id := range in.called {
 			if ids[id] == 0 {
-				return nil, status.New(status.InvalidArgument, "%s calls a computation %d that does not stand before it", in.name, id)
+				return nil, status.New(status.InvalidArgument, "%s calls a computation %d that is not defined before it", in.name, id)
 			}
 		}
 		b = appendInts(b, instructionCalled, renumbered(in.called, ids))
@@ -298,7 +297,7 @@ func appendInts(to []byte, n protowalk.Number, values []int64) []byte {
 	return protowalk.AppendInts(to, n, values...)
 }
 
-// plain gives an instruction without its numbers and its sharding, and apart from it the groups of a collective.
+// plain returns an instruction without its numbers and its sharding, and separately the groups of a collective.
 func (w *wrapper) plain(in *instruction) (rest, groups []byte, err error) {
 	var written []protowalk.Field
 	for f := range protowalk.Fields(in.raw) { // read before: no error
@@ -320,7 +319,7 @@ func (w *wrapper) plain(in *instruction) (rest, groups []byte, err error) {
 	return rest, groups, nil
 }
 
-// entry writes the computation that has the whole program's parameters and results, and calls the one that is manual.
+// entry writes the computation that has the whole program's parameters and results and calls the manual one.
 func (w *wrapper) entry(name string, id, body int64, local [][]byte, result []byte) []byte {
 	out := protowalk.AppendBytes(nil, computationName, name)
 	add := func(opcode, name string, shape, sharding, more []byte, operands ...int64) int64 {

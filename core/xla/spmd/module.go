@@ -65,8 +65,7 @@ const (
 	instructionBackendConfigAsAny = 99
 )
 
-// module is a program as far as it is read: its computations, and all other
-// fields as they stand.
+// module is a parsed program: its computations, and all other fields unparsed.
 type module struct {
 	rest         []byte // fields that stay
 	shape        []byte // ProgramShapeProto with layouts
@@ -74,7 +73,7 @@ type module struct {
 	computations []*computation
 	byID         map[int64]*computation
 
-	replicas, partitions int // 0 where it does not say
+	replicas, partitions int // 0 if not specified
 }
 
 // computation is a list of instructions, operands before their users.
@@ -84,8 +83,8 @@ type computation struct {
 	instructions []*instruction
 	byID         map[int64]*instruction
 
-	waits   bool // holds a collective, or calls what does
-	wrapper bool // its collective is written where it is awaited
+	waits   bool // whether it contains a collective, or calls a computation that does
+	wrapper bool // whether its collective is written at the instruction that awaits it
 }
 
 type instruction struct {
@@ -96,11 +95,11 @@ type instruction struct {
 	operands, control []int64
 	called            []int64
 	parameter         int64
-	at                int // place in its computation
+	at                int // index in its computation
 
-	spec string       // what the instruction becomes a call of; "" for those that stay
-	from *instruction // whose operands a call takes
-	what *instruction // which says what the call does
+	spec string       // the spec of the call that replaces the instruction; "" if it stays
+	from *instruction // the instruction whose operands the call has
+	what *instruction // the instruction that describes the collective
 	drop bool
 }
 
@@ -135,8 +134,8 @@ func readModule(code []byte) (*module, error) {
 	return m, nil
 }
 
-// unwrap finds the HloModuleProto in a HloModuleProtoWithConfig, or a HloProto, and the configuration of the former. A
-// HloModuleProto is its own.
+// unwrap returns the HloModuleProto in a HloModuleProtoWithConfig or a HloProto, and the configuration of the former. It
+// returns a HloModuleProto unchanged.
 func unwrap(code []byte) (inner, config []byte, err error) {
 	for f, err := range protowalk.Fields(code) {
 		if err != nil {
@@ -197,7 +196,7 @@ func (m *module) read(b []byte) error {
 		for _, in := range c.instructions {
 			for _, id := range in.called {
 				if m.byID[id] == nil {
-					return status.New(status.InvalidArgument, "%s calls a computation %d that is not there", in.name, id)
+					return status.New(status.InvalidArgument, "%s calls a computation %d that does not exist", in.name, id)
 				}
 			}
 		}
@@ -220,7 +219,7 @@ func readComputation(b []byte) (*computation, error) {
 			for _, ids := range [...][]int64{in.operands, in.control} {
 				for _, id := range ids {
 					if c.byID[id] == nil {
-						return nil, status.New(status.InvalidArgument, "%s needs an instruction %d that does not stand before it", in.name, id)
+						return nil, status.New(status.InvalidArgument, "%s needs an instruction %d that is not defined before it", in.name, id)
 					}
 				}
 			}
@@ -275,7 +274,7 @@ func readInstruction(b []byte) (*instruction, error) {
 	return in, nil
 }
 
-// write gives the HloModuleProto of what is still reached from the entry.
+// write returns the HloModuleProto of the computations that are reachable from the entry.
 func (m *module) write() []byte {
 	reached := map[int64]bool{m.entry: true}
 	for todo := []int64{m.entry}; len(todo) > 0; {
@@ -340,7 +339,7 @@ func (c *computation) writeInstruction(in *instruction) []byte {
 	out = protowalk.AppendBytes(out, instructionTarget, Target)
 	out = protowalk.AppendInt(out, instructionAPIVersion, typedFFI)
 	out = protowalk.AppendBytes(out, instructionBackendConfig, "{"+Attribute+` = "`+in.spec+`"}`)
-	// The spec speaks of bytes: they stay in the order in which they lie.
+	// The spec describes bytes, so the layouts must stay.
 	out = protowalk.AppendInt(out, instructionConstrainLayout, 1)
 	for _, id := range in.from.operands {
 		out = protowalk.AppendBytes(out, instructionOperandShapes, c.byID[id].shape)
@@ -352,8 +351,7 @@ func (c *computation) writeInstruction(in *instruction) []byte {
 	return out
 }
 
-// arrays gives the shapes of an instruction's value, the parts of a tuple one by
-// one.
+// arrays returns the shapes of an instruction's value, those of a tuple one by one.
 func (in *instruction) arrays() ([]hlo.Shape, error) {
 	s, err := hlo.ReadShape(in.shape)
 	if err != nil {

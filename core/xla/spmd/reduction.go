@@ -6,7 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
-// reductions are the opcodes of what folds two elements.
+// reductions maps opcodes that combine two elements to reductions.
 var reductions = map[string]Reduction{"add": Sum, "multiply": Product, "minimum": Min, "maximum": Max, "and": And,
 	"or": Or, "xor": Xor}
 
@@ -30,7 +30,7 @@ func (m *module) reduction(id int64, of shape.DType) (Reduction, error) {
 		return 0, status.New(status.Unimplemented,
 			"it reduces by %s of its arguments, want add, multiply, minimum, maximum, and, or or xor of the two alone", root.name)
 	}
-	// The numbers 0 and 1 of a truth value saturate.
+	// Booleans are the numbers 0 and 1, which saturate.
 	if of == shape.Pred {
 		switch r {
 		case Sum, Max:

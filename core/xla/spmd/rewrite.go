@@ -9,18 +9,17 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// Rewrite makes of a partitioned and optimised program (HloModuleProtoWithConfig,
-// or HloModuleProto where it says its device assignment) the one that each
-// device runs by itself. The program keeps its parameters, results and
-// aliases.
+// Rewrite turns a partitioned and optimised program (a HloModuleProtoWithConfig, or a
+// HloModuleProto that has a device assignment) into one that each device runs by itself.
+// The program keeps its parameters, results and aliases.
 //
-// Collectives of one device start in one order, the same on all: in each
-// computation those calls, and the loops, branches and calls that hold some, wait
-// for the one before. An asynchronous pair becomes one call where its result is
-// awaited; a call does not keep a device from other work.
+// The collectives of a device start in the same order on all devices, because in each
+// computation the calls for them, and the loops, branches and calls that contain some, wait
+// for the one before. An asynchronous pair becomes one call at the position where its
+// result is awaited; a call does not keep a device from other work.
 //
-// UNIMPLEMENTED: the program has a collective or a reduction that is not known
-// here, named in the error, or sends from point to point.
+// Errors: UNIMPLEMENTED if the program has an unknown collective or reduction, which the
+// error names, or sends from point to point.
 func Rewrite(code []byte) (*Program, error) {
 	m, err := readModule(code)
 	if err != nil {
@@ -63,19 +62,19 @@ func Rewrite(code []byte) (*Program, error) {
 type rewriter struct {
 	*module
 	specs  []Spec
-	groups map[string]*grouping // resolved, by how they were written
-	ranks  int                  // in groups
-	text   int                  // in specs
+	groups map[string]*grouping // resolved groups, by their fields
+	ranks  int                  // number of ranks in groups
+	text   int                  // bytes of specs
 }
 
-// grouping is what the fields of one way to write groups resolve to, shared by
-// all collectives that have it.
+// grouping is the result of resolving the fields of groups, shared by all collectives with
+// the same fields.
 type grouping struct {
 	groups [][]int
 	text   string
 }
 
-// opOf tells a collective by its opcode. half is "-start" or "-done" of an
+// opOf returns the collective of an opcode. half is "-start" or "-done" for one of an
 // asynchronous pair.
 func opOf(opcode string) (op Op, half string, found bool) {
 	name := opcode
@@ -91,7 +90,8 @@ func opOf(opcode string) (op Op, half string, found bool) {
 	return Op(i + 1), half, true
 }
 
-// unknown refuses what would reach other devices in a way that is not known here.
+// unknown returns an error for an instruction that would access other devices in a way that
+// this package does not know.
 func unknown(in *instruction) error {
 	switch name := in.opcode; {
 	case name == "send" || name == "recv" || name == "send-done" || name == "recv-done":
@@ -103,8 +103,7 @@ func unknown(in *instruction) error {
 	return nil
 }
 
-// mergePairs makes of each asynchronous pair of a collective one call, at its
-// end.
+// mergePairs turns each asynchronous pair of a collective into one call, at its end.
 func (w *rewriter) mergePairs(c *computation) error {
 	for _, in := range c.instructions {
 		_, half, _ := opOf(in.opcode)
@@ -166,8 +165,8 @@ func (w *rewriter) mergePairs(c *computation) error {
 	return nil
 }
 
-// wrapper gives the computation that an async-start runs, if all that it does is
-// a collective.
+// wrapper returns the computation that an async-start runs, if it consists of a single
+// collective.
 func (w *rewriter) wrapper(start *instruction) (*computation, error) {
 	if start.opcode != "async-start" || len(start.called) != 1 {
 		return nil, status.New(status.InvalidArgument, "%s is awaited, a %s", start.name, start.opcode)
@@ -193,7 +192,7 @@ func (w *rewriter) wrapper(start *instruction) (*computation, error) {
 	return c, nil
 }
 
-// rewrite makes a call of an instruction that is a collective.
+// rewrite turns an instruction that is a collective into a call.
 func (w *rewriter) rewrite(c *computation, in *instruction) error {
 	if in.drop {
 		return nil
@@ -214,14 +213,14 @@ func (w *rewriter) rewrite(c *computation, in *instruction) error {
 		w.specs = append(w.specs, s)
 		c.waits = true
 	}
-	// Text is written once for each device's call, and ranks stand in each.
+	// The text is written once for each device's call, and contains the ranks.
 	if w.text += len(in.spec); w.text > maxText {
 		return status.New(status.ResourceExhausted, "the collectives of the program take more than %d bytes to describe", maxText)
 	}
 	return nil
 }
 
-// spec describes what a collective of op does. groups is the text of its groups.
+// spec returns the spec of a collective of op, and the text of its groups.
 func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups string, err error) {
 	s = Spec{Op: op, Site: len(w.specs)}
 	if op == PartitionID || op == ReplicaID {
@@ -325,10 +324,10 @@ func (w *rewriter) group(fields []protowalk.Field, n numbering) (*grouping, erro
 	return g, nil
 }
 
-// shapes fills in operands and results, and the dimension that they are gathered
-// or split along.
+// shapes sets operands and results, and the dimension along which they are gathered or
+// split.
 func (w *rewriter) shapes(c *computation, in *instruction, s *Spec, dims []int64) error {
-	var order []int // the place in memory of each dimension: one for all
+	var order []int // the position in memory of each dimension, the same for all
 	add := func(of *instruction, list *[]shape.Shape) error {
 		arrays, err := of.arrays()
 		if err != nil {
@@ -380,8 +379,8 @@ func (w *rewriter) shapes(c *computation, in *instruction, s *Spec, dims []int64
 	return nil
 }
 
-// order makes what waits for other devices wait for each other, in each
-// computation in the order in which the compiler wrote it.
+// order makes the instructions that wait for other devices wait for each other, in each
+// computation in the order in which the compiler wrote them.
 func (w *rewriter) order() error {
 	if err := w.findWaiting(); err != nil {
 		return err
@@ -411,7 +410,7 @@ func (w *rewriter) waits(in *instruction) bool {
 	return slices.ContainsFunc(in.called, func(id int64) bool { return w.byID[id].waits })
 }
 
-// findWaiting marks the computations that call what holds a collective.
+// findWaiting marks the computations that contain a collective, directly or by calls.
 func (w *rewriter) findWaiting() error {
 	callers := map[int64][]*computation{}
 	for _, c := range w.computations {

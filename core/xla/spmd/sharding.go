@@ -27,7 +27,7 @@ const (
 	dimensionAxes = 1
 )
 
-// leaves counts the arrays and tokens of a shape, of an empty tuple one, as a sharding of the shape does.
+// leaves counts the arrays and tokens of a shape, with one for an empty tuple, as a sharding of the shape does.
 func leaves(shape []byte) int {
 	parts := tupleShapes(shape)
 	if len(parts) == 0 {
@@ -40,7 +40,7 @@ func leaves(shape []byte) int {
 	return n
 }
 
-// tupleShapes gives the shapes of a tuple's elements, nil of what is no tuple. The bytes are read as far as they are
+// tupleShapes returns the shapes of a tuple's elements, or nil for other shapes. It reads the bytes as far as they are
 // well-formed.
 func tupleShapes(shape []byte) (parts [][]byte) {
 	for f, err := range protowalk.Fields(shape) {
@@ -57,7 +57,7 @@ func tupleShapes(shape []byte) (parts [][]byte) {
 	return parts
 }
 
-// tupleShardings gives the parts of a tuple's sharding, nil of any other's.
+// tupleShardings returns the parts of a tuple's sharding, or nil for other shardings.
 func tupleShardings(sharding []byte) (parts [][]byte) {
 	for f := range protowalk.Fields(sharding) { // plain: no error
 		if f.Number == shardingTuple {
@@ -75,7 +75,7 @@ func tupleSharding(parts [][]byte) []byte {
 	return out
 }
 
-// manualSharding is that of a shape whose devices each have what they have.
+// manualSharding returns the sharding of a shape that is manual on all devices.
 func manualSharding(shape []byte) []byte {
 	manual := protowalk.AppendInt(nil, shardingType, manualType)
 	if tupleShapes(shape) == nil {
@@ -88,7 +88,7 @@ func manualSharding(shape []byte) []byte {
 	return tupleSharding(parts)
 }
 
-// plainSharding writes an OpSharding without names of mesh axes, which older versions of XLA do not know.
+// plainSharding returns an OpSharding without names of mesh axes, which older versions of XLA do not know.
 func plainSharding(sharding []byte) ([]byte, error) {
 	out, parts := []byte{}, [][]byte(nil)
 	for f, err := range protowalk.Fields(sharding) {
@@ -114,7 +114,7 @@ func plainSharding(sharding []byte) ([]byte, error) {
 	return out, nil
 }
 
-// tiled writes the OpSharding of an xla.NamedShardingProto: which devices have which tile.
+// tiled returns the OpSharding of an xla.NamedShardingProto, which lists the device of each tile.
 func tiled(named []byte) ([]byte, error) {
 	var sizes, devices []int64
 	var dimensions [][]axis

@@ -4,10 +4,9 @@
 //
 // Rewrite does that. ParseSpec reads what it wrote into the program.
 //
-// It is pure: bytes in, bytes out, no state. It knows the few fields of
-// HloModuleProto that it reads or changes, and keeps all others as they are.
-// Whatever the bytes are, it ends with a result or an error, and takes memory in
-// proportion to their size. Any package may import it.
+// The package is pure: bytes in, bytes out, no state. It knows the few fields of
+// HloModuleProto that it reads or changes, and keeps all others as they are. For any
+// bytes, it returns a result or an error, and uses memory in proportion to their size.
 package spmd
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
-// Op is what a collective does with its operands.
+// Op is the operation of a collective.
 type Op uint8
 
 // The collectives.
@@ -32,7 +31,7 @@ const (
 	ReplicaID   // the device's own replica, as u32
 )
 
-// Reduction folds two elements of one type.
+// Reduction is an operation that combines two elements of one type.
 type Reduction uint8
 
 // The reductions.
@@ -49,19 +48,19 @@ const (
 // Spec describes one collective of a program, the same on all devices. Ranks
 // are rows of the program: replica*partitions + partition.
 //
-// Shapes and Dim are those of the bytes: their dimensions stand in the order in
-// which they lie in memory, the one that varies slowest first, whatever the
-// program calls them. So an operand is always dense and row-major.
+// Shapes and Dim describe the bytes: dimensions are in the order of memory, the one that
+// varies slowest first, independent of their order in the program. So an operand is always
+// dense and row-major.
 //
-// Of several operands each has its own result, and all are treated alike. An
-// AllToAll without a dimension (Dim is -1) is the exception: operand i goes to
-// member i of the group, and result i comes from it. A CollectivePermute gives
-// zeros where no source is, a CollectiveBroadcast where a rank is in no group; it
-// sends what the first of a group has. A RaggedAllToAll has six operands, as in
-// XLA: input, output, input offsets, send sizes, output offsets, receive sizes.
+// If there are several operands, each has its own result, and all are treated alike. An
+// AllToAll without a dimension (Dim is -1) is the exception: operand i is sent to member i
+// of the group, and result i comes from it. A CollectivePermute returns zeros on ranks
+// without a source, a CollectiveBroadcast on ranks that are in no group; it sends the
+// operand of the first member of a group. A RaggedAllToAll has six operands, as in XLA:
+// input, output, input offsets, send sizes, output offsets, receive sizes.
 type Spec struct {
 	Op        Op
-	Site      int         // numbers the collectives of a program, from 0; all forms of one call in a loop have one number. -1 for PartitionID and ReplicaID
+	Site      int         // number of the collective in its program, from 0; all forms of one call in a loop have the same number. -1 for PartitionID and ReplicaID
 	Groups    [][]int     // ranks that take part together, in group order; every rank is in at most one group
 	Pairs     [][2]int    // of CollectivePermute: source and target ranks; each is at most once a source and once a target
 	Reduction Reduction   // of AllReduce and ReduceScatter
@@ -69,7 +68,7 @@ type Spec struct {
 	Dim       int         // of AllGather, ReduceScatter and AllToAll: the dimension that is gathered or split
 	Operands  []shape.Shape
 	Results   []shape.Shape
-	Replicas  int // of PartitionID and ReplicaID: how rows are numbered
+	Replicas  int // of PartitionID and ReplicaID: determines how rows are numbered
 	Parts     int
 }
 
@@ -83,19 +82,19 @@ const (
 // Program is a partitioned program as each device runs it.
 type Program struct {
 	Module      []byte // HloModuleProto for one replica and one partition
-	Collectives []Spec // by Site; none where the shards never wait for each other
+	Collectives []Spec // by Site; empty if the shards never wait for each other
 
-	parameters [][]byte // ShapeProto of each, as it lies in memory
+	parameters [][]byte // ShapeProto of each, with its layout
 	result     []byte
 }
 
-// OneDevice gives the compile options of the program out of those with which it was
-// partitioned.
+// OneDevice returns the compile options for the program, derived from those with which it
+// was partitioned.
 func (p *Program) OneDevice(options []byte) ([]byte, error) {
 	return compileoptions.OneDevice(options, p.parameters, p.result)
 }
 
-// String gives the op's name in HLO.
+// String returns the op's name in HLO.
 func (o Op) String() string {
 	if int(o) < len(opNames) && o > 0 {
 		return opNames[o]
@@ -106,7 +105,7 @@ func (o Op) String() string {
 var opNames = [...]string{"", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 	"collective-broadcast", "ragged-all-to-all", "partition-id", "replica-id"}
 
-// String gives a short name, such as "sum".
+// String returns a short name, such as "sum".
 func (r Reduction) String() string {
 	if int(r) < len(reductionNames) {
 		return reductionNames[r]

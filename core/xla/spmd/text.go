@@ -9,22 +9,22 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Bounds of what is read, far above what programs have.
+// Bounds on the input, far above those of real programs.
 const (
 	maxRanks = 1 << 16
 	maxText  = 64 << 20 // of all specs of a program
 )
 
-// String writes the spec as text that ParseSpec reads: words such as
+// String formats the spec as text that ParseSpec parses: words such as
 //
 //	all-reduce site=2 groups=0:4/4:4 reduction=sum type=f32 in=f32[2,3] out=f32[2,3]
 //
-// A group is runs of ranks, first:count:step; a run of pairs is
-// source>target:count:step. A count and step of 1 are left out. No character of it means anything to MLIR or needs
-// escaping.
+// A group consists of runs of ranks, first:count:step; a run of pairs is
+// source>target:count:step. A count and step of 1 are omitted. No character has a meaning in
+// MLIR or needs escaping.
 func (s *Spec) String() string { return s.write(string(appendGroups(nil, s.Groups))) }
 
-// write is String with the text of the groups.
+// write implements String, given the text of the groups.
 func (s *Spec) write(groups string) string {
 	b := []byte(s.Op.String())
 	word := func(name string) { b = append(append(append(b, ' '), name...), '=') }
@@ -79,8 +79,8 @@ func appendRun(b []byte, count, step int) []byte {
 	return b
 }
 
-// run is how many of n values from the first on rise by one step. at gives a
-// value.
+// run returns how many of n values, from the first on, increase by the same step. at
+// returns a value.
 func run(n int, at func(i int) int) (count, step int) {
 	if n < 2 {
 		return n, 1
@@ -89,7 +89,7 @@ func run(n int, at func(i int) int) (count, step int) {
 	for count = 2; count < n && at(count)-at(count-1) == step; count++ {
 	}
 	if count == 2 && step != 1 {
-		return 1, 1 // as short, and leaves the second to a run that it may begin
+		return 1, 1 // as short, and the second value may begin a longer run
 	}
 	return count, step
 }
@@ -140,8 +140,8 @@ func appendShapes(b []byte, shapes []shape.Shape) []byte {
 	return b
 }
 
-// ParseSpec reads what String wrote, and checks that the spec describes a
-// collective that can be done: INVALID_ARGUMENT says what is wrong with it.
+// ParseSpec parses the text that String returns, and checks that the spec describes a valid
+// collective. Otherwise it returns INVALID_ARGUMENT.
 func ParseSpec(text string) (*Spec, error) {
 	s := &Spec{}
 	words := strings.Split(text, " ")
@@ -215,7 +215,7 @@ func parseInt(text string, least int) (int, error) {
 	return int(n), nil
 }
 
-// parseRun reads ":count:step", which may be left out.
+// parseRun parses ":count:step", which may be omitted.
 func parseRun(text string) (count, step int, err error) {
 	if text == "" {
 		return 1, 1, nil
