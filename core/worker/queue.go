@@ -89,6 +89,7 @@ func (q *queue) advance(here bool) (more bool) {
 	for {
 		p, ok := q.state.First()
 		if !ok {
+			q.goesOn() // the last part may have waited, and begun without Next: see devicequeue.Launched
 			break
 		}
 		a := q.state.Next(q.facts(p, here))

@@ -72,3 +72,17 @@ func TestTellsOfCalls(t *testing.T) {
 		s.until("a heartbeat without it", func() bool { return len(s.waits[0]) == 0 })
 	})
 }
+
+// Devices that have met for a launch wait for each other no more, also where nothing comes
+// after it.
+func TestDevicesThatHaveMetDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 3, addOne())
+		w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
+		synctest.Wait()
+		if all := w.workers[0].Waits(); len(all) > 0 {
+			t.Errorf("all that was dispatched has ended, and the worker waits: %+v", all)
+		}
+		w.free(1, 2)
+	})
+}
