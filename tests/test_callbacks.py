@@ -231,7 +231,7 @@ def test_results_are_checked_once_more_before_they_are_written():
     words = (0, 2, 11, memory.ctypes.data, 1, 4, 11, memory.ctypes.data, 1, 4)
     with pytest.raises(TypeError, match="expected a tuple of 2 results"):
         _ffi._call(lambda: (memory,), words)
-    with pytest.raises(TypeError, match="gave a list"):
+    with pytest.raises(TypeError, match="returned a list"):
         _ffi._call(lambda: [memory, memory], words)
     with pytest.raises(TypeError, match="data type 99"):
         _ffi._write(99, memory.ctypes.data, (4,), memory, 0)
