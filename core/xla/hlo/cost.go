@@ -213,21 +213,28 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 		cost[name] = out.elements()
 		return cost, nil
 	}
-	const fma = 2 // a multiplication and an addition
+	if cost.moves(in) || cost.computes(in) || cost.crosses(in) {
+		return cost, nil
+	}
+	return a.applied(cost, in)
+}
+
+// moves counts an instruction that only moves bytes, or none. It reports whether this is one.
+func (cost Cost) moves(in *instruction) bool {
+	out := in.shape
 	switch in.opcode {
 	case "parameter", "constant", "get-tuple-element", "bitcast", "after-all", "add-dependency", "domain":
-		cost.touches(0, make([]float64, len(operands))...)
+		cost.touches(0, make([]float64, len(in.operands))...)
 	case "transpose":
 		if in.bitcasts() {
 			cost.touches(0, 0)
 		}
 	case "tuple":
-		cost.touches(out.bytes(), make([]float64, len(operands))...)
-
+		cost.touches(out.bytes(), make([]float64, len(in.operands))...)
 	case "slice":
 		cost.touches(out.bytes(), out.bytes())
 		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
-	case "dynamic-slice":
+	case "dynamic-slice", "gather":
 		cost.touches(out.bytes(), out.bytes(), in.operand(1).bytes())
 		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
 	case "dynamic-update-slice":
@@ -235,12 +242,17 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 		update := in.operand(1)
 		cost.touches(update.bytes(), 0, update.bytes(), in.operand(2).bytes())
 		cost[operandUtilization(0)] = (out.elements() - update.elements()) / out.elements()
-	case "gather":
-		cost.touches(out.bytes(), out.bytes(), in.operand(1).bytes())
-		cost[operandUtilization(0)] = out.elements() / in.operand(0).elements()
-	case "scatter":
-		return cost, a.scatter(cost, in)
+	default:
+		return false
+	}
+	return true
+}
 
+// computes counts an instruction with arithmetic of its own. It reports whether this is one.
+func (cost Cost) computes(in *instruction) bool {
+	const fma = 2 // a multiplication and an addition
+	out := in.shape
+	switch in.opcode {
 	case "dot":
 		width := 1.0
 		for _, d := range in.contracting {
@@ -269,26 +281,22 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 		cost[Flops] = n * math.Ceil(math.Log2(max(1, n)))
 	case "rng-bit-generator":
 		leaves(out, func(s Shape, _ []int) { cost[Transcendentals] += s.elements() })
-
-	case "map":
-		return cost, a.applies(cost, in, 0, out.elements())
-	case "reduce":
-		return cost, a.applies(cost, in, 0, in.operand(0).elements()-out.first().elements())
-	case "reduce-window":
-		return cost, a.applies(cost, in, 0, in.reductions())
-	case "select-and-scatter":
-		source, window := in.operand(1).elements(), positions(in.window)
-		if err := a.applies(cost, in, 0, source*(window-1)); err != nil {
-			return nil, err
-		}
-		return cost, a.applies(cost, in, 1, source)
-
 	case "all-reduce", "all-reduce-start":
 		// As with two members: one addition per element.
 		leaves(out, func(s Shape, _ []int) { cost[Flops] += s.elements() })
+	default:
+		return false
+	}
+	return true
+}
+
+// crosses counts an instruction whose bytes come from outside of the program, or leave it. It
+// reports whether this is one.
+func (cost Cost) crosses(in *instruction) bool {
+	switch in.opcode {
 	case "infeed":
 		cost.touches(0)
-		leaves(out, func(s Shape, place []int) {
+		leaves(in.shape, func(s Shape, place []int) {
 			cost[outputBytes(place)] = s.bytes()
 			cost[BytesAccessed] += s.bytes()
 		})
@@ -305,13 +313,36 @@ func (a *analysis) instruction(in *instruction) (Cost, error) {
 			cost[BytesAccessed] += all
 		}
 	case "custom-call":
-		unknown := make([]float64, len(operands))
+		unknown := make([]float64, len(in.operands))
 		for i := range unknown {
 			unknown[i] = -1
 		}
 		cost.touches(-1, unknown...)
 		cost[BytesAccessed], cost[Flops], cost[seconds] = -1, -1, -1
+	default:
+		return false
+	}
+	return true
+}
 
+// applied returns the cost of an instruction that has computations of its own, to which cost
+// is that of its bytes; and of one that is not known, which costs no more than these.
+func (a *analysis) applied(cost Cost, in *instruction) (Cost, error) {
+	switch in.opcode {
+	case "scatter":
+		return cost, a.scatter(cost, in)
+	case "map":
+		return cost, a.applies(cost, in, 0, in.shape.elements())
+	case "reduce":
+		return cost, a.applies(cost, in, 0, in.operand(0).elements()-in.shape.first().elements())
+	case "reduce-window":
+		return cost, a.applies(cost, in, 0, in.reductions())
+	case "select-and-scatter":
+		source, window := in.operand(1).elements(), positions(in.window)
+		if err := a.applies(cost, in, 0, source*(window-1)); err != nil {
+			return nil, err
+		}
+		return cost, a.applies(cost, in, 1, source)
 	case "fusion":
 		return a.fusion(in)
 	case "call", "async-start":
