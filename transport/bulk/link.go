@@ -185,90 +185,8 @@ func (l *link) lose(err error) {
 // process of Open Pathways sends.
 func (l *link) handle(conn *stream.Conn, kind wire.Kind, payload []byte) error {
 	r := reader{b: payload}
-	var then func() // without the lock
-	var err error
 	l.peer.mu.Lock()
-	switch {
-	case l.peer.lost != nil:
-		err = l.peer.lost
-	case kind == kindEager || kind == kindQuiet:
-		n, key := r.u64(), r.key()
-		if !r.bad {
-			then, err = l.onEager(n, key, r.b, kind == kindQuiet)
-		}
-	case kind == kindOffer:
-		n, key, size := r.u64(), r.key(), r.size()
-		if r.end() {
-			then, err = l.onOffer(n, key, size)
-		}
-	case kind == kindWritten:
-		if n := r.u64(); r.end() {
-			then, err = l.onFinal(n, nil)
-		}
-	case kind == kindFailed:
-		n := r.u64()
-		if why := r.status(); !r.bad && why == nil {
-			err = wrong("a block that failed without an error")
-		} else if !r.bad {
-			then, err = l.onFinal(n, why)
-		}
-	case kind == kindSegment:
-		number, size := r.u32(), r.size()
-		if r.end() {
-			err = mapSegment(l.segments, number, size, conn.File(), shm.Map)
-		}
-	case kind == kindUnmap || kind == kindHide:
-		segments := l.segments
-		if kind == kindHide {
-			segments = l.views
-		}
-		if number := r.u32(); r.end() {
-			err = unmapSegment(segments, number)
-		}
-	case kind == kindShow:
-		number, size := r.u32(), r.size()
-		if r.end() {
-			err = mapSegment(l.views, number, size, conn.File(), shm.MapToRead)
-		}
-	case kind == kindLend:
-		n, key, size, segment, offset := r.u64(), r.key(), r.size(), r.u32(), r.size()
-		if r.end() {
-			then, err = l.onLend(n, key, size, segment, offset)
-		}
-	case kind == kindGrant:
-		n, segment, offset := r.u64(), r.u32(), r.size()
-		if r.end() {
-			then, err = l.onGrant(n, segment, offset)
-		}
-	case kind == kindAgain && l.resumes:
-		if n := r.u64(); r.end() {
-			err = l.onAgain(n)
-		}
-	case kind == kindAfresh && l.resumes:
-		if n, said := r.u64(), r.u64(); r.end() {
-			err = l.onAfresh(n, said)
-		}
-	case kind == kindTaken:
-		n := r.u64()
-		if why := r.status(); !r.bad {
-			err = l.onTaken(n, why)
-		}
-	case kind == kindCredit:
-		if back := r.size(); r.end() {
-			if back > l.quiet {
-				err = wrong("%d bytes of credit back, of %d", back, l.quiet)
-				break
-			}
-			l.quiet -= back
-			l.credit += back
-		}
-	case kind == kindGoodbye:
-		if why := r.status(); !r.bad {
-			err = errGoodbye{why}
-		}
-	default:
-		err = wrong("a message of kind %d", kind)
-	}
+	then, err := l.take(conn, kind, &r)
 	l.peer.mu.Unlock()
 	if r.bad {
 		err = wrong("a message of kind %d with %d bytes", kind, len(payload))
@@ -277,6 +195,126 @@ func (l *link) handle(conn *stream.Conn, kind wire.Kind, payload []byte) error {
 		then()
 	}
 	return err
+}
+
+// take does what a message says, as far as that is done under the peer's mu, which the
+// caller holds, and returns what is left to do without it.
+func (l *link) take(conn *stream.Conn, kind wire.Kind, r *reader) (then func(), err error) {
+	if l.peer.lost != nil {
+		return nil, l.peer.lost
+	}
+	switch kind {
+	case kindEager, kindQuiet, kindOffer, kindWritten, kindFailed, kindLend, kindGrant, kindTaken:
+		return l.takeOfBlock(kind, r)
+	case kindSegment, kindUnmap, kindHide, kindShow:
+		return nil, l.takeOfSegment(conn, kind, r)
+	case kindAgain, kindAfresh:
+		if l.resumes {
+			return nil, l.takeOfResuming(kind, r)
+		}
+	case kindCredit:
+		return nil, l.takeCredit(r)
+	case kindGoodbye:
+		if why := r.status(); !r.bad {
+			return nil, errGoodbye{why}
+		}
+		return nil, nil
+	}
+	return nil, wrong("a message of kind %d", kind)
+}
+
+// takeOfBlock is take of a message about one block.
+func (l *link) takeOfBlock(kind wire.Kind, r *reader) (then func(), err error) {
+	n := r.u64()
+	switch kind {
+	case kindEager, kindQuiet:
+		if key := r.key(); !r.bad {
+			return l.onEager(n, key, r.b, kind == kindQuiet)
+		}
+	case kindOffer:
+		key, size := r.key(), r.size()
+		if r.end() {
+			return l.onOffer(n, key, size)
+		}
+	case kindWritten:
+		if r.end() {
+			return l.onFinal(n, nil)
+		}
+	case kindFailed:
+		if why := r.status(); !r.bad && why == nil {
+			return nil, wrong("a block that failed without an error")
+		} else if !r.bad {
+			return l.onFinal(n, why)
+		}
+	case kindLend:
+		key, size, segment, offset := r.key(), r.size(), r.u32(), r.size()
+		if r.end() {
+			return l.onLend(n, key, size, segment, offset)
+		}
+	case kindGrant:
+		segment, offset := r.u32(), r.size()
+		if r.end() {
+			return l.onGrant(n, segment, offset)
+		}
+	case kindTaken:
+		if why := r.status(); !r.bad {
+			return nil, l.onTaken(n, why)
+		}
+	}
+	return nil, nil // what is wrong with it stands in r
+}
+
+// takeOfSegment is take of a message about memory that both processes map.
+func (l *link) takeOfSegment(conn *stream.Conn, kind wire.Kind, r *reader) error {
+	number := r.u32()
+	switch kind {
+	case kindSegment:
+		if size := r.size(); r.end() {
+			return mapSegment(l.segments, number, size, conn.File(), shm.Map)
+		}
+	case kindShow:
+		if size := r.size(); r.end() {
+			return mapSegment(l.views, number, size, conn.File(), shm.MapToRead)
+		}
+	case kindUnmap:
+		if r.end() {
+			return unmapSegment(l.segments, number)
+		}
+	case kindHide:
+		if r.end() {
+			return unmapSegment(l.views, number)
+		}
+	}
+	return nil // what is wrong with it stands in r
+}
+
+// takeOfResuming is take of a message about what a broken connection has lost.
+func (l *link) takeOfResuming(kind wire.Kind, r *reader) error {
+	n := r.u64()
+	if kind == kindAgain {
+		if r.end() {
+			return l.onAgain(n)
+		}
+		return nil
+	}
+	if said := r.u64(); r.end() {
+		return l.onAfresh(n, said)
+	}
+	return nil
+}
+
+// takeCredit is take of bytes that the peer has room for again.
+func (l *link) takeCredit(r *reader) error {
+	back := r.size()
+	if !r.end() {
+		return nil
+	}
+	if back > l.quiet {
+		return wrong("%d bytes of credit back, of %d", back, l.quiet)
+	}
+	l.quiet -= back
+	l.credit += back
+	return nil
 }
 
 // wrong is an error of a peer that does not keep to the rules.
