@@ -65,7 +65,7 @@ func TestMapNamesWhatIsThere(t *testing.T) {
 		for _, name := range regexp.MustCompile(`\w+`).FindAllString(strings.ReplaceAll(n[1], " and ", " "), -1) {
 			is := `(?m)^func (?:\([^)]*\) )?` + name + `\(`
 			if strings.HasSuffix(n[2], ".c") {
-				is = `(?m)^[a-zA-Z_][^\n;(]*\b` + name + `\([^;{]*\)\s*\{`
+				is = `(?m)^(?:__attribute__\(\(.*\)\)\) )?[a-zA-Z_][^\n;(]*\b` + name + `\([^;{]*\)\s*\{`
 			}
 			if !regexp.MustCompile(is).Match(code) {
 				t.Errorf("%s: %s has no function %s", mapPage, n[2], name)
