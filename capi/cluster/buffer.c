@@ -193,7 +193,7 @@ static PJRT_Error* fetch(const pr_buffer* b, PJRT_Buffer_ToHostBuffer_Args* args
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_fetches, 1);
-  int code = prGoFetch(b->object->session, b->object->number, (uint32_t)b->device->description.id,
+  int code = prGoFetch(b->object->base.name.session, b->object->base.name.number, (uint32_t)b->device->description.id,
                        f ? f->bytes : args->dst, need, f, (uintptr_t)arrived, &message);
   if (code) {
     if (f) pr_fetch_end(f, false);
@@ -250,7 +250,7 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
   uint64_t number = 0;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
-  int code = prGoCopy(b->object->session, b->object->number, (uint32_t)b->device->description.id,
+  int code = prGoCopy(b->object->base.name.session, b->object->base.name.number, (uint32_t)b->device->description.id,
                       (uint32_t)d->description.id, b->shape, m->kind, (uintptr_t)made, &number, &message);
   if (code) {
     pr_future_drop(made);

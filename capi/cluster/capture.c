@@ -179,12 +179,12 @@ static bool read_sources(const pp_program* p, PJRT_Buffer* const* shards, pr_sou
     const pp_value* v = &p->values[p->inputs[i]];
     for (int32_t s = 0; s < v->n; s++) {
       const pr_buffer* b = pr_buffer_of(shards[v->first + (size_t)s]);
-      out[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+      out[n++] = (pr_source){b->object->base.name.number, (uint32_t)b->device->description.id};
     }
   }
   for (size_t i = 0; i < p->num_constants; i++) {
     const pr_buffer* b = pr_buffer_of(p->constants[i]);
-    out[n++] = (pr_source){b->object->number, (uint32_t)b->device->description.id};
+    out[n++] = (pr_source){b->object->base.name.number, (uint32_t)b->device->description.id};
   }
   for (size_t i = 0; i < n; i++) all = all && out[i].object != 0;
   return all;
@@ -202,8 +202,8 @@ static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
   }
   bool played = false;
   if (read_sources(p, shards, sources)) {
-    pr_name freed[PR_FREED];
-    size_t num_freed = pr_freed(freed, PR_FREED, false);
+    pw_name freed[PW_FREED];
+    size_t num_freed = pr_freed(freed, PW_FREED, false);
     char* message = NULL;
     PR_COUNT(go_entries, 1);
     int code = prGoPlay(p, sources, n, freed, num_freed, shards, &played, &message);

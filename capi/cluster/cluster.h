@@ -14,7 +14,7 @@
 #include "base.h"
 #include "capture.h"
 #include "export.h"
-#include "slab.h"
+#include "object.h"
 
 typedef struct pr_memory pr_memory;
 
@@ -66,11 +66,8 @@ void pr_fire(const pr_end* ends, size_t n);
 
 // pr_object is what the cluster calls an object: one shard or many.
 typedef struct pr_object {
-  pw_slot slot;            // first; its list is that of objects for the cluster to free
-  _Atomic int32_t refs;    // handles, and the list of objects to be freed
-  _Atomic int32_t live;    // shards not yet destroyed, deleted or donated
-  uint64_t session, number;  // 0: the cluster knows of none, and made has an error
-  int64_t bytes;           // of all shards
+  pw_object base;        // first; of number 0 made has an error
+  _Atomic int32_t refs;  // handles, and the list of objects that have gone
   pr_future* made;
 } pr_object;
 
@@ -102,11 +99,6 @@ typedef struct pr_buffer {
   pp_symbol* symbol;  // what it stands for in a capture, or NULL
   _Atomic(pr_view*) view;  // its bytes in this process, or NULL, see view.c
 } pr_buffer;
-
-// pr_name names an object of a session.
-typedef struct {
-  uint64_t session, number;
-} pr_name;
 
 // Objects and buffers are made in two steps: slots for them, which may not be had (false),
 // and what they are of. Unused gives back slots that nothing was made of.
@@ -143,8 +135,7 @@ bool pr_object_hold(pr_object* object);
 void pr_object_release(pr_object* object);
 // pr_freed takes objects whose last shard has gone: none before a batch is
 // together, unless all are asked for.
-size_t pr_freed(pr_name* names, size_t room, bool all);
-enum { PR_FREED = 64 };  // most names that go along with one entry
+size_t pr_freed(pw_name* names, size_t room, bool all);
 
 // ---- bytes of shards in this process (view.c) ----
 
@@ -287,7 +278,7 @@ void pr_loaded_drop(PJRT_LoadedExecutable* executable);
 // ---- captures (capture.c) ----
 extern const pp_door pr_door;
 // pr_unmade is the error of a buffer that the cluster does not know of.
-static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->number ? NULL : pr_future_error(b->object->made); }
+static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->base.name.number ? NULL : pr_future_error(b->object->made); }
 
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
@@ -371,7 +362,7 @@ typedef struct {
   size_t trace_size;
   const void* functions;   // what the program may call, of its execute context; or NULL
   uint64_t caller;         // out, where there are functions: for prGoServe
-  const pr_name* freed;
+  const pw_name* freed;
   size_t num_freed;
   size_t num_outputs;
   uint64_t first_output;  // out

@@ -184,7 +184,7 @@ func (s *session) notify(ended []client.Ended) {
 }
 
 // free gives objects back to their clusters.
-func free(names *C.pr_name, n C.size_t) {
+func free(names *C.pw_name, n C.size_t) {
 	list := unsafe.Slice(names, n)
 	for len(list) > 0 {
 		id, numbers := list[0].session, make([]uint64, 0, len(list))
@@ -205,9 +205,9 @@ func free(names *C.pr_name, n C.size_t) {
 
 // drain gives back all objects that nobody holds any more.
 func drain() {
-	var names [C.PR_FREED]C.pr_name
+	var names [C.PW_FREED]C.pw_name
 	for {
-		n := C.pr_freed(&names[0], C.PR_FREED, true)
+		n := C.pr_freed(&names[0], C.PW_FREED, true)
 		if n == 0 {
 			return
 		}

@@ -103,11 +103,11 @@ static PJRT_Error* read_arguments(call* c) {
       if (err) return err;
       whole = whole && shards[d]->object == shards[0]->object && here(c, d, shards[d]);
     }
-    c->inputs[i] = whole && c->n ? shards[0]->object->number : 0;
+    c->inputs[i] = whole && c->n ? shards[0]->object->base.name.number : 0;
     if (whole) continue;
     for (size_t d = 0; d < c->n; d++)
       c->mixed_shards[c->num_mixed * c->n + d] =
-          (pr_shard){shards[d]->object->number, (uint32_t)shards[d]->device->description.id, shards[d]};
+          (pr_shard){shards[d]->object->base.name.number, (uint32_t)shards[d]->device->description.id, shards[d]};
     c->mixed[c->num_mixed++] = (uint32_t)i;
   }
   return NULL;
@@ -228,7 +228,7 @@ static void forget(call* c) {
 static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char* at, pr_run* run) {
   const PJRT_ExecuteOptions* options = c->args->options;
   uint32_t only_row = c->only ? (uint32_t)c->only->description.id : 0;
-  pr_name freed[PR_FREED];
+  pw_name freed[PW_FREED];
   const char* trace = *at || !options || !PW_COVERS(options, call_location) || !options->call_location ? at : options->call_location;
   *run = (pr_run){.session = c->x->session,
                   .program = c->x->program,
@@ -247,7 +247,7 @@ static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char*
                   .trace_size = strlen(trace),
                   .functions = functions,
                   .freed = freed,
-                  .num_freed = pr_freed(freed, PR_FREED, false),
+                  .num_freed = pr_freed(freed, PW_FREED, false),
                   .num_outputs = c->outs};
   PR_COUNT(go_entries, 1);
   PR_COUNT(executes, 1);

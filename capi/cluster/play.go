@@ -47,7 +47,7 @@ type keep struct {
 var errNodes = status.New(status.Unimplemented, "the program cannot be played at once")
 
 //export prGoPlay
-func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pr_name, numFreed C.size_t, shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
+func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pw_name, numFreed C.size_t, shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	free(freed, numFreed)
 	s, err := of((*C.PJRT_Client)(p.base.client).session)

@@ -27,7 +27,7 @@ static void held_free(pw_held* base) {
 static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
   for (size_t i = 0; i < ((pr_held*)held)->n; i++) {
     const pr_object* o = ((pr_held*)held)->shards[i].object;
-    if (o->number == 0) return pp_refusal(pr_future_error(o->made));
+    if (o->base.name.number == 0) return pp_refusal(pr_future_error(o->made));
   }
   PR_COUNT(go_entries, 1);
   char* refusal = prGoReshard((pr_held*)held, plan, (pr_held**)out);

@@ -103,7 +103,7 @@ func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
 	out, room := make([]*wire.Move, len(plan.Pieces)), make([]wire.Move, len(plan.Pieces))
 	for i := range plan.Pieces {
 		p, m := &plan.Pieces[i], &room[i]
-		m.Source = uint64(C.pr_held_object(h, C.size_t(p.From)).number)
+		m.Source = uint64(C.pr_held_object(h, C.size_t(p.From)).base.name.number)
 		m.From, m.To = uint32(plan.From[p.From].Device), uint32(plan.To[p.To].Device)
 		if !plan.Whole(p) {
 			m.Start, m.Size, m.At, m.Shard = p.Start, p.Size, p.At, array

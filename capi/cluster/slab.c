@@ -14,10 +14,8 @@ static pw_slab buffers = PW_SLAB(pr_buffer), objects = PW_SLAB(pr_object);
 
 pr_charge pr_uncounted;
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards backlog, and all charges
-static pr_object* backlog;                 // taken from the stack, not yet given to Go
-static _Atomic(pr_object*) freed;          // stack of objects for the cluster to free
-static _Atomic int64_t num_freed, bytes_freed;  // about as many
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards all charges
+static pw_departed departed = PW_DEPARTED;              // objects for the cluster to free
 
 bool pr_buffers_new(pr_buffer** out, size_t n) {
   if (!pw_slab_take(&buffers, out, n)) return false;
@@ -51,16 +49,13 @@ bool pr_objects_new(pr_object** out, size_t n) {
 }
 
 void pr_objects_unused(pr_object** slots, size_t n) {
-  for (size_t i = 0; i < n; i++) pw_slab_put(&objects, &slots[i]->slot);
+  for (size_t i = 0; i < n; i++) pw_slab_put(&objects, &slots[i]->base.slot);
   PR_COUNT(objects, -(int64_t)n);
 }
 
 void pr_object_is(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes) {
-  o->session = session;
-  o->number = number;
+  pw_object_is(&o->base, (pw_name){session, number}, shards, bytes);
   o->made = made;
-  o->bytes = bytes;
-  atomic_store_explicit(&o->live, shards, memory_order_relaxed);
   atomic_store_explicit(&o->refs, shards + 1, memory_order_relaxed);
 }
 
@@ -81,10 +76,9 @@ bool pr_shards_new(pr_buffer** out, size_t n) {
 
 void pr_object_becomes(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int64_t bytes) {
   pr_future_drop(o->made);
-  o->session = session;
-  o->number = number;
+  o->base.name = (pw_name){session, number};
+  o->base.bytes = bytes;
   o->made = made;
-  o->bytes = bytes;
 }
 
 // drop gives up one reference.
@@ -92,7 +86,7 @@ static void drop(pr_object* o) {
   if (atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
   pr_future_drop(o->made);
   o->made = NULL;
-  pw_slab_put(&objects, &o->slot);
+  pw_slab_put(&objects, &o->base.slot);
   PR_COUNT(objects, -1);
 }
 
@@ -104,14 +98,11 @@ static void flush(void) {
 
 // shard_gone gives up a shard of an object.
 static void shard_gone(pr_object* o) {
-  if (atomic_fetch_sub_explicit(&o->live, 1, memory_order_acq_rel) != 1) return;
-  int64_t bytes = o->bytes;  // read before another thread takes o from the stack
-  pr_object* head = atomic_load_explicit(&freed, memory_order_relaxed);
-  do o->slot.next = (pw_slot*)head;
-  while (!atomic_compare_exchange_weak_explicit(&freed, &head, o, memory_order_release, memory_order_relaxed));
-  int64_t n = atomic_fetch_add_explicit(&num_freed, 1, memory_order_relaxed) + 1;
-  bytes += atomic_fetch_add_explicit(&bytes_freed, bytes, memory_order_relaxed);
-  if (n >= kManyFreed || bytes >= kMuchFreed) flush();
+  if (!pw_object_drop(&o->base)) return;
+  pw_departed_add(&departed, &o->base);
+  if (atomic_load_explicit(&departed.num, memory_order_relaxed) >= kManyFreed ||
+      atomic_load_explicit(&departed.bytes, memory_order_relaxed) >= kMuchFreed)
+    flush();
 }
 
 void pr_buffer_count(pr_buffer* b, int64_t bytes) {
@@ -170,10 +161,7 @@ void pr_buffer_release(pr_buffer* b) {
 }
 
 bool pr_object_hold(pr_object* o) {
-  int32_t live = atomic_load_explicit(&o->live, memory_order_acquire);
-  do
-    if (live <= 0) return false;
-  while (!atomic_compare_exchange_weak_explicit(&o->live, &live, live + 1, memory_order_acq_rel, memory_order_acquire));
+  if (!pw_object_hold(&o->base)) return false;
   atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
   return true;
 }
@@ -183,23 +171,14 @@ void pr_object_release(pr_object* o) {
   drop(o);
 }
 
-size_t pr_freed(pr_name* names, size_t room, bool all) {
-  int64_t waiting = atomic_load_explicit(&num_freed, memory_order_relaxed);
-  if (!all && waiting < PR_FREED / 2) return 0;
-  size_t n = 0;
-  int64_t bytes = 0;
-  pthread_mutex_lock(&mu);
-  if (backlog == NULL) backlog = atomic_exchange_explicit(&freed, NULL, memory_order_acquire);
-  while (backlog && n < room) {
-    pr_object* o = backlog;
-    backlog = (pr_object*)o->slot.next;
-    names[n++] = (pr_name){o->session, o->number};
-    bytes += o->bytes;
-    drop(o);
+size_t pr_freed(pw_name* names, size_t room, bool all) {
+  pw_object *o, *last;
+  size_t n = pw_departed_take(&departed, names, room, all, &o, &last);
+  for (size_t i = 0; i < n; i++) {
+    pw_object* next = (pw_object*)o->slot.next;
+    drop((pr_object*)o);
+    o = next;
   }
-  pthread_mutex_unlock(&mu);
-  atomic_fetch_sub_explicit(&num_freed, (int64_t)n, memory_order_relaxed);
-  atomic_fetch_sub_explicit(&bytes_freed, bytes, memory_order_relaxed);
   return n;
 }
 

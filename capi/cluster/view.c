@@ -129,7 +129,7 @@ void pr_view_end(pr_buffer* b) {
 // exports an array of a GPU by DLPack says that it is there, so that of a CPU alone.
 static bool lendable(const pr_buffer* b) {
   const pw_shape* s = b->shape;
-  return b->symbol == NULL && b->object->number != 0 && b->minor_to_major == NULL && pr_host_bytes(s) >= 0 &&
+  return b->symbol == NULL && b->object->base.name.number != 0 && b->minor_to_major == NULL && pr_host_bytes(s) >= 0 &&
          (pw_type_bits(s->type) >= 8 || s->type == PJRT_Buffer_Type_PRED) &&
          strcmp(b->device->client->topology.platform, "cpu") == 0;
 }
@@ -159,7 +159,7 @@ static bool send_for(pr_buffer* b) {
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_fetches, 1);
-  int code = prGoLend(b->object->session, b->object->number, (uint32_t)b->device->description.id,
+  int code = prGoLend(b->object->base.name.session, b->object->base.name.number, (uint32_t)b->device->description.id,
                       (size_t)pr_host_bytes(b->shape), v, &message);
   if (code) pr_view_failed(v, (PJRT_Error_Code)code, message);
   return true;

@@ -18,7 +18,7 @@ static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Mem
 static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t* object) {
   if (pw_forked) return pw_forked_error();
   char* message = NULL;
-  pw_object freed[PW_FREED];
+  pw_name freed[PW_FREED];
   size_t n = pw_freed(freed, PW_FREED, false);
   PW_COUNT(go_entries, 1);
   int code = pwGoPlace(c->session, d->index, bytes, freed, n, object, &message);

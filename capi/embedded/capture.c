@@ -47,7 +47,7 @@ static PJRT_Error* view(pw_buffer* b, bool donate, PJRT_Buffer** out) {
   pw_buffer* root = b->of ? b->of : b;
   pw_buffer* v;
   if (!pw_buffers_new(&v, 1)) return pw_short("another handle of an array", sizeof *v);
-  if (atomic_load_explicit(&b->released, memory_order_acquire) || pw_array_more(b->array) == NULL) {
+  if (atomic_load_explicit(&b->released, memory_order_acquire) || !pw_object_hold(&b->array->base)) {
     pw_buffers_unused(&v, 1);
     return pw_deleted("PJRT_LoadedExecutable_Execute");
   }

@@ -112,7 +112,7 @@ func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize 
 }
 
 //export pwGoPlace
-func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_object, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
+func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_name, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
@@ -128,10 +128,10 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_obj
 }
 
 // free tells the stores of arrays that have gone.
-func free(objects *C.pw_object, n C.size_t) {
+func free(objects *C.pw_name, n C.size_t) {
 	for _, o := range unsafe.Slice(objects, n) {
 		if s := get(o.session); s != nil {
-			s.Free(uint64(o.object))
+			s.Free(uint64(o.number))
 		}
 	}
 }
@@ -400,7 +400,7 @@ func (s *session) flush() {
 // drain tells the stores of all arrays that have gone, and says whether there
 // were any.
 func drain() (were bool) {
-	var objects [C.PW_FREED]C.pw_object
+	var objects [C.PW_FREED]C.pw_name
 	for {
 		n := C.pw_freed(&objects[0], C.PW_FREED, true)
 		if n == 0 {

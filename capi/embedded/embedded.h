@@ -15,7 +15,7 @@
 #include "base.h"
 #include "capture.h"
 #include "export.h"
-#include "slab.h"
+#include "object.h"
 
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;
@@ -35,20 +35,12 @@ typedef struct pw_origin pw_origin;  // see run.h
 // buffer made alone. The core counts it as one object; it is told once, when
 // the last shard has gone.
 typedef struct pw_array {
-  pw_slot slot;           // first; its list is that of arrays to be freed in the core
-  _Atomic int32_t live;   // shards not yet destroyed or donated
+  pw_object base;         // first
   _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
   uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
   _Atomic bool moving;    // its bytes are still on their way, see reshard.c
   _Atomic(pw_origin*) origin;  // the run under way that may fail to make it, or NULL
-  uint64_t session;       // whose store has it
-  uint64_t object;        // id in that store
 } pw_array;
-
-// pw_object names an object of a session's store.
-typedef struct {
-  uint64_t session, object;
-} pw_object;
 
 // pw_buffer is a shard.
 typedef struct pw_buffer {
@@ -93,7 +85,6 @@ void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
 bool pw_arrays_new(pw_array** out, size_t n);
 void pw_arrays_unused(pw_array** slots, size_t n);
 void pw_array_is(pw_array* array, uint64_t session, uint64_t object, int32_t shards);
-pw_array* pw_array_more(pw_array* array);  // one more shard; NULL: the last one has gone
 void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
 void pw_array_drop(pw_array* array);  // gives up one shard
@@ -102,8 +93,7 @@ void pw_array_drop(pw_array* array);  // gives up one shard
 bool pw_waiting(uint64_t* ended);
 // pw_freed takes the objects of arrays whose last shard has gone, for the core to free:
 // none until a batch is together, unless all are asked for.
-size_t pw_freed(pw_object* objects, size_t room, bool all);
-enum { PW_FREED = 64 };  // most ids that go along with one entry
+size_t pw_freed(pw_name* names, size_t room, bool all);
 
 // pw_adopt makes a buffer of ours from a buffer of the plugin's: told to the
 // core as an object of its own. Takes under; on an error under is destroyed.
@@ -220,7 +210,7 @@ typedef struct {
 typedef struct {
   uint64_t program;
   uint64_t session;
-  const pw_object* freed;  // objects to free in their stores
+  const pw_name* freed;  // objects to free in their stores
   size_t num_freed;
   const uint64_t* after;  // gangs whose results are inputs and that wait for their turn
   size_t num_after;

@@ -265,7 +265,7 @@ static PJRT_Error* find_reads(const pw_call* c, gangs* reads) {
 // order has the core give a run its place among all, and makes the slots of c->arrays the results' arrays.
 static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uint64_t* objects, pw_turn* turn) {
   const PJRT_LoadedExecutable* e = c->e;
-  pw_object freed[PW_FREED];
+  pw_name freed[PW_FREED];
   *turn = (pw_turn){.program = e->program,
                     .session = e->session,
                     .freed = freed,

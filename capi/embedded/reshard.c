@@ -359,7 +359,7 @@ void pw_moved_settled(pw_array* a) {
 
 void pw_moved_begun(pw_array* a, pw_held_array* from, uint64_t gang) {
   for (size_t i = 0; i < from->n; i++) pw_origin_pass(from->shards[i], a);
-  atomic_fetch_add_explicit(&a->live, 1, memory_order_relaxed);  // the mover's own share, given up in settled
+  pw_object_hold(&a->base);  // the mover's own share, given up in settled
   atomic_store_explicit(&a->gang, gang, memory_order_relaxed);
   atomic_store_explicit(&a->moving, true, memory_order_release);
 }

@@ -1,15 +1,10 @@
 // Buffers and arrays: their slots, what counts of them, and how they go.
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "run.h"
 
 static pw_slab buffers = PW_SLAB(pw_buffer), arrays = PW_SLAB(pw_array);
-
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards backlog
-static pw_array* backlog;                // taken from freed_arrays, not yet given to the core
-static _Atomic(pw_array*) freed_arrays;  // stack of arrays for the core to free
-static _Atomic int64_t num_freed;        // about as many
+static pw_departed departed = PW_DEPARTED;  // arrays for the core to free
 
 bool pw_buffers_new(pw_buffer** out, size_t n) {
   if (!pw_slab_take(&buffers, out, n)) return false;
@@ -59,50 +54,27 @@ bool pw_arrays_new(pw_array** out, size_t n) {
 }
 
 void pw_arrays_unused(pw_array** slots, size_t n) {
-  for (size_t i = 0; i < n; i++) pw_slab_put(&arrays, &slots[i]->slot);
+  for (size_t i = 0; i < n; i++) pw_slab_put(&arrays, &slots[i]->base.slot);
   PW_COUNT(arrays, -(int64_t)n);
 }
 
 void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards) {
-  a->session = session;
+  pw_object_is(&a->base, (pw_name){session, object}, shards, 0);
   a->maker = 0;
-  a->object = object;
   atomic_store_explicit(&a->moving, false, memory_order_relaxed);
   atomic_store_explicit(&a->gang, 0, memory_order_relaxed);
-  atomic_store_explicit(&a->live, shards, memory_order_relaxed);
-}
-
-pw_array* pw_array_more(pw_array* a) {
-  int32_t live = atomic_load_explicit(&a->live, memory_order_relaxed);
-  do
-    if (live <= 0) return NULL;
-  while (!atomic_compare_exchange_weak_explicit(&a->live, &live, live + 1, memory_order_acq_rel, memory_order_relaxed));
-  return a;
 }
 
 void pw_array_drop(pw_array* a) {
-  if (atomic_fetch_sub_explicit(&a->live, 1, memory_order_acq_rel) != 1) return;
+  if (!pw_object_drop(&a->base)) return;
   if (atomic_load_explicit(&a->origin, memory_order_relaxed)) pw_origin_set(a, NULL);
-  pw_array* head = atomic_load_explicit(&freed_arrays, memory_order_relaxed);
-  do a->slot.next = (pw_slot*)head;
-  while (!atomic_compare_exchange_weak_explicit(&freed_arrays, &head, a, memory_order_release, memory_order_relaxed));
-  atomic_fetch_add_explicit(&num_freed, 1, memory_order_relaxed);
+  pw_departed_add(&departed, &a->base);
 }
 
-size_t pw_freed(pw_object* objects, size_t room, bool all) {
-  if (!all && atomic_load_explicit(&num_freed, memory_order_relaxed) < PW_FREED / 2) return 0;
-  size_t n = 0;
-  pthread_mutex_lock(&mu);
-  if (backlog == NULL) backlog = atomic_exchange_explicit(&freed_arrays, NULL, memory_order_acquire);
-  pw_array *first = backlog, *last = NULL;
-  while (backlog && n < room) {
-    last = backlog;
-    backlog = (pw_array*)last->slot.next;
-    objects[n++] = (pw_object){last->session, last->object};
-  }
-  pthread_mutex_unlock(&mu);
-  if (last) pw_slab_put_all(&arrays, &first->slot, &last->slot);
-  atomic_fetch_sub_explicit(&num_freed, (int64_t)n, memory_order_relaxed);
+size_t pw_freed(pw_name* names, size_t room, bool all) {
+  pw_object *first, *last;
+  size_t n = pw_departed_take(&departed, names, room, all, &first, &last);
+  if (n) pw_slab_put_all(&arrays, &first->slot, &last->slot);
   PW_COUNT(arrays, -(int64_t)n);
   return n;
 }

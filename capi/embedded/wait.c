@@ -160,7 +160,7 @@ static pw_run* run_new(pw_call* c, const pw_turn* turn) {
     atomic_fetch_add_explicit(&c->inputs[i]->refs, 1, memory_order_relaxed);
   }
   for (size_t o = 0; o < c->outs; o++) {
-    atomic_fetch_add_explicit(&c->arrays[o]->live, 1, memory_order_relaxed);  // the run's own share, given up in settle
+    pw_object_hold(&c->arrays[o]->base);  // the run's own share, given up in settle
     atomic_store_explicit(&c->arrays[o]->gang, turn->gang, memory_order_release);
   }
   return r;
