@@ -180,7 +180,7 @@ func (q *queue) refuse(a devicequeue.Action) {
 		}
 	case *transfer:
 		if a.Own {
-			err = q.explain(err, "moving an array", nil)
+			err = q.moving(g, err)
 		}
 		q.refuseTransfer(g, work, work.parts[a.Part.Index], err)
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -270,12 +271,16 @@ func (q *queue) admit(g *gang) {
 	}
 }
 
-// moving says where an error of a move happened, unless it is the gang's, of which that is known.
+// moveWords is what errors say that a device was at in a transfer.
+const moveWords = "moving an array"
+
+// moving says where an error of a move happened, unless that is known: the error is the gang's, or it came from the
+// other worker of the move, which has said so.
 func (q *queue) moving(g *gang, err error) error {
-	if err == g.failure() {
+	if err == nil || err == g.failure() || strings.Contains(err.Error(), "["+moveWords+", on device ") {
 		return err
 	}
-	return q.explain(err, "moving an array", nil)
+	return q.explain(err, moveWords, nil)
 }
 
 // sent ends one of a leg's duties.
@@ -465,7 +470,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 		q.sent(g, l, err)
 		return
 	}
-	q.fill(g, t.object, s, a.buf, "moving an array", func(err error) { q.sent(g, l, err) })
+	q.fill(g, t.object, s, a.buf, moveWords, func(err error) { q.sent(g, l, err) })
 }
 
 // sendBoxes sends boxes of a shard: from where it is, if the host can read it there,

@@ -1,0 +1,33 @@
+package worker
+
+import (
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// An error of a move says once where it happened, also where it has come from the move's other
+// worker, or has become the gang's.
+func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
+	q := &queue{local: 1, w: &Worker{config: Config{Name: "w1"}}}
+	g := newGang(q.w, 1, 1, 1, 0)
+	lost := status.New(status.DataLoss, "no luck")
+	const want = "DATA_LOSS: no luck [moving an array, on device 1 of worker w1]"
+	first := q.moving(g, lost)
+	if first.Error() != want {
+		t.Errorf("got %q, want %q", first, want)
+	}
+	far := status.New(status.DataLoss, "no luck [moving an array, on device 0 of worker w0]") // as it comes over the wire
+	for _, err := range []error{first, far} {
+		if got := q.moving(g, err); got != err {
+			t.Errorf("%q became %q", err, got)
+		}
+	}
+	g.fail(lost)
+	if got := q.moving(g, lost); got != lost {
+		t.Errorf("the gang's error became %q", got)
+	}
+	if err := q.moving(newGang(q.w, 2, 2, 1, 0), nil); err != nil {
+		t.Errorf("no error became %q", err)
+	}
+}
