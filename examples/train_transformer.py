@@ -33,9 +33,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 VOCABULARY = 256  # bytes
-STRETCHES = 16  # turns each side takes
-SAMPLE = 400  # bytes the model writes at the end
-WARM_UP = 3  # steps at the start of a turn that do not count: the caches are the other side's
+STRETCHES = 16  # number of turns that each side takes
+SAMPLE = 400  # bytes that the model writes at the end
+WARM_UP = 3  # steps at the start of a turn that do not count: the caches still have the other side's data
 
 DESCRIPTION = "Train a small byte-level transformer on a mesh of devices, through Pathways or on stock JAX."
 EPILOG = """\
@@ -110,7 +110,7 @@ def use_stock(args):
 
 
 def read_library(limit=8 << 20):
-    """The sources of the standard library's modules as one array of bytes, in a fixed order."""
+    """Returns the sources of the standard library's modules as one array of bytes, in a fixed order."""
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
     text = bytearray()
     for path in sorted(root.glob("*.py")) + sorted(root.glob("[a-z]*/*.py")):
@@ -120,7 +120,7 @@ def read_library(limit=8 << 20):
 
 
 def batches(text, args):
-    """Endless batches of (batch, context + 1) bytes, the same for the same seed."""
+    """Yields endless batches of (batch, context + 1) bytes, the same for the same seed."""
     random = np.random.default_rng(args.seed)
     while True:
         starts = random.integers(0, len(text) - args.context - 1, args.batch)
@@ -131,7 +131,7 @@ def batches(text, args):
 
 
 def shardings(args):
-    """For each weight the mesh axis that splits each dimension: heads and the MLP's middle go over `model`."""
+    """Returns, for each weight, the mesh axis that splits each dimension: `model` splits heads and the MLP's middle."""
     layer = {
         "query": P(None, "model", None),  # width, heads, head size
         "key": P(None, "model", None),
@@ -152,7 +152,7 @@ def make_weights(key, args):
     def normal(*shape, fan_in, scale=1.0):
         return jax.random.normal(next(keys), shape) * (scale / math.sqrt(fan_in))
 
-    depth = 1 / math.sqrt(2 * args.layers)  # keeps the residual stream's size, however many layers add to it
+    depth = 1 / math.sqrt(2 * args.layers)  # keeps the size of the residual stream independent of the number of layers
     return {
         "embed": normal(VOCABULARY, width, fan_in=4),
         "unembed": normal(width, VOCABULARY, fan_in=width, scale=0.5),
@@ -174,7 +174,7 @@ def make_weights(key, args):
 
 
 def make_state(key, args):
-    """Weights, and Adam's mean and mean square of each, and the number of steps done."""
+    """Returns the weights, Adam's mean and mean square of each, and the number of steps done."""
     weights = make_weights(key, args)
     return weights, jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights), jnp.zeros(())
 
@@ -184,7 +184,7 @@ def normalize(x, gain):
 
 
 def rotate(x):
-    """Rotary positions: pairs of numbers of a head turn with the place of the byte."""
+    """Applies rotary positions: pairs of numbers of a head are rotated by the position of the byte."""
     half = x.shape[-1] // 2
     angle = jnp.arange(x.shape[1])[:, None] * 1000.0 ** (-jnp.arange(half) / half)
     cos, sin = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
@@ -193,7 +193,7 @@ def rotate(x):
 
 
 def predict(weights, tokens):
-    """Logits (batch, context, vocabulary) of the byte that comes after each of tokens (batch, context)."""
+    """Returns logits (batch, context, vocabulary) of the byte after each of tokens (batch, context)."""
     x = weights["embed"][tokens]
     length = tokens.shape[1]
     visible = jnp.tril(jnp.ones((length, length), bool))
@@ -211,14 +211,14 @@ def predict(weights, tokens):
 
 
 def loss_of(weights, batch):
-    """Mean cross-entropy in nats a byte of batch (batch, context + 1)."""
+    """Returns the mean cross-entropy of batch (batch, context + 1), in nats per byte."""
     logits, targets = predict(weights, batch[:, :-1]), batch[:, 1:]
     right = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - right)
 
 
 def train_step(state, batch, *, rate, steps, beta1=0.9, beta2=0.97):
-    """One step of Adam, the rate warming up and then falling as a cosine. Gives the new state and the loss."""
+    """Takes one step of Adam; the rate warms up and then falls like a cosine. Returns the new state and the loss."""
     weights, mean, square, done = state
     loss, gradient = jax.value_and_grad(loss_of)(weights, batch)
     done += 1
@@ -231,7 +231,7 @@ def train_step(state, batch, *, rate, steps, beta1=0.9, beta2=0.97):
 
 
 def write_text(weights, key, window, *, length, temperature=0.8):
-    """Continue each row of window (rows, context) by length bytes: one program, the loop runs on the devices."""
+    """Continues each row of window (rows, context) by length bytes: one program, whose loop runs on the devices."""
 
     def byte(window, key):
         logits = predict(weights, window)[:, -1] / temperature
@@ -246,7 +246,7 @@ def write_text(weights, key, window, *, length, temperature=0.8):
 
 
 class Record:
-    """What a side measured: the loss of each step, and the seconds of each that was not a warm-up."""
+    """The measurements of a side: the loss of each step, and the seconds of each that was not a warm-up."""
 
     def __init__(self, args):
         self.args = args
@@ -260,7 +260,7 @@ class Record:
             self.seconds.append(seconds)
 
     def speed(self):
-        """Tokens a second, of the median step."""
+        """Returns the tokens per second of the median step."""
         return self.args.batch * self.args.context / statistics.median(self.seconds) if self.seconds else 0.0
 
 
@@ -288,7 +288,7 @@ class Trainer(Record):
         )
 
     def run(self, steps, show=lambda *step: None):
-        """Take so many steps. One step is always under way while the loss of the one before it is read."""
+        """Takes steps. One step is always in flight while the loss of the one before it is read."""
         running, since = None, time.perf_counter()
         for i in range(steps + 1):
             started = None
@@ -304,7 +304,7 @@ class Trainer(Record):
             running = started
 
     def sample(self, prompt=b"\n\n    def "):
-        """Text that follows the prompt, in the model's opinion."""
+        """Returns the model's continuation of the prompt."""
         start = np.concatenate([self.text[: self.args.context], np.frombuffer(prompt, np.uint8)])
         window = np.tile(start[-self.args.context :].astype(np.int32), (self.args.data, 1))
         text = self.write(self.state[0], jax.random.key(self.args.seed + 1), jax.device_put(window, self.rows))
@@ -312,13 +312,13 @@ class Trainer(Record):
 
 
 class Stock(Record):
-    """The same script on stock JAX, in a process of its own that takes steps when it is told to."""
+    """The same script on stock JAX, in a separate process that takes steps on request."""
 
     def __init__(self, args):
         super().__init__(args)
         line = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--stock", "--turns"]
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.read()  # until it has started it would slow the first turn of the other side
+        self.read()  # wait for its start, which would slow the first turn of the other side
 
     def read(self):
         line = self.process.stdout.readline()
@@ -339,14 +339,14 @@ class Stock(Record):
 
 
 def take_turns(trainer):
-    """The other end of Stock: a number of steps comes in on a line, and a line goes out for each step taken."""
+    """Runs in Stock's process: reads a line with a number of steps, and writes a line for each step taken."""
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         trainer.run(int(line), lambda *step: print(json.dumps(step), flush=True))
 
 
 class Bar:
-    """A progress bar of all sides: one line drawn again and again, or a line each tenth where there is no terminal."""
+    """A progress bar of all sides: one line that is redrawn, or without a terminal a new line for each tenth."""
 
     WIDTH = 20
 
@@ -375,7 +375,7 @@ class Bar:
 
 
 def draw(sides, path):
-    """The loss curves as a picture."""
+    """Draws the loss curves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -396,7 +396,7 @@ def draw(sides, path):
 
 
 def draw_steps(timeline, path):
-    """A trace of steps as a picture: a row a device, a bar a step."""
+    """Draws a trace of steps: a row per device, a bar per step."""
     from matplotlib.figure import Figure
 
     devices = sorted({span.device for span in timeline.spans})

@@ -2,7 +2,7 @@
 # # The paper's first program
 #
 # Figure 2 of the Pathways paper: three functions, each on two devices of its own, called by a fourth.
-# `pathways.program` captures what the fourth does, once; from then on a call of it is one call of the library.
+# `pathways.program` captures the work of the fourth function once; from then on each call of it is one library call.
 
 # %%
 import jax
@@ -13,7 +13,7 @@ pathways.init(devices=6)
 
 
 def get_devices(n):
-    """Gives n virtual devices, which nobody else was given as long as there are enough."""
+    """Returns n virtual devices, different from those granted before as long as there are enough."""
     return pathways.make_virtual_device_set().add_slice(tpu_devices=n).tpus
 
 
@@ -40,7 +40,7 @@ program = pathways.program(f)
 print(program(np.array([1.0, 2.0])))
 
 # %% [markdown]
-# What was captured: a node for each computation, whatever the number of its devices, and what moves between slices.
+# The captured graph: a node for each computation, independent of its number of devices, and the moves between slices.
 
 # %%
 import matplotlib.pyplot as plt  # noqa: E402
@@ -52,8 +52,8 @@ lowered.save(out / "figure_two.svg")
 print(lowered.as_text())
 
 # %% [markdown]
-# Calls of each way, recorded: of fifty, the shortest is drawn. The argument already lies on the devices of `a`, so that
-# what is seen is the four computations and the gaps between them.
+# Recorded calls of both: the picture shows the shortest of fifty. The argument is already on the devices of `a`, so
+# that it shows only the four computations and the gaps between them.
 
 # %%
 v = jax.device_put(np.array([1.0, 2.0]), a(np.array([1.0, 2.0])).sharding)

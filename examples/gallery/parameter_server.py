@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A parameter server by futures
 #
-# One slice keeps the parameters, three others work out gradients. Nobody waits in Python: a worker is given the future
-# of some version of the parameters, and the server adds the future of the worker's gradient. What differs between a
-# synchronous server and an asynchronous one is which version each worker is given.
+# One slice keeps the parameters, three others compute gradients. Python never waits: a worker receives the future of
+# some version of the parameters, and the server adds the future of the worker's gradient. A synchronous server and an
+# asynchronous one differ only in the version that each worker receives.
 
 # %%
 import os
@@ -22,8 +22,8 @@ server = slices.add_slice(devices=1).devices[0]
 workers = [slices.add_slice(devices=1).devices[0] for _ in range(WORKERS)]
 
 # %% [markdown]
-# The model: a curve through noisy points. Each worker has points of its own, in batches of different size, so that some
-# take longer than others.
+# The model: a curve through noisy points. Each worker has its own points, in batches of different sizes, so that some
+# workers take longer than others.
 
 # %%
 random = np.random.default_rng(0)
@@ -69,9 +69,9 @@ shares = [data(worker) for worker in range(WORKERS)]
 
 
 # %% [markdown]
-# The server's loop. Synchronous: in each round all workers get the newest version, and the next round begins with what
-# all of them gave. Asynchronous: a worker gets the newest version there is when its last gradient has been added, while
-# the others are still busy with theirs. Order, and with it every bit, is the loop's and not that of the clock.
+# The server's loop. Synchronous: in each round all workers get the newest version, and the next round begins with the
+# gradients of all of them. Asynchronous: a worker gets the newest version as soon as its last gradient has been added,
+# while the others are still computing theirs. The loop determines the order, and so every bit, not the clock.
 
 
 # %%
@@ -120,12 +120,12 @@ rows = {server.id: "server"} | {device.id: f"worker {i}" for i, device in enumer
 
 
 def version(way, worker, count):
-    """How many gradients are in the parameters that a worker has for its next gradient, after count of them."""
+    """Returns the number of gradients in the parameters for a worker's next gradient, after count gradients."""
     return WORKERS * count if way is synchronous else max(0, WORKERS * (count - 1) + worker + 1)
 
 
 def bars(spans, way):
-    """What ran when: each computation from when it could begin."""
+    """Returns what ran when: each computation from the time at which it could begin."""
 
     def times(device, name):
         return [(s.begin, s.begin + s.seconds) for s in spans if (s.device, s.name) == (device.id, name)]
@@ -145,7 +145,7 @@ def bars(spans, way):
 
 
 def line(axes, x, y, name, colour, up):
-    """A line with its name at its end."""
+    """Draws a line with its name at its end."""
     axes.plot(x, y, color=colour)
     place = {"xytext": (5, up), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     axes.annotate(name, (x[-1], y[-1]), color=colour, **place)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # From a Parquet file to devices, batch by batch
 #
-# pyarrow reads and decodes record batches, `pathways.from_arrow` gives each to the devices of a mesh: the columns'
-# memory is what the devices compute with, where it can be, and the next batch is read while one is worked on.
+# pyarrow reads and decodes record batches, and `pathways.from_arrow` passes each to the devices of a mesh. If possible,
+# the devices use the columns' memory directly; the next batch is read while they work on the current one.
 
 # %%
 import os
@@ -31,7 +31,7 @@ file = out / "hills.parquet"
 
 # %% [markdown]
 # The data: heights of a landscape at random places, with some noise. A row has a place, a list of two numbers, and a
-# height. Row groups are what Parquet reads at a time; batches may lie across them.
+# height. Parquet reads one row group at a time; batches may span several of them.
 
 
 # %%
@@ -47,7 +47,7 @@ pa.parquet.write_table(table, file, row_group_size=10 * BATCH)
 del table, places, heights
 
 # %% [markdown]
-# The model has a copy on each device, and a quarter of each batch. Dictionaries of shardings by column work, too.
+# Each device has a copy of the model and a quarter of each batch. Dictionaries of shardings by column work too.
 
 # %%
 mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -72,8 +72,7 @@ def step(weights, momenta, batch):
 
 
 # %% [markdown]
-# The file from its beginning, again and again until the steps are done. A reader is a stream, and so is what
-# `from_arrow` makes of it.
+# The file is read again and again until the steps are done. A reader is a stream, and so is the result of `from_arrow`.
 
 
 # %%
@@ -93,7 +92,7 @@ print(f"{batch['place'].shape} places a batch, in shards of {batch['place'].addr
 print(f"{len(losses)} steps, loss {losses[0]:.3f} at first, {losses[-1]:.4f} at the end; the noise alone is 0.01")
 
 # %% [markdown]
-# What was learned goes back to Arrow, and so to a file.
+# The learned parameters go back to Arrow, and so to a file.
 
 # %%
 grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 64, dtype="float32")] * 2), -1).reshape(-1, 2)

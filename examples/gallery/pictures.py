@@ -13,14 +13,14 @@ COLOURS = plt.get_cmap("tab20").colors
 
 
 def folder():
-    """Where pictures go: out/, or what GALLERY_OUT names."""
+    """Returns the directory of pictures: out/, or the one that GALLERY_OUT names."""
     path = pathlib.Path(os.environ.get("GALLERY_OUT", "out"))
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def timeline(axes, bars, rows):
-    """Draws what ran when: time to the right, a row a device.
+    """Draws what ran when: time to the right, a row per device.
 
     Args:
       axes: of matplotlib.

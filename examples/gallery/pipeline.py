@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A pipeline of four stages
 #
-# A model of twelve layers, three on each of four devices. A batch goes through in eight microbatches, so that the
-# stages work at the same time. The picture has the order that was planned, and below it what the devices did.
+# A model of twelve layers, three on each of four devices. A batch passes through in eight microbatches, so that the
+# stages work at the same time. The picture shows the planned order, and below it what the devices did.
 
 # %%
 import os
@@ -16,8 +16,8 @@ pathways.init(devices=4)
 STEPS, WIDTH = int(os.environ.get("GALLERY_STEPS", "40")), int(os.environ.get("GALLERY_WIDTH", "256"))
 
 # %% [markdown]
-# A stage is a function, its parameters and a place. The first brings points of the plane to the model's width, the last
-# makes colours of what comes out.
+# A stage is a function, its parameters and a place. The first stage maps points of the plane to the model's width, the
+# last one maps the output to colours.
 
 
 # %%
@@ -48,8 +48,8 @@ pipe = pathways.pipeline(stages, microbatches=8, loss=lambda y, colours: jnp.mea
 print(pipe.schedule)
 
 # %% [markdown]
-# What it learns: the colour of each point of a picture. Each stage's parameters are updated where they are, by a
-# function that is jitted as any other.
+# The model learns the colour of each point of a picture. Each stage's parameters are updated on their devices, by an
+# ordinary jitted function.
 
 # %%
 SIZE = 64
@@ -72,7 +72,7 @@ def step():
     loss, gradients = pipe.value_and_grad(points, colours)
     for stage in range(4):
         pipe.params[stage], speeds[stage] = update(pipe.params[stage], speeds[stage], gradients[stage])
-    losses.append(loss)  # a future: nothing has been waited for
+    losses.append(loss)  # a future: the loop does not wait
 
 
 for _ in range(STEPS):
@@ -80,9 +80,9 @@ for _ in range(STEPS):
 print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {STEPS} steps")
 
 # %% [markdown]
-# One more step, recorded. A trace has for each computation when it was through, and when the one before it was. It
-# began when that one and what it reads were there, which the schedule knows. With a processor for each device what is
-# measured looks as planned; with fewer, devices take turns.
+# One more step, recorded. A trace has the end of each computation and of the one before it. A computation began when
+# that one and its inputs, which the schedule knows, were ready. With a processor per device the measured picture looks
+# like the planned one; with fewer, devices take turns.
 
 # %%
 import matplotlib.pyplot as plt  # noqa: E402

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # One model on two slices, each with a mesh of its own
 #
-# The body of the model is split over a mesh of data x model, its head over the data alone, on other devices. One
-# Python script drives both; arrays go from one slice to the other by `pathways.reshard`, box by box, and nothing waits.
+# The body of the model is split over a mesh of data x model, its head only over the data, on other devices. One Python
+# script drives both. `pathways.reshard` moves arrays from one slice to the other, region by region, without waiting.
 
 # %%
 import os
@@ -22,7 +22,7 @@ body = Mesh(np.array(slices.add_slice(devices=4).devices).reshape(2, 2), ("data"
 head = Mesh(np.array(slices.add_slice(devices=2).devices), ("data",))
 
 # %% [markdown]
-# The weights of the body lie split over its axis `model`, those of the head on both of its devices.
+# The weights of the body are split over its axis `model`; the head's are on both of its devices.
 
 # %%
 random = np.random.default_rng(0)
@@ -40,7 +40,7 @@ between = NamedSharding(body, P("data")), NamedSharding(head, P("data"))
 
 
 # %% [markdown]
-# Two functions for the body, one for the head. Each is one computation over its slice, collectives and all.
+# Two functions for the body, one for the head. Each is one computation over its slice, with its collectives.
 
 
 # %%
