@@ -19,7 +19,7 @@ def values(*shape, seed=0, dtype=np.float32):
 
 
 def one_device():
-    """Gives name → (function, arguments) of the computations of one device."""
+    """Returns name → (function, arguments) for the computations of one device."""
     a, b, v = values(130, 70), values(70, 50, seed=1), values(1000, seed=2)
     image, kernel = values(2, 8, 17, 17, seed=3), values(16, 8, 3, 3, seed=4)
     heads = [values(2, 4, 32, 16, seed=s) for s in (5, 6, 7)]
@@ -93,7 +93,7 @@ def one_device():
 
 
 def eight_devices():
-    """Gives name → result of the computations of eight devices."""
+    """Returns name → result for the computations of eight devices."""
     line = Mesh(np.array(jax.devices()), ("x",))
     grid = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
     rows = jax.device_put(values(16, 333, seed=20), NamedSharding(line, P("x")))
@@ -142,7 +142,7 @@ def eight_devices():
 
 
 def save(path):
-    """Runs everything and writes it; names are those of the computations, with the number of the result."""
+    """Runs everything and writes the results; their names are the computations' names with the number of the result."""
     results = {name: jax.jit(f)(*args) for name, (f, args) in one_device().items()}
     # The same again with nothing compiled as a whole: operation by operation, on another device.
     with jax.default_device(jax.devices()[5]):

@@ -22,7 +22,7 @@ counts what is alive, and nothing but what JAX keeps for the life of the process
 import gc
 import os
 
-# Before the import, which reads them. What the person who runs the tests prefers elsewhere is not for here.
+# Before the import, which reads them: settings of the user who runs the tests must not affect them.
 os.environ["PATHWAYS_DEVICES"] = "8"
 for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRESS"):
     os.environ.pop(_name, None)
@@ -57,12 +57,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"not on other processes: {why}"))
 
 
-# What lives as long as the client or as JAX's own caches.
+# Objects that live as long as the client or JAX's own caches.
 KEPT = {"clients", "devices", "executables", "memories", "programs", "topologies"}
 
 
 def left_alive() -> dict[str, int]:
-    """Counts what is alive of everything that a test makes and drops, once work in flight has ended."""
+    """Counts the live objects of the kinds that a test makes and drops, once work in flight has ended."""
     jax.effects_barrier()
     jax.clear_caches()
     left = {}
@@ -73,13 +73,13 @@ def left_alive() -> dict[str, int]:
         left.update((name, count) for name, count in pathways.stats()["live"].items() if count and name not in KEPT)
         return not left
 
-    comes(gone)  # what a computation holds goes when it ends, on another thread
+    comes(gone)  # a computation frees what it uses when it ends, on another thread
     return left
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_alive(request):
-    """Fails the session where buffers, events or objects outlive the tests."""
+    """Fails the session if buffers, events or objects outlive the tests."""
     # A cluster's workers begin to work beside the client: from here on all of them do.
     jax.block_until_ready([jax.device_put(0, device) for device in jax.devices()])
     yield
@@ -97,7 +97,7 @@ def counted() -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def nothing_more_than_before(request, caplog):
-    """Fails a test after which more goroutines run or more handles live than before it, once work in flight has ended.
+    """Fails a test that leaves more goroutines or handles than there were before it, once work in flight has ended.
 
     What fixtures of a module keep is made before the first count.
     """
@@ -111,7 +111,7 @@ def nothing_more_than_before(request, caplog):
     if not more() or request.session.testsfailed:  # a failed test's traceback holds its arrays
         return
     jax.clear_caches()  # programs keep their constants
-    caplog.get_records("call").clear()  # and exceptions that were logged what their frames hold
+    caplog.get_records("call").clear()  # logged exceptions keep the objects of their frames
 
     def gone():
         gc.collect()

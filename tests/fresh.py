@@ -1,4 +1,4 @@
-"""Runs a piece of Python in a process of its own, as a user's script would run.
+"""Runs a piece of Python in a separate process, like a user's script.
 
 Three doors lead to devices: "pathways" (this project), "plugin" (the very plugin file that this project picked, driven
 by stock JAX with register_plugin) and "jaxlib" (the CPU client inside jaxlib). A script sees as many devices whichever
@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 DEVICES = 8
-# A guard against a process that hangs: far above what any script here takes, so that only a hang reaches it.
+# A guard against hanging processes: much longer than any script here takes, so that only a hang reaches it.
 HANG_SECONDS = 600
 
 _DOORS = {
@@ -37,8 +37,8 @@ _DOORS = {
         """),
 }
 
-# A dump of every thread's stack just before the guard strikes says where a hang sits. A shell has its background jobs
-# ignore Ctrl-C, and they have their children do so, which is not what a test of Ctrl-C is about.
+# A dump of every thread's stack just before the guard ends the process shows where it hangs. Background jobs of a shell
+# ignore Ctrl-C, and so do their children, which would defeat tests of Ctrl-C.
 _PRELUDE = textwrap.dedent(f"""\
     import faulthandler, signal
     faulthandler.dump_traceback_later({HANG_SECONDS - 20}, exit=True)
@@ -47,14 +47,14 @@ _PRELUDE = textwrap.dedent(f"""\
 
 
 def plugin_path() -> str:
-    """Gives the file of the plugin that this process drives through pathways."""
+    """Returns the file of the plugin that this process uses through pathways."""
     import pathways
 
     return pathways._native.info()["plugin"]["path"]
 
 
 def environment(door: str = "pathways", devices: int = DEVICES, env: dict[str, str] | None = None) -> dict[str, str]:
-    """Gives the environment of a script that goes through a door, with env on top."""
+    """Returns the environment of a script that uses a frontend, with env on top."""
     out = dict(os.environ)
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "PATHWAYS_VIRTUAL_DEVICES"):
         out.pop(name, None)
@@ -71,7 +71,7 @@ def environment(door: str = "pathways", devices: int = DEVICES, env: dict[str, s
 
 
 def source(code: str, door: str | None = "pathways") -> str:
-    """Gives the text of a script: the hang guard, the door (None: the script opens its own) and the code."""
+    """Returns the text of a script: the hang guard, the frontend (None: the script opens its own) and the code."""
     return _PRELUDE + (_DOORS[door] if door else "") + textwrap.dedent(code)
 
 
@@ -94,7 +94,7 @@ def _python(text: str, env: dict[str, str], **popen) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.CompletedProcess:
-    """Tells a script something, waits for it and gives what it wrote. One that hangs is killed and fails the test."""
+    """Writes to a script, waits for its end and returns its output. If it hangs, kills it and fails the test."""
     try:
         out, err = process.communicate(told, timeout=HANG_SECONDS)
     except subprocess.TimeoutExpired:
@@ -105,9 +105,9 @@ def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.Com
 
 
 def end(processes) -> None:
-    """Ends scripts, however far they are, and closes their pipes."""
+    """Ends scripts, in any state, and closes their pipes."""
     for process in processes:
-        process.kill()  # nothing where it has ended
+        process.kill()  # does nothing if it has ended
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(BrokenPipeError):  # what stdin holds for a script that has ended
@@ -136,15 +136,15 @@ def run(
 
 
 def forked(code: str, times: int) -> list[subprocess.CompletedProcess]:
-    """Runs a script so many times, on every processor, each in a child of a process that has imported JAX only."""
+    """Runs a script several times, on all processors, each time in a child of a process that has only imported JAX."""
     ended = _server.ask(source(code), environment(), times)
     assert ended is not None, "the environment is not the one that JAX was imported in"
     assert len(ended) == times
     return ended
 
 
-# A child leaves the loops and goes on as the script, at the level of the module, where a script stands, for
-# the same end of the interpreter. It opens the door, so that nothing of it is older than it.
+# A child leaves the loops and continues as the script, at the level of the module like a script, so that the
+# interpreter ends in the same way. It opens the frontend, so that no part of that is older than the child.
 _FORKING = """\
 import json, os, sys, tempfile
 before = set(os.environ)
@@ -193,16 +193,16 @@ if child == 0:
 
 
 class _Server:
-    """The process that has imported JAX: begun when it is first asked, ended with this one."""
+    """The process that has imported JAX: started when it is first needed, ended with this one."""
 
-    # What neither JAX's import reads, nor Go, which sees the environment that its process was started with.
+    # Variables that neither JAX's import reads nor Go, which sees the environment that its process was started with.
     UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST", "TEST_DEVICES"}
 
     def __init__(self):
         self._process, self._env, self._asking = None, {}, threading.Lock()
 
     def ask(self, script: str, env: dict[str, str], times: int = 1) -> list[subprocess.CompletedProcess] | None:
-        """Runs a script so many times; None where JAX was imported in another environment, or a script is running."""
+        """Runs a script several times; None if JAX was imported in another environment, or a script is running."""
         if not self._asking.acquire(blocking=False):
             return None
         try:

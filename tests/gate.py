@@ -1,4 +1,4 @@
-"""A computation that stays on its devices until it is let go, whichever PJRT plugin runs it.
+"""A computation that stays on its devices until it is released, for any PJRT plugin.
 
 The gate is a handler of XLA FFI in C, so that a computation that waits in it holds no lock of Python's.
 """
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent / "ffi_handlers.c"
 
 
 def build(folder: Path) -> Path:
-    """Compiles the handler; gives the library for Gate."""
+    """Compiles the handler and returns the library for Gate."""
     library = folder / "gate.so"
     compiler = os.environ.get("CC", "gcc").split()
     flags = ("-shared", "-fPIC", "-O1", f"-I{jax.ffi.include_dir()}")
@@ -55,19 +55,19 @@ class Gate:
         assert not register(ctypes.byref(args)), "the plugin takes no handler"
 
     def __call__(self, x):
-        """Gives x + 1, inside a jitted function, once the gate is open."""
+        """Returns x + 1, inside a jitted function, once the gate is open."""
         return jax.ffi.ffi_call("gate", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     def shut(self):
-        """Shuts the gate for all threads but this one, which would wait for itself."""
+        """Shuts the gate for all threads except this one, which would wait for itself."""
         self._library.gate_shut()
 
     def open(self) -> int:
-        """Gives how often the thread that shut the gate ran the handler since, inside of a call."""
+        """Returns how often the thread that shut the gate has run the handler since then, inside a call."""
         return self._library.gate_open()
 
     def wait(self, n: int):
-        """Waits until so many devices stand before the gate."""
+        """Waits until the given number of devices wait at the gate."""
         self._library.gate_await(n)
 
 

@@ -17,13 +17,13 @@ LANGUAGES = {"c", "go", "python", "sh", "text", "toml"}
 
 @dataclasses.dataclass
 class Block:
-    """One fenced block: its page, the line of its fence, its language, and the text that is to be run."""
+    """A fenced block: its page, the line of its fence, its language, and the text to run."""
 
     page: str
     line: int
     language: str
     text: str
-    why: str  # it is not run, or ""
+    why: str  # why it is not run, or ""
 
     def __str__(self):
         return f"{self.page}:{self.line}"
@@ -49,7 +49,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def pages() -> list[str]:
-    """Returns the pages that people write and read: generated ones show no scripts."""
+    """Returns the pages that people write; generated ones contain no scripts."""
     patterns = ("*.md", "docs/**/*.md", "examples/**/*.md")
     found = sorted(path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern))
     return [page for page in found if "Code generated" not in (ROOT / page).read_text(encoding="utf-8")[:200]]
@@ -62,7 +62,7 @@ def to_run(language: str) -> dict[str, list[Block]]:
 
 
 def scripts(language: str = "python") -> dict[str, str]:
-    """Returns the scripts of the pages by their place: a block that begins with an import begins one, others go on."""
+    """Returns the scripts of the pages by position: a block that begins with an import begins one, others continue."""
     found = {}
     for some in to_run(language).values():
         for block in some:

@@ -22,7 +22,7 @@ DTYPES = ("float32", "float32", "bfloat16", "int32")
 
 @dataclass(frozen=True)
 class Place:
-    """Devices by number, as a mesh, and which axis of it splits each dimension of an array."""
+    """Devices by number, as a mesh, and the axis of it that splits each dimension of an array."""
 
     devices: tuple[int, ...]
     mesh: tuple[int, ...]
@@ -61,12 +61,12 @@ class Steps:
 
 
 def squash(x):
-    """Floats into [-1, 1], whole numbers into some bits."""
+    """Bounds values: floats to [-1, 1], whole numbers to some bits."""
     return x & 0xFFF if x.dtype.kind == "i" else jnp.tanh(x)
 
 
 def functions(mesh):
-    """Gives name → (number of arguments, function); those of two take arrays of one shape and dtype.
+    """Returns name → (number of arguments, function); functions of two accept arrays of one shape and dtype.
 
     Shapes and dtypes of results do not depend on the mesh.
     """
@@ -107,7 +107,7 @@ FLAT = {"affine", "wave", "softmax", "add", "gate", "cast", "all_reduce"}  # tho
 
 
 def draw(seed: int, length: int = 8) -> Steps:
-    """Decides a program of so many computations, with moves in between. The devices are eight."""
+    """Draws a program with the given number of computations, with moves in between, for eight devices."""
     r = random.Random(seed)
     out = Steps(seed)
     made = set()  # those that a computation may have for its results
@@ -181,7 +181,7 @@ def draw(seed: int, length: int = 8) -> Steps:
 
 
 class Program:
-    """A program's computations, jitted once: calling it runs them, one call after the other."""
+    """A program's computations, jitted once; a call runs them one by one."""
 
     def __init__(self, steps: Steps, reshard, devices=None):
         self.steps, self.reshard, self.devices = steps, reshard, devices or jax.devices()
@@ -218,7 +218,7 @@ class Program:
         return [arrays[n] for n in sorted(arrays)]
 
     def run(self, arrays, first, last):
-        """Does some of the steps: of arrays by number, it gives those that are left and the new ones."""
+        """Does some of the steps, and returns the remaining and the new arrays by number."""
         arrays = dict(arrays)
         for step, call in self.calls[first:last]:
             arguments = [arrays[n] for n in step.arguments]
@@ -239,12 +239,12 @@ def named(name, function):
 
 
 def bits(arrays):
-    """What is compared: shape, dtype and bytes."""
+    """Returns what is compared: shape, dtype and bytes."""
     return [(x.shape, x.dtype.name, np.asarray(x).tobytes()) for x in arrays]
 
 
 def save(path, seeds):
-    """Runs programs by stock means and writes their bits."""
+    """Runs programs on stock JAX and writes their bits."""
     results = {}
     for seed in seeds:
         program = Program(draw(seed), jax.device_put)

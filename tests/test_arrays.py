@@ -1,4 +1,4 @@
-"""How arrays come in, live, are shared and go: copies, donation, memories, DLPack, deletion."""
+"""The life of arrays: copies, sharing, donation, memories, DLPack, deletion."""
 
 import gc
 import pickle

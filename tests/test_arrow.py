@@ -1,4 +1,4 @@
-"""Arrow data in and out: values, addresses, lifetimes, refusals, and data that lies."""
+"""Arrow data in and out: values, addresses, lifetimes, refusals, and inconsistent data."""
 
 import ctypes
 import gc
@@ -355,7 +355,7 @@ METADATA = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_data_that_lies_is_refused(data):
-    """One field of a list array, or of its child, says something else than the truth."""
+    """One field of a list array, or of its child, has a wrong value."""
     shown = pathways.to_arrow({"x": np.arange(8, dtype=np.int8).reshape(4, 2), "y": np.ones(4, np.int8)})
     capsules = shown.__arrow_c_array__()
     schema = _arrow.Schema.from_address(_arrow._pointer(capsules[0], b"arrow_schema"))

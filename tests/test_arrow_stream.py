@@ -1,4 +1,4 @@
-"""Streams of Arrow data: what is read ahead and by whom, what fails and when, and how a stream ends."""
+"""Streams of Arrow data: reading ahead, its thread, failures, and the end of a stream."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""A call that dispatches work comes back without waiting for it, wherever the plugin underneath lets it."""
+"""A call that dispatches work returns without waiting for it, if the plugin allows that."""
 
 import json
 import textwrap
@@ -99,7 +99,7 @@ def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
     assert len(plugins) == len(ours) == 12
 
 
-# The second computation stands in the door's queue, and the third behind it.
+# The second computation is in the frontend's queue, and the third behind it.
 QUEUED = """
     import gate, gc, threading, waiting
     import jax, jax.numpy as jnp, numpy as np

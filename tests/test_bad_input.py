@@ -1,4 +1,4 @@
-"""What is wrong in what a user gives: each an error with the right code that names it, and a process that lives on."""
+"""Invalid input from users: each is an error with the right code that names the input, and the process continues."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""What a compiled program costs, beside what jaxlib counts for the very same program."""
+"""The cost of a compiled program, compared with jaxlib's figures for the same program."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor

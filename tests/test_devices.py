@@ -1,4 +1,4 @@
-"""How devices present themselves: alike, whether they are this process's or a cluster's."""
+"""Properties of devices: the same whether they are this process's or a cluster's."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""What the pages show runs as it stands: Python, shell, C and Go."""
+"""The code on the pages runs as it is: Python, shell, C and Go."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ def test_each_block_is_run_or_says_why_not():
 
 
 def run_script(place, address=""):
-    """Runs a script of a page, on this machine's devices or a cluster's, and checks what it says it prints."""
+    """Runs a script of a page, on this machine's devices or a cluster's, and checks the output that it states."""
     script = SCRIPTS[place]
     for module in set(re.findall(r"^import (\w+)", script, re.M)):
         if importlib.util.find_spec(module) is None:

@@ -1,4 +1,4 @@
-"""What a compiled program can tell, and how it is kept: ahead of time, in a cache, exported, serialized."""
+"""Compiled programs: what they report, and how they are kept (ahead of time, in a cache, exported, serialized)."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Every script of the examples runs, and leaves its picture."""
+"""Every script of the examples runs and writes its picture."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SMALL = {"GALLERY_STEPS": "3", "GALLERY_WIDTH": "16"}
 
 
 def started(script, *arguments, **said):
-    """Starts a script, which says itself how many devices it wants: of this machine, or of the cluster that is said."""
+    """Starts a script, which asks for its number of devices itself: on this machine, or on the given cluster."""
     env = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", **said}
     return subprocess.Popen(
         [sys.executable, script, *arguments],
@@ -30,7 +30,7 @@ def started(script, *arguments, **said):
 
 
 def run_script(name, out, **said):
-    """Runs a script of the gallery, in small, and checks that it leaves its picture."""
+    """Runs a small version of a script of the gallery, and checks that it writes its picture."""
     if name == "parquet":
         pytest.importorskip("pyarrow")
     done = fresh.finish(started(GALLERY / f"{name}.py", GALLERY_OUT=str(out), **SMALL, **said))

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a program: it is raised, nothing is left behind, and the same program runs again."""
+"""Ctrl-C in the middle of a program: it is raised, nothing remains, and the same program runs again."""
 
 import signal
 from pathlib import Path
@@ -143,8 +143,8 @@ def test_ctrl_c_ends_a_play_between_two_nodes():
     assert done.stdout.split("\n") == ["given up", "right", "nothing left", ""], done.stderr
 
 
-# The second computation stands in the door's queue: the first holds devices of its, and threads without which it would
-# wait inside of the plugin.
+# The second computation is in the frontend's queue: the first occupies some of its devices, and threads without which
+# it would wait inside the plugin.
 QUEUED = """
 import gate, gc, threading, waiting
 import jax, jax.numpy as jnp, numpy as np

@@ -1,4 +1,4 @@
-"""Ordinary computations through the door, each against NumPy, SciPy or a rule that its result must obey."""
+"""Ordinary computations on Pathways, each compared with NumPy, SciPy or a rule that its result must satisfy."""
 
 import jax
 import jax.numpy as jnp

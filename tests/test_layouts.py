@@ -1,4 +1,4 @@
-"""Arrays whose elements do not lie row by row: Layout and Format, wherever JAX takes them, and where such arrays go."""
+"""Arrays that are not row-major: Layout and Format, wherever JAX accepts them, and moves of such arrays."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`device.memory_stats()`: what it counts, the same in one process and on a cluster."""
+"""`device.memory_stats()`: its counts are the same in one process and on a cluster."""
 
 import functools
 import gc

@@ -1,4 +1,4 @@
-"""Many threads, one order: collective programs never wait for each other, and every result is right.
+"""Many threads, one order: collective programs never deadlock, and every result is right.
 
 Each test runs in a process of its own: where the order is lost, XLA's collectives wait for one another and, after forty
 seconds, end the process.

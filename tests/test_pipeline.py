@@ -1,4 +1,4 @@
-"""pathways.pipeline: the order of its ops, and that its numbers are those of the model without it."""
+"""pathways.pipeline: the order of its ops; its numbers equal those of the model without it."""
 
 import re
 import xml.etree.ElementTree
@@ -104,7 +104,7 @@ def loss(y, targets):
 
 
 def model(stages, seed=0):
-    """Gives numbers for a layer a stage, a batch and targets."""
+    """Returns numbers for one layer per stage, a batch and targets."""
     r = np.random.default_rng(seed)
     params = [
         {"w": r.normal(size=(WIDTH, WIDTH)).astype("f") / 3, "b": r.normal(size=WIDTH).astype("f")}

@@ -1,4 +1,4 @@
-"""The life of a process: fork, spawn, Ctrl-C, exit with work in flight, a kernel restarted, jax.distributed scripts."""
+"""The life of a process: fork, spawn, Ctrl-C, exit with work in flight, kernel restarts, jax.distributed scripts."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""jax.profiler shows what devices work on: a plane a device, beside the host's."""
+"""jax.profiler shows the work of devices: one plane per device, beside the host's."""
 
 import collections
 import contextlib

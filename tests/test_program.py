@@ -1,4 +1,4 @@
-"""pathways.program: functions that are captured once and played, against the same functions as they are."""
+"""pathways.program: functions that are captured once and then played, compared with the same functions directly."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Donation to and inside of programs: what is taken over, by whom, and what stays."""
+"""Donation to and inside programs: which arrays are consumed, and which stay."""
 
 import gc
 

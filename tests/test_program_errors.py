@@ -1,4 +1,4 @@
-"""A node of a program that fails, and what it takes with it."""
+"""A node of a program that fails, and what fails with it."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A script that is right prints what it prints itself, and nothing else."""
+"""A correct script prints its own output, and nothing else."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""pathways.reshard, and jax.device_put that takes its way: any sharding on any devices to any other."""
+"""pathways.reshard, and jax.device_put, which uses it: any sharding on any devices to any other."""
 
 import ctypes
 import itertools

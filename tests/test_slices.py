@@ -1,4 +1,4 @@
-"""Virtual device sets, and arguments that the system moves to where a computation runs."""
+"""Virtual device sets, and arguments that the system moves to the devices of a computation."""
 
 import re
 

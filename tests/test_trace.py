@@ -1,4 +1,4 @@
-"""A trace is what Perfetto reads: JSON trace events, a track a device, gangs in the order of time."""
+"""A trace is readable for Perfetto: JSON trace events, one track per device, gangs in the order of time."""
 
 import collections
 import json
