@@ -418,8 +418,8 @@ func TestRefused(t *testing.T) {
 	}{
 		{"nulls", nulls, "the Arrow data has 1 nulls, which arrays cannot hold; fill them (fill_null) or drop them first"},
 		{"no nulls in a slice", some, ""},
-		{"no nulls though nobody counted", data(i32, 8, 0, array.UnknownNullCount, []byte{255}, 32), ""},
-		{"nulls that nobody counted", data(i32, 3, 5, array.UnknownNullCount, []byte{0b10111111}, 32), "has 1 nulls"},
+		{"no nulls, not counted", data(i32, 8, 0, array.UnknownNullCount, []byte{255}, 32), ""},
+		{"nulls, not counted", data(i32, 3, 5, array.UnknownNullCount, []byte{0b10111111}, 32), "has 1 nulls"},
 		{"nulls of lists", data(arrow.FixedSizeListOf(2, i32), 2, 0, 1, []byte{1}, 0, few), "has 1 nulls"},
 		{"dictionary", dictionary, "the Arrow data is dictionary-encoded; decode it first (dictionary_decode)"},
 		{"strings", words, "the Arrow data has the Arrow type 'utf8', which is no array of numbers; expected numbers, booleans or fixed-size lists of them (cast it first)"},
@@ -602,7 +602,7 @@ func TestAfterClose(t *testing.T) {
 	in.Release()
 }
 
-// A put that the end of its session cuts short lets go of its data.
+// A put that the end of its session cuts short releases its data.
 func TestCutShort(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)

@@ -53,7 +53,7 @@ func TestBurst(t *testing.T) {
 				}
 			}
 			run(1)
-			for p.near.Pending() > 0 { // the writer has it, and nobody reads
+			for p.near.Pending() > 0 { // the writer has it, and the other side does not read
 				runtime.Gosched()
 			}
 			for i := range calls {

@@ -87,7 +87,7 @@ func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
 		if want := []observe.Device{{Number: 0, Platform: "sim", Worker: "a"}, {Number: 1, Platform: "sim", Worker: "b"}}; !reflect.DeepEqual(want, p.Devices) {
 			t.Errorf("devices are %v", p.Devices)
 		}
-		// A late answer is nobody's, also not the next profile's.
+		// A late answer is dropped, and does not count for the next profile.
 		n.says(wire.KindProfiled, &wire.Profiled{Id: 1, Stop: true, Session: 3, Worker: 2, Bytes: 5})
 		stop := n.begin(0)
 		ended = n.stop(stop)
@@ -159,7 +159,7 @@ func TestSpansAreOnTheClientsClock(t *testing.T) {
 	}
 	begun := &round{clocks: map[uint64]clock{1: {100, 10}, 2: {0, 30}}}
 	ended := &round{clocks: map[uint64]clock{1: {120, 30}, 2: {-50, 20}}, recorded: map[uint64]*wire.Recorded{
-		1: spans(1, 1100), 2: spans(0, 950), // of device 9 nobody knows
+		1: spans(1, 1100), 2: spans(0, 950), // device 9 is unknown
 	}}
 	ended.recorded[2].Spans = append(ended.recorded[2].Spans, &wire.Executed{Local: 9}, &wire.Executed{Program: 3})
 	p := r.gather(begun, ended)

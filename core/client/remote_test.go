@@ -110,7 +110,7 @@ func (n *near) quiet() {
 
 var errLost = status.New(status.Unavailable, "worker w is gone")
 
-// A Put ends when the operation has and nobody reads the user's bytes any more.
+// A Put ends when its operation has ended and the user's bytes have no readers any more.
 func TestPutEnds(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		n := connect(t)
@@ -403,7 +403,7 @@ func TestFreesDoNotWaitForTheConnection(t *testing.T) {
 }
 
 // Who waits for a slow compile hears of it, and may give up at any time: the
-// controller is told, and an answer that comes all the same is nobody's.
+// controller is told, and an answer that comes nevertheless is dropped.
 func TestCompileSlowly(t *testing.T) {
 	n := connect(t)
 	ctx, cancel := context.WithCancel(context.Background())

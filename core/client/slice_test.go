@@ -49,7 +49,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("the controller is asked %v, want %v", got, want)
 	}
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{1, 0}})
-	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1}) // nobody's
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1}) // no request waits for it
 	if a := <-answers; a.err != nil || a.number != 1 || fmt.Sprint(a.devices) != "[1 0]" {
 		t.Errorf("got %+v", a)
 	}
@@ -80,7 +80,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("a device that is not there: %+v", a)
 	}
 
-	// Who gives up lets go of what may have been granted.
+	// A cancelled request releases the slice that may have been granted.
 	short, cancel := context.WithCancel(ctx)
 	grant(short, placement.Want{Devices: 1})
 	slice := n.request(4).Slice

@@ -275,7 +275,7 @@ func (a *actor) step() bool {
 	}
 }
 
-// slice asks for a slice, has one remapped, or lets go of one.
+// slice asks for a slice, remaps one, or releases one.
 func (a *actor) slice() bool {
 	var number uint64
 	var devices []int

@@ -226,7 +226,7 @@ func TestStuckMember(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Where a hears of the failure before it has begun either, nobody is stuck.
+	// If a learns of the failure before it has begun either, nothing is stuck.
 	for i, end := 0, time.Now().Add(time.Minute); len(members[0].ended) == 0 && time.Now().Before(end); i++ {
 		if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
 			t.Fatal(err)

@@ -423,7 +423,7 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	w, token, write := s.held(0, 1)
 	p := s.play(id, g, x, w)
 	var losing sync.WaitGroup
-	losing.Go(func() { l.Lose(1) }) // it waits for whoever has yet to write
+	losing.Go(func() { l.Lose(1) }) // it waits for pending writes
 	first := s.Wait(p.tokens[1])
 	write()
 	losing.Wait()

@@ -115,7 +115,7 @@ const (
 	silence  = time.Second      // until a link that is cut counts as lost
 	workTime = 3 * time.Second  // faults happen until then
 	apartFor = time.Second      // until two processes that are apart give up what is under way
-	patience = 60 * time.Second // of whoever waits for what must happen
+	patience = 60 * time.Second // how long to wait for something that must happen
 	// Longer than a computation waits for others that are lost.
 	evictAfter = 4 * silence
 	// In which a process ends that was told to stop or has lost its controller.

@@ -477,7 +477,7 @@ func TestUpRunsACommand(t *testing.T) {
 	}
 }
 
-// Who is told to stop before all is up takes down what there is, and says so.
+// If up is stopped before all workers are ready, it takes the cluster down and says so.
 func TestUpIsStopped(t *testing.T) {
 	t.Setenv(asCommand, "1")
 	dir, err := os.MkdirTemp("/tmp", "pw")
@@ -503,7 +503,7 @@ func TestUpIsStopped(t *testing.T) {
 	}
 }
 
-// Ask ends with its context, whoever answers or not.
+// Ask ends with its context, whether or not it has got an answer.
 func TestAskNobody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

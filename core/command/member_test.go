@@ -186,7 +186,7 @@ func TestNodes(t *testing.T) {
 	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed || !strings.Contains(said, "NOT_FOUND: no such hardware") {
 		t.Errorf("a driver that cannot be made: exit code %d\n%s", code, said)
 	}
-	e := worker("e") // so that somebody is there: between two epochs of b nobody is
+	e := worker("e") // so that the cluster always has a worker, even between two epochs of b
 	next("b", "e")
 	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t); code != ExitFailed || !strings.Contains(said, "--nodes") {
 		t.Errorf("another number of nodes: exit code %d\n%s", code, said)

@@ -7,7 +7,7 @@ import (
 
 // A process that dies is started again after a pause that doubles up to a bound; one
 // that dies at once again and again is given up; one that has run for a while begins
-// anew with the shortest pause.
+// again with the shortest pause.
 func TestRestarts(t *testing.T) {
 	const ms = second / 1000
 	var now int64 = 5 * second
@@ -41,7 +41,7 @@ func TestRestarts(t *testing.T) {
 		dies("a", pause*ms) // it was steady: everything from the start
 	}
 	if v, _ := r.died("a", now); v != givenUp || r.due(now+steadyAfter) != nil {
-		t.Errorf("a process that dies for ever: %v, then %v are due", v, r.due(now+steadyAfter))
+		t.Errorf("a process that dies every time: %v, then %v are due", v, r.due(now+steadyAfter))
 	}
 	dies("b", 100*ms) // another one's deaths are its own
 	if v, _ := r.died("controller", now); v != endsAll || r.due(now+steadyAfter) != nil {

@@ -24,7 +24,7 @@ func TestShowSlices(t *testing.T) {
 	}
 	out.Reset()
 	if showSlices(&out, &wire.Report{Sessions: []*wire.Report_SessionReport{{Session: 1}}}); out.Len() > 0 {
-		t.Errorf("where nobody has slices it shows %q", out.String())
+		t.Errorf("without slices it shows %q", out.String())
 	}
 }
 
@@ -44,7 +44,7 @@ func TestShowWaits(t *testing.T) {
 	}
 	out.Reset()
 	if showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}); out.Len() > 0 {
-		t.Errorf("where nobody waits it shows %q", out.String())
+		t.Errorf("without waits it shows %q", out.String())
 	}
 }
 

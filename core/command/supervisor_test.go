@@ -96,7 +96,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 			t.Errorf("%s was %v and is %v", name, before[name], now[name])
 		}
 	}
-	// Nobody but the supervisor needs it, and down does without.
+	// Only the supervisor needs it; down does not.
 	now[supervisorName].signal(syscall.SIGKILL)
 	s.says("no supervisor", "(sim)  worker-0")
 	if code, _, errs := s.run("down"); code != ExitSuccess {
@@ -114,8 +114,8 @@ func TestSupervisorEndsWithItsController(t *testing.T) {
 	s.end(s.list()) // it has started no other
 }
 
-// Where the list of a cluster's processes is gone nobody could end them but their
-// supervisor, which does.
+// If the list of a cluster's processes is gone, only their supervisor can end them, and it
+// does.
 func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
 	s := newSupervised(t, "--log", "info")
 	all := s.list()

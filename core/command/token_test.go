@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// freeAddress is one of this machine at which nobody listens.
+// freeAddress returns an address of this machine at which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -90,7 +90,7 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// The end of a launch that nobody waits for is seen by the next gang.
+// The next gang sees the end of a launch that no gang waited for.
 func TestEndIsSeenLater(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		for range 3 {
@@ -271,8 +271,8 @@ func TestArmOfAGangThatDoesNotWait(t *testing.T) {
 	})
 }
 
-// A gang starts when those that it reads from have been launched, wherever they
-// are and whoever launches them.
+// A gang starts when the gangs that it reads from have been launched, on any devices and
+// by any thread.
 func TestAfter(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 2))

@@ -153,7 +153,7 @@ func TestFullQueueSeesTurn(t *testing.T) {
 	})
 }
 
-// A launch that has ended unseen makes room for whoever finds the queue full.
+// A launch whose end has not been seen makes room for a submission that finds the queue full.
 func TestFullQueueSeesEnd(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))

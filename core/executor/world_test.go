@@ -47,7 +47,7 @@ func tell(is *executor.Island, turn executor.Turn, bits uint32) {
 		if turn.Cell.Or(bits)&executor.CellWanted != 0 {
 			is.Report(turn.Gang)
 		}
-	case turn.Now: // nobody waits for it
+	case turn.Now: // no gang waits for it
 	case bits&executor.CellDone != 0:
 		is.Completed(turn.Gang)
 	default:

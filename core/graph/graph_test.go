@@ -174,8 +174,8 @@ func drawGraph(t *rapid.T) *graph.Graph {
 	return g
 }
 
-// Whoever takes part in some of the nodes lets go of each thing that he makes or
-// reads and that is not kept once, behind all his nodes that use it.
+// A participant frees each object that its nodes make or read and that is not kept exactly
+// once, after the last of its nodes that uses it.
 func TestLower(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := drawGraph(t)

@@ -66,7 +66,7 @@ func TestStopWaitsForWhatRunsAndNoLongerThanItsPatience(t *testing.T) {
 		if len(got.Spans) != 1 || got.Spans[0].Gang != 1 || got.Dropped != 1 || time.Since(begun) != 3*time.Second {
 			t.Error(got, time.Since(begun))
 		}
-		never.End(9) // to nobody
+		never.End(9) // ignored: it is not recorded
 
 		rec, begun = r.Start(0, 10), time.Now()
 		soon = r.Begin(0, observe.Span{})

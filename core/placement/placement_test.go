@@ -136,7 +136,7 @@ func TestSkewIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// Whom nobody is left of, nobody differs from.
+	// A worker cannot differ from workers that have all left.
 	var m Map
 	join(t, &m, offer(1, "", 1))
 	m.Leave(1)

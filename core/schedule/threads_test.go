@@ -96,7 +96,7 @@ func TestThreads(t *testing.T) {
 			{waits(4, "0-3"), ""},
 			{done(2), "4"},
 		}},
-		{"gangs that wait for nobody pass", 8, []step{
+		{"gangs that wait for no other pass", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
 			{free(3, "0-7"), "3"},
@@ -132,7 +132,7 @@ func TestThreads(t *testing.T) {
 		{"those that wait keep their order", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-3"), ""},
-			{waits(3, "0-7", 1), ""}, // would go on with the chain of 1 for ever
+			{waits(3, "0-7", 1), ""}, // would continue the chain of 1 indefinitely
 			{waits(4, "4-7"), ""},
 			{done(1), "2"},
 			{done(2), "3"},

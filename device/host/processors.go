@@ -9,32 +9,30 @@ import (
 )
 
 const (
-	// maxSpare is how many processors there are more at most.
+	// maxSpare is the largest number of spare processors.
 	maxSpare = 64
-	// followEvery is how often the process's share of the machine is looked at while it is
-	// exceeded. Go looks every second, and stops the world where it has changed; here that
-	// is three times for about 20 µs each time.
+	// followEvery is how often the process's share of the machine is read while there are
+	// spare processors. Go reads it every second, and stops the world if it has changed;
+	// here that happens three times, for about 20 µs each.
 	followEvery = 30 * time.Second
 )
 
 var spare struct {
 	mu    sync.Mutex // guards what follows
-	held  []int      // by those who have not given them back
+	held  []int      // one entry per call of Spare that was not undone
 	timer *time.Timer
 }
 
-// Spare gives Go so many processors (GOMAXPROCS) more than the process's share of the
-// machine has, until giveBack is called; a second call of that does nothing. What several
-// ask for is not added up: there are as many as the largest of them wants. Where the user
-// has said how many there are, by the environment, it stays at that.
+// Spare raises GOMAXPROCS above the process's share of the machine by the given number,
+// until giveBack is called; a second call of giveBack does nothing. The numbers of several
+// calls do not add up: the largest one counts. If the user has set GOMAXPROCS in the
+// environment, Spare does not change it.
 //
-// A goroutine that waits in C keeps its processor until the runtime's monitor takes it,
-// after 70 µs at best. What others have to do would wait for that where the processors are
-// no more than those of a small machine.
+// A goroutine that waits in C keeps its processor until the runtime's monitor takes it
+// away, after 70 µs at best. On a small machine, other goroutines would wait for that.
 //
-// Go follows the limits of control groups by itself only until a program says how many
-// processors there are. While some are spare they are followed here, and after that by Go
-// again.
+// Go follows the limits of control groups only until a program sets GOMAXPROCS. While there
+// are spare processors, this package follows them, and after that Go does again.
 func Spare(processors int) (giveBack func()) {
 	if os.Getenv("GOMAXPROCS") != "" || processors <= 0 {
 		return func() {}
@@ -59,7 +57,7 @@ func Spare(processors int) (giveBack func()) {
 	})
 }
 
-// largest returns what is held. The caller holds spare.mu.
+// largest returns the largest number in held. The caller holds spare.mu.
 func largest() int {
 	if len(spare.held) == 0 {
 		return 0
@@ -67,8 +65,8 @@ func largest() int {
 	return slices.Max(spare.held)
 }
 
-// follow sets the processors: those of the process's share of the machine as it is now, and
-// what is held. The caller holds spare.mu.
+// follow sets GOMAXPROCS to the process's current share of the machine plus the spare
+// processors. The caller holds spare.mu.
 func follow() {
 	runtime.SetDefaultGOMAXPROCS()
 	n := largest()

@@ -298,7 +298,7 @@ func (is *Island) hang() error {
 				var text []string
 				for i, g := range circle {
 					next := circle[(i+1)%len(circle)]
-					text = append(text, fmt.Sprintf("%v holds devices %v and waits for %v", g, g.held(), next))
+					text = append(text, fmt.Sprintf("%v holds devices %v and waits for %v", g, g.occupied(), next))
 				}
 				slices.Sort(text)
 				return status.New(status.Aborted, "gangs wait for each other: %s. Launch gangs that share devices in one order on all of them", strings.Join(text, "; "))
@@ -338,8 +338,8 @@ func (g *gang) circle(path []*gang, done map[*gang]bool) []*gang {
 	return nil
 }
 
-// held returns the ids of the devices that the gang occupies.
-func (g *gang) held() (ids []int) {
+// occupied returns the ids of the devices that the gang occupies.
+func (g *gang) occupied() (ids []int) {
 	for _, s := range g.shards {
 		if s != nil && s.on.head == s {
 			ids = append(ids, s.on.id)

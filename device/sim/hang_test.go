@@ -11,8 +11,8 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// Two members launch two gangs in opposite order, as hosts do that nobody
-// schedules: both hang, Hang names them, Close ends them.
+// Two members launch two gangs in opposite order, like hosts without a common schedule:
+// both hang, Hang names them, and Close ends them.
 func TestOppositeOrderHangs(t *testing.T) {
 	is := sim.NewIsland(sim.Instant, 1)
 	m := join(t, is, 2, 1)
@@ -146,7 +146,7 @@ func TestCloseEndsIncompleteGang(t *testing.T) {
 			t.Errorf("Hang before the other member came: %v", err)
 		}
 		err, code := m[who].Close(), status.Aborted
-		if who == 1 { // it leaves: nobody has to wait for it
+		if who == 1 { // it leaves: no other member has to wait for it
 			code = status.Unavailable
 			if err != nil {
 				t.Errorf("Close of the member that never came: %v", err)
