@@ -55,7 +55,8 @@ bool pw_partition_asks(const char* code, size_t size) {
 char* pw_partition_refused(const char* text, size_t size) {
   if (has(text, size, "annotate_device_placement")) {
     char* said = NULL;
-    int n = asprintf(&said, "%s. XLA says: %.*s", PW_PARTITION_PLACED, (int)size, text);
+    int n = asprintf(&said, "%s; on one device, a newer plugin places it: pip install --no-deps lammps-jax-pjrt-cpu. "
+                            "XLA says: %.*s", PW_PARTITION_PLACED, (int)size, text);
     return n < 0 ? NULL : said;
   }
   for (size_t i = 0; i < kRequired; i++) {

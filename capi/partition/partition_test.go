@@ -43,6 +43,10 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 			t.Errorf("%s: %q", target, said)
 		}
 	}
+	said := partition.Refused("NOT_FOUND: no call annotate_device_placement")
+	if !strings.Contains(said, "jax.device_put outside of jax.jit") || !strings.Contains(said, "a newer plugin") {
+		t.Errorf("annotate_device_placement: %q", said)
+	}
 	if said := partition.Refused("INTERNAL: something else"); said != "" {
 		t.Errorf("of something else: %q", said)
 	}
