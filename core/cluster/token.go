@@ -44,7 +44,7 @@ func readToken(f *os.File) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
-		return "", status.New(status.InvalidArgument, "the token file %s is empty", f.Name())
+		return "", status.New(status.InvalidArgument, "the token file %s is empty; write the cluster's token into it, or remove the file and start the controller again, which makes one", f.Name())
 	}
 	return token, nil
 }

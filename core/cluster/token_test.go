@@ -164,6 +164,18 @@ func TestKeepTokenTakesUsualPlaces(t *testing.T) {
 }
 
 // A token that was not named is shown only to a process of this user or of root.
+// The error of an empty file, such as a full disk leaves, says what to do.
+func TestReadTokenRefusesAnEmptyFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), TokenFile)
+	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ReadToken(path)
+	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), path+" is empty; write") {
+		t.Error(err)
+	}
+}
+
 func TestFindToken(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, TokenFile), 0o600)

@@ -125,6 +125,7 @@ On several machines: pathways controller on one of them, pathways worker on each
 environment variables for scripts:
   PATHWAYS_ADDRESS       the cluster whose devices JAX shows; default: the devices of this machine
   PATHWAYS_DEVICES       number of devices on this machine's CPU; default: as many as JAX would show
+  PATHWAYS_WAIT          seconds to wait for the cluster and its devices; default: 30 for devices, 0 for a controller
   PATHWAYS_CONFIG        a file with lines such as devices = 8, for variables that are not set
   PATHWAYS_PLUGIN        path of the PJRT plugin to use; default: the one that is found
   PATHWAYS_PLUGIN_DIRS   further directories to search for plugin packages, separated by colons

@@ -259,6 +259,11 @@ func TestHelpNamesEverything(t *testing.T) {
 			t.Errorf("help does not list %s:\n%s", name, out)
 		}
 	}
+	for _, name := range []string{"ADDRESS", "DEVICES", "WAIT", "CONFIG", "PLUGIN", "TOKEN_FILE"} {
+		if !strings.Contains(out, "\n  PATHWAYS_"+name) {
+			t.Errorf("help does not list PATHWAYS_%s:\n%s", name, out)
+		}
+	}
 	helps := ""
 	for _, name := range []string{"controller", "worker", "up", "down", "status", "address"} {
 		_, of, _ := call(t, nil, name, "--help")
