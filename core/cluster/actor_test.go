@@ -92,7 +92,7 @@ func (x *trial) areApart(one, other string) bool {
 // worker is the name of the worker of a device.
 func (a *actor) worker(d int) string {
 	number := a.s.Devices()[d].Worker
-	return fmt.Sprint("w", number-1)
+	return fmt.Sprint("worker-", number-1)
 }
 
 // local is the device's number over all drivers.

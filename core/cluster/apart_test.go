@@ -33,7 +33,7 @@ func thereAndBack(t *testing.T, l *cluster.Local, one, other string) error {
 	device := map[string]uint32{}
 	for _, d := range s.Devices() {
 		if d.Local == 0 {
-			device[fmt.Sprint("w", d.Worker-1)] = d.Number
+			device[fmt.Sprint("worker-", d.Worker-1)] = d.Number
 		}
 	}
 	from, to := device[one], device[other]
@@ -99,34 +99,34 @@ func TestPairApart(t *testing.T) {
 			return pairs
 		}
 
-		l.Part("w0", "w1")
-		time.AfterFunc(apartFor/2, func() { l.Meet("w0", "w1") })
+		l.Part("worker-0", "worker-1")
+		time.AfterFunc(apartFor/2, func() { l.Meet("worker-0", "worker-1") })
 		begun := time.Now()
-		if err := thereAndBack(t, l, "w0", "w1"); err != nil || time.Since(begun) < apartFor/2 {
+		if err := thereAndBack(t, l, "worker-0", "worker-1"); err != nil || time.Since(begun) < apartFor/2 {
 			t.Errorf("they were apart for a short time: %v after %v", err, time.Since(begun))
 		}
 
-		l.Part("w0", "w1")
+		l.Part("worker-0", "worker-1")
 		begun = time.Now()
 		for range 2 { // while they wait, and after they gave up
-			err := thereAndBack(t, l, "w0", "w1")
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "(w0)") || !strings.Contains(err.Error(), "(w1)") {
+			err := thereAndBack(t, l, "worker-0", "worker-1")
+			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "(worker-0)") || !strings.Contains(err.Error(), "(worker-1)") {
 				t.Errorf("they are apart: %v, expected UNAVAILABLE that names both", err)
 			}
 		}
 		if d := time.Since(begun); d > 2*apartFor {
 			t.Errorf("it took %v to fail", d)
 		}
-		if err := thereAndBack(t, l, "w0", "w2"); err != nil {
+		if err := thereAndBack(t, l, "worker-0", "worker-2"); err != nil {
 			t.Errorf("others go on: %v", err)
 		}
 		time.Sleep(2 * apartFor)
-		if got := fmt.Sprint(apart()); got != "[w0 w1 w1 w0]" {
+		if got := fmt.Sprint(apart()); got != "[worker-0 worker-1 worker-1 worker-0]" {
 			t.Errorf("status shows as apart: %v", got)
 		}
 
-		l.Meet("w0", "w1")
-		if err := thereAndBack(t, l, "w0", "w1"); err != nil {
+		l.Meet("worker-0", "worker-1")
+		if err := thereAndBack(t, l, "worker-0", "worker-1"); err != nil {
 			t.Errorf("they have met again: %v", err)
 		}
 		time.Sleep(silence)

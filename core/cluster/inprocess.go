@@ -41,7 +41,7 @@ type InProcess struct {
 	Evict, Ending func(index int, why error)
 	EvictAfter    time.Duration
 	// Network simulates a network between machines. Its nodes are "controller", the
-	// workers "w0", "w1" …, and clients by their names.
+	// workers "worker-0", "worker-1" …, and clients by their names.
 	Network *inproc.Conditions
 	// Patience is how long, with a Network, transfers between two processes wait while
 	// these cannot reach each other.
@@ -122,7 +122,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Driver, island string, places *sync.Map) error {
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
-	name := fmt.Sprintf("w%d", index)
+	name := fmt.Sprintf("worker-%d", index) // as pathways up names them
 	conn, welcome, err := l.network.Dial(ctx, "inproc:"+inProcessName, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		return err

@@ -247,7 +247,7 @@ func TestWorkerLost(t *testing.T) {
 	l.Lose(1)
 	for range 3 {
 		token, y = s.Start(both, y)
-		if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
+		if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker-1") {
 			t.Errorf("a run with a part on a worker that was lost: %v", err)
 		}
 	}

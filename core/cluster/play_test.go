@@ -432,7 +432,7 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	}
 	errs := []error{s.Wait(p.tokens[0]), first, s.Wait(p.tokens[2]), s.Wait(p.tokens[3])}
 	for _, i := range []int{1, 2} {
-		if status.CodeOf(errs[i]) != status.Unavailable || !strings.Contains(errs[i].Error(), "w1") {
+		if status.CodeOf(errs[i]) != status.Unavailable || !strings.Contains(errs[i].Error(), "worker-1") {
 			t.Errorf("node %d, with a part on a worker that was lost: %v", i, errs[i])
 		}
 	}

@@ -81,7 +81,7 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 		}
 		gangs[span.Gang]++
 	}
-	if len(gangs) != 7 || len(p.Devices) != 4 || p.Devices[3].Worker != "w1" || p.Dropped > 0 || len(p.Missing) > 0 {
+	if len(gangs) != 7 || len(p.Devices) != 4 || p.Devices[3].Worker != "worker-1" || p.Dropped > 0 || len(p.Missing) > 0 {
 		t.Errorf("%d gangs, %+v", len(gangs), p)
 	}
 	// And nothing from before or after.
@@ -110,7 +110,7 @@ func TestProfileWithoutALostWorker(t *testing.T) {
 	if got := ran(p, 0); !slices.Equal(got, []string{"add_one"}) {
 		t.Errorf("device 0 ran %q", got)
 	}
-	if len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "worker w1: ") {
+	if len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "worker worker-1: ") {
 		t.Errorf("missing: %q", p.Missing)
 	}
 }

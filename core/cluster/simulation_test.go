@@ -240,7 +240,7 @@ func (x *trial) run(many int) {
 	exits.Wait()
 	for i, d := range drivers {
 		if err := d.Close(); err != nil {
-			t.Errorf("closing the driver of w%d: %v", i, err)
+			t.Errorf("closing the driver of worker-%d: %v", i, err)
 		}
 	}
 	if t.Failed() {
@@ -257,13 +257,13 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 	for range r.IntN(5) {
 		f := fault{at: time.Duration(r.Int64N(int64(workTime)))}
 		n := r.IntN(workers + clients)
-		name := fmt.Sprint("w", n)
+		name := fmt.Sprint("worker-", n)
 		if n >= workers {
 			name = fmt.Sprint("c", n-workers)
 		}
 		switch kind := r.IntN(13); {
 		case kind >= 10 && n < workers: // for a short time, in which all waits, or a long one
-			other := fmt.Sprint("w", r.IntN(workers))
+			other := fmt.Sprint("worker-", r.IntN(workers))
 			if r.IntN(3) == 0 {
 				other = fmt.Sprint("c", r.IntN(clients))
 			}
@@ -326,7 +326,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 			continue
 		default:
 			for i := range workers {
-				x.doomed[fmt.Sprint("w", i)] = true
+				x.doomed[fmt.Sprint("worker-", i)] = true
 			}
 			for i := range clients {
 				x.doomed[fmt.Sprint("c", i)] = true
@@ -338,7 +338,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 	}
 	if r.IntN(4) == 0 {
 		n, k := r.IntN(workers), r.IntN(x.each)
-		name := fmt.Sprint("w", n)
+		name := fmt.Sprint("worker-", n)
 		x.doomed[name], x.endless[name] = true, true
 		x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime / 2))), what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
 			do: func() { x.clients.Go(func() { x.spin(n, k) }) }})
@@ -349,7 +349,7 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 // lose takes a worker's devices away with its process.
 func (x *trial) lose(worker int, how string) {
 	for k := range x.each {
-		if err := x.drivers[worker].Lose(k, fmt.Sprintf("the process of w%d %s", worker, how)); err != nil {
+		if err := x.drivers[worker].Lose(k, fmt.Sprintf("the process of worker-%d %s", worker, how)); err != nil {
 			x.t.Error(err)
 		}
 	}
@@ -424,7 +424,7 @@ func (x *trial) check(workers, clients int) {
 			}
 		}
 		for i := range workers {
-			name := fmt.Sprint("w", i)
+			name := fmt.Sprint("worker-", i)
 			if there[name] == x.doomed[name] && !(there[name] && x.endless[name]) {
 				return fmt.Errorf("%s is there: %v, lost: %v", name, there[name], x.doomed[name])
 			}
@@ -433,7 +433,7 @@ func (x *trial) check(workers, clients int) {
 			for k := range d.Devices() {
 				m, err := d.MemoryStats(k)
 				if err != nil || m.InUse != 0 {
-					return fmt.Errorf("device %d of w%d keeps %d bytes, %v", k, i, m.InUse, err)
+					return fmt.Errorf("device %d of worker-%d keeps %d bytes, %v", k, i, m.InUse, err)
 				}
 			}
 		}

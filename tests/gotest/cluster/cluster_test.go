@@ -353,7 +353,7 @@ func TestWorkerLost(t *testing.T) {
 		}
 	}
 	token, _ := s.Start(all, x)
-	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") {
+	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker-1") {
 		t.Errorf("a run after the loss: %v", err)
 	}
 	t.Logf("%d of %d runs were lost", lost, len(tokens))
