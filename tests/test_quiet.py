@@ -72,3 +72,24 @@ def test_the_end_of_a_session_prints_nothing_of_what_is_queued(end):
     done = fresh.run(QUEUED + end, env={"PATHWAYS_ADDRESS": ""}, imports=True)
     assert done.stdout == ("True\n" if end else "")
     assert done.stderr == ""
+
+
+@pytest.mark.embedded("names a cluster of its own")
+def test_a_cluster_inside_the_process_prints_nothing_and_leaves_the_environment_alone():
+    script = """
+        import os
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec as P
+
+        before = dict(os.environ)
+        devices = jax.devices()
+        assert dict(os.environ) == before
+        split = NamedSharding(jax.make_mesh((2,), ("x",), devices=devices), P("x"))
+        for device in devices:
+            jax.jit(lambda x: x + 1)(jax.device_put(np.ones(4), device)).block_until_ready()
+        print(float(jax.jit(lambda x: jnp.sin(x).sum() * 0 + 1)(jax.device_put(np.ones((2, 64)), split))))
+        print(sorted({device.worker for device in devices}))
+        """
+    done = fresh.run(script, env={"PATHWAYS_ADDRESS": "local:2x1", "PATHWAYS_DEVICES": ""})
+    assert done.stdout == "1.0\n['worker-0', 'worker-1']\n"
+    assert done.stderr == ""

@@ -273,11 +273,6 @@ def _client_options() -> dict[str, Any]:
     asked = said.with_environment()
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
-        if asked.address.startswith("local:"):
-            # As in a worker's own process: XLA warns of each program that another worker compiled. JAX has set 1 if the
-            # user set nothing.
-            if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
-                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         return {} if asked.devices is None else {"devices": asked.devices}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.devices is not None:

@@ -16,8 +16,14 @@ from pathways._errors import PathwaysError
 MAX_DEVICES = 4096
 OPTIONS = ("address", "devices", "memory_limit", "wait")
 WAIT = 30.0  # seconds, if the user sets nothing
-# The addresses that capi/cluster connects to. It checks the rest of an address.
-SCHEMES = ("tcp:", "unix:", "local:", "sim:")
+# The addresses that capi/cluster connects to, and what is right of the colon. An IPv6 address stands in brackets.
+SCHEMES = {
+    "tcp": r"(?:[^:\s]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})",
+    "unix": r".+",
+    "local": r"(?:(?P<workers>[0-9]{1,5})x)?(?P<devices>[0-9]{1,5})",
+    "sim": r"(?:(?P<workers>[0-9]{1,5})x)?(?P<devices>[0-9]{1,5})",
+}
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -99,15 +105,21 @@ def _variables() -> Callable[[str], tuple[str, str] | None]:
 
 
 def _address(value: Any, name: str) -> str:
-    """Checks that an address is of a known kind."""
+    """Checks the form of an address."""
     text = value.strip() if isinstance(value, str) else ""
-    scheme = next((scheme for scheme in SCHEMES if text.startswith(scheme)), None)
-    if scheme is None or text == scheme:
+    scheme, _, rest = text.partition(":")
+    found = re.fullmatch(SCHEMES[scheme], rest) if scheme in SCHEMES else None
+    numbers = {part: int(number or 1) for part, number in found.groupdict().items()} if found else {}
+    if (
+        found is None
+        or not 1 <= numbers.get("port", 1) <= MAX_PORT
+        or not 1 <= numbers.get("workers", 1) * numbers.get("devices", 1) <= MAX_DEVICES
+    ):
         raise PathwaysError(
             "INVALID_ARGUMENT",
             f"{name} is {value!r}, which is not the address of a cluster; expected tcp:HOST:PORT or unix:/PATH of a "
             "controller (`pathways address` prints that of a cluster of this machine), or local:WxD for W workers "
-            "with D devices each in this process",
+            f"with D devices each in this process, at most {MAX_DEVICES} devices",
         )
     return text
 

@@ -111,11 +111,21 @@ def test_wrong_bytes_are_refused(given):
     assert f"{given!r}; expected bytes per device, such as" in caught.value.message
 
 
-@pytest.mark.parametrize("given", ["", "  ", 80, b"host:1", "foo", "tcp:", "/run/controller.sock", "grpc:host:1"])
+WRONG_ADDRESSES = ["", "  ", 80, b"host:1", "foo", "tcp:", "/run/controller.sock", "grpc:host:1", "local:2x2049"]
+WRONG_ADDRESSES += ["tcp:foo", "tcp::80", "tcp:host:", "tcp:host:0", "tcp:host:70000", "tcp:::1:80", "tcp:host:http"]
+WRONG_ADDRESSES += ["unix:", "local:", "local:0x4", "local:4x0", "local:2x", "local:x4", "local:2x-1", "sim:2x2x2"]
+
+
+@pytest.mark.parametrize("given", WRONG_ADDRESSES)
 def test_a_wrong_address_is_refused(given):
     with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: address is ") as caught:
         pathways.init(given)
     assert repr(given) in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["tcp:host:8476", "tcp:[::1]:80", "unix:@a", "unix:/a b", "local:4", "sim:64x64"])
+def test_a_right_address_is_taken(text):
+    assert _settings._address(f" {text} ", "address") == text
 
 
 @pytest.mark.embedded("sets the number of this process's devices")
