@@ -33,7 +33,8 @@ func TestMapShowsEveryRoomOnItsFloor(t *testing.T) {
 			floor, next = next[0].name, next[1:]
 		}
 		if got := shown[r.path]; got != floor {
-			t.Errorf("%s: %s is on floor %q of the map, and on floor %q of the table in core/rooms_test.go", mapPage, r.path, got, floor)
+			t.Errorf("%s: %s is on floor %q of the map, and on floor %q of the table in core/rooms_test.go",
+				mapPage, r.path, got, floor)
 		}
 		delete(shown, r.path)
 	}
@@ -51,10 +52,12 @@ func TestMapNamesWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("((?:`\\w+`(?:, | and )?)+) in `([\\w/]+\\.(?:c|go))`").FindAllStringSubmatch(string(page), -1)
+	function := regexp.MustCompile("((?:`\\w+`(?:, | and )?)+) in `([\\w/]+\\.(?:c|go))`")
+	named := function.FindAllStringSubmatch(string(page), -1)
 	const least = 10 // that the map names
 	if len(named) < least {
-		t.Fatalf("%s names functions in %d files, want %d or more: the map is not read as it should be", mapPage, len(named), least)
+		t.Fatalf("%s names functions in %d files, want %d or more: the map is not read as it should be",
+			mapPage, len(named), least)
 	}
 	for _, n := range named {
 		code, err := os.ReadFile(filepath.Join("..", n[2]))

@@ -12,7 +12,8 @@ void pw_departed_add(pw_departed* g, pw_object* o) {
   int64_t bytes = o->bytes;  // read before another thread takes o from the stack
   pw_slot* head = atomic_load_explicit(&g->stack, memory_order_relaxed);
   do o->slot.next = head;
-  while (!atomic_compare_exchange_weak_explicit(&g->stack, &head, &o->slot, memory_order_release, memory_order_relaxed));
+  while (!atomic_compare_exchange_weak_explicit(&g->stack, &head, &o->slot, memory_order_release,
+                                                memory_order_relaxed));
   atomic_fetch_add_explicit(&g->num, 1, memory_order_relaxed);
   if (bytes) atomic_fetch_add_explicit(&g->bytes, bytes, memory_order_relaxed);
 }

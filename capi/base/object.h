@@ -27,7 +27,8 @@ static inline void pw_object_is(pw_object* o, pw_name name, int32_t shards, int6
 // pw_object_hold holds one more shard. It returns false where the last has gone.
 bool pw_object_hold(pw_object* object);
 
-// pw_object_drop gives up a shard. It returns whether that was the last: the caller then hands the object to pw_departed_add.
+// pw_object_drop releases a shard. It returns whether that was the last: the caller then passes the object to
+// pw_departed_add.
 static inline bool pw_object_drop(pw_object* object) {
   return atomic_fetch_sub_explicit(&object->live, 1, memory_order_acq_rel) == 1;
 }

@@ -33,7 +33,8 @@ func latest() (owner C.uint64_t, err error) {
 	if id := embedded.Latest(); id > 0 {
 		return C.pw_slice_owner(C.uint64_t(id), false), nil
 	}
-	return 0, status.New(status.FailedPrecondition, "slices are of a PJRT client's devices, and there is no client; make one first")
+	return 0, status.New(status.FailedPrecondition,
+		"slices are of a PJRT client's devices, and there is no client; make one first")
 }
 
 // of returns an owner's slices.
@@ -45,8 +46,8 @@ func of(owner C.uint64_t) (client.Slices, error) {
 }
 
 //export pwGoSliceGrant
-func pwGoSliceGrant(owner *C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char, number *C.uint64_t,
-	devices *C.uint32_t) (refusal *C.char) {
+func pwGoSliceGrant(owner *C.uint64_t, n C.int64_t, topology *C.int64_t, dims C.size_t, island, kind *C.char,
+	number *C.uint64_t, devices *C.uint32_t) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	w := placement.Want{Devices: int(n), Island: C.GoString(island), Kind: C.GoString(kind)}

@@ -23,7 +23,8 @@ func (t *Table) fits(a *account, specs []Spec) error {
 		}
 		shards += s.ShardBytes
 		if all += s.ShardBytes * int64(len(sp.placements[s.Placement].devices)); all > maxCharge-sp.total {
-			return status.New(status.ResourceExhausted, "%q, and what is made with it, are more bytes than can be counted", s.Label)
+			return status.New(status.ResourceExhausted,
+				"%q, and what is made with it, are more bytes than can be counted", s.Label)
 		}
 	}
 	// No device has more than all placements together: mostly that is enough to know.
@@ -55,7 +56,8 @@ func (t *Table) fits(a *account, specs []Spec) error {
 func (t *Table) exhausted(a *account, label string, d int, need int64) error {
 	var b strings.Builder
 	limit := t.space.limit(d)
-	fmt.Fprintf(&b, "out of memory on device %d: %q of %s needs %s, of a limit of %s", d, label, a.name, size(need), size(limit))
+	fmt.Fprintf(&b, "out of memory on device %d: %q of %s needs %s, of a limit of %s",
+		d, label, a.name, size(need), size(limit))
 	fmt.Fprintf(&b, "; %s is in use", size(t.space.device(d)))
 	const most = 3 // holders that a message names
 	for i, h := range t.holders(d, most) {

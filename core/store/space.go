@@ -73,8 +73,8 @@ func (t *Table) Place(devices []int) (Placement, error) {
 // SetLimit bounds the memory that objects may take on a device, in bytes; 0 is no bound.
 func (t *Table) SetLimit(device int, bytes int64) error {
 	if device < 0 || device >= MaxDevices || bytes < 0 {
-		return status.New(status.InvalidArgument, "limit of %d bytes on device %d: want a device in [0, %d) and no negative limit",
-			bytes, device, MaxDevices)
+		return status.New(status.InvalidArgument,
+			"limit of %d bytes on device %d: want a device in [0, %d) and no negative limit", bytes, device, MaxDevices)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,8 +99,8 @@ func (sp *space) validate(s *Spec) error {
 	case s.ShardBytes < 0:
 		return status.New(status.InvalidArgument, "a shard of %d bytes: want 0 to %d", s.ShardBytes, int64(MaxShardBytes))
 	case s.ShardBytes > MaxShardBytes:
-		return status.New(status.ResourceExhausted, "%q needs %d bytes on each device, and no device has more than %d", s.Label,
-			s.ShardBytes, int64(MaxShardBytes))
+		return status.New(status.ResourceExhausted,
+			"%q needs %d bytes on each device, and no device has more than %d", s.Label, s.ShardBytes, int64(MaxShardBytes))
 	}
 	return nil
 }

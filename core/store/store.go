@@ -171,7 +171,8 @@ func (t *Table) create(a *account, sp *Spec) ID {
 		t.slots++
 	}
 	s := t.slot(i)
-	*s = object{gen: s.gen + 1, owner: a, prev: none, next: a.first, placement: sp.Placement, bytes: sp.ShardBytes, label: sp.Label}
+	*s = object{gen: s.gen + 1, owner: a, prev: none, next: a.first,
+		placement: sp.Placement, bytes: sp.ShardBytes, label: sp.Label}
 	if a.first != none {
 		t.slot(a.first).prev = i
 	}
@@ -223,7 +224,8 @@ func sortedDevices(devices []int) ([]int32, error) {
 	slices.Sort(ids)
 	for i := 1; i < len(ids); i++ {
 		if ids[i] == ids[i-1] {
-			return nil, status.New(status.InvalidArgument, "device %d is twice in a placement; an object has one shard a device", ids[i])
+			return nil, status.New(status.InvalidArgument,
+				"device %d is twice in a placement; an object has one shard a device", ids[i])
 		}
 	}
 	return ids, nil

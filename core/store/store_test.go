@@ -114,7 +114,8 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 			t.Fatal("there is no end to it")
 		}
 	}
-	if err := table.Create(1, slices.Repeat([]Spec{huge}, 1000), make([]ID, 1000)); status.CodeOf(err) != status.ResourceExhausted {
+	err := table.Create(1, slices.Repeat([]Spec{huge}, 1000), make([]ID, 1000))
+	if status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("made: %v", err)
 	}
 	if u := table.Device(4095); u.InUse != made*MaxShardBytes {
@@ -160,7 +161,8 @@ func TestLimits(t *testing.T) {
 			t.Errorf("device 3: %+v; what is refused must take nothing", u)
 		}
 	}
-	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 3), Label: "eval"}, {ShardBytes: 4 * gib, Placement: place(2)}}
+	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 3), Label: "eval"},
+		{ShardBytes: 4 * gib, Placement: place(2)}}
 	refused(eval, "device 2", `"eval" of session 2`, "needs 6.0 GiB", "limit of 16.0 GiB", "11.0 GiB is in use",
 		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays")
 	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(0), Label: "big"}}, "use smaller arrays")

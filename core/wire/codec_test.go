@@ -37,7 +37,8 @@ func drawMessages(t *rapid.T) []appender {
 	list := func(name string) []uint64 { return rapid.SliceOfN(number, 0, 20).Draw(t, name) }
 	draw := func(name string) uint64 { return number.Draw(t, name) }
 	run := &wire.Run{Op: draw("op"), Program: draw("program"), FirstOutput: draw("first"), Inputs: list("inputs"),
-		NotDonated: rapid.SliceOfN(small, 0, 3).Draw(t, "kept"), Only: small.Draw(t, "only"), Trace: rapid.SliceOf(rapid.Byte()).Draw(t, "trace")}
+		NotDonated: rapid.SliceOfN(small, 0, 3).Draw(t, "kept"),
+		Only:       small.Draw(t, "only"), Trace: rapid.SliceOf(rapid.Byte()).Draw(t, "trace")}
 	for range rapid.IntRange(0, 3).Draw(t, "mixed") {
 		m := &wire.Mixed{Argument: small.Draw(t, "argument")}
 		for range rapid.IntRange(0, 3).Draw(t, "pieces") {
@@ -47,14 +48,18 @@ func drawMessages(t *rapid.T) []appender {
 	}
 	ends := &wire.Completed{Ok: list("ok"), Credit: draw("credit")}
 	for _, n := range list("failed") {
-		ends.Failed = append(ends.Failed, &wire.Failure{Number: n, Status: &wire.Status{Code: uint32(n % 17), Message: rapid.String().Draw(t, "message")}})
+		ends.Failed = append(ends.Failed, &wire.Failure{Number: n,
+			Status: &wire.Status{Code: uint32(n % 17), Message: rapid.String().Draw(t, "message")}})
 	}
 	return []appender{
 		run,
 		&wire.Free{Objects: list("objects")},
-		&wire.Play{Op: draw("op"), Graph: draw("graph"), Nodes: small.Draw(t, "nodes"), First: draw("first"), Inputs: list("inputs")},
-		&wire.Played{Gang: draw("gang"), Session: small.Draw(t, "session"), Graph: draw("graph"), Op: draw("op"), From: small.Draw(t, "from"),
-			Count: small.Draw(t, "count"), First: draw("first"), Inputs: list("inputs"), Client: draw("client"), Term: draw("term")},
+		&wire.Play{Op: draw("op"), Graph: draw("graph"), Nodes: small.Draw(t, "nodes"),
+			First: draw("first"), Inputs: list("inputs")},
+		&wire.Played{Gang: draw("gang"), Session: small.Draw(t, "session"), Graph: draw("graph"), Op: draw("op"),
+			From:  small.Draw(t, "from"),
+			Count: small.Draw(t, "count"), First: draw("first"), Inputs: list("inputs"),
+			Client: draw("client"), Term: draw("term")},
 		&wire.Dispatch{Gang: draw("gang"), Session: small.Draw(t, "session"), Kind: small.Draw(t, "kind"),
 			Operation: rapid.SliceOf(rapid.Byte()).Draw(t, "operation"), Client: draw("client"), Term: draw("term")},
 		ends,
@@ -118,7 +123,9 @@ func TestAppendGraphAddsTheSession(t *testing.T) {
 }
 
 func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
-	whole, err := proto.Marshal(&wire.Hello{ProtocolMin: 1, ProtocolMax: 5, Role: wire.Role_ROLE_CLIENT, Token: "secret", Name: "n", Host: "h"})
+	whole, err := proto.Marshal(&wire.Hello{
+		ProtocolMin: 1, ProtocolMax: 5, Role: wire.Role_ROLE_CLIENT, Token: "secret", Name: "n", Host: "h",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,11 +158,14 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	add(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3, Trace: []byte("x.py:1"),
+	add(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3,
+		Trace: []byte("x.py:1"),
 		Mixed: []*wire.Mixed{{Argument: 1, Pieces: []*wire.Piece{{Object: 9, Rows: 2}}}}})
 	add(&wire.Dispatch{Gang: 1, Session: 2, Kind: 20, Operation: []byte{1}, Client: 5, Term: 6})
-	add(&wire.Played{Gang: 1, Session: 2, Graph: 3, Op: 4, From: 5, Count: 6, First: 7, Inputs: []uint64{8, 300}, Client: 9, Term: 10})
-	add(&wire.Completed{Ok: []uint64{1, 300}, Failed: []*wire.Failure{{Number: 3, Status: &wire.Status{Code: 14, Message: "lost"}}}, Credit: 5})
+	add(&wire.Played{Gang: 1, Session: 2, Graph: 3, Op: 4, From: 5, Count: 6, First: 7,
+		Inputs: []uint64{8, 300}, Client: 9, Term: 10})
+	add(&wire.Completed{Ok: []uint64{1, 300},
+		Failed: []*wire.Failure{{Number: 3, Status: &wire.Status{Code: 14, Message: "lost"}}}, Credit: 5})
 	f.Add([]byte{0x20, 0x05, 0x20, 0x06})       // numbers of a list that are not packed
 	f.Add([]byte{0x0d, 1, 2, 3, 4, 0x22, 0x00}) // another type than that of the field, and an empty list
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -171,7 +181,8 @@ func FuzzParse(f *testing.F) {
 			}
 			// What is written by the generated code within the message keeps what it does not know.
 			known := m.ProtoReflect().New().Interface()
-			if again, e := proto.Marshal(m); e != nil || (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(again, known) != nil {
+			again, e := proto.Marshal(m)
+			if e != nil || (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(again, known) != nil {
 				t.Fatalf("%T: %v", m, e)
 			}
 			if !proto.Equal(known, want) {
@@ -187,7 +198,8 @@ func written() []appender {
 		&wire.Run{Op: 1000, Program: 7, FirstOutput: 2000, Inputs: []uint64{1000, 1001, 1002}, Trace: []byte("train.py:12")},
 		&wire.Free{Objects: []uint64{1000, 1001, 1002, 1003}},
 		&wire.Play{Op: 1000, Graph: 3, Nodes: 128, First: 2000, Inputs: []uint64{1000, 1001}},
-		&wire.Played{Gang: 5000, Session: 3, Graph: 3, Op: 1000, From: 10, Count: 20, First: 2000, Inputs: []uint64{1000, 1001}, Client: 9, Term: 1},
+		&wire.Played{Gang: 5000, Session: 3, Graph: 3, Op: 1000, From: 10, Count: 20, First: 2000,
+			Inputs: []uint64{1000, 1001}, Client: 9, Term: 1},
 		&wire.Dispatch{Gang: 5000, Session: 3, Kind: uint32(wire.KindRun), Operation: make([]byte, 30), Client: 9, Term: 1},
 		&wire.Completed{Ok: []uint64{5000, 5001, 5002, 5003, 5004}},
 	}
