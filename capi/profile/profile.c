@@ -19,16 +19,22 @@ typedef struct {
   size_t size;
 } profiler;
 
+static failure no_memory = {PJRT_Error_Code_RESOURCE_EXHAUSTED, "this process has no memory left for a profile"};
+
 static void* fail(int code, char* message) {
   if (code == 0) return NULL;
-  failure* f = malloc(sizeof *f);
+  failure* f = message ? pw_alloc(sizeof *f) : NULL;
+  if (f == NULL) {
+    free(message);
+    return &no_memory;
+  }
   *f = (failure){(PJRT_Error_Code)code, message};
   return f;
 }
 
 static void error_destroy(PLUGIN_Profiler_Error_Destroy_Args* args) {
   failure* f = args->error;
-  if (f == NULL) return;
+  if (f == NULL || f == &no_memory) return;
   free(f->message);
   free(f);
 }
@@ -45,8 +51,8 @@ static void* error_code(PLUGIN_Profiler_Error_GetCode_Args* args) {
 }
 
 static void* create(PLUGIN_Profiler_Create_Args* args) {
-  args->profiler = calloc(1, sizeof(profiler));
-  return NULL;
+  args->profiler = pw_zeros(1, sizeof(profiler));
+  return args->profiler ? NULL : &no_memory;
 }
 
 static void* start(PLUGIN_Profiler_Start_Args* args) {
@@ -108,7 +114,8 @@ static PLUGIN_Profiler_Api functions = {
 };
 
 PJRT_Extension_Base* pw_profiler_extension(void) {
-  PJRT_Profiler_Extension* x = calloc(1, sizeof *x);
+  PJRT_Profiler_Extension* x = pw_zeros(1, sizeof *x);
+  if (x == NULL) return NULL;  // the table is made once and returns no error: a client looks for the extension in vain
   x->base.struct_size = PJRT_Profiler_Extension_STRUCT_SIZE;
   x->base.type = PJRT_Extension_Type_Profiler;
   x->profiler_api = &functions;

@@ -73,11 +73,18 @@ pathways_error pathways_arrays_from_arrow(pathways_session session, struct Arrow
   if (num_arrays != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "arrays_from_arrow: the data has %zu columns, and there is room for %zu", n, num_arrays);
   if (err == 0) err = pc_get(session, PC_SESSION, &s);
   if (err == 0) {
-    lent* l = calloc(1, sizeof *l);
+    lent* l = pw_zeros(1, sizeof *l);
+    pathways_array* made = pw_zeros(n, sizeof *made);
+    if (l == NULL || made == NULL) {
+      free(l);
+      free(made);
+      pc_let(s);
+      pc_columns_free(columns, n);
+      return pc_no_array(n);
+    }
     l->users = 1;
     pthread_mutex_init(&l->mu, NULL);
     pthread_cond_init(&l->fewer, NULL);
-    pathways_array* made = calloc(n + 1, sizeof *made);
     size_t done = 0;
     while (done < n && (err = put(s, &columns[done], &o, l, &made[done])) == 0) done++;
     if (err) {
@@ -119,7 +126,14 @@ pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, stru
   pathways_view view;
   const void* bytes;
   PC_TRY(pathways_array_view(array, shard, &view, &bytes));
-  pc_arrow_show(info.type, info.shard_dims, (size_t)info.num_dims, bytes, drop_view, (void*)(uintptr_t)view, data);
-  pc_arrow_describe(info.type, info.shard_dims, (size_t)info.num_dims, "", schema);
+  if (!pc_arrow_describe(info.type, info.shard_dims, (size_t)info.num_dims, "", schema)) {
+    pc_discard(view);
+    return pc_no_array(1);
+  }
+  if (!pc_arrow_show(info.type, info.shard_dims, (size_t)info.num_dims, bytes, drop_view, (void*)(uintptr_t)view, data)) {
+    schema->release(schema);
+    pc_discard(view);
+    return pc_no_array(1);
+  }
   return 0;
 }

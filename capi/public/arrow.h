@@ -50,9 +50,9 @@ extern const char pc_arrow_tensor[], pc_arrow_name[], pc_arrow_metadata[];  // w
 // pc_arrow_show makes Arrow data of dense bytes: [n] as numbers or booleans, more
 // dimensions as a tensor. Drop gives the bytes back, on any thread, when the data has
 // been released; for booleans, which are packed, before this returns.
-void pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
+bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
                    struct ArrowArray* data);
-// pc_arrow_describe makes the schema of that.
-void pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema);
+// pc_arrow_describe makes the schema of that. False, of both: there is no memory, and nothing was made or dropped.
+bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema);
 
 #endif  // PATHWAYS_CAPI_PUBLIC_ARROW_H_

@@ -50,9 +50,10 @@ typedef struct {
   int64_t count;
 } told;
 
-// tell makes a tensor of a column, which needs the data where it is not converted.
-static void tell(pc_column* c, taken* t, column* out) {
-  numbers* x = calloc(1, sizeof *x + 2 * c->n * sizeof *x->dims);
+// tell makes a tensor of a column, which needs the data where it is not converted. It reports whether there was memory.
+static bool tell(pc_column* c, taken* t, column* out) {
+  numbers* x = pw_zeros(1, sizeof *x + 2 * c->n * sizeof *x->dims);
+  if (x == NULL) return false;
   int64_t strides[PATHWAYS_MAX_DIMS], element = (int64_t)pc_element((PJRT_Buffer_Type)c->type), bytes = element;
   pc_column_strides(c, x->dims, strides);
   for (size_t d = 0; d < c->n; d++) {
@@ -64,7 +65,11 @@ static void tell(pc_column* c, taken* t, column* out) {
     x->bytes = c->bytes;
     c->bytes = NULL;
   } else if ((uintptr_t)data % (uintptr_t)element) {  // Arrow allows it, XLA does not
-    x->bytes = malloc((size_t)bytes);
+    x->bytes = pw_alloc((size_t)bytes);
+    if (x->bytes == NULL) {
+      free(x);
+      return false;
+    }
     data = memcpy(x->bytes, data, (size_t)bytes);
   } else {
     x->data = t;
@@ -75,6 +80,7 @@ static void tell(pc_column* c, taken* t, column* out) {
   pc_dl_type(c->type, &x->tensor.tensor.dtype.code, &x->tensor.tensor.dtype.bits);
   x->tensor.deleter = drop_numbers;
   *out = (column){&x->tensor, c->name, x->bytes != NULL};
+  return true;
 }
 
 // pathways_numpy_take takes Arrow data over: a record batch as a list of columns, other
@@ -87,14 +93,27 @@ pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct Arro
   size_t n;
   bool batch;
   PC_TRY(pc_arrow_read(schema, data, &columns, &n, &batch));
-  taken* t = calloc(1, sizeof *t);
-  t->data = *data;
-  t->users = 1;
-  data->release = NULL;
+  taken* t = pw_zeros(1, sizeof *t);
   out->count = batch ? (int64_t)n : -1;
-  out->list = batch ? calloc(n + 1, sizeof *out->list) : NULL;
-  for (size_t i = 0; i < n; i++) tell(&columns[i], t, batch ? &out->list[i] : &out->first);
+  out->list = batch ? pw_zeros(n, sizeof *out->list) : NULL;
+  column* list = batch ? out->list : &out->first;
+  bool room = t && list;
+  if (room) t->users = 1;
+  size_t made = 0;
+  while (room && made < n) {
+    room = tell(&columns[made], t, &list[made]);
+    made += room;
+  }
   pc_columns_free(columns, n);
+  if (!room) {
+    while (made-- > 0) list[made].tensor->deleter(list[made].tensor);  // t has one user more, and its data is the caller's
+    free(out->list);
+    out->list = NULL;
+    free(t);
+    return pc_no_array(n);
+  }
+  t->data = *data;
+  data->release = NULL;
   let(t);
   return 0;
 }
@@ -140,6 +159,7 @@ static struct {
   void (*PyErr_SetString)(void*, const char*);
   void** PyExc_Exception;
   void** PyExc_TypeError;
+  void** PyExc_MemoryError;
 } py;
 
 static _Atomic int64_t held;  // views and structs that Python has been given and not given back
@@ -153,7 +173,8 @@ int pathways_numpy_python(void) {
          FIND(PyTuple_GetItem) && FIND(PyBytes_AsString) && FIND(PyObject_GetBuffer) && FIND(PyBuffer_Release) && FIND(PyGILState_Ensure) &&
          FIND(PyGILState_Release) && FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) && FIND(Py_IsInitialized) && FIND(PyErr_SetString) &&
          FIND(PyCFunction_NewEx) && FIND(Py_IncRef) && FIND(Py_DecRef) && FIND(_Py_NoneStruct) && FIND(PyErr_ExceptionMatches) &&
-         FIND(PyErr_Clear) && FIND(PyExc_Exception) && FIND(PyExc_TypeError);
+         FIND(PyErr_Clear) && FIND(PyExc_Exception) && FIND(PyExc_TypeError) &&
+         FIND(PyExc_MemoryError);
 #undef FIND
 }
 
@@ -191,10 +212,19 @@ static pathways_type type_of(const view* v) {
   return letter == '?' ? PATHWAYS_BOOL : letter == 'e' ? PATHWAYS_F16 : letter == 'f' ? PATHWAYS_F32 : letter == 'd' ? PATHWAYS_F64 : 0;
 }
 
+// no_memory leaves Python's own exception.
+static void no_memory(void) {
+  py.PyErr_SetString(*py.PyExc_MemoryError, "this process has no memory left for Arrow data of an array");
+}
+
 // look gives the memory of an array that is dense and has dimensions. NULL leaves an
 // exception of Python's.
 static window* look(void* host) {
-  window* w = malloc(sizeof *w);
+  window* w = pw_alloc(sizeof *w);
+  if (w == NULL) {
+    no_memory();
+    return NULL;
+  }
   if (py.PyObject_GetBuffer(host, &w->view, kDenseWithFormat)) {
     free(w);
     return NULL;
@@ -208,17 +238,25 @@ static window* look(void* host) {
   return NULL;
 }
 
-// show makes Arrow data of it.
-static void show(window* w, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
+// show makes Arrow data of it. Where there is no memory it returns false, and leaves an exception.
+static bool show(window* w, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
   size_t n = (size_t)w->view.ndim;
   int64_t dims[n];
   for (size_t d = 0; d < n; d++) dims[d] = w->view.shape[d];
-  pc_arrow_describe(w->type, dims, n, name, schema);
+  if (!pc_arrow_describe(w->type, dims, n, name, schema)) {
+    no_memory();
+    return false;
+  }
   atomic_fetch_add(&w->refs, 1);
   // Booleans are packed, which takes as long as there are many.
   void* thread = w->type == PATHWAYS_BOOL ? py.PyEval_SaveThread() : NULL;
-  pc_arrow_show(w->type, dims, n, w->view.buf, drop_window, w, data);
+  bool shown = pc_arrow_show(w->type, dims, n, w->view.buf, drop_window, w, data);
   if (thread) py.PyEval_RestoreThread(thread);
+  if (shown) return true;
+  drop_window(w);
+  schema->release(schema);
+  no_memory();
+  return false;
 }
 
 // Both structs of a capsule begin a block of their own.
@@ -272,13 +310,20 @@ static void release_columns(struct ArrowArray* a) {
 
 // show_batch is show of many arrays, of the same length.
 static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSchema* schema, struct ArrowArray* data) {
-  columns* c = calloc(1, sizeof *c);
-  c->refs = 2;
+  columns* c = pw_zeros(1, sizeof *c);
+  if (c == NULL) {
+    no_memory();
+    return false;
+  }
   c->n = (size_t)py.PyTuple_Size(hosts);
-  c->schemas = calloc(c->n + 1, sizeof *c->schemas);
-  c->fields = calloc(c->n + 1, sizeof *c->fields);
-  c->arrays = calloc(c->n + 1, sizeof *c->arrays);
-  c->children = calloc(c->n + 1, sizeof *c->children);
+  if (!((c->schemas = pw_zeros(c->n, sizeof *c->schemas)) && (c->fields = pw_zeros(c->n, sizeof *c->fields)) &&
+        (c->arrays = pw_zeros(c->n, sizeof *c->arrays)) && (c->children = pw_zeros(c->n, sizeof *c->children)))) {
+    c->refs = 1;
+    drop_columns(c);
+    no_memory();
+    return false;
+  }
+  c->refs = 2;
   *schema = (struct ArrowSchema){.format = "+s", .name = "", .n_children = (int64_t)c->n, .children = c->fields, .release = release_fields, .private_data = c};
   *data = (struct ArrowArray){.length = length, .n_buffers = 1, .n_children = (int64_t)c->n, .buffers = c->nothing, .children = c->children,
                               .release = release_columns, .private_data = c};
@@ -287,13 +332,13 @@ static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSch
     c->children[i] = &c->arrays[i];
     const char* name = py.PyBytes_AsString(py.PyTuple_GetItem(names, (ssize_t)i));
     window* w = name ? look(py.PyTuple_GetItem(hosts, (ssize_t)i)) : NULL;
-    if (w == NULL) {
+    bool shown = w && show(w, name, &c->schemas[i], &c->arrays[i]);
+    if (w) drop_window(w);
+    if (!shown) {
       schema->release(schema);
       data->release(data);
       return false;
     }
-    show(w, name, &c->schemas[i], &c->arrays[i]);
-    drop_window(w);
   }
   return true;
 }
@@ -310,9 +355,12 @@ static void* capsules(struct ArrowSchema* schema, struct ArrowArray* data) {
 // arrays, dense and with dimensions, and one of their names, of bytes. They keep the
 // memory. NULL leaves an exception. Called with the GIL.
 void* pathways_numpy_show_batch(void* hosts, void* names, int64_t length) {
-  struct ArrowSchema* schema = malloc(sizeof *schema);
-  struct ArrowArray* data = malloc(sizeof *data);
-  if (show_batch(hosts, names, length, schema, data)) return capsules(schema, data);
+  struct ArrowSchema* schema = pw_alloc(sizeof *schema);
+  struct ArrowArray* data = pw_alloc(sizeof *data);
+  if (schema == NULL || data == NULL)
+    no_memory();
+  else if (show_batch(hosts, names, length, schema, data))
+    return capsules(schema, data);
   free(schema);
   free(data);
   return NULL;
@@ -337,10 +385,15 @@ static void* show_one(void* self, void* const* args, ssize_t count, void* names)
   (void)args, (void)count, (void)names;
   window* w = py.PyCapsule_GetPointer(self, kWindow);
   if (w == NULL) return NULL;
-  struct ArrowSchema* schema = malloc(sizeof *schema);
-  struct ArrowArray* data = malloc(sizeof *data);
-  show(w, "", schema, data);
-  return capsules(schema, data);
+  struct ArrowSchema* schema = pw_alloc(sizeof *schema);
+  struct ArrowArray* data = pw_alloc(sizeof *data);
+  if (schema == NULL || data == NULL)
+    no_memory();
+  else if (show(w, "", schema, data))
+    return capsules(schema, data);
+  free(schema);
+  free(data);
+  return NULL;
 }
 
 // lend gives the __arrow_c_array__ of an array, which keeps its memory; None for one

@@ -190,7 +190,7 @@ static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray*
     c->type = type;
     if (count && a->buffers[1] == NULL) return REFUSE(c, "has %lld elements and no buffer", (long long)count);
     if (c->type == PATHWAYS_BOOL) {
-      if ((c->bytes = malloc((size_t)count + 1)) == NULL) return REFUSE(c, "has %lld booleans, which do not fit into memory", (long long)count);
+      if ((c->bytes = pw_alloc((size_t)count)) == NULL) return REFUSE(c, "has %lld booleans, which do not fit into memory", (long long)count);
       if (count) unpack(a->buffers[1], start, count, c->bytes);
       c->data = c->bytes;
     } else if (count) {
@@ -251,7 +251,7 @@ pathways_error pc_arrow_read(const struct ArrowSchema* schema, const struct Arro
     return REFUSE(&top, "has %lld columns in its schema and %lld in its data", (long long)schema->n_children, (long long)data->n_children);
   if (*batch) PC_TRY(no_nulls(data, data->offset, data->length, &top));
   *n = *batch ? (size_t)data->n_children : 1;
-  *columns = calloc(*n + 1, sizeof **columns);
+  *columns = pw_zeros(*n, sizeof **columns);
   if (*columns == NULL) return pc_fail(PATHWAYS_RESOURCE_EXHAUSTED, "Arrow data: no memory for %zu columns", *n);
   pathways_error err = columns_of(schema, data, *batch, *columns, *n);
   if (err) pc_columns_free(*columns, *n);

@@ -64,14 +64,19 @@ static int64_t product(const int64_t* dims, size_t n) {
   return size;
 }
 
-void pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
+bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
                    struct ArrowArray* data) {
   int64_t count = product(dims, num_dims);
-  shown* e = calloc(1, sizeof *e);
+  shown* e = pw_zeros(1, sizeof *e);
+  uint8_t* bits = e && type == PATHWAYS_BOOL ? pw_zeros(1, (size_t)count / 8 + 1) : NULL;
+  if (e == NULL || (type == PATHWAYS_BOOL && bits == NULL)) {
+    free(e);
+    return false;
+  }
   e->refs = 1;
   e->buffers[1] = bytes;
   if (type == PATHWAYS_BOOL) {
-    e->buffers[1] = e->bits = calloc(1, (size_t)count / 8 + 1);
+    e->buffers[1] = e->bits = bits;
     pack(bytes, count, e->bits);
     drop(owner);
   } else {
@@ -79,7 +84,7 @@ void pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, con
     e->owner = owner;
   }
   *data = (struct ArrowArray){.length = dims[0], .n_buffers = 2, .buffers = e->buffers, .release = release_array, .private_data = e};
-  if (num_dims == 1) return;
+  if (num_dims == 1) return true;
   e->child = *data;
   e->child.length = count;
   e->children[0] = &e->child;
@@ -88,6 +93,7 @@ void pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, con
   data->buffers = e->nothing;
   data->n_children = 1;
   data->children = e->children;
+  return true;
 }
 
 typedef struct {
@@ -114,20 +120,28 @@ static char* pair(char* to, const char* text, size_t size) {
   return to + sizeof n + size;
 }
 
-void pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema) {
+bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema) {
   const char* format = pc_arrow_format(type);
   *schema = (struct ArrowSchema){.format = format, .name = "", .release = release_schema};
-  if (num_dims == 1 && *name == 0) return;  // the program's own texts are enough
-  told* t = schema->private_data = calloc(1, sizeof *t);
-  schema->name = t->name = strdup(name);
-  if (num_dims == 1) return;
+  if (num_dims == 1 && *name == 0) return true;  // the program's own texts are enough
+  told* t = schema->private_data = pw_zeros(1, sizeof *t);
+  if (t) schema->name = t->name = pw_copy_text(name);
+  if (schema->name == NULL || t == NULL) {
+    schema->release(schema);
+    return false;
+  }
+  if (num_dims == 1) return true;
   char json[32 * PATHWAYS_MAX_DIMS];
   int at = snprintf(json, sizeof json, "{\"shape\": [");
   for (size_t d = 1; d < num_dims; d++)
     at += snprintf(json + at, sizeof json - (size_t)at, d == 1 ? "%lld" : ", %lld", (long long)dims[d]);
   at += snprintf(json + at, sizeof json - (size_t)at, "]}");
   size_t words = strlen(pc_arrow_tensor) + strlen(pc_arrow_name) + strlen(pc_arrow_metadata);
-  t->metadata = malloc(5 * sizeof(int32_t) + words + (size_t)at);
+  t->metadata = pw_alloc(5 * sizeof(int32_t) + words + (size_t)at);
+  if (t->metadata == NULL) {
+    schema->release(schema);
+    return false;
+  }
   int32_t pairs = 2;
   memcpy(t->metadata, &pairs, sizeof pairs);
   char* to = pair(t->metadata + sizeof pairs, pc_arrow_name, strlen(pc_arrow_name));
@@ -141,4 +155,5 @@ void pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims,
   schema->metadata = t->metadata;
   schema->n_children = 1;
   schema->children = t->children;
+  return true;
 }
