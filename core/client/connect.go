@@ -339,7 +339,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 				err = status.New(status.Internal, "the operation failed and the controller gave no reason")
 			}
 			batch = r.ended(p, err, batch)
-			if p.moves() {
+			if p.hasBytes() {
 				fail[f.Number] = err
 			}
 		}
@@ -365,8 +365,8 @@ func (r *remote) take(op uint64) (pending, bool) {
 	return p, ok
 }
 
-// moves reports whether the operation transfers bytes of this process.
-func (p pending) moves() bool { return p.put != nil || p.fetch != nil || p.calls != nil }
+// hasBytes reports whether the operation transfers bytes of this process.
+func (p pending) hasBytes() bool { return p.put != nil || p.fetch != nil || p.calls != nil }
 
 // ended adds an operation to batch, unless something else of it is still in flight.
 func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
@@ -427,7 +427,7 @@ func (r *remote) lose(err error) {
 	var fail []uint64
 	for op, p := range r.pending {
 		batch = r.ended(p, err, batch)
-		if p.moves() {
+		if p.hasBytes() {
 			fail = append(fail, op)
 		}
 	}

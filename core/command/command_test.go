@@ -439,7 +439,7 @@ func TestUpAndDown(t *testing.T) {
 		t.Errorf("down keeps the logs %v, want those of 4 processes: %v", kept, err)
 	}
 	for _, p := range all {
-		if p.alive() {
+		if p.isAlive() {
 			t.Errorf("%s is still there", p.Name)
 		}
 	}

@@ -124,7 +124,7 @@ func gone(all []process, wait time.Duration) []process {
 	for end := time.Now().Add(wait); len(all) > 0; time.Sleep(10 * time.Millisecond) {
 		var left []process
 		for _, q := range all {
-			if q.alive() {
+			if q.isAlive() {
 				left = append(left, q)
 			}
 		}

@@ -154,7 +154,7 @@ func TestNodes(t *testing.T) {
 	}
 	was[0][0].signal(syscall.SIGKILL)
 	next("a", "b")
-	if was[0][0].alive() || was[1][0].alive() {
+	if was[0][0].isAlive() || was[1][0].isAlive() {
 		t.Error("a process is in two epochs")
 	}
 
@@ -166,7 +166,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("exit code %d after SIGTERM\n%s", code, said)
 	}
 	for _, c := range old {
-		if c.alive() {
+		if c.isAlive() {
 			t.Error("the child lives on")
 		}
 	}
@@ -180,7 +180,7 @@ func TestNodes(t *testing.T) {
 	// A parent that is killed takes its child with it.
 	old = children(c.Process.Pid)
 	_ = c.Process.Kill()
-	waitFor(t, "the child of a parent that was killed to end", func() bool { return !old[0].alive() })
+	waitFor(t, "the child of a parent that was killed to end", func() bool { return !old[0].isAlive() })
 
 	// What is wrong with a driver ends its worker, with its error.
 	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed || !strings.Contains(said, "NOT_FOUND: no such hardware") {

@@ -105,8 +105,8 @@ type process struct {
 	Failed    string   `json:"failed,omitempty"`    // why it is no longer restarted
 }
 
-// same reports whether p and q are the same process.
-func (p process) same(q process) bool { return p.PID == q.PID && p.Start == q.Start }
+// isSame reports whether p and q are the same process.
+func (p process) isSame(q process) bool { return p.PID == q.PID && p.Start == q.Start }
 
 // listed reads the list of processes of a cluster; it returns nil if there is none.
 func (c place) listed() (all []process, err error) {
@@ -127,7 +127,7 @@ func (c place) listed() (all []process, err error) {
 func (c place) running() (alive []process, err error) {
 	all, err := c.listed()
 	for _, p := range all {
-		if p.alive() {
+		if p.isAlive() {
 			alive = append(alive, p)
 		}
 	}
@@ -223,10 +223,10 @@ func started(pid int) string {
 	return fields[19]
 }
 
-func (p process) alive() bool { return p.PID > 0 && p.Start != "" && started(p.PID) == p.Start }
+func (p process) isAlive() bool { return p.PID > 0 && p.Start != "" && started(p.PID) == p.Start }
 
 func (p process) signal(s syscall.Signal) {
-	if p.alive() {
+	if p.isAlive() {
 		_ = syscall.Kill(p.PID, s) // fails if it has just ended
 	}
 }

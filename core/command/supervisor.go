@@ -100,7 +100,7 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 			log.Error("the cluster's list of processes is gone; ending them", "directory", c.dir)
 			end(others(all, me))
 			return nil
-		case !slices.ContainsFunc(listed, me.same):
+		case !slices.ContainsFunc(listed, me.isSame):
 			if all == nil && time.Since(begun) < listedWithin {
 				continue // `pathways up` is about to write
 			}
@@ -117,7 +117,7 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 		changed := false
 		for i := range all {
 			q := &all[i]
-			if q.Name == supervisorName || rules.isDown(q.Name) || q.alive() {
+			if q.Name == supervisorName || rules.isDown(q.Name) || q.isAlive() {
 				continue
 			}
 			path := c.path(q.Name + ".log")
@@ -156,7 +156,7 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 
 // others returns all processes except one.
 func others(all []process, but process) []process {
-	return slices.DeleteFunc(slices.Clone(all), but.same)
+	return slices.DeleteFunc(slices.Clone(all), but.isSame)
 }
 
 // retire ends the supervisor among these processes, if there is one, before it can restart
@@ -179,7 +179,7 @@ func (c place) report() *wire.Report_Supervisor {
 	r := new(wire.Report_Supervisor)
 	for _, q := range all {
 		pid := int64(0)
-		if q.alive() {
+		if q.isAlive() {
 			pid = int64(q.PID)
 		}
 		if q.Name == supervisorName {

@@ -57,7 +57,7 @@ func (s *supervised) list() map[string]process {
 func (s *supervised) end(all map[string]process) {
 	s.t.Helper()
 	for _, q := range all {
-		waitFor(s.t, q.Name+" to end", func() bool { return !q.alive() })
+		waitFor(s.t, q.Name+" to end", func() bool { return !q.isAlive() })
 	}
 }
 
@@ -80,19 +80,19 @@ func (s *supervised) says(parts ...string) {
 func TestWorkerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t)
 	before := s.list()
-	if len(before) != 4 || !before[supervisorName].alive() {
+	if len(before) != 4 || !before[supervisorName].isAlive() {
 		t.Fatalf("up started %v", before)
 	}
 	s.says("restarts workers that die", "(sim)  worker-0", "(sim)  worker-1")
 	before["worker-1"].signal(syscall.SIGKILL)
 	waitFor(t, "another process", func() bool {
 		q := s.list()["worker-1"]
-		return q.alive() && !q.same(before["worker-1"])
+		return q.isAlive() && !q.isSame(before["worker-1"])
 	})
 	s.says("(sim)  worker-1", "once, ")
 	now := s.list()
 	for _, name := range []string{controllerName, "worker-0", supervisorName} {
-		if !now[name].same(before[name]) {
+		if !now[name].isSame(before[name]) {
 			t.Errorf("%s was %v and is %v", name, before[name], now[name])
 		}
 	}

@@ -174,7 +174,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 	defer show.end()
 	for tick := time.NewTicker(50 * time.Millisecond); ; {
 		for _, q := range all {
-			if !q.alive() {
+			if !q.isAlive() {
 				tick.Stop()
 				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name, c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
 			}

@@ -129,7 +129,7 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 		}
 		i.last++
 		g.ID = i.last
-		if free && !i.reads(g) {
+		if free && !i.isReading(g) {
 			return Turn{Gang: g.ID, Now: true}, nil
 		}
 		// No gang ever waits for a gang of one device that itself waits for nothing, so
@@ -266,8 +266,8 @@ func (i *Island) Close() {
 	}
 }
 
-// reads reports whether g reads from a gang that has not been launched.
-func (i *Island) reads(g *schedule.Gang) bool {
+// isReading reports whether g reads from a gang that has not been launched.
+func (i *Island) isReading(g *schedule.Gang) bool {
 	i.collect()
 	return slices.ContainsFunc(g.After, func(id uint64) bool {
 		e := i.gangs[id]

@@ -133,7 +133,7 @@ func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 	if err := a.has(i); err != nil {
 		return transport.Block{}, err
 	}
-	if a.made.ready() {
+	if a.made.hasSucceeded() {
 		if b, err := a.lent(i); err == nil {
 			return b, nil
 		}

@@ -179,8 +179,8 @@ func (s *Session) ended(batch []client.Ended) {
 	}
 }
 
-// ready reports whether the operation has succeeded.
-func (f *future) ready() bool {
+// hasSucceeded reports whether the operation has succeeded.
+func (f *future) hasSucceeded() bool {
 	select {
 	case <-f.done:
 		return f.err == nil
