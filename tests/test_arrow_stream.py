@@ -95,7 +95,7 @@ def test_none_is_read_ahead_by_nobody_else():
 
 @pytest.mark.parametrize("prefetch", [-1, 1.5, "two", None])
 def test_prefetch_that_is_no_number(prefetch):
-    with pytest.raises(pathways.PathwaysError, match="INVALID_ARGUMENT.*prefetch is .*expected how many"):
+    with pytest.raises(pathways.PathwaysError, match="INVALID_ARGUMENT.*prefetch is .*expected the number of batches"):
         stream((), prefetch=prefetch)
 
 
