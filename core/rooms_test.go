@@ -22,8 +22,8 @@ type room struct {
 }
 
 // rooms lists every room of the library after those that it stands on, so that there
-// is no circle: an arrow may point only upwards in this table. Who wants a new arrow
-// adds it here, and thereby shows it to whoever reads the change.
+// is no cycle: an arrow may point only upwards in this table. A new arrow must be added
+// here, so that a reviewer sees it.
 var rooms = []room{
 	// Ground: values, formats and their readers. None of them acts.
 	{"core/status", []string{"*"}},

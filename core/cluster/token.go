@@ -103,8 +103,8 @@ func (d Directory) ownToken() (string, error) {
 	return readToken(f)
 }
 
-// HoldToken says that this process asks others for the directory's token, until the file is closed: IsTokenHeld reports
-// it, and `pathways down` leaves the token where it is. A file system without locks does without.
+// HoldToken marks the directory's token as required by this process, until the returned file is closed: IsTokenHeld
+// reports that, and `pathways down` then keeps the token. It has no effect on a file system without locks.
 func (d Directory) HoldToken() (*os.File, error) {
 	f, err := os.Open(d.TokenPath())
 	if err != nil {
