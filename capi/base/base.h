@@ -1,8 +1,8 @@
 // What the doors of this library have in common: how they read a peer's
 // structs, make errors, describe shapes, and refuse to run in the child of a
 // fork.
-#ifndef PATHWAYS_CAPI_BASE_H_
-#define PATHWAYS_CAPI_BASE_H_
+#ifndef PATHWAYS_CAPI_BASE_BASE_H_
+#define PATHWAYS_CAPI_BASE_BASE_H_
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -232,4 +232,4 @@ int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
 typedef int (*pw_locate)(char* text, int size);
 void pw_set_locate(pw_locate locate);
 
-#endif  // PATHWAYS_CAPI_BASE_H_
+#endif  // PATHWAYS_CAPI_BASE_BASE_H_

@@ -2,8 +2,8 @@
 // library takes long on Python's first thread, and the line that it is at. By Python's
 // own functions, looked up when they are needed; where there is no Python, nothing is
 // ever heard.
-#ifndef PATHWAYS_CAPI_PYTHON_H_
-#define PATHWAYS_CAPI_PYTHON_H_
+#ifndef PATHWAYS_CAPI_BASE_INTERPRETER_H_
+#define PATHWAYS_CAPI_BASE_INTERPRETER_H_
 
 #include <stdbool.h>
 
@@ -28,4 +28,4 @@ int pw_python_line(char* text, int size);
 // use of pw_python_line.
 void pw_python_others(const char* prefixes);
 
-#endif  // PATHWAYS_CAPI_PYTHON_H_
+#endif  // PATHWAYS_CAPI_BASE_INTERPRETER_H_

@@ -3,8 +3,8 @@
 // nothing.
 //
 // Every function may be called from any thread.
-#ifndef PATHWAYS_CAPI_EDGE_NUMBERS_H_
-#define PATHWAYS_CAPI_EDGE_NUMBERS_H_
+#ifndef PATHWAYS_CAPI_BASE_NUMBERS_H_
+#define PATHWAYS_CAPI_BASE_NUMBERS_H_
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,4 +35,4 @@ void* pw_numbers_find(pw_numbers* table, uint64_t number, bool take);
 void* pw_numbers_next(pw_numbers* table, const void* client, uint32_t* place);
 int64_t pw_numbers_count(pw_numbers* table);
 
-#endif  // PATHWAYS_CAPI_EDGE_NUMBERS_H_
+#endif  // PATHWAYS_CAPI_BASE_NUMBERS_H_

@@ -4,8 +4,8 @@
 //
 // While pp_capturing is set, a door gives its runs and copies that concern a symbol
 // to the recorder instead of running them.
-#ifndef PATHWAYS_CAPI_CAPTURE_H_
-#define PATHWAYS_CAPI_CAPTURE_H_
+#ifndef PATHWAYS_CAPI_CAPTURE_CAPTURE_H_
+#define PATHWAYS_CAPI_CAPTURE_CAPTURE_H_
 
 #include "base.h"
 #include "export.h"
@@ -140,4 +140,4 @@ int64_t pp_count(void);
 char* pp_refusal(PJRT_Error* error);  // "CODE: text", malloc'd; takes the error
 PJRT_Error* pp_error(char* refusal);  // the other way; takes the refusal
 
-#endif  // PATHWAYS_CAPI_CAPTURE_H_
+#endif  // PATHWAYS_CAPI_CAPTURE_CAPTURE_H_

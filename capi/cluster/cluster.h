@@ -5,8 +5,8 @@
 // and handed out as often as it is asked for. A buffer is a shard of an object;
 // the object is what the cluster knows. Whatever only reads answers here, in C;
 // Go is entered once for an operation.
-#ifndef PATHWAYS_CAPI_CLUSTER_H_
-#define PATHWAYS_CAPI_CLUSTER_H_
+#ifndef PATHWAYS_CAPI_CLUSTER_CLUSTER_H_
+#define PATHWAYS_CAPI_CLUSTER_CLUSTER_H_
 
 #include <stdlib.h>
 #include <string.h>
@@ -369,4 +369,4 @@ typedef struct {
   char* message;          // out
 } pr_run;
 
-#endif  // PATHWAYS_CAPI_CLUSTER_H_
+#endif  // PATHWAYS_CAPI_CLUSTER_CLUSTER_H_

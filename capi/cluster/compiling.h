@@ -1,6 +1,6 @@
 // Words to the user on compiles that take long.
-#ifndef PATHWAYS_CAPI_COMPILING_H_
-#define PATHWAYS_CAPI_COMPILING_H_
+#ifndef PATHWAYS_CAPI_CLUSTER_COMPILING_H_
+#define PATHWAYS_CAPI_CLUSTER_COMPILING_H_
 
 // Told what is compiled, where, for how many seconds, and how it is: PR_COMPILING, or
 // how it ended. Gives 1 where the user interrupted it, else 0.
@@ -15,4 +15,4 @@ void pathways_set_compiling(pr_compiling compiling) __attribute__((visibility("d
 // given to pw_python_raise or pw_python_drop, else NULL.
 void* pr_tell_compiling(const char* program, const char* worker, double seconds, int how);
 
-#endif  // PATHWAYS_CAPI_COMPILING_H_
+#endif  // PATHWAYS_CAPI_CLUSTER_COMPILING_H_

@@ -1,11 +1,9 @@
-// Package embedded is the front door for PJRT clients such as JAX: GetPjrtApi gives
-// a function table behind which the core orders every run and counts every
-// array, over the plugin that device/pjrt found.
+// Package embedded is PJRT's function table for the devices of this process: the core orders every run and counts every
+// array, over the plugin that device/pjrt found. GetPjrtApi in capi/python returns this table or the one of capi/cluster.
 //
-// door.h says how it is built. In short: five kinds of handle are ours, all
-// else is the plugin's own and passes through; whatever only reads answers in
-// C; a run enters Go once, to be given its turn, and the plugin is then called
-// on the same thread with no Go frame around it.
+// embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and pass
+// through; whatever only reads is answered in C; a run enters Go once, to be given its turn, and the plugin is then
+// called on the same thread with no Go frame around it.
 //
 // # Guarantees
 //

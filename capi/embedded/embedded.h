@@ -9,8 +9,8 @@
 //
 // Whatever only reads answers here, in C. Go is entered once to place a run or
 // a new buffer, and to make and end clients and executables.
-#ifndef PATHWAYS_CAPI_EMBEDDED_DOOR_H_
-#define PATHWAYS_CAPI_EMBEDDED_DOOR_H_
+#ifndef PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
+#define PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
 
 #include "base.h"
 #include "capture.h"
@@ -281,4 +281,4 @@ int64_t pw_now(void);            // ns since the Unix epoch
 void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
                   int64_t end, PJRT_Event** done);
 
-#endif  // PATHWAYS_CAPI_EMBEDDED_DOOR_H_
+#endif  // PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_

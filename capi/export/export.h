@@ -3,8 +3,8 @@
 // says, in pathways.h, how it is used; here is what a door has to do.
 //
 // Every function may be called from any thread.
-#ifndef PATHWAYS_CAPI_EXPORT_H_
-#define PATHWAYS_CAPI_EXPORT_H_
+#ifndef PATHWAYS_CAPI_EXPORT_EXPORT_H_
+#define PATHWAYS_CAPI_EXPORT_EXPORT_H_
 
 #include <stddef.h>
 
@@ -50,4 +50,4 @@ bool pw_imported(pw_held** held, size_t n);
 void pw_held_end(const void* client);
 int64_t pw_held_count(void);
 
-#endif  // PATHWAYS_CAPI_EXPORT_H_
+#endif  // PATHWAYS_CAPI_EXPORT_EXPORT_H_

@@ -3,8 +3,8 @@
 //
 // Messages are malloc'd C strings owned by the caller. Those of pathways_*
 // functions read "CODE: text" and are freed by pathways_free.
-#ifndef PATHWAYS_FFI_H_
-#define PATHWAYS_FFI_H_
+#ifndef PATHWAYS_CAPI_FFI_FFI_H_
+#define PATHWAYS_CAPI_FFI_FFI_H_
 
 #include "../../device/pjrt/ffi/xla_ffi.h"
 
@@ -120,4 +120,4 @@ XLA_FFI_Error* pathways_ffi_jaxlib_probe(XLA_FFI_CallFrame* frame);
 // without the GIL, before the interpreter goes.
 int pathways_ffi_close(int64_t timeout_ms);
 
-#endif  // PATHWAYS_FFI_H_
+#endif  // PATHWAYS_CAPI_FFI_FFI_H_

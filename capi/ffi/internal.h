@@ -1,6 +1,6 @@
 // What the C files of package ffi share.
-#ifndef PATHWAYS_FFI_INTERNAL_H_
-#define PATHWAYS_FFI_INTERNAL_H_
+#ifndef PATHWAYS_CAPI_FFI_INTERNAL_H_
+#define PATHWAYS_CAPI_FFI_INTERNAL_H_
 
 #include <stdarg.h>
 
@@ -54,4 +54,4 @@ int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_
 int pw_ffi_register_type(const char* name, int64_t* type_id, void* type_info, char** message);
 char* pw_ffi_status(int code, char* message);
 
-#endif  // PATHWAYS_FFI_INTERNAL_H_
+#endif  // PATHWAYS_CAPI_FFI_INTERNAL_H_

@@ -1,6 +1,6 @@
 // What XLA's partitioner asks of Python, and how programs get their answers: the C contract of package partition.
-#ifndef PATHWAYS_CAPI_PARTITION_H_
-#define PATHWAYS_CAPI_PARTITION_H_
+#ifndef PATHWAYS_CAPI_PARTITION_PARTITION_H_
+#define PATHWAYS_CAPI_PARTITION_PARTITION_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,4 +61,4 @@ enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NOBODY, PW_PARTITION
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
                              const char* directory, char** error);
 
-#endif  // PATHWAYS_CAPI_PARTITION_H_
+#endif  // PATHWAYS_CAPI_PARTITION_PARTITION_H_

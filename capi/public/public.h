@@ -1,6 +1,6 @@
 // What the files of this package share: objects behind handles, and the doors.
-#ifndef PATHWAYS_CAPI_PUBLIC_H_
-#define PATHWAYS_CAPI_PUBLIC_H_
+#ifndef PATHWAYS_CAPI_PUBLIC_PUBLIC_H_
+#define PATHWAYS_CAPI_PUBLIC_PUBLIC_H_
 
 #include <pthread.h>
 
@@ -189,4 +189,4 @@ void pc_later(void (*call)(void* arg), void* arg);
 // pc_event_drop destroys a door's event.
 void pc_event_drop(const PJRT_Api* api, PJRT_Event* event);
 
-#endif  // PATHWAYS_CAPI_PUBLIC_H_
+#endif  // PATHWAYS_CAPI_PUBLIC_PUBLIC_H_

@@ -4,8 +4,8 @@
 // freed with pathways_free. A function that can fail returns NULL, or
 // "CODE: text" with a code of absl. Every function may be called from any
 // thread; in a child made by fork() each answers FAILED_PRECONDITION.
-#ifndef PATHWAYS_H_
-#define PATHWAYS_H_
+#ifndef PATHWAYS_CAPI_PYTHON_PATHWAYS_H_
+#define PATHWAYS_CAPI_PYTHON_PATHWAYS_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -190,4 +190,4 @@ void pathways_free(char* text);
 }
 #endif
 
-#endif  // PATHWAYS_H_
+#endif  // PATHWAYS_CAPI_PYTHON_PATHWAYS_H_

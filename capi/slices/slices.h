@@ -1,7 +1,7 @@
 // Slices: devices that a session is granted together, so that it keeps out of others'
 // way. What is not granted can be used as well. A refusal is "CODE: text", malloc'd.
-#ifndef PATHWAYS_CAPI_SLICES_H_
-#define PATHWAYS_CAPI_SLICES_H_
+#ifndef PATHWAYS_CAPI_SLICES_SLICES_H_
+#define PATHWAYS_CAPI_SLICES_SLICES_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,4 +26,4 @@ char* pw_slice_remap(uint64_t owner, uint64_t number, uint32_t* devices, size_t 
 // Ends a grant; it ends with its session, too. It does nothing where there is none.
 void pw_slice_release(uint64_t owner, uint64_t number);
 
-#endif  // PATHWAYS_CAPI_SLICES_H_
+#endif  // PATHWAYS_CAPI_SLICES_SLICES_H_

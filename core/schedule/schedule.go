@@ -21,8 +21,6 @@
 // fails before that, the gang fails with the same error, and so does every gang that
 // waits for it, each once.
 //
-// Start actions carry the island's sequence number: 1, 2, 3 and so on.
-//
 // # Why it cannot deadlock
 //
 // A Policy assigns places to gangs, one at a time; the places are the order. A gang
@@ -97,7 +95,7 @@ type ActionKind uint8
 
 // The kinds of actions.
 const (
-	Start  ActionKind = iota // launch ID with sequence number Seq, then report Launched or Failed
+	Start  ActionKind = iota // launch ID, then report Launched or Failed
 	Fail                     // ID will not start; Err says why, Cause says which gang failed first
 	Refuse                   // ID was not accepted: MaxQueued gangs are already waiting
 )
@@ -106,7 +104,6 @@ const (
 type Action struct {
 	Kind  ActionKind
 	ID    uint64
-	Seq   uint64 // of Start
 	Cause uint64 // of Fail: ID itself, or the gang it waited for
 	Err   error  // of Fail and Refuse
 }
@@ -175,7 +172,6 @@ type State struct {
 	gangs   map[uint64]*record // all except dead ones
 	queued  int                // pending, placed or dead
 	running int                // started or launched
-	seq     uint64             // of the last Start
 	order   uint64             // of the last Submit
 
 	// The list of lanes: gangs of several devices that have a place and have not
@@ -266,7 +262,6 @@ func (s *State) Pass(g *Gang) bool {
 		return false
 	}
 	s.order++
-	s.seq++
 	return true
 }
 
@@ -347,8 +342,7 @@ func (s *State) tryStart(r *record, out []Action) []Action {
 	r.phase = started
 	s.queued--
 	s.running++
-	s.seq++
-	return append(out, Action{Kind: Start, ID: r.gang.ID, Seq: s.seq})
+	return append(out, Action{Kind: Start, ID: r.gang.ID})
 }
 
 // launched releases r's lanes and the gangs that wait for its outputs.

@@ -117,7 +117,7 @@ func formatActions(actions []Action) string {
 	for _, a := range actions {
 		switch a.Kind {
 		case Start:
-			fmt.Fprintf(&b, " start %d (#%d)", a.ID, a.Seq)
+			fmt.Fprintf(&b, " start %d", a.ID)
 		case Fail:
 			fmt.Fprintf(&b, " fail %d (by %d, %v: %v)", a.ID, a.Cause, status.CodeOf(a.Err), a.Err)
 		case Refuse:

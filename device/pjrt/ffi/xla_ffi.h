@@ -1,8 +1,8 @@
 // The C contract of package ffi.
 //
 // Messages are malloc'd C strings owned by the caller.
-#ifndef PATHWAYS_DEVICE_PJRT_XLA_FFI_H_
-#define PATHWAYS_DEVICE_PJRT_XLA_FFI_H_
+#ifndef PATHWAYS_DEVICE_PJRT_FFI_XLA_FFI_H_
+#define PATHWAYS_DEVICE_PJRT_FFI_XLA_FFI_H_
 
 #include "pjrt_abi.h"
 
@@ -54,4 +54,4 @@ void pw_ffi_host_call_local(pw_ffi_handler handler);
 #define PW_FFI_HAS(api, slot) \
   ((api)->struct_size >= offsetof(XLA_FFI_Api, slot) + sizeof((api)->slot) && (api)->slot != NULL)
 
-#endif  // PATHWAYS_DEVICE_PJRT_XLA_FFI_H_
+#endif  // PATHWAYS_DEVICE_PJRT_FFI_XLA_FFI_H_
