@@ -47,12 +47,25 @@ def test_script(name, tmp_path):
     run_script(name, tmp_path / "out")
 
 
+@pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
+@pytest.mark.parametrize("name", ["figure_two", "parameter_server"])
+def test_script_without_matplotlib_does_all_but_its_picture(name, tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError(\"No module named 'matplotlib'\")")
+    script = started(GALLERY / f"{name}.py", GALLERY_OUT=str(tmp_path), PYTHONPATH=str(tmp_path), **SMALL)
+    done = fresh.finish(script)
+    *work, last = done.stdout.splitlines()
+    assert work and last.endswith("matplotlib is not installed; run: pip install matplotlib")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_readme_shows_each_script():
     text = (GALLERY / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\((\w+)\.py\)", text)) == set(re.findall(r"\((\w+)\.png\)", text)) == set(SCRIPTS)
     for name in SCRIPTS:
         assert (GALLERY / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert (GALLERY / f"{name}.py").read_text(encoding="utf-8").startswith("# %% [markdown]\n# # ")
+        script = (GALLERY / f"{name}.py").read_text(encoding="utf-8")
+        assert script.startswith("# %% [markdown]\n# # ")
+        assert script.count("plt = pictures.pyplot()\n") == 1 and "import matplotlib" not in script
 
 
 def run_demo(out, **said):

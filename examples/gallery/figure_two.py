@@ -43,7 +43,6 @@ print(program(np.array([1.0, 2.0])))
 # The captured graph: a node for each computation, independent of its number of devices, and the moves between slices.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
 
 out = pictures.folder()
@@ -56,6 +55,7 @@ print(lowered.as_text())
 # that it shows only the four computations and the gaps between them.
 
 # %%
+plt = pictures.pyplot()
 v = jax.device_put(np.array([1.0, 2.0]), a(np.array([1.0, 2.0])).sharding)
 
 

@@ -107,13 +107,25 @@ def asynchronous(params, rounds):
 # parameters was there: for the synchronous server that of the last round, for the other the one after its last one.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
-from matplotlib import ticker  # noqa: E402
 
 TRACED = 4
-COLOURS = {synchronous: "#0072b2", asynchronous: "#d55e00"}
 out = pictures.folder()
+results = {}
+for way in (synchronous, asynchronous):
+    jax.block_until_ready(way(start(), 1))  # compiled
+    params, losses = way(start(), ROUNDS)
+    name, first, last = way.__name__, float(losses[0]), float(losses[-1])
+    print(f"{name}: {len(losses)} gradients, loss {first:.3f} at first, {last:.4f} at the end")
+    with pathways.trace(out / f"{name}.json") as timeline:
+        jax.block_until_ready(way(params, TRACED))
+    results[way] = params, losses, timeline.spans
+
+# %%
+plt = pictures.pyplot()
+from matplotlib import ticker  # noqa: E402
+
+COLOURS = {synchronous: "#0072b2", asynchronous: "#d55e00"}
 figure = plt.figure(figsize=(10, 5.4), layout="constrained")
 left, (loss_axes, curve_axes) = figure.subplots(2, 2, width_ratios=(3, 2)).T
 rows = {server.id: "server"} | {device.id: f"worker {i}" for i, device in enumerate(workers)}
@@ -152,17 +164,12 @@ def line(axes, x, y, name, colour, up):
 
 
 line(curve_axes, at[:, 0], curve(at)[:, 0], "true", "black", 25)
-for axes, way in zip(left, (synchronous, asynchronous), strict=True):
+for axes, (way, (params, losses, spans)) in zip(left, results.items(), strict=True):
     name, up = way.__name__, 12 if way is synchronous else -1
-    jax.block_until_ready(way(start(), 1))  # compiled
-    params, losses = way(start(), ROUNDS)
-    print(f"{name}: {len(losses)} gradients, loss {losses[0]:.3f} at first, {losses[-1]:.4f} at the end")
     line(loss_axes, range(1, len(losses) + 1), [float(loss) for loss in losses], name, COLOURS[way], up)
     learned = predict(jax.device_put(params, server), at)
     line(curve_axes, at[:, 0], np.asarray(learned)[:, 0], name, COLOURS[way], up)
-    with pathways.trace(out / f"{name}.json") as timeline:
-        jax.block_until_ready(way(params, TRACED))
-    pictures.timeline(axes, bars(timeline.spans, way), rows)
+    pictures.timeline(axes, bars(spans, way), rows)
     axes.set(title=f"{name}: {TRACED} rounds")
 end = max(axes.get_xlim()[1] for axes in left)
 for axes in left:

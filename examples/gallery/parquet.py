@@ -99,8 +99,7 @@ grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 64, dtype="float32")] * 2), -1)
 learned = predict(weights, grid)
 pa.parquet.write_table(pa.table(pathways.to_arrow({"place": grid, "height": learned})), out / "learned.parquet")
 
-import matplotlib.pyplot as plt  # noqa: E402
-
+plt = pictures.pyplot()
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9, 3), layout="constrained")
 left.plot(losses, linewidth=0.8)
 left.set(title="loss (lower is better)", xlabel="batch", yscale="log")

@@ -2,14 +2,26 @@
 
 import os
 import pathlib
+import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError:  # the scripts do all but their pictures
+    matplotlib = None
 
-if "DISPLAY" not in os.environ:
-    matplotlib.use("agg")
-import matplotlib.pyplot as plt
+COLOURS = matplotlib.colormaps["tab20"].colors if matplotlib else ()
 
-COLOURS = plt.get_cmap("tab20").colors
+
+def pyplot():
+    """Returns matplotlib's pyplot. Without matplotlib, says so and ends the script: only its picture is left to do."""
+    if matplotlib is None:
+        print("no picture is drawn, since matplotlib is not installed; run: pip install matplotlib")
+        sys.exit()
+    if "DISPLAY" not in os.environ:
+        matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    return plt
 
 
 def folder():

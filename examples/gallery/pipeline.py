@@ -85,7 +85,6 @@ print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {STEPS} steps")
 # like the planned one; with fewer, devices take turns.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
 
 out = pictures.folder()
@@ -97,27 +96,33 @@ with pathways.trace(out / "pipeline.json") as timeline:
 numbers = [next(iter(sharding.device_set)).id for sharding in pipe.shardings]
 ran = {stage: [span for span in timeline.spans if span.name.startswith(f"stage{stage}_")] for stage in range(4)}
 ended, planned, measured = {}, [], []
-shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
 for slot, stage, microbatch, kind in pipe.schedule:
-    shade = shades[kind](0.75 - 0.1 * stage)
-    planned.append((stage, slot / 1e3, 0.94 / 1e3, shade))
+    planned.append((stage, slot / 1e3, 0.94 / 1e3, kind))
     span = ran[stage].pop(0)
     assert span.name == f"stage{stage}_{kind}" and span.device == numbers[stage]
     before, end = stage - 1 if kind == "forward" else stage + 1, span.begin + span.seconds
     begun = min(max(span.begin, ended.get((kind, before, microbatch), 0)), end)
     ended[kind, stage, microbatch] = end
-    measured.append((stage, begun, end - begun, shade))
+    measured.append((stage, begun, end - begun, kind))
 idle = 1 - sum(seconds for _, _, seconds, _ in measured) / (4 * max(ended.values()))
 print(f"idle of the time: {pipe.schedule.bubble:.0%} as planned, {idle:.0%} as measured")
+
+plt = pictures.pyplot()
+shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
+
+
+def shaded(bars):
+    return [(stage, begin, seconds, shades[kind](0.75 - 0.1 * stage)) for stage, begin, seconds, kind in bars]
+
 
 figure = plt.figure(figsize=(10, 5.6), layout="constrained")
 (plan, real), (target, learned) = figure.subplots(2, 2, width_ratios=(3, 1)).T
 rows = {stage: f"stage {stage}" for stage in range(4)}
-pictures.timeline(plan, planned, rows)
+pictures.timeline(plan, shaded(planned), rows)
 for slot, stage, microbatch, _ in pipe.schedule:
     plan.text(slot + 0.47, -stage, microbatch, ha="center", va="center", color="white", fontsize=8)
 plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots (fewer is better)")
-pictures.timeline(real, measured, rows)
+pictures.timeline(real, shaded(measured), rows)
 real.set(title=f"measured: {idle:.0%} of the time idle (less is better); forward blue, backward green")
 for axes, image, title in ((target, colours, "to learn"), (learned, pipe.forward(points), "learned")):
     axes.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))

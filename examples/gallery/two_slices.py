@@ -94,9 +94,9 @@ print("moved between the slices, without a read on the host:", pathways.stats()[
 # Where everything is, and what was learned.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: E402
 import pictures  # noqa: E402
 
+plt = pictures.pyplot()
 arrays = {"body: first weights": body_weights[0], "body: second weights": body_weights[1], "what body returns": hidden}
 arrays = {**arrays, "head: first weights": head_weights[0], "head: second weights": head_weights[1]}
 figure = plt.figure(figsize=(9, 4.5), layout="constrained")
