@@ -18,13 +18,12 @@ def test_script_of_a_page(place, address, tmp_path, monkeypatch):
     test_docs.run_script(place, address)
 
 
-@pytest.mark.again("tests/test_gallery.py runs the scripts, and tests/*.py what they call on two workers")
 @pytest.mark.parametrize("name", test_gallery.SCRIPTS)
 def test_gallery_script(name, address, tmp_path):
     test_gallery.run_script(name, tmp_path / "out", PATHWAYS_ADDRESS=address)
 
 
-@pytest.mark.again("tests/test_gallery.py runs the scripts, and tests/*.py what they call on two workers")
+@pytest.mark.again("tests/test_gallery.py runs it, the longest script, and tests/*.py what they call on two workers")
 def test_demo(address, tmp_path):
     test_gallery.run_demo(tmp_path, PATHWAYS_ADDRESS=address)
 
