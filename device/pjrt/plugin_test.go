@@ -356,7 +356,7 @@ func TestJoinStore(t *testing.T) {
 		members[0].Close()
 		<-members[1].Done()
 		_, err = NewKind(p, ClientOptions{}).Join(t.Context(), members[1].Membership())
-		refused(t, err, status.Aborted, "put: 10 ", "worker 0 has gone")
+		refused(t, err, status.Aborted, "put: 10 ", "worker 0 is gone")
 	})
 	k := NewKind(p, ClientOptions{})
 	_, err = k.Join(t.Context(), device.Membership{Nodes: 2})
