@@ -130,10 +130,13 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	places.Store(welcome.Process, d)
 	l.part(name, welcome.Process)
 	m := &member{number: welcome.Process, served: make(chan struct{})}
-	if m.exchange, err = l.hub.Join(welcome.Process); err != nil {
+	exchange, err := l.hub.Join(welcome.Process)
+	if err != nil {
 		conn.Close()
 		return err
 	}
+	exchange.Call(name)
+	m.exchange = exchange
 	config := worker.Config{
 		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
@@ -195,7 +198,12 @@ func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify 
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify, Hurry: l.hurry,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
-			return l.hub.Join(w.Process)
+			x, err := l.hub.Join(w.Process)
+			if err != nil {
+				return nil, err
+			}
+			x.Call(name)
+			return x, nil
 		},
 	})
 }

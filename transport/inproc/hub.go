@@ -240,6 +240,13 @@ func (h *Hub) Part(a, b uint64) {
 	}
 }
 
+// Call names this process, for errors of its own.
+func (x *Exchange) Call(name string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.names[x.self] = name
+}
+
 // giveUp fails what an end of a pair has under way with the other.
 func (h *Hub) giveUp(p pair, cut *apart, at, other uint64) {
 	h.mu.Lock()
@@ -248,7 +255,7 @@ func (h *Hub) giveUp(p pair, cut *apart, at, other uint64) {
 		h.mu.Unlock()
 		return
 	}
-	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", there.name(at), x.name(other), cut.why)
+	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", x.name(at), x.name(other), cut.why)
 	expected := x.table.Forsake(other, err) // with the lock: Meet comes before, or after
 	h.mu.Unlock()
 	x.failAll(nil, expected, err, func(t *transfer) bool { return t.from.self == other || t.to.self == other })
