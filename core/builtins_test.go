@@ -99,7 +99,8 @@ func shadowed(tree fs.FS) ([]string, error) {
 		declared(file, func(n *ast.Ident) {
 			if n.Name != "_" && types.Universe.Lookup(n.Name) != nil {
 				at := set.Position(n.Pos())
-				places = append(places, fmt.Sprintf("%s:%d: %s is a name of the language: choose another", at.Filename, at.Line, n.Name))
+				places = append(places, fmt.Sprintf("%s:%d: %s is a name of the language: choose another", at.Filename, at.Line,
+					n.Name))
 			}
 		})
 		return nil

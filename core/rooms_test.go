@@ -28,8 +28,10 @@ var rooms = []room{
 	// Ground: values, formats and their readers. None of them acts.
 	{"core/status", []string{"*"}},
 	{"core/shape", []string{"*"}},
-	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd", "device/pjrt", "capi/cluster"}},
-	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker", "core/sharded", "capi/partition", "capi/cluster"}},
+	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd",
+		"device/pjrt", "capi/cluster"}},
+	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker",
+		"core/sharded", "capi/partition", "capi/cluster"}},
 	{"core/xla/hlo", []string{"core/xla/spmd", "device/pjrt", "core/worker", "capi/base", "capi/embedded"}},
 	{"core/xla/spmd", []string{"device/pjrt", "transport/collective", "core/worker", "capi/partition"}},
 	{"core/xla/aot", []string{"device/pjrt"}},
@@ -43,17 +45,21 @@ var rooms = []room{
 
 	// Decides: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
-	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command", "capi/slices"}},
+	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command",
+		"capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
 	{"core/worker/devicequeue", []string{"core/worker"}},
 
 	// Links: between processes.
 	{"transport", []string{
-		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective", "transport/arrowmem",
-		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/sharded",
+		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective",
+		"transport/arrowmem",
+		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster",
+		"core/sharded",
 		"core/arrowio", "capi/cluster"}},
-	{"transport/shm", []string{"transport/inproc", "transport/bulk", "transport/arrowmem", "core/cluster", "core/sharded"}},
+	{"transport/shm", []string{"transport/inproc", "transport/bulk", "transport/arrowmem", "core/cluster",
+		"core/sharded"}},
 	{"transport/match", []string{"transport/inproc", "transport/bulk", "transport/collective"}},
 	{"transport/resume", []string{"transport/bulk"}},
 	{"transport/inproc", []string{"core/cluster"}},
@@ -65,7 +71,8 @@ var rooms = []room{
 
 	// Drivers: of devices.
 	{"device", []string{
-		"device/pjrt", "device/sim", "device/devicetest", "capi/base/shortage", "core/epoch", "core/worker", "core/cluster", "core/cluster/clustertest",
+		"device/pjrt", "device/sim", "device/devicetest", "capi/base/shortage", "core/epoch", "core/worker", "core/cluster",
+		"core/cluster/clustertest",
 		"core/command", "capi/drivers", "capi/python", "capi/cluster", "capi/cmd/pathways"}},
 	{"device/host", []string{"device/pjrt", "core/worker", "capi/embedded", "capi/cluster"}},
 	{"device/pjrt/abi", []string{"device/pjrt", "capi/python"}},
@@ -78,7 +85,8 @@ var rooms = []room{
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
 	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
 	{"core/controller", []string{"core/cluster"}},
-	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster", "capi/slices", "capi/python"}},
+	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster",
+		"capi/slices", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
 	{"core/worker", []string{"core/cluster"}},
 	{"core/embedded", []string{"capi/embedded"}},
@@ -92,7 +100,8 @@ var rooms = []room{
 
 	// Ways in: clients of C and Python call in here.
 	{"capi/base", []string{
-		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition", "capi/embedded",
+		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition",
+		"capi/embedded",
 		"capi/cluster", "capi/slices", "capi/python", "capi/public"}},
 	{"capi/base/shortage", nil},
 	{"capi/drivers", []string{"capi/embedded", "capi/cluster", "capi/python", "capi/cmd/pathways"}},
@@ -136,7 +145,8 @@ func arrows(tree fs.FS) (map[[2]string]string, error) {
 		}
 		base, dir := path.Base(name), path.Dir(name)
 		if d.IsDir() {
-			if name != "." && (base[0] == '.' || base == "testdata" || base == "gen" || name == "tests" || name == "examples" || name == "build") {
+			if name != "." && (base[0] == '.' || base == "testdata" || base == "gen" || name == "tests" || name == "examples" ||
+				name == "build") {
 				return fs.SkipDir
 			}
 			return nil
@@ -210,7 +220,8 @@ func misplaced(found map[[2]string]string, table []room) (broken []string) {
 		case j < i:
 			broken = append(broken, fmt.Sprintf("%s: %s uses %s, which stands on it", file, from, to))
 		case !slices.Contains(table[i].users, from) && !slices.Contains(table[i].users, "*"):
-			broken = append(broken, fmt.Sprintf("%s: %s uses %s, which is for %s", file, from, to, strings.Join(table[i].users, ", ")))
+			broken = append(broken,
+				fmt.Sprintf("%s: %s uses %s, which is for %s", file, from, to, strings.Join(table[i].users, ", ")))
 		}
 		used[arrow] = true
 	}
@@ -230,7 +241,8 @@ func TestRoomsStandOnEachOtherAsTheTableSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, arrow := range [][2]string{{"core/executor", "core/schedule"}, {"capi/public", "capi/embedded"}, {"capi/ffi", "device/pjrt"}} {
+	for _, arrow := range [][2]string{{"core/executor", "core/schedule"}, {"capi/public", "capi/embedded"},
+		{"capi/ffi", "device/pjrt"}} {
 		if found[arrow] == "" {
 			t.Errorf("no arrow from %s to %s was found: the arrows are not read as they should be", arrow[0], arrow[1])
 		}
@@ -251,15 +263,22 @@ func TestArrowsThatTheTableForbidsAreFound(t *testing.T) {
 		want  string
 	}{
 		{"allowed", map[string]string{"core/b/b.go": goFile("core/b", "core/a")}, ""},
-		{"another user", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/c/c.go": goFile("core/c", "core/a")}, "core/c uses core/a, which is for core/b"},
-		{"the wrong way", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.go": goFile("core/a", "core/b")}, "core/a uses core/b, which stands on it"},
-		{"unknown", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/d/d.go": goFile("core/d", "core/a")}, "core/d is not in the table"},
+		{"another user", map[string]string{
+			"core/b/b.go": goFile("core/b", "core/a"), "core/c/c.go": goFile("core/c", "core/a")},
+			"core/c uses core/a, which is for core/b"},
+		{"the wrong way", map[string]string{
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.go": goFile("core/a", "core/b")},
+			"core/a uses core/b, which stands on it"},
+		{"unknown", map[string]string{"core/b/b.go": goFile("core/b", "core/a"), "core/d/d.go": goFile("core/d", "core/a")},
+			"core/d is not in the table"},
 		{"unused", nil, "core/b may use core/a, and does not"},
 		{"C", map[string]string{
-			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n", "core/c/c.c": "int pw_two(void) { return pw_one(); }\n",
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n",
+			"core/c/c.c": "int pw_two(void) { return pw_one(); }\n",
 		}, "core/c uses core/a, which is for core/b"},
 		{"a name in a comment of C", map[string]string{
-			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n", "core/c/c.c": "// as pw_one\nint pw_two(void) { return 2; }\n",
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n",
+			"core/c/c.c": "// as pw_one\nint pw_two(void) { return 2; }\n",
 		}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -272,7 +291,8 @@ func TestArrowsThatTheTableForbidsAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			broken := misplaced(found, table)
-			if (c.want == "") != (len(broken) == 0) || c.want != "" && !slices.ContainsFunc(broken, func(b string) bool { return strings.Contains(b, c.want) }) {
+			if (c.want == "") != (len(broken) == 0) || c.want != "" &&
+				!slices.ContainsFunc(broken, func(b string) bool { return strings.Contains(b, c.want) }) {
 				t.Errorf("got %q, want %q", broken, c.want)
 			}
 		})

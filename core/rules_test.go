@@ -38,12 +38,16 @@ var (
 	codecTrees = []string{"core/wire", "core/xla"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
-	deciders = []string{"core/schedule", "core/placement", "core/graph", "core/reshard", "core/shape", "core/status", "core/xla/protowalk", "core/xla/hlo", "core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
+	deciders = []string{"core/schedule", "core/placement", "core/graph", "core/reshard", "core/shape", "core/status",
+		"core/xla/protowalk", "core/xla/hlo", "core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
 	// Files of other packages that decide and never act, beside a shell that does.
 	// They may import what holds no more than values.
-	decidingFiles = map[string][]string{"core/controller": {"bits.go", "graph.go", "operation.go", "play.go", "profile.go", "program.go", "report.go", "session.go", "slice.go", "state.go", "worker.go"}, "core/epoch": {"state.go"}, "core/command": {"restarts.go"}}
+	decidingFiles = map[string][]string{"core/controller": {"bits.go", "graph.go", "operation.go", "play.go", "profile.go",
+		"program.go", "report.go", "session.go", "slice.go", "state.go", "worker.go"}, "core/epoch": {"state.go"},
+		"core/command": {"restarts.go"}}
 	// What a decider may not import, with all below it.
-	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log", "math/rand",
+	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log",
+		"math/rand",
 		"net", "os", "runtime", "sync", "syscall", "time"}
 )
 
@@ -205,17 +209,22 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"cgo in capi", "capi/lib/x.go", doc + "import \"C\"\n", ""},
 		{"cgo in the driver", "device/pjrt/x.go", doc + "import \"C\"\n", ""},
 		{"capi in core", "core/client/x.go", imports(module + "/capi/embedded"), "core/client imports capi/embedded"},
-		{"the driver in a test of core", "core/client/x_test.go", imports(module + "/device/pjrt"), "core/client imports device/pjrt"},
-		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"), "device/sim imports device/pjrt/abi"},
+		{"the driver in a test of core", "core/client/x_test.go", imports(module + "/device/pjrt"),
+			"core/client imports device/pjrt"},
+		{"the driver's constants in sim", "device/sim/x.go", imports(module + "/device/pjrt/abi"),
+			"device/sim imports device/pjrt/abi"},
 		{"the driver in capi", "capi/embedded/x.go", imports(module + "/device/pjrt"), ""},
 		{"the contract in core", "core/executor/x.go", imports(module + "/device"), ""},
-		{"Arrow in core", "core/client/x.go", imports(arrow + "/go/v15/arrow"), "core/client/x.go:3: Arrow's library is for core/arrowio and transport/arrowmem alone"},
+		{"Arrow in core", "core/client/x.go", imports(arrow + "/go/v15/arrow"),
+			"core/client/x.go:3: Arrow's library is for core/arrowio and transport/arrowmem alone"},
 		{"Arrow in what is linked", "capi/lib/x.go", imports(arrow + "/go/v15/arrow/memory"), "Arrow's library"},
 		{"Arrow in a test", "device/sim/x_test.go", imports(arrow + "/go/v15/arrow/memory"), "Arrow's library"},
-		{"what uses Arrow", "core/cluster/x.go", imports(module + "/transport/arrowmem"), "core/cluster imports transport/arrowmem, which brings Arrow's library along"},
+		{"what uses Arrow", "core/cluster/x.go", imports(module + "/transport/arrowmem"),
+			"core/cluster imports transport/arrowmem, which brings Arrow's library along"},
 		{"Arrow in its place", "core/arrowio/x.go", imports(arrow + "/go/v15/arrow"), ""},
 		{"Arrow in an example", "tests/clients/x.go", imports(module + "/core/arrowio"), ""},
-		{"a message by hand", "core/worker/x.go", imports(protowire), "messages are written and read by hand in core/wire and core/xla alone"},
+		{"a message by hand", "core/worker/x.go", imports(protowire),
+			"messages are written and read by hand in core/wire and core/xla alone"},
 		{"a message by hand in its place", "core/wire/x.go", imports(protowire), ""},
 		{"a lock", "core/schedule/x.go", imports("sync"), `core/schedule decides and never acts: it may not import "sync"`},
 		{"an atomic", "core/placement/x.go", imports("sync/atomic"), `"sync/atomic"`},
@@ -226,13 +235,16 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"chance in a test", "core/schedule/x_test.go", imports("math/rand/v2"), ""},
 		{"arithmetic", "core/schedule/x.go", imports("math/bits"), ""},
 		{"a lock elsewhere", "core/store/x.go", imports("sync"), ""},
-		{"a lock beside a shell", "core/controller/state.go", imports("sync"), `core/controller/state.go decides and never acts: it may not import "sync"`},
-		{"a goroutine beside a shell", "core/controller/session.go", doc + "func f() { go f() }\n", "core/controller/session.go:3: core/controller/session.go decides and never acts: it may not have goroutines"},
+		{"a lock beside a shell", "core/controller/state.go", imports("sync"),
+			`core/controller/state.go decides and never acts: it may not import "sync"`},
+		{"a goroutine beside a shell", "core/controller/session.go", doc + "func f() { go f() }\n",
+			"core/controller/session.go:3: core/controller/session.go decides and never acts: it may not have goroutines"},
 		{"a lock in a shell", "core/controller/server.go", imports("sync"), ""},
 		{"messages beside a shell", "core/controller/state.go", imports(module + "/core/wire"), ""},
 		{"what acts", "core/schedule/x.go", imports(module + "/core/store"), "may not import core/store"},
 		{"what decides", "core/schedule/x.go", imports(module + "/core/status"), ""},
-		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n", "core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},
+		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n",
+			"core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},
 		{"no comment", "core/store/x.go", "package x\n", "core/store: no file has a package comment"},
 		{"another comment", "core/store/x.go", "// Copyright\npackage x\n", "core/store: no file has a package comment"},
 		{"a command without a comment", "capi/lib/x.go", "package main\n", "capi/lib: no file has a package comment"},

@@ -1,4 +1,5 @@
-// XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py and tests/cluster/test_handlers.py: built with the headers that jaxlib ships.
+// XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py and tests/cluster/test_handlers.py: built with the
+// headers that jaxlib ships.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -106,8 +106,10 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 		return nil, status.Wrap(err, "%s refused the connection", c.Peer())
 	}
 	if welcome.Protocol < wire.ProtocolMin || welcome.Protocol > wire.ProtocolMax {
-		return nil, status.New(status.FailedPrecondition, "%s, %s, chose protocol %d, this side, %s, speaks %d to %d; install the same version of openpathways on both",
-			c.Peer(), cmp.Or(welcome.Software, "of unknown version"), welcome.Protocol, cmp.Or(hello.Software, "of unknown version"), wire.ProtocolMin, wire.ProtocolMax)
+		return nil, status.New(status.FailedPrecondition,
+			"%s, %s, chose protocol %d, this side, %s, speaks %d to %d; install the same version of openpathways on both",
+			c.Peer(), cmp.Or(welcome.Software, "of unknown version"), welcome.Protocol,
+			cmp.Or(hello.Software, "of unknown version"), wire.ProtocolMin, wire.ProtocolMax)
 	}
 	letIn(c, math.MaxInt)
 	return welcome, nil
@@ -147,7 +149,8 @@ func (in *Incoming) check(cred Credentials) (err error) {
 	}
 	h.Token = "" // whoever prints a Hello does not print the secret
 	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
-		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"), cmp.Or(in.software, "this one"))
+		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"),
+			cmp.Or(in.software, "this one"))
 	}
 	return skew(h.Versions, cred.Versions)
 }
@@ -178,14 +181,17 @@ func (c Credentials) wrongToken(shown string) error {
 	if c.TokenPath != "" {
 		where = fmt.Sprintf("the token lies in %s; name that file", c.TokenPath)
 	}
-	return status.New(status.Unauthenticated, "%s; %s by --token-file or PATHWAYS_TOKEN_FILE, or set PATHWAYS_TOKEN to the token itself", what, where)
+	return status.New(status.Unauthenticated,
+		"%s; %s by --token-file or PATHWAYS_TOKEN_FILE, or set PATHWAYS_TOKEN to the token itself", what, where)
 }
 
 // skew compares versions where both sides have them.
 func skew(theirs, ours map[string]string) error {
 	for _, what := range slices.Sorted(maps.Keys(ours)) {
 		if their, ok := theirs[what]; ok && their != ours[what] {
-			return status.New(status.FailedPrecondition, "%s differs: %q on the side that connects, %q on this one; install the same version on both", what, their, ours[what])
+			return status.New(status.FailedPrecondition,
+				"%s differs: %q on the side that connects, %q on this one; install the same version on both", what, their,
+				ours[what])
 		}
 	}
 	return nil
@@ -231,7 +237,8 @@ func expect(ctx context.Context, c Conn, want wire.Kind, into proto.Message) err
 	case err != nil:
 		return err
 	case kind != want:
-		return status.New(status.InvalidArgument, "%s began with a message of kind %d, expected %d; is it a process of Open Pathways?", c.Peer(), kind, want)
+		return status.New(status.InvalidArgument,
+			"%s began with a message of kind %d, expected %d; is it a process of Open Pathways?", c.Peer(), kind, want)
 	}
 	return wire.Decode(kind, payload, into)
 }

@@ -11,7 +11,8 @@ import (
 // ErrProbed is the error of Await for a connection of ROLE_PROBE. It was answered and closed, and is nothing to report.
 var ErrProbed = errors.New("the connection was a probe")
 
-// answer tells a probe whether this is the process that it looks for. It asks for no token: the controller shows none at
+// answer tells a probe whether this is the process that it looks for. It asks for no token: the controller shows none
+// at
 // an address before it knows who listens there, and all that the dialler learns is yes or no.
 func (in *Incoming) answer(cred Credentials) error {
 	h := in.Hello

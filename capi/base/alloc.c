@@ -45,10 +45,11 @@ bool pw_grow(void* list, size_t n, size_t* room, size_t size) {
 }
 
 PJRT_Error* pw_short(const char* what, size_t bytes) {
-  return pw_error(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                  "this process has no memory left for %s (%zu bytes); drop arrays and programs that are not needed, or give "
-                  "the process more memory",
-                  what, bytes);
+  return pw_error(
+      PJRT_Error_Code_RESOURCE_EXHAUSTED,
+      "this process has no memory left for %s (%zu bytes); drop arrays and programs that are not needed, or give "
+      "the process more memory",
+      what, bytes);
 }
 
 // A refusal that is always there: nobody frees it.

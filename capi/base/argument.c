@@ -20,8 +20,8 @@ PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shap
   char want[256], got[256];
   pw_shape_text(takes, want, sizeof want);
   pw_shape_text(shape, got, sizeof got);
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is %s, and the program takes %s",
-                  arg, program, row, got, want);
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s on device row %zu is %s, and the program takes %s", arg, program, row, got, want);
 }
 
 PJRT_Error* pw_buffer_gone(const char* slot) {

@@ -34,7 +34,8 @@ func pwGoCost(format *C.char, formatSize C.size_t, program *C.char, size C.size_
 	}
 	block := C.calloc(1, C.size_t(need+1))
 	if block == nil {
-		return C.int(Fail(status.New(status.ResourceExhausted, "this process has no memory left for what a program costs (%d bytes)", need+1), message))
+		return C.int(Fail(status.New(status.ResourceExhausted,
+			"this process has no memory left for what a program costs (%d bytes)", need+1), message))
 	}
 	list := unsafe.Slice((*C.PJRT_NamedValue)(block), len(names))
 	for i, name := range names {

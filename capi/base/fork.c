@@ -14,13 +14,14 @@ static void forked(void) { pw_forked = true; }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(forking, NULL, forked); }
 
 PJRT_Error* pw_forked_error(void) {
-  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                  "this process was made by fork() after Open Pathways was loaded, and its threads stayed behind in the "
-                  "parent; start processes with multiprocessing.get_context(\"spawn\")");
+  return pw_error(
+      PJRT_Error_Code_FAILED_PRECONDITION,
+      "this process was made by fork() after Open Pathways was loaded, and its threads stayed behind in the "
+      "parent; start processes with multiprocessing.get_context(\"spawn\")");
 }
 
 char* pw_forked_refusal(void) {
-  return pw_refusal(
-      pw_copy_text("FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
-                   "with multiprocessing.get_context(\"spawn\")"));
+  return pw_refusal(pw_copy_text(
+      "FAILED_PRECONDITION: this process was made by fork() after Open Pathways was loaded; start processes "
+      "with multiprocessing.get_context(\"spawn\")"));
 }

@@ -42,7 +42,8 @@ static void set(PJRT_Memory* memory, const void* key, void* data, void (*destroy
     d->data = data;
     d->destroy = destroy;
   } else {
-    old = (struct pw_user_data){.data = data, .destroy = destroy};  // the function returns nothing: there is no such data
+    old =
+        (struct pw_user_data){.data = data, .destroy = destroy};  // the function returns nothing: there is no such data
   }
   pthread_mutex_unlock(&mu);
   if (old.data && old.destroy) old.destroy(old.data);

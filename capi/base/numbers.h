@@ -26,8 +26,8 @@ typedef struct {
 } pw_numbers;
 #define PW_NUMBERS {.mu = PTHREAD_MUTEX_INITIALIZER}
 
-// Put takes a reference, and returns 0 where memory is short; then it takes none. Find gives one more, or, to take the thing out of the table,
-// the table's. NULL: the number names nothing.
+// Put takes a reference, and returns 0 where memory is short; then it takes none. Find gives one more, or, to take the
+// thing out of the table, the table's. NULL: the number names nothing.
 uint64_t pw_numbers_put(pw_numbers* table, pw_numbered* thing);
 void* pw_numbers_find(pw_numbers* table, uint64_t number, bool take);
 // pw_numbers_next takes out the first thing of a client that stands at a place or behind

@@ -29,7 +29,8 @@ static const char* const type_names[] = {
     "f8e3m4",        "f8e8m0fnu", "f4e2m1fn",   "s1",         "u1",       "f6e2m3fn", "f6e3m2fn"};
 
 void pw_shape_text(const pw_shape* s, char* text, size_t size) {
-  size_t n = (size_t)snprintf(text, size, "%s[", s->type < sizeof type_names / sizeof *type_names ? type_names[s->type] : "?");
+  size_t n =
+      (size_t)snprintf(text, size, "%s[", s->type < sizeof type_names / sizeof *type_names ? type_names[s->type] : "?");
   for (size_t i = 0; i < s->num_dims && n < size; i++)
     n += (size_t)snprintf(text + n, size - n, i ? ",%lld" : "%lld", (long long)s->dims[i]);
   if (n < size) snprintf(text + n, size - n, "]");

@@ -127,7 +127,8 @@ void pp_leave(void);
 PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look* looks, size_t n, PJRT_Buffer** out);
 // pp_finish ends the capture with n results, of counts[i] shards each, and gives the
 // program with one reference. With an error the capture goes on.
-PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n, pp_program** out);
+PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n,
+                      pp_program** out);
 // pp_play_shards runs a program of such a client. Inputs and outputs are shards, one
 // array's after the other's; inputs stay the caller's.
 PJRT_Error* pp_play_shards(pp_program* program, PJRT_Buffer* const* inputs, PJRT_Buffer** outputs);

@@ -23,12 +23,14 @@ static void destroy(const play* r, PJRT_Buffer** buffer) {
 }
 
 static PJRT_Buffer** shard(const play* r, pp_ref ref) {
-  return ref.value == PP_CONSTANT ? &r->p->constants[ref.shard] : &r->shards[r->p->values[ref.value].first + (size_t)ref.shard];
+  return ref.value == PP_CONSTANT ? &r->p->constants[ref.shard]
+                                  : &r->shards[r->p->values[ref.value].first + (size_t)ref.shard];
 }
 
 // failed gives shards of a value, instead of contents, the error of the node that was to
 // make them. It takes the error.
-static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, size_t from, size_t count, PJRT_Error* err) {
+static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, size_t from, size_t count,
+                          PJRT_Error* err) {
   PJRT_Error_Code code;
   const char* text;
   size_t size;
@@ -192,8 +194,8 @@ static bool fits(const play* r, const pp_value* v) {
   for (int32_t s = 0; s < v->n; s++) {
     pp_look look;
     const pp_symbol* symbol;
-    if (!r->p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) || symbol || look.device != v->looks[s].device ||
-        !pw_shape_same(look.shape, v->looks[s].shape))
+    if (!r->p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) || symbol ||
+        look.device != v->looks[s].device || !pw_shape_same(look.shape, v->looks[s].shape))
       return false;
   }
   return true;
@@ -201,14 +203,16 @@ static bool fits(const play* r, const pp_value* v) {
 
 static PJRT_Error* misfit(size_t input) {
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "input %zu has other shards than the one that the program was captured with; capture it for those", input);
+                  "input %zu has other shards than the one that the program was captured with; capture it for those",
+                  input);
 }
 
 static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
   pp_program* p = r->p;
   for (size_t i = 0; i < p->num_inputs; i++) {
     pp_value* v = &p->values[p->inputs[i]];
-    if (inputs[i]->base.client != p->base.client || pp_symbolic(inputs[i]) || p->door->shards(inputs[i]) != (size_t)v->n)
+    if (inputs[i]->base.client != p->base.client || pp_symbolic(inputs[i]) ||
+        p->door->shards(inputs[i]) != (size_t)v->n)
       return misfit(i);
     PJRT_Error* err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
     if (err) return err;
@@ -273,8 +277,8 @@ static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
 static PJRT_Error* usable(const pp_program* p) {
   for (size_t i = 0; i < p->num_nodes; i++)
     if (p->nodes[i].functions && p->door->closed(p->nodes[i].executable))
-      return pw_error(PJRT_Error_Code_ABORTED, "%s calls functions of Python that are no more; capture the program again",
-                      p->nodes[i].name);
+      return pw_error(PJRT_Error_Code_ABORTED,
+                      "%s calls functions of Python that are no more; capture the program again", p->nodes[i].name);
   return NULL;
 }
 

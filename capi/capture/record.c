@@ -18,8 +18,10 @@ struct pp_capture {
 __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
 
 static const char kNothing[] =
-    "this array stands for a result inside of a program, and has no contents to read, print or branch on, neither while "
-    "the program is captured nor after; return it from the program and read what a call gives, or compute what depends on "
+    "this array stands for a result inside of a program, and has no contents to read, print or branch on, neither "
+    "while "
+    "the program is captured nor after; return it from the program and read what a call gives, or compute what depends "
+    "on "
     "it in a jitted function";
 
 // Clients may compile on threads of their own, so captures look at what all took.
@@ -33,7 +35,8 @@ static char* refuse(const char* text) { return pw_refusal(pw_copy_text(text)); }
 
 static char* begin(void) {
   static _Atomic uint64_t numbers;
-  if (pp_capturing) return refuse("FAILED_PRECONDITION: this thread captures a program already; end or drop that one first");
+  if (pp_capturing)
+    return refuse("FAILED_PRECONDITION: this thread captures a program already; end or drop that one first");
   pp_capture* c = pw_zeros(1, sizeof *c);
   pp_program* p = c ? pw_zeros(1, sizeof *p) : NULL;
   if (p == NULL) {
@@ -76,7 +79,8 @@ static PJRT_Error* joins(const pp_door* door, PJRT_Client* client) {
     p->base.client = client;
   }
   if (p->base.client == client) return NULL;
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a program has arrays of two clients; copy those of one through the host");
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "a program has arrays of two clients; copy those of one through the host");
 }
 
 // mine says why a symbol is of no use here.
@@ -116,7 +120,8 @@ bool pp_is_symbol(const pp_door* door, PJRT_Buffer* buffer) {
   return door->seen(buffer, &look, &symbol) && symbol != NULL;
 }
 
-static PJRT_Error* symbol_new(const pp_door* door, const pp_look* look, int32_t value, int32_t shard, PJRT_Buffer** out) {
+static PJRT_Error* symbol_new(const pp_door* door, const pp_look* look, int32_t value, int32_t shard,
+                              PJRT_Buffer** out) {
   pp_symbol s = {pp_capturing->number, value, shard};
   return door->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, kNothing, &s, out);
 }
@@ -127,7 +132,8 @@ static PJRT_Error* symbols(const pp_door* door, const pp_value* values, size_t o
   PJRT_Error* err = NULL;
   for (size_t o = 0; o < outs && err == NULL; o++)
     for (int32_t d = 0; d < values[o].n && err == NULL; d++) {
-      err = symbol_new(door, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d, &lists[d][o]);
+      err =
+          symbol_new(door, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d, &lists[d][o]);
       if (err == NULL) made++;
     }
   for (size_t o = 0; o < outs && err; o++)
@@ -154,8 +160,8 @@ static bool orders(const pw_shape* in, const pw_shape* out) {
 static PJRT_Error* recordable(const PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x) {
   size_t devices = args->execute_device ? 1 : x->num_devices;
   if (args->num_devices != devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", x->name,
-                    devices, args->num_devices);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
+                    x->name, devices, args->num_devices);
   if (x->num_params >= 0 && args->num_args != (size_t)x->num_params)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", x->name,
                     (long long)x->num_params, args->num_args);
@@ -167,8 +173,8 @@ static PJRT_Error* recordable(const PJRT_LoadedExecutable_Execute_Args* args, co
 }
 
 // refer_arguments writes what a node reads.
-static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x,
-                                   pp_node* node) {
+static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args,
+                                   const pp_executable* x, pp_node* node) {
   int32_t number = (int32_t)pp_capturing->program->num_nodes;
   node->refs = pw_zeros(node->rows * node->args, sizeof *node->refs);
   if (node->refs == NULL) return pp_no_memory(node->rows * node->args * sizeof *node->refs);
@@ -179,8 +185,8 @@ static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Ex
       if (err) return err;
       const pw_shape* want = x->num_params >= 0 ? door->param(args->executable, i) : NULL;
       if (want && !pw_fits(look.shape, want))
-        return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu of %s on device row %zu is not what the program takes",
-                        i, x->name, d);
+        return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                        "argument %zu of %s on device row %zu is not what the program takes", i, x->name, d);
     }
   return NULL;
 }
@@ -196,9 +202,9 @@ static PJRT_Error* make_values(const pp_door* door, PJRT_LoadedExecutable_Execut
   for (size_t k = 0; k < node->outs && err == NULL; k++) {
     for (size_t d = 0; d < n; d++) door->output(args->executable, node->only, d, k, &looks[d]);
     if (k == 0 && n && orders(x->num_params > 0 ? door->param(args->executable, 0) : NULL, looks[0].shape))
-      err = pw_error(PJRT_Error_Code_UNIMPLEMENTED,
-                     "%s has ordered effects, which a program does not record; call it outside, or do without the order",
-                     x->name);
+      err = pw_error(
+          PJRT_Error_Code_UNIMPLEMENTED,
+          "%s has ordered effects, which a program does not record; call it outside, or do without the order", x->name);
     else if (pp_value_new(p, (int32_t)p->num_nodes, (int32_t)k, looks, n) < 0)
       err = pp_no_memory(n * sizeof *looks);
   }
@@ -453,8 +459,8 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
   door->describe(args->executable, &x);
   if (x.num_outputs != outs || n != x.num_devices)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "%s gives %zu arrays on %zu devices, and %zu on %zu were announced as inputs of the program", x.name,
-                    x.num_outputs, x.num_devices, outs, n);
+                    "%s gives %zu arrays on %zu devices, and %zu on %zu were announced as inputs of the program",
+                    x.name, x.num_outputs, x.num_devices, outs, n);
   PJRT_Error* err = joins(door, x.client);
   if (err) return err;
   size_t values = p->num_values;
@@ -488,8 +494,9 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
     if (!pp_symbolic(held[o]) || pp_capturing == NULL || h->capture != pp_capturing->number)
       err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
     else if (n != x.num_devices || h->n != n)
-      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "result %zu of %s is to be an array of %zu shards; the one that is named has %zu",
-                     o, x.name, x.num_devices, h->n);
+      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "result %zu of %s is to be an array of %zu shards; the one that is named has %zu", o, x.name,
+                     x.num_devices, h->n);
     for (size_t d = 0; d < n && err == NULL; d++) {
       pp_look look, *is;
       door->output(args->executable, NULL, d, o, &look);
@@ -501,7 +508,8 @@ PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
       else
         is = &pp_capturing->program->values[r.value].looks[r.shard];
       if (is->device != look.device || !pw_fits(is->shape, look.shape))
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s is not the one that is named", d, o, x.name);
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s is not the one that is named",
+                       d, o, x.name);
       else if (r.value == PP_CONSTANT)
         err = door->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);
       else
@@ -579,7 +587,8 @@ static PJRT_Error* result(uint64_t array, pp_output* o, bool* symbolic) {
   *symbolic = pp_symbolic(held);
   held_symbol* h = (held_symbol*)held;
   if (*symbolic && h->capture != pp_capturing->number) {
-    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "an array that is to be a result stands for one of another program");
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                   "an array that is to be a result stands for one of another program");
   } else if (*symbolic) {
     o->n = h->n;
     o->refs = pw_copy(h->refs, h->n * sizeof *o->refs);
@@ -626,7 +635,8 @@ PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look
   return NULL;
 }
 
-PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n, pp_program** out) {
+PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n,
+                      pp_program** out) {
   pp_output* outputs = pw_zeros(n, sizeof *outputs);
   if (outputs == NULL) return pp_no_memory(n * sizeof *outputs);
   PJRT_Error* err = NULL;
@@ -661,10 +671,13 @@ char* pp_announce(size_t n, const uint8_t* donated) {
 }
 
 char* pp_end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
-  return pp_capturing ? pp_refusal(end(arrays, n, results, out)) : refuse("FAILED_PRECONDITION: this thread captures no program");
+  return pp_capturing ? pp_refusal(end(arrays, n, results, out))
+                      : refuse("FAILED_PRECONDITION: this thread captures no program");
 }
 
-char* pp_read_at(void) { return pp_capturing && pp_capturing->read ? pw_refusal(pw_copy_text(pp_capturing->line)) : NULL; }
+char* pp_read_at(void) {
+  return pp_capturing && pp_capturing->read ? pw_refusal(pw_copy_text(pp_capturing->line)) : NULL;
+}
 
 void pp_leave(void) {
   if (pp_capturing) pp_program_drop(leave());

@@ -28,10 +28,11 @@ static PJRT_Error* fits(const pp_door* door, PJRT_LoadedExecutable* executable, 
   bool ours = held->base.client == x->client && !pp_symbolic(held);
   size_t shards = ours ? door->shards(held) : 0;
   if (!ours || !door->fresh(held) || shards != x->num_devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "result %zu of %s is to be an array of %zu shards of this client that no client has; the one that is "
-                    "named has %zu",
-                    o, x->name, x->num_devices, shards);
+    return pw_error(
+        PJRT_Error_Code_INVALID_ARGUMENT,
+        "result %zu of %s is to be an array of %zu shards of this client that no client has; the one that is "
+        "named has %zu",
+        o, x->name, x->num_devices, shards);
   for (size_t d = 0; d < shards; d++) {
     pp_look want, is;
     door->output(executable, NULL, d, o, &want);
@@ -41,8 +42,8 @@ static PJRT_Error* fits(const pp_door* door, PJRT_LoadedExecutable* executable, 
     pw_shape_text(want.shape, wanted, sizeof wanted);
     pw_shape_text(is.shape, named, sizeof named);
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "shard %zu of result %zu of %s is %s on device %d, and the array that is named has %s on device %d", d,
-                    o, x->name, wanted, door->id(want.device), named, door->id(is.device));
+                    "shard %zu of result %zu of %s is %s on device %d, and the array that is named has %s on device %d",
+                    d, o, x->name, wanted, door->id(want.device), named, door->id(is.device));
   }
   return NULL;
 }
@@ -79,8 +80,8 @@ static PJRT_Error* import_arrays(const pp_door* door, PJRT_LoadedExecutable_Exec
   if (all == NULL) return pw_short("arrays that come to a client", x.num_outputs * sizeof *all);
   PJRT_Error* err;
   if (x.num_outputs == 0 || !pw_imported(all, x.num_outputs))
-    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s: its thread has to name %zu arrays with pathways_import before",
-                   x.name, x.num_outputs);
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                   "%s: its thread has to name %zu arrays with pathways_import before", x.name, x.num_outputs);
   else if (pp_symbolic(all[0]))
     err = pp_import(door, args, all);
   else

@@ -7,7 +7,9 @@
 static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, pr_memory** m) {
   *d = device;
   *m = memory ? (pr_memory*)memory : (device ? pr_memory_kind(device, "", 0) : NULL);
-  if (*m == NULL) return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "an array needs a device or a memory to go to, and this call names none");
+  if (*m == NULL)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "an array needs a device or a memory to go to, and this call names none");
   *d = (*m)->device;
   return NULL;
 }
@@ -104,7 +106,8 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   if (err) return err;
   size_t n = args->num_dims, element = pr_element_size(args->type);
   if (element == 0)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of type %d: expected an array of numbers", (int)args->type);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of type %d: expected an array of numbers",
+                    (int)args->type);
   if (args->byte_strides && args->num_byte_strides != n)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a host array of %zu dimensions comes with %zu strides", n,
                     args->num_byte_strides);
@@ -127,7 +130,8 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_puts, 1);
-  int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, (uintptr_t)made, during, &number, &message);
+  int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, (uintptr_t)made, during, &number,
+                     &message);
   if (code) {  // Go has let go of p, but not of the futures
     pr_future_drop(done);
     pr_future_drop(made);
@@ -156,7 +160,8 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
 
 // host_strides returns the strides that a caller wants a shard's bytes with, NULL where they are dense, and how many
 // bytes these span.
-static PJRT_Error* host_strides(const pw_shape* shape, const PJRT_Buffer_MemoryLayout* layout, int64_t** out, size_t* span) {
+static PJRT_Error* host_strides(const pw_shape* shape, const PJRT_Buffer_MemoryLayout* layout, int64_t** out,
+                                size_t* span) {
   size_t n = shape->num_dims, element = pr_element_size(shape->type);
   *span = (size_t)pr_host_bytes(shape);
   *out = NULL;
@@ -221,8 +226,9 @@ PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   }
   if (args->dst_size < span) {
     free(strides);
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "PJRT_Buffer_ToHostBuffer: the array takes %zu bytes, and the destination has %zu",
-                    span, args->dst_size);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "PJRT_Buffer_ToHostBuffer: the array takes %zu bytes, and the destination has %zu", span,
+                    args->dst_size);
   }
   return fetch(b, args, strides);
 }
@@ -235,12 +241,14 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
   PJRT_Error* none = pr_unmade(b);
   if (none) return none;
   if (d->client != b->device->client)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the array belongs to another client than the device it is to go to; copy it through the host");
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "the array belongs to another client than the device it is to go to; copy it through the host");
   if (b->minor_to_major)  // JAX takes the copy to lie as the array does
-    return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
-                    "an array that does not lie row by row in memory moves to no other device of a cluster as it is; bring it "
-                    "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
-                    "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
+    return pw_error(
+        PJRT_Error_Code_UNIMPLEMENTED,
+        "an array that does not lie row by row in memory moves to no other device of a cluster as it is; bring it "
+        "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
+        "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
   pr_future* made = pr_future_new(2);
   pr_buffer* copy = made ? unborn(d, m, b->shape) : NULL;
   if (copy == NULL) {
@@ -324,5 +332,7 @@ PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
 PJRT_Error* pr_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_UnsafePointer");
   pp_reads(b->symbol);
-  return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Buffer_UnsafePointer: the array is in the memory of another process; read it with numpy.asarray()");
+  return pw_error(
+      PJRT_Error_Code_UNIMPLEMENTED,
+      "PJRT_Buffer_UnsafePointer: the array is in the memory of another process; read it with numpy.asarray()");
 }

@@ -94,7 +94,8 @@ func (c *caller) run(h *client.HostCall) {
 	words := []C.int64_t{C.int64_t(len(h.Arguments)), C.int64_t(len(h.Results))}
 	for _, list := range [][]client.HostValue{h.Arguments, h.Results} {
 		for _, v := range list {
-			words = append(words, C.int64_t(v.Type), C.int64_t(uintptr(unsafe.Pointer(unsafe.SliceData(v.Data)))), C.int64_t(len(v.Dims)))
+			words = append(words, C.int64_t(v.Type), C.int64_t(uintptr(unsafe.Pointer(unsafe.SliceData(v.Data)))),
+				C.int64_t(len(v.Dims)))
 			for _, d := range v.Dims {
 				words = append(words, C.int64_t(d))
 			}

@@ -107,13 +107,16 @@ static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
                          .num_params = x->any_params ? -1 : (int64_t)x->num_params};
 }
 
-static const pw_shape* param(PJRT_LoadedExecutable* e, size_t i) { return e->x->any_params ? NULL : e->x->params[i].shape; }
+static const pw_shape* param(PJRT_LoadedExecutable* e, size_t i) {
+  return e->x->any_params ? NULL : e->x->params[i].shape;
+}
 
 static void output(PJRT_LoadedExecutable* e, PJRT_Device* only, size_t row, size_t o, pp_look* out) {
   const PJRT_Executable* x = e->x;
   const pr_array* a = &x->outputs[o];
   out->device = only ? only : x->devices[row];
-  out->memory = only ? &pr_memory_kind(only, a->memory, a->memory_size)->base.base : &x->memories[row * x->num_outputs + o]->base.base;
+  out->memory = only ? &pr_memory_kind(only, a->memory, a->memory_size)->base.base
+                     : &x->memories[row * x->num_outputs + o]->base.base;
   out->shape = a->shape;
   out->minor_to_major = pr_array_order(a);
 }
@@ -137,8 +140,12 @@ static PJRT_Client* client(PJRT_Device* device) { return device->client; }
 static PJRT_Device* where(PJRT_Memory* memory) { return ((pr_memory*)memory)->device; }
 static int id(PJRT_Device* device) { return device->description.id; }
 static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->x->devices[row]; }
-static PJRT_Device* device(PJRT_Client* c, int id) { return id >= 0 && (size_t)id < c->num_devices ? c->devices[id] : NULL; }
-static PJRT_Memory* memory(PJRT_Device* device, const char* kind) { return &pr_memory_kind(device, kind, strlen(kind))->base.base; }
+static PJRT_Device* device(PJRT_Client* c, int id) {
+  return id >= 0 && (size_t)id < c->num_devices ? c->devices[id] : NULL;
+}
+static PJRT_Memory* memory(PJRT_Device* device, const char* kind) {
+  return &pr_memory_kind(device, kind, strlen(kind))->base.base;
+}
 
 bool pr_played_new(const pp_program* p, size_t value, PJRT_Buffer** shards) {
   const pp_value* v = &p->values[value];

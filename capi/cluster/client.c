@@ -71,7 +71,8 @@ bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
   d->num_memories = memories;
   d->default_memory = default_memory < memories ? default_memory : 0;
   d->num_attributes = kAttributesOfDevice;
-  return int_attribute(&d->attributes[0], "slice_index", slice) && string_attribute(&d->attributes[1], "worker", worker) &&
+  return int_attribute(&d->attributes[0], "slice_index", slice) &&
+         string_attribute(&d->attributes[1], "worker", worker) &&
          int_attribute(&d->attributes[2], "local_index", local);
 }
 
@@ -212,7 +213,8 @@ bool pr_attribute_string(const char* name, const char* value) {
 bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list) {
   if (num_attributes == kAttributes) return true;
   PJRT_NamedValue* v = &plugin_attributes[num_attributes];
-  if (same(name, list ? PJRT_NamedValue_kInt64List : PJRT_NamedValue_kInt64, values, list ? n : 1)) return keep(v, true);
+  if (same(name, list ? PJRT_NamedValue_kInt64List : PJRT_NamedValue_kInt64, values, list ? n : 1))
+    return keep(v, true);
   bool whole = int_attribute(v, name, list ? 0 : *values);
   if (list && whole) {
     v->type = PJRT_NamedValue_kInt64List;

@@ -113,7 +113,8 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		}
 	}
 	if how == nil {
-		return C.int(base.Fail(status.New(status.FailedPrecondition, "no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
+		return C.int(base.Fail(status.New(status.FailedPrecondition,
+			"no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
 	}
 	s := &session{puts: map[uint64]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -169,7 +170,8 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 // reports whether there was memory for it.
 func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first int) bool {
 	kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
-	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local), C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
+	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local),
+		C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
 		C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
 	C.free(unsafe.Pointer(kind))
 	C.free(unsafe.Pointer(worker))

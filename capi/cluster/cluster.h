@@ -278,7 +278,9 @@ void pr_loaded_drop(PJRT_LoadedExecutable* executable);
 // ---- captures (capture.c) ----
 extern const pp_door pr_door;
 // pr_unmade is the error of a buffer that the cluster does not know of.
-static inline PJRT_Error* pr_unmade(const pr_buffer* b) { return b->object->base.name.number ? NULL : pr_future_error(b->object->made); }
+static inline PJRT_Error* pr_unmade(const pr_buffer* b) {
+  return b->object->base.name.number ? NULL : pr_future_error(b->object->made);
+}
 
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 

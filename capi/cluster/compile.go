@@ -26,7 +26,8 @@ import (
 const bufferCallback = "xla_buffer_python_cpu_callback"
 
 //export prGoCompile
-func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t, options *C.char, optionsSize C.size_t,
+func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t,
+	options *C.char, optionsSize C.size_t,
 	out **C.PJRT_Executable, message **C.char) (failed C.int) {
 	defer base.Guard(&failed, message)
 	x, err := compile(c, program{
@@ -39,7 +40,8 @@ func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.
 }
 
 //export prGoLoad
-func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, optionsSize C.size_t, out **C.PJRT_Executable, message **C.char) (failed C.int) {
+func prGoLoad(c *C.PJRT_Client, data *C.char, size C.size_t, options *C.char, optionsSize C.size_t,
+	out **C.PJRT_Executable, message **C.char) (failed C.int) {
 	defer base.Guard(&failed, message)
 	p, err := unpack(goBytes(data, size))
 	if err != nil {
@@ -93,7 +95,9 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 		return nil, err
 	}
 	if bytes.Contains(p.code, []byte(bufferCallback)) {
-		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address")
+		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes "+
+			"the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with "+
+			"pathways.init() without an address")
 	}
 	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other
 		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options, Manual: p.manual})
@@ -113,7 +117,9 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 			return nil, status.New(status.Unimplemented, "%s", said)
 		}
 		if strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {
-			return nil, status.New(status.CodeOf(err), "%w; register the target here with jax.ffi.register_ffi_target, or start the workers with `pathways worker --import module`, a Python module that does", err)
+			return nil, status.New(status.CodeOf(err),
+				"%w; register the target here with jax.ffi.register_ffi_target, or start the workers with `pathways worker "+
+					"--import module`, a Python module that does", err)
 		}
 		return nil, err
 	}
@@ -128,7 +134,8 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*C.PJRT_Executable, error) {
 	for _, d := range info.Devices {
 		if C.size_t(d) >= c.num_devices {
-			return nil, status.New(status.Internal, "the program runs on device %d, and this client has %d", d, int(c.num_devices))
+			return nil, status.New(status.Internal, "the program runs on device %d, and this client has %d", d,
+				int(c.num_devices))
 		}
 	}
 	devices := info.Devices
@@ -184,7 +191,8 @@ func describeArrays(x *C.PJRT_Executable, info *wire.ProgramInfo) bool {
 			if len(a.MinorToMajor) == len(a.Dims) {
 				order = (*C.int64_t)(unsafe.SliceData(a.MinorToMajor))
 			}
-			all = all && bool(C.pr_program_array(x, C.bool(output), C.size_t(i), C.uint32_t(a.Dtype), (*C.int64_t)(unsafe.SliceData(a.Dims)), C.size_t(len(a.Dims)),
+			all = all && bool(C.pr_program_array(x, C.bool(output), C.size_t(i), C.uint32_t(a.Dtype),
+				(*C.int64_t)(unsafe.SliceData(a.Dims)), C.size_t(len(a.Dims)),
 				order, memory, C.bool(donated[uint32(i)])))
 			C.free(unsafe.Pointer(memory))
 		}

@@ -89,7 +89,9 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 		}
 	}()
 	over(program, now, C.PR_GIVEN_UP, exception)
-	return nil, status.New(status.Cancelled, "compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it makes is kept for the next time", program)
+	return nil, status.New(status.Cancelled,
+		"compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it "+
+			"makes is kept for the next time", program)
 }
 
 // tell tells the user, and gives what handlers of signals have raised meanwhile: an

@@ -36,7 +36,8 @@ import (
 //
 // Errors: INVALID_ARGUMENT for another address, RESOURCE_EXHAUSTED where there are
 // too few devices, and why the cluster cannot be reached.
-func Connect(ctx context.Context, address string, devices int, versions map[string]string, notify client.Notify) (client.Cluster, error) {
+func Connect(ctx context.Context, address string, devices int, versions map[string]string,
+	notify client.Notify) (client.Cluster, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch scheme {
 	case "local":
@@ -46,7 +47,9 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 	case "tcp", "unix":
 		return connect(ctx, address, devices, versions, notify)
 	}
-	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones", address)
+	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path "+
+		"of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones",
+		address)
 }
 
 // startLocal makes a cluster of this process's devices.
@@ -95,7 +98,8 @@ func startSimulated(ctx context.Context, shape string, devices int, notify clien
 const waiting = 1
 
 // connect makes a session on a controller.
-func connect(ctx context.Context, address string, devices int, versions map[string]string, notify client.Notify) (client.Cluster, error) {
+func connect(ctx context.Context, address string, devices int, versions map[string]string,
+	notify client.Notify) (client.Cluster, error) {
 	lookup, err := command.Lookup(os.LookupEnv)
 	if err != nil {
 		return nil, err
@@ -112,7 +116,8 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 	giveBack := host.Spare(waiting)
 	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: devices,
-		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone, Hurry: interrupted,
+		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
+		Hurry: interrupted,
 	}, notify)
 	if err != nil {
 		giveBack()
@@ -140,7 +145,9 @@ func grid(text string) (workers, each int, err error) {
 		workers = 0
 	}
 	if each, err = strconv.Atoi(d); err != nil || workers < 1 || each < 1 || workers > maxDevices/each {
-		return 0, 0, status.New(status.InvalidArgument, "%q are no workers and devices; expected WxD, such as 2x4 for two workers with four devices each, of at most %d devices", text, maxDevices)
+		return 0, 0, status.New(status.InvalidArgument,
+			"%q are no workers and devices; expected WxD, such as 2x4 for two workers with four devices each, of at most %d "+
+				"devices", text, maxDevices)
 	}
 	return workers, each, nil
 }
@@ -165,7 +172,8 @@ func closeAll(all []device.Driver) {
 
 // within makes a cluster in this process for one session, with these drivers;
 // closed is called when they are.
-func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster, error) {
+func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
+	error) {
 	local, err := core.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
 	end := func() {
 		if local != nil {

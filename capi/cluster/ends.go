@@ -280,7 +280,9 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 		}
 	}
 	if left > 0 {
-		return status.New(status.DeadlineExceeded, "the cluster still has %s of this process under way after %v, which are cut off", status.Count(left, "operation"), patience)
+		return status.New(status.DeadlineExceeded,
+			"the cluster still has %s of this process under way after %v, which are cut off", status.Count(left, "operation"),
+			patience)
 	}
 	return nil
 }

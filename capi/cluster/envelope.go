@@ -39,19 +39,23 @@ func (p program) pack() []byte {
 func unpack(data []byte) (program, error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok || len(rest) == 0 || rest[0] > 1 {
-		return program{}, status.New(status.InvalidArgument, "these %d bytes are no executable that a cluster's client of this version serialized; compile the program again", len(data))
+		return program{}, status.New(status.InvalidArgument,
+			"these %d bytes are no executable that a cluster's client of this version serialized; compile the program again",
+			len(data))
 	}
 	manual, rest := rest[0] == 1, rest[1:]
 	var parts [4][]byte
 	for i := range parts {
 		n, size := binary.Uvarint(rest)
 		if size <= 0 || n > uint64(len(rest)-size) {
-			return program{}, status.New(status.InvalidArgument, "a serialized executable is cut short: part %d of %d is not whole; compile the program again", i+1, len(parts))
+			return program{}, status.New(status.InvalidArgument,
+				"a serialized executable is cut short: part %d of %d is not whole; compile the program again", i+1, len(parts))
 		}
 		parts[i], rest = rest[size:][:n], rest[size:][n:]
 	}
 	if len(rest) > 0 {
-		return program{}, status.New(status.InvalidArgument, "a serialized executable has %d bytes too many; compile the program again", len(rest))
+		return program{}, status.New(status.InvalidArgument,
+			"a serialized executable has %d bytes too many; compile the program again", len(rest))
 	}
 	return program{string(parts[0]), string(parts[1]), parts[2], parts[3], manual}, nil
 }

@@ -128,10 +128,11 @@ static PJRT_Error* twice(const call* c) {
         atomic_load_explicit(&c->shards[i]->donor, memory_order_relaxed) == number)
       bad = true, at = i;
   if (!bad) return NULL;
-  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "argument %zu of %s on device row %zu is an array that the same call donates as another argument; give "
-                  "a copy of it, or do not donate it",
-                  at / c->n, c->x->name, at % c->n);
+  return pw_error(
+      PJRT_Error_Code_INVALID_ARGUMENT,
+      "argument %zu of %s on device row %zu is an array that the same call donates as another argument; give "
+      "a copy of it, or do not donate it",
+      at / c->n, c->x->name, at % c->n);
 }
 
 static void keep(call* c, size_t i) {
@@ -229,7 +230,8 @@ static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char*
   const PJRT_ExecuteOptions* options = c->args->options;
   uint32_t only_row = c->only ? (uint32_t)c->only->description.id : 0;
   pw_name freed[PW_FREED];
-  const char* trace = *at || !options || !PW_COVERS(options, call_location) || !options->call_location ? at : options->call_location;
+  const char* trace =
+      *at || !options || !PW_COVERS(options, call_location) || !options->call_location ? at : options->call_location;
   *run = (pr_run){.session = c->x->session,
                   .program = c->x->program,
                   .token = (uintptr_t)made,

@@ -85,7 +85,8 @@ static PJRT_Error* once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, 
   if (have == NULL) {
     PJRT_Layouts_MemoryLayout** list = layouts(arrays, n);
     if (list == NULL) return no_layout(n);
-    if (atomic_compare_exchange_strong_explicit(kept, &have, list, memory_order_acq_rel, memory_order_acquire)) have = list;
+    if (atomic_compare_exchange_strong_explicit(kept, &have, list, memory_order_acq_rel, memory_order_acquire))
+      have = list;
     else free_layouts(list, n);
   }
   *out = have;
@@ -134,7 +135,8 @@ static PJRT_Error* memory_kind(PJRT_MemoryDescription_Kind_Args* args) {
 }
 
 static PJRT_MemoryDescriptions_Extension memories_extension = {
-    .base = {.struct_size = PJRT_MemoryDescriptions_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_MemoryDescriptions},
+    .base = {.struct_size = PJRT_MemoryDescriptions_Extension_STRUCT_SIZE,
+             .type = PJRT_Extension_Type_MemoryDescriptions},
     .PJRT_DeviceDescription_MemoryDescriptions = (void*)device_memories,
     .PJRT_MemoryDescription_Kind = (void*)memory_kind,
 };

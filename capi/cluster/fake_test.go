@@ -51,7 +51,8 @@ func (c *single) WorkerName(uint64) string { return "alone" }
 func (c *single) Devices() []*wire.Device {
 	var out []*wire.Device
 	for i, d := range c.driver.Devices() {
-		x := &wire.Device{Number: uint32(i), Worker: 7, Local: uint32(i), Slice: 3, Kind: d.Kind, DefaultMemory: uint32(d.Default)}
+		x := &wire.Device{Number: uint32(i), Worker: 7, Local: uint32(i), Slice: 3, Kind: d.Kind,
+			DefaultMemory: uint32(d.Default)}
 		for _, m := range d.Memories {
 			x.Memories = append(x.Memories, m.Kind)
 		}
@@ -80,7 +81,8 @@ func (c *single) Compile(ctx context.Context, s client.CompileSpec) (*client.Rem
 		return nil, status.New(status.InvalidArgument, "%w", err)
 	}
 	cost := x.Cost()
-	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(len(x.Devices())), Partitions: 1,
+	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(len(x.Devices())),
+		Partitions: 1,
 		Cost: &wire.Cost{ArgumentBytes: cost.ArgumentBytes, OutputBytes: cost.OutputBytes, AliasBytes: cost.AliasBytes,
 			TempBytes: cost.TempBytes, CodeBytes: cost.CodeBytes}}
 	for _, d := range x.Devices() {
@@ -232,7 +234,8 @@ func (c *single) Put(p *client.PutSpec) error {
 		spec.Fill(spec.Devices[0], data, func(err error) {
 			var b device.Buffer
 			if err == nil {
-				b, err = c.driver.FromHost(device.Host{Shape: spec.Shape, Data: data, Device: int(spec.Devices[0]), Memory: spec.Memory})
+				b, err = c.driver.FromHost(device.Host{
+					Shape: spec.Shape, Data: data, Device: int(spec.Devices[0]), Memory: spec.Memory})
 			}
 			c.mu.Lock()
 			if err != nil {

@@ -107,7 +107,8 @@ PW_READS(pr, PJRT_Event_IsReady, args->is_ready = pr_future_state(of(args->event
 
 PJRT_Error* pr_PJRT_Event_Error(PJRT_Event_Error_Args* args) {
   if (pr_future_state(of(args->event)) == PR_PENDING)
-    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Error: the event has not fired yet; await it first");
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
+                    "PJRT_Event_Error: the event has not fired yet; await it first");
   return pr_future_error(of(args->event));
 }
 
@@ -145,7 +146,8 @@ PJRT_Error* pr_PJRT_Event_Create(PJRT_Event_Create_Args* args) {
 
 PJRT_Error* pr_PJRT_Event_Set(PJRT_Event_Set_Args* args) {
   pr_future* f = of(args->event);
-  if (atomic_load(&f->set)) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Set: the event was set before");
+  if (atomic_load(&f->set))
+    return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "PJRT_Event_Set: the event was set before");
   char* message = NULL;
   if (args->error_code) {
     message = pw_copy(args->error_message, args->error_message_size);

@@ -38,13 +38,15 @@ func TestClientOfAClusterElsewhereHasASpareProcessorUntilItCloses(t *testing.T) 
 			t.Error(err)
 		}
 	})
-	devices, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(ctx, device.Membership{})
+	devices, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(ctx,
+		device.Membership{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer devices.Close()
 	served.Go(func() {
-		err := core.ServeWorker(ctx, core.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")}, Name: "w",
+		err := core.ServeWorker(ctx, core.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")},
+			Name:   "w",
 			Driver: devices, Wait: time.Minute, Log: log})
 		if err != nil {
 			t.Error(err)

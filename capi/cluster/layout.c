@@ -59,7 +59,8 @@ static void walk(char* dense, char* strided, const int64_t* dims, const int64_t*
     walk(dense + (size_t)i * step, strided + i * strides[0], dims + 1, strides + 1, n - 1, element, step, out);
 }
 
-static void copy(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element, bool out) {
+static void copy(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+                 bool out) {
   size_t step = element;
   for (size_t i = 0; i < n; i++) step *= (size_t)dims[i];
   if (step) walk(dense, strided, dims, strides, n, element, step, out);
@@ -69,7 +70,8 @@ void pr_pack(char* dense, const char* strided, const int64_t* dims, const int64_
   copy(dense, (char*)strided, dims, strides, n, element, false);
 }
 
-void pr_unpack(char* strided, const char* dense, const int64_t* dims, const int64_t* strides, size_t n, size_t element) {
+void pr_unpack(char* strided, const char* dense, const int64_t* dims, const int64_t* strides, size_t n,
+               size_t element) {
   copy((char*)dense, strided, dims, strides, n, element, true);
 }
 

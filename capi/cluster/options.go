@@ -4,7 +4,9 @@ package cluster
 #include "cluster.h"
 
 static int64_t whole(const PJRT_NamedValue* v) { return v->type == PJRT_NamedValue_kInt64 ? v->int64_value : -1; }
-static const char* string(const PJRT_NamedValue* v) { return v->type == PJRT_NamedValue_kString ? v->string_value : NULL; }
+static const char* string(const PJRT_NamedValue* v) {
+  return v->type == PJRT_NamedValue_kString ? v->string_value : NULL;
+}
 */
 import "C"
 
@@ -46,17 +48,23 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 			// jax.distributed adds these for every backend. A script that says it is the
 			// only process runs as it is.
 			if number > 1 {
-				return asked{}, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", number)
+				return asked{}, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open "+
+					"Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out",
+					number)
 			}
 		case "devices":
 			if number < 1 || number > maxAsked {
-				return asked{}, status.New(status.InvalidArgument, "option %s is %d; expected a number of devices from 1 to %d", name, number, maxAsked)
+				return asked{}, status.New(status.InvalidArgument, "option %s is %d; expected a number of devices from 1 to %d",
+					name, number, maxAsked)
 			}
 			out.devices = int(number)
 		case "memory_limit", "cpu_device_count":
-			return asked{}, status.New(status.InvalidArgument, "option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit and --devices", name)
+			return asked{}, status.New(status.InvalidArgument,
+				"option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit "+
+					"and --devices", name)
 		default:
-			return asked{}, status.New(status.InvalidArgument, "there is no option %s for the client of a cluster; its options are address and devices", name)
+			return asked{}, status.New(status.InvalidArgument,
+				"there is no option %s for the client of a cluster; its options are address and devices", name)
 		}
 	}
 	return out, nil

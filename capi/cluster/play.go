@@ -47,7 +47,8 @@ type keep struct {
 var errNodes = status.New(status.Unimplemented, "the program cannot be played at once")
 
 //export prGoPlay
-func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pw_name, numFreed C.size_t, shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
+func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pw_name, numFreed C.size_t,
+	shards **C.PJRT_Buffer, played *C.bool, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	free(freed, numFreed)
 	s, err := of((*C.PJRT_Client)(p.base.client).session)
@@ -159,7 +160,8 @@ func (all *lowerings) get(p *C.pp_program, sources []C.pr_source, places []byte,
 		return l
 	}
 	l := &lowered{}
-	low := lowering{s: all.s, p: p, sources: sources, graph: &dataflow.Graph{Inputs: inputs, Programs: map[uint64]*dataflow.Program{}}, l: l}
+	low := lowering{s: all.s, p: p, sources: sources, graph: &dataflow.Graph{
+		Inputs: inputs, Programs: map[uint64]*dataflow.Program{}}, l: l}
 	for rest := places; len(rest) > 0; {
 		at, n := binary.Uvarint(rest)
 		rest = rest[n:]
@@ -327,7 +329,8 @@ func (low *lowering) execute(n *C.pp_node) error {
 			}
 		}
 		if here != 0 {
-			t := &dataflow.Transfer{Shape: shapeOf(to.shape), Memory: C.GoString(C.pr_memory_name(to.memory)), Moves: moves, Trace: run.Trace}
+			t := &dataflow.Transfer{Shape: shapeOf(to.shape), Memory: C.GoString(C.pr_memory_name(to.memory)), Moves: moves,
+				Trace: run.Trace}
 			low.graph.Nodes = append(low.graph.Nodes, dataflow.Node{Transfer: t})
 			low.next++
 		}
@@ -349,10 +352,12 @@ func numbers(list []uint32) []uint32 { return append([]uint32(nil), list...) }
 func (low *lowering) copy(n *C.pp_node) error {
 	v := &unsafe.Slice(low.p.values, low.p.num_values)[n.value]
 	looks := unsafe.Slice(v.looks, v.n)
-	t := &dataflow.Transfer{Shape: shapeOf(looks[0].shape), Memory: C.GoString(C.pr_memory_name(looks[0].memory)), Trace: trace(n)}
+	t := &dataflow.Transfer{Shape: shapeOf(looks[0].shape), Memory: C.GoString(C.pr_memory_name(looks[0].memory)),
+		Trace: trace(n)}
 	for i, ref := range unsafe.Slice(n.refs, n.rows) {
 		s := low.find(ref)
-		t.Moves = append(t.Moves, dataflow.Move{Source: s.object, From: s.device, To: uint32(C.pr_device_number(looks[i].device))})
+		t.Moves = append(t.Moves,
+			dataflow.Move{Source: s.object, From: s.device, To: uint32(C.pr_device_number(looks[i].device))})
 	}
 	low.add(dataflow.Node{Transfer: t}, int(n.value), 1)
 	return nil
@@ -374,7 +379,8 @@ func (low *lowering) reshard(n *C.pp_node) error {
 	from := make([]shard, len(refs))
 	for i, ref := range refs {
 		from[i] = low.find(ref)
-		if from[i].look == nil || int(from[i].device) != plan.From[i].Device || !slices.Equal(shapeOf(from[i].look.shape).Dims, plan.From[i].Size) {
+		if from[i].look == nil || int(from[i].device) != plan.From[i].Device ||
+			!slices.Equal(shapeOf(from[i].look.shape).Dims, plan.From[i].Size) {
 			return errNodes
 		}
 	}

@@ -163,8 +163,9 @@ PJRT_Error* pr_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   int64_t begin = pw_clock();
-  int code = prGoCompile(args->client, (char*)args->program->format, args->program->format_size, args->program->code,
-                         args->program->code_size, (char*)args->compile_options, args->compile_options_size, &x, &message);
+  int code =
+      prGoCompile(args->client, (char*)args->program->format, args->program->format_size, args->program->code,
+                  args->program->code_size, (char*)args->compile_options, args->compile_options_size, &x, &message);
   pp_compiled(begin);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
   return load(x, &args->executable);
@@ -181,8 +182,8 @@ PJRT_Error* pr_PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAnd
   PJRT_Executable* x = NULL;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
-  int code = prGoLoad(args->client, (char*)args->serialized_executable, args->serialized_executable_size, (char*)options,
-                      size, &x, &message);
+  int code = prGoLoad(args->client, (char*)args->serialized_executable, args->serialized_executable_size,
+                      (char*)options, size, &x, &message);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
   return load(x, &args->loaded_executable);
 }
@@ -291,7 +292,8 @@ static char format[] = "hlo_with_config";
 PJRT_Error* pr_PJRT_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Args* args) {
   PJRT_Executable* x = args->executable;
   if (x->optimized.size == 0)
-    return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "PJRT_Executable_OptimizedProgram: the workers of this cluster do not tell what they compiled");
+    return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                    "PJRT_Executable_OptimizedProgram: the workers of this cluster do not tell what they compiled");
   args->program->format = format;
   args->program->format_size = sizeof format - 1;
   if (args->program->code == NULL) {
@@ -299,7 +301,8 @@ PJRT_Error* pr_PJRT_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram
     return NULL;
   }
   if (args->program->code_size < x->optimized.size)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "PJRT_Executable_OptimizedProgram: the program takes %zu bytes, and there is room for %zu",
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                    "PJRT_Executable_OptimizedProgram: the program takes %zu bytes, and there is room for %zu",
                     x->optimized.size, args->program->code_size);
   memcpy(args->program->code, x->optimized.data, x->optimized.size);
   return NULL;
@@ -318,7 +321,8 @@ PJRT_Error* pr_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_A
     int code = pwGoCost(format, sizeof format - 1, x->optimized.data, x->optimized.size, &counted, &n, &message);
     if (code) return pw_error_take((PJRT_Error_Code)code, message);
     atomic_store_explicit(&x->num_properties, n, memory_order_relaxed);  // the same, whoever counts
-    if (atomic_compare_exchange_strong_explicit(&x->properties, &have, counted, memory_order_acq_rel, memory_order_acquire))
+    if (atomic_compare_exchange_strong_explicit(&x->properties, &have, counted, memory_order_acq_rel,
+                                                memory_order_acquire))
       have = counted;
     else
       free(counted);

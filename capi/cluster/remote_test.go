@@ -51,7 +51,8 @@ func door(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *
 // TestContract drives the table as a client does, through the whole contract of
 // a driver.
 func TestContract(t *testing.T) {
-	slow := sim.Options{Cost: time.Millisecond, Jitter: time.Millisecond, Latency: 100 * time.Microsecond, Bandwidth: 1 << 30}
+	slow := sim.Options{Cost: time.Millisecond, Jitter: time.Millisecond, Latency: 100 * time.Microsecond,
+		Bandwidth: 1 << 30}
 	for name, o := range map[string]sim.Options{"Instant": {}, "Slow": slow} {
 		t.Run(name, func(t *testing.T) {
 			tooBig := sim.Program{Name: "too_big", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Temp: 1 << 60}
@@ -64,7 +65,9 @@ func TestContract(t *testing.T) {
 					return c
 				},
 				Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
-					return devicetest.Source{Program: suiteProgram(p, s).Source(), Options: compileoptions.New(len(devices), 1, devices, slices.Equal(devices, []int{0}))}
+					return devicetest.Source{
+						Program: suiteProgram(p, s).Source(),
+						Options: compileoptions.New(len(devices), 1, devices, slices.Equal(devices, []int{0}))}
 				},
 				Failure: &devicetest.Failure{Code: status.DataLoss, Text: "the simulated disk ate it"},
 				TooBig:  &devicetest.Source{Program: tooBig.Source()},

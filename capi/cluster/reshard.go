@@ -83,7 +83,9 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 
 // short is the error of memory of C's that is not there.
 func short(what string) error {
-	return status.New(status.ResourceExhausted, "this process has no memory left for %s; drop arrays and programs that are not needed, or give the process more memory", what)
+	return status.New(status.ResourceExhausted,
+		"this process has no memory left for %s; drop arrays and programs that are not needed, or give the process "+
+			"more memory", what)
 }
 
 // site says of which worker devices are, for plans.
@@ -120,7 +122,8 @@ func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) erro
 	})
 	for _, to := range plan.To {
 		if err == nil && (to.Device < 0 || to.Device >= devices) {
-			err = status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", to.Device, devices-1)
+			err = status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", to.Device,
+				devices-1)
 		}
 	}
 	return err

@@ -35,7 +35,8 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 
 func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int) device.Executable {
 	t.Helper()
-	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(), compileoptions.New(len(devices), 1, devices, false))
+	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(),
+		compileoptions.New(len(devices), 1, devices, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +112,8 @@ func TestEntriesIntoGo(t *testing.T) {
 		defer inner.mu.Unlock()
 		return inner.freed
 	}
-	for end := time.Now().Add(time.Minute); freed() < runs; time.Sleep(time.Millisecond) { // the last ones go by themselves
+	for end := time.Now().Add(time.Minute); freed() < runs; time.Sleep(time.Millisecond) {
+		// the last ones go by themselves
 		if time.Now().After(end) {
 			t.Fatalf("%d objects were freed after %d runs whose results nobody holds", freed(), runs)
 		}

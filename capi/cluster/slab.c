@@ -40,7 +40,9 @@ void pr_buffers_unused(pr_buffer** slots, size_t n) {
   PR_COUNT(buffers, -(int64_t)n);
 }
 
-PJRT_Error* pr_no_shards(size_t n) { return pw_short("the shards of an array", sizeof(pr_object) + n * sizeof(pr_buffer)); }
+PJRT_Error* pr_no_shards(size_t n) {
+  return pw_short("the shards of an array", sizeof(pr_object) + n * sizeof(pr_buffer));
+}
 
 bool pr_objects_new(pr_object** out, size_t n) {
   if (!pw_slab_take(&objects, out, n)) return false;

@@ -41,7 +41,8 @@ func ReadStats() Stats {
 	drain()
 	c := C.read_counters()
 	st := Stats{GoEntries: int64(c.go_entries), Executes: int64(c.executes), Puts: int64(c.host_puts),
-		Fetches: int64(c.host_fetches), Moved: int64(c.moved), Reshards: int64(c.reshards), Copied: int64(c.copied) + bulk.Copied(), Live: map[string]int64{}}
+		Fetches: int64(c.host_fetches), Moved: int64(c.moved), Reshards: int64(c.reshards),
+		Copied: int64(c.copied) + bulk.Copied(), Live: map[string]int64{}}
 	for kind, n := range map[string]C.int64_t{"clients": c.clients, "executables": c.executables, "buffers": c.buffers,
 		"objects": c.objects, "events": c.futures, "puts": c.puts, "fetches": c.fetches, "views": c.views} {
 		if n != 0 {

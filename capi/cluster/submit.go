@@ -145,7 +145,8 @@ func (p *put) fill(_ uint32, dst []byte, written func(error)) {
 	case c == nil:
 		err = status.New(status.Cancelled, "the transfer from the host has ended")
 	case len(dst) != int(C.pr_host_bytes(c.shape)):
-		err = status.New(status.Internal, "a shard takes %d bytes, and there is room for %d", int(C.pr_host_bytes(c.shape)), len(dst))
+		err = status.New(status.Internal, "a shard takes %d bytes, and there is room for %d", int(C.pr_host_bytes(c.shape)),
+			len(dst))
 	default:
 		C.pr_put_fill(c, (*C.char)(unsafe.Pointer(unsafe.SliceData(dst))))
 	}
@@ -175,7 +176,8 @@ func (p *put) end() {
 }
 
 //export prGoPut
-func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool, number *C.uint64_t, message **C.char) (code C.int) {
+func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool,
+	number *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
@@ -205,7 +207,8 @@ func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, toke
 }
 
 //export prGoFetch
-func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.size_t, f *C.pr_fetch, token C.uint64_t, message **C.char) (code C.int) {
+func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.size_t, f *C.pr_fetch, token C.uint64_t,
+	message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
@@ -219,7 +222,8 @@ func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.siz
 		s.underWay.Add(-1)
 		s.ends.add(end(uint64(token), err))
 	}
-	if err := s.cluster.Fetch(uint64(object), uint32(device), unsafe.Slice((*byte)(unsafe.Pointer(dst)), size), done); err != nil {
+	if err := s.cluster.Fetch(uint64(object), uint32(device), unsafe.Slice((*byte)(unsafe.Pointer(dst)), size),
+		done); err != nil {
 		s.underWay.Add(-1)
 		return C.int(base.Fail(err, message))
 	}
@@ -280,7 +284,8 @@ func prGoReturn(block C.uint64_t) {
 }
 
 //export prGoCopy
-func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, memory *C.char, token C.uint64_t, number *C.uint64_t, message **C.char) (code C.int) {
+func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, memory *C.char, token C.uint64_t,
+	number *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {

@@ -166,7 +166,8 @@ static bool send_for(pr_buffer* b) {
 }
 
 static PJRT_Error* elsewhere(const char* slot) {
-  return pw_error(PJRT_Error_Code_UNIMPLEMENTED, "%s: the array is in the memory of another process; read it with numpy.asarray()", slot);
+  return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
+                  "%s: the array is in the memory of another process; read it with numpy.asarray()", slot);
 }
 
 // look waits for a shard's bytes and gives where they are, counting so many looks more.

@@ -76,7 +76,8 @@ func Kind(want Want) (device.Kind, error) {
 			return os.Getenv(v)
 		}
 	default:
-		return nil, status.New(status.InvalidArgument, "there is no driver %q; expected auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin", name)
+		return nil, status.New(status.InvalidArgument,
+			"there is no driver %q; expected auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin", name)
 	}
 	found, err := pjrt.Find(look)
 	if err != nil {

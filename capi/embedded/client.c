@@ -137,7 +137,8 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
   c->under = under;
   c->session = session;
   c->version = version;
-  size_t devices = all.num_devices, addressable = local.num_addressable_devices, memories = mem.num_addressable_memories;
+  size_t devices = all.num_devices, addressable = local.num_addressable_devices,
+         memories = mem.num_addressable_memories;
   if (!((c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
         (c->memory_structs = pw_zeros(memories, sizeof *c->memory_structs)) &&
         (c->devices = pw_zeros(devices, sizeof *c->devices)) &&

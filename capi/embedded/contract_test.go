@@ -21,7 +21,8 @@ import (
 func table(t *testing.T) *pjrt.Plugin {
 	t.Helper()
 	dirs := filepath.SplitList(os.Getenv("PATHWAYS_PLUGIN_DIRS"))
-	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+	if out, err := exec.Command("python3", "-c",
+		"import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
 	drivers.SetDirs(dirs)

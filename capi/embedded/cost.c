@@ -58,8 +58,8 @@ PJRT_Error* pw_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_A
   c->of = args->executable;
   char* message = NULL;
   PW_COUNT(go_entries, 1);
-  int refused = pwGoCost((char*)program.format, program.format_size, program.code, program.code_size, &c->values, &c->num,
-                         &message);
+  int refused = pwGoCost((char*)program.format, program.format_size, program.code, program.code_size, &c->values,
+                         &c->num, &message);
   free(program.code);
   if (refused) {
     free(c);
@@ -90,5 +90,6 @@ PJRT_Error* pw_PJRT_Executable_Destroy(PJRT_Executable_Destroy_Args* args) {
     free(c);
   }
   pthread_mutex_unlock(&mu);
-  return PW_HAS(PJRT_Executable_Destroy) ? pw_under->PJRT_Executable_Destroy(args) : pw_unimplemented("PJRT_Executable_Destroy");
+  return PW_HAS(PJRT_Executable_Destroy) ? pw_under->PJRT_Executable_Destroy(args)
+                                         : pw_unimplemented("PJRT_Executable_Destroy");
 }

@@ -1,7 +1,9 @@
 // Package embedded is PJRT's function table for the devices of this process: the core orders every run and counts every
-// array, over the plugin that device/pjrt found. GetPjrtApi in capi/python returns this table or the one of capi/cluster.
+// array, over the plugin that device/pjrt found. GetPjrtApi in capi/python returns this table or the one of
+// capi/cluster.
 //
-// embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and pass
+// embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and
+// pass
 // through; whatever only reads is answered in C; a run enters Go once, to be given its turn, and the plugin is then
 // called on the same thread with no Go frame around it.
 //
@@ -110,7 +112,8 @@ func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize 
 }
 
 //export pwGoPlace
-func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_name, n C.size_t, object *C.uint64_t, message **C.char) (code C.int) {
+func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_name, n C.size_t, object *C.uint64_t,
+	message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
@@ -232,7 +235,8 @@ func pwGoCompleted(id, gang C.uint64_t) {
 }
 
 //export pwGoProgram
-func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t, bytes *C.int64_t, numOutputs C.size_t,
+func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t,
+	bytes *C.int64_t, numOutputs C.size_t,
 	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
 	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
 	params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
@@ -254,7 +258,8 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 		return C.int(base.Fail(err, message))
 	}
 	*program = C.uint64_t(number)
-	*params = signature(C.GoStringN(compiledFormat, C.int(compiledFormatSize)), unsafe.Slice((*byte)(unsafe.Pointer(compiled)), compiledSize))
+	*params = signature(C.GoStringN(compiledFormat, C.int(compiledFormatSize)),
+		unsafe.Slice((*byte)(unsafe.Pointer(compiled)), compiledSize))
 	return 0
 }
 
@@ -329,7 +334,8 @@ const cpuWindow = 16
 const numCells = 256
 
 //export pwGoClientCreate
-func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, version **C.char, message **C.char) (code C.int) {
+func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, version **C.char,
+	message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	_, p, err := Plugin()
 	if err != nil {
@@ -371,7 +377,8 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	major, minor := p.Version()
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
 	// programs apart from those of other backends in JAX's cache.
-	*version = C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, embedded, over PJRT %d.%d: %s", base.Version, major, minor, c.PlatformVersion()))
+	*version = C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, embedded, over PJRT %d.%d: %s", base.Version, major,
+		minor, c.PlatformVersion()))
 	return 0
 }
 

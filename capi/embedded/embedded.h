@@ -63,7 +63,9 @@ typedef struct pw_buffer {
 // PW_DELETED in pins: deleted by its owner, or to be taken over by a run that waits;
 // runs that wait may still need the bytes, and the last of them deletes these.
 enum { PW_DELETED = 1 << 30 };
-static inline bool pw_is_deleted(pw_buffer* b) { return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED; }
+static inline bool pw_is_deleted(pw_buffer* b) {
+  return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED;
+}
 
 static inline pw_buffer* pw_buffer_of(PJRT_Buffer* handle) { return (pw_buffer*)pw_slot_of(handle); }
 // pw_unmade returns the error of a buffer that was never made; NULL for all others.

@@ -222,9 +222,10 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
     char* message = NULL;
     int64_t* params = NULL;
     PW_COUNT(go_entries, 1);
-    int refused = pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs,
-                              (char*)from->code, from->code_size, (char*)from->format, from->format_size, program.code,
-                              program.code_size, (char*)program.format, program.format_size, &params, &e->program, &message);
+    int refused =
+        pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, (char*)from->code,
+                    from->code_size, (char*)from->format, from->format_size, program.code, program.code_size,
+                    (char*)program.format, program.format_size, &params, &e->program, &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
     else if (params) err = read_params(e, params);
     else if (e->donates) e->promises = false;  // nobody knows which arrays would be dead
@@ -319,7 +320,8 @@ static bool partitioned_here(PJRT_Client* client) {
   return true;
 }
 
-static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program, const char* options, size_t options_size) {
+static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program, const char* options,
+                           size_t options_size) {
   PW_COPY(PJRT_Client_Compile_Args, a, args);
   a.client = args->client->under;
   a.program = program;

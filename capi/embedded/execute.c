@@ -195,8 +195,8 @@ static PJRT_Error* check(const pw_call* c) {
   const PJRT_LoadedExecutable* e = c->e;
   size_t devices = c->only ? 1 : e->num_devices;
   if (c->n != devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu", e->name,
-                    devices, c->n);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s runs on %zu devices, and the call has arguments for %zu",
+                    e->name, devices, c->n);
   if (e->num_params >= 0 && c->m != (size_t)e->num_params)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes %lld arguments, and the call has %zu", e->name,
                     (long long)e->num_params, c->m);
@@ -352,7 +352,8 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   pw_turn turn;
   PJRT_Error* err = find_reads(c, &reads);
   if (err == NULL && c->e->donates) err = pw_keep_exported(c->inputs, c->n, c->m, &c->options, &kept);
-  if (err == NULL && !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
+  if (err == NULL &&
+      !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
     err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));
   if (err == NULL) err = order(c, after, &reads, objects, &turn);
   if (err) {

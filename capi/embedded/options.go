@@ -41,7 +41,8 @@ type option struct {
 func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 	var list []option
 	for i := range int(args.num_options) {
-		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(args.create_options), uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
+		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(args.create_options),
+			uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
 		name := C.GoStringN(v.name, C.int(v.name_size))
 		value, err := named(name, v)
 		if err != nil {
@@ -66,7 +67,8 @@ func sortOptions(list []option) (clientOptions, error) {
 				return o, err
 			}
 			if n < 1 || n > MaxDevices {
-				return o, status.New(status.InvalidArgument, "option devices is %d: expected a number of devices from 1 to %d", n, MaxDevices)
+				return o, status.New(status.InvalidArgument, "option devices is %d: expected a number of devices from 1 to %d", n,
+					MaxDevices)
 			}
 			o.Devices = int(n)
 		case "memory_limit":
@@ -75,7 +77,8 @@ func sortOptions(list []option) (clientOptions, error) {
 				return o, err
 			}
 			if n < 0 {
-				return o, status.New(status.InvalidArgument, "option memory_limit is %d: expected bytes a device, or 0 for no limit", n)
+				return o, status.New(status.InvalidArgument,
+					"option memory_limit is %d: expected bytes a device, or 0 for no limit", n)
 			}
 			o.limit = n
 		case "node_id", "num_nodes", "partition_index":
@@ -86,7 +89,8 @@ func sortOptions(list []option) (clientOptions, error) {
 				return o, err
 			}
 			if name == "num_nodes" && n > 1 {
-				return o, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", n)
+				return o, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open "+
+					"Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out", n)
 			}
 		default:
 			if _, again := o.Values[name]; !again {
@@ -109,7 +113,9 @@ func (o clientOptions) check(kind string) error {
 	}
 	for _, name := range o.passed {
 		if !slices.Contains(cpuOptions, name) {
-			return status.New(status.InvalidArgument, "there is no option %s: the CPU plugin takes %s, and Open Pathways itself devices and memory_limit", name, strings.Join(cpuOptions, ", "))
+			return status.New(status.InvalidArgument,
+				"there is no option %s: the CPU plugin takes %s, and Open Pathways itself devices and memory_limit", name,
+				strings.Join(cpuOptions, ", "))
 		}
 	}
 	return nil
@@ -121,7 +127,9 @@ func (o clientOptions) explain(err error) error {
 		return err
 	}
 	slices.Sort(o.passed)
-	return status.New(status.InvalidArgument, "%w (options given on to the plugin: %s; Open Pathways itself knows devices and memory_limit)", err, strings.Join(o.passed, ", "))
+	return status.New(status.InvalidArgument,
+		"%w (options given on to the plugin: %s; Open Pathways itself knows devices and memory_limit)", err,
+		strings.Join(o.passed, ", "))
 }
 
 func named(name string, v *C.PJRT_NamedValue) (any, error) {
@@ -137,7 +145,8 @@ func named(name string, v *C.PJRT_NamedValue) (any, error) {
 	case C.PJRT_NamedValue_kBool:
 		return bool(C.named_bool(v)), nil
 	}
-	return nil, status.New(status.InvalidArgument, "option %s has a value of type %d, which PJRT does not define", name, v._type)
+	return nil, status.New(status.InvalidArgument, "option %s has a value of type %d, which PJRT does not define", name,
+		v._type)
 }
 
 func number(name string, value any) (int64, error) {

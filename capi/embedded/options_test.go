@@ -22,17 +22,19 @@ func TestOptions(t *testing.T) {
 		limit   int64
 		passed  []string
 	}{
-		"none":                      {},
-		"ours":                      {[]option{{"devices", int64(8)}, {"memory_limit", int64(1 << 40)}}, 8, 1 << 40, nil},
-		"numbers as text":           {[]option{{"devices", "8"}, {"memory_limit", "0"}}, 8, 0, nil},
-		"the most":                  {[]option{{"devices", int64(MaxDevices)}}, MaxDevices, 0, nil},
-		"the last one counts":       {[]option{{"devices", int64(2)}, {"devices", int64(3)}}, 3, 0, nil},
-		"one process of one":        {[]option{{"node_id", int64(0)}, {"num_nodes", int64(1)}, {"partition_index", "0"}}, 0, 0, nil},
+		"none":                {},
+		"ours":                {[]option{{"devices", int64(8)}, {"memory_limit", int64(1 << 40)}}, 8, 1 << 40, nil},
+		"numbers as text":     {[]option{{"devices", "8"}, {"memory_limit", "0"}}, 8, 0, nil},
+		"the most":            {[]option{{"devices", int64(MaxDevices)}}, MaxDevices, 0, nil},
+		"the last one counts": {[]option{{"devices", int64(2)}, {"devices", int64(3)}}, 3, 0, nil},
+		"one process of one": {[]option{{"node_id", int64(0)}, {"num_nodes", int64(1)}, {"partition_index", "0"}}, 0,
+			0, nil},
 		"the plugin's":              {[]option{{"b", []int64{1}}, {"a", true}, {"b", float32(2)}}, 0, 0, []string{"b", "a"}},
 		"the plugin's without name": {[]option{{"", "x"}}, 0, 0, []string{""}},
 	} {
 		o, err := sortOptions(c.given)
-		if err != nil || o.Devices != c.devices || o.limit != c.limit || !slices.Equal(o.passed, c.passed) || len(o.Values) != len(c.passed) {
+		if err != nil || o.Devices != c.devices || o.limit != c.limit || !slices.Equal(o.passed, c.passed) ||
+			len(o.Values) != len(c.passed) {
 			t.Errorf("%s: %+v, %v", name, o, err)
 		}
 	}
@@ -58,7 +60,8 @@ func TestOptionsRefused(t *testing.T) {
 		{option{"devices", float32(8)}, status.InvalidArgument, "devices is 8: expected a whole number"},
 		{option{"devices", true}, status.InvalidArgument, "devices is true"},
 		{option{"devices", []int64{8}}, status.InvalidArgument, "devices is [8]"},
-		{option{"memory_limit", int64(-1)}, status.InvalidArgument, "memory_limit is -1: expected bytes a device, or 0 for no limit"},
+		{option{"memory_limit", int64(-1)}, status.InvalidArgument,
+			"memory_limit is -1: expected bytes a device, or 0 for no limit"},
 		{option{"memory_limit", "1GB"}, status.InvalidArgument, `memory_limit is "1GB"`},
 		{option{"num_nodes", int64(2)}, status.Unimplemented, "jax.distributed was initialized with 2 processes"},
 		{option{"node_id", "first"}, status.InvalidArgument, `node_id is "first"`},
@@ -83,7 +86,8 @@ func TestOptionsOfAKind(t *testing.T) {
 	if err := known.check("cpu"); err != nil {
 		t.Error(err)
 	}
-	if err := other.check("cpu"); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "no option cpu_device_cuont: the CPU plugin takes cpu_device_count") {
+	if err := other.check("cpu"); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "no option cpu_device_cuont: the CPU plugin takes cpu_device_count") {
 		t.Errorf("got %v", err)
 	}
 	if err := other.check("cuda"); err != nil {
@@ -91,7 +95,8 @@ func TestOptionsOfAKind(t *testing.T) {
 	}
 
 	refusal := status.New(status.InvalidArgument, "no such option")
-	if err := other.explain(refusal); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "no such option (options given on to the plugin: cpu_device_cuont;") {
+	if err := other.explain(refusal); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "no such option (options given on to the plugin: cpu_device_cuont;") {
 		t.Errorf("got %v", err)
 	}
 	lost := status.New(status.Unavailable, "no device")
@@ -132,7 +137,8 @@ func FuzzOptions(f *testing.F) {
 		if _, passed := o.Values[name]; passed == slices.Contains(ours, name) {
 			t.Errorf("option %q: passed on is %v", name, passed)
 		}
-		if want, err := strconv.ParseInt(text, 10, 64); err == nil && name == "devices" && value == any(text) && int64(o.Devices) != want {
+		if want, err := strconv.ParseInt(text, 10, 64); err == nil && name == "devices" && value == any(text) &&
+			int64(o.Devices) != want {
 			t.Errorf("%s devices are %d", text, o.Devices)
 		}
 	})

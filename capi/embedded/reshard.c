@@ -1,6 +1,6 @@
-// Arrays outside of their client (export.h). One that was exported keeps its shards; the elements of another sharding are copied
-// out of them, by the host, when they are ready, into buffers that were handed out
-// before. Go makes the plan and copies (reshard.go); here the plugin is asked.
+// Arrays outside of their client (export.h). One that was exported keeps its shards; the elements of another sharding
+// are copied out of them, by the host, when they are ready, into buffers that were handed out before. Go makes the plan
+// and copies (reshard.go); here the plugin is asked.
 #include "reshard.h"
 
 #include <stdlib.h>
@@ -105,7 +105,8 @@ PJRT_Error* pw_keep_exported(pw_buffer** inputs, size_t n, size_t m, PJRT_Execut
   if (k) memcpy(list, options->non_donatable_input_indices, k * sizeof *list);
   for (size_t i = 0; i < m; i++) {
     bool exported = false;
-    for (size_t d = 0; d < n; d++) exported |= atomic_load_explicit(&inputs[d * m + i]->exports, memory_order_relaxed) != 0;
+    for (size_t d = 0; d < n; d++)
+      exported |= atomic_load_explicit(&inputs[d * m + i]->exports, memory_order_relaxed) != 0;
     if (exported) list[k++] = (int64_t)i;
   }
   options->non_donatable_input_indices = list;

@@ -118,7 +118,9 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 
 // short is the error of memory of C's that is not there.
 func short(what string, bytes int64) error {
-	return status.New(status.ResourceExhausted, "this process has no memory left for %s (%d bytes); drop arrays that are not needed, or give the process more memory", what, bytes)
+	return status.New(status.ResourceExhausted,
+		"this process has no memory left for %s (%d bytes); drop arrays that are not needed, or give the process more memory",
+		what, bytes)
 }
 
 // prepare makes what the array will be, an object of the core's, without contents.
@@ -130,7 +132,8 @@ func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_held_ar
 	}
 	kind := C.CString(memory)
 	defer C.free(unsafe.Pointer(kind))
-	made := C.pw_moved_new(m.client, (*C.int32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), m.shape, kind, C.uint64_t(object), &m.array)
+	made := C.pw_moved_new(m.client, (*C.int32_t)(unsafe.SliceData(ids)), C.size_t(len(ids)), m.shape, kind,
+		C.uint64_t(object), &m.array)
 	if made == nil {
 		C.pw_shape_drop(m.shape)
 		return nil, short("the shards of an array", int64(len(ids))*int64(unsafe.Sizeof(C.pw_buffer{})))
@@ -152,7 +155,8 @@ func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
 	case err != nil:
 		return err
 	case dtype.Bits()%8 != 0 || dtype.Bits() == 0:
-		return status.New(status.Unimplemented, "an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)
+		return status.New(status.Unimplemented,
+			"an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)
 	}
 	return mixed
 }
@@ -323,7 +327,8 @@ func (m *move) copy(p *reshard.Piece) bool {
 	if d.data == nil {
 		return false
 	}
-	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.sources[p.From].data, m.plan.From[p.From].Size, p.Start, p.Size, m.width)
+	reshard.Copy(d.data, m.plan.To[p.To].Size, p.At, m.sources[p.From].data, m.plan.From[p.From].Size, p.Start, p.Size,
+		m.width)
 	return true
 }
 

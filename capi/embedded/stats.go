@@ -119,6 +119,7 @@ func Shutdown(timeout time.Duration) error {
 	case <-done:
 		return nil
 	case <-time.After(timeout):
-		return status.New(status.DeadlineExceeded, "computations are still being launched after %v; they are left to themselves", timeout)
+		return status.New(status.DeadlineExceeded,
+			"computations are still being launched after %v; they are left to themselves", timeout)
 	}
 }

@@ -65,8 +65,9 @@ func pwGoTraceRun(name *C.char, program, gang C.uint64_t, devices **C.PJRT_Devic
 	l := &launched{make([]observe.Running, n), int(n)}
 	text := C.GoString(name)
 	for i, d := range unsafe.Slice(devices, n) {
-		l.devices[i] = recorder.Begin(everySession, observe.Span{Program: text, ProgramID: uint64(program), Gang: uint64(gang),
-			Device: int32(d.id), Submitted: int64(begin), Launched: int64(end)})
+		l.devices[i] = recorder.Begin(everySession,
+			observe.Span{Program: text, ProgramID: uint64(program), Gang: uint64(gang),
+				Device: int32(d.id), Submitted: int64(begin), Launched: int64(end)})
 	}
 	tracing.Lock()
 	defer tracing.Unlock()

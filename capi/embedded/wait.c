@@ -34,8 +34,8 @@ static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size
 static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
                          size_t size) {
   const PJRT_LoadedExecutable* e = r->executable;
-  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], home(e, r->only, device, output), e->outputs[output].shape,
-                  e->outputs[output].minor_to_major, code, message, size);
+  pw_fulfil_error(e->client, r->fulfil[device * r->num_outputs + output], home(e, r->only, device, output),
+                  e->outputs[output].shape, e->outputs[output].minor_to_major, code, message, size);
 }
 
 static void run_free(pw_run* r) {
@@ -101,7 +101,8 @@ static void take_over(pw_run* r) {
   for (size_t k = 0; e->donates && k < e->num_donated; k++) {
     size_t i = (size_t)e->donated[k];
     bool stays = i >= r->num_args;
-    for (size_t f = 0; f < r->options.num_non_donatable_input_indices; f++) stays = stays || r->fixed[f] == e->donated[k];
+    for (size_t f = 0; f < r->options.num_non_donatable_input_indices; f++)
+      stays = stays || r->fixed[f] == e->donated[k];
     for (size_t d = 0; !stays && d < r->num_devices; d++) {
       pw_buffer* b = r->inputs[d * r->num_args + i];
       if (r->flat[d * r->num_args + i] == b->under)  // not where it is a copy, on the run's device

@@ -174,7 +174,8 @@ SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
   pw_held_drop(held);
   if (refusal == NULL && (*out = pw_held_put(made)) == 0) {
     pw_held_drop(made);
-    refusal = pw_refusal(pw_copy_text("RESOURCE_EXHAUSTED: this process has no memory left for the number of an array"));
+    refusal =
+        pw_refusal(pw_copy_text("RESOURCE_EXHAUSTED: this process has no memory left for the number of an array"));
   }
   return refusal;
 }

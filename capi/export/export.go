@@ -61,11 +61,13 @@ func Get(number uint64) (*Way, error) {
 // the device and the sizes.
 func Check(plan *reshard.Plan, n int, shard func(i int) (device int, sizes []int64)) error {
 	if n != len(plan.From) {
-		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(n, "shard"), len(plan.From))
+		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(n, "shard"),
+			len(plan.From))
 	}
 	for i, want := range plan.From {
 		if device, sizes := shard(i); device != want.Device || !slices.Equal(sizes, want.Size) {
-			return status.New(status.InvalidArgument, "shard %d of the array is %v on device %d, and the plan is for %v on device %d",
+			return status.New(status.InvalidArgument,
+				"shard %d of the array is %v on device %d, and the plan is for %v on device %d",
 				i, sizes, device, want.Size, want.Device)
 		}
 	}
@@ -98,7 +100,8 @@ func shards(list *C.int64_t, n, dims int) []reshard.Shard {
 }
 
 //export pwGoPlan
-func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64_t, numTo C.size_t, to *C.int64_t, memory *C.char, number *C.uint64_t) (refusal *C.char) {
+func pwGoPlan(numDims C.size_t, dims *C.int64_t, numFrom C.size_t, from *C.int64_t, numTo C.size_t, to *C.int64_t,
+	memory *C.char, number *C.uint64_t) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	n := int(numDims)

@@ -65,7 +65,8 @@ int pathways_ffi_close(int64_t timeout_ms) {
   __atomic_store_n(&closed, true, __ATOMIC_SEQ_CST);
   pthread_mutex_lock(&mu);
   int waited = 0;
-  while (waited == 0 && __atomic_load_n(&inside, __ATOMIC_SEQ_CST) > 0) waited = pthread_cond_timedwait(&left, &mu, &until);
+  while (waited == 0 && __atomic_load_n(&inside, __ATOMIC_SEQ_CST) > 0)
+    waited = pthread_cond_timedwait(&left, &mu, &until);
   pthread_mutex_unlock(&mu);
   return __atomic_load_n(&inside, __ATOMIC_SEQ_CST);
 }
@@ -215,7 +216,9 @@ char* pathways_set_callback(pw_callback callback) {
   if (callback == NULL) return NULL;
   __atomic_store_n(&closed, false, __ATOMIC_SEQ_CST);
   char* refusal = pw_ffi_serve_local(host_callback);
-  if (refusal == NULL) refusal = pathways_ffi_register("xla_ffi_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call, 0);
+  if (refusal == NULL)
+    refusal = pathways_ffi_register("xla_ffi_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call, 0);
   if (refusal != NULL) return refusal;
-  return pathways_ffi_register("xla_ffi_partitioned_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call, 0);
+  return pathways_ffi_register("xla_ffi_partitioned_python_cpu_callback", "Host", NULL, NULL, NULL, pw_ffi_host_call,
+                               0);
 }

@@ -53,7 +53,8 @@ func Named(code []byte) []*wire.Handler {
 
 // common reports whether a library is on every worker.
 func common(library string) bool {
-	return library != "" && (library == C.GoString(C.pw_ffi_own_library()) || filepath.Base(filepath.Dir(library)) == "jaxlib" ||
+	return library != "" && (library == C.GoString(C.pw_ffi_own_library()) ||
+		filepath.Base(filepath.Dir(library)) == "jaxlib" ||
 		strings.Contains(library, string(filepath.Separator)+"jaxlib"+string(filepath.Separator)))
 }
 
@@ -99,7 +100,8 @@ func Load(h *wire.Handler) error {
 	}
 	library := h.Stages[3].GetLibrary()
 	if err := load(h); err != nil {
-		return status.New(status.CodeOf(err), "FFI target %q, whose handler is in %s, cannot be used here: %w. Start the workers with `pathways worker --import module`, a Python module that registers the target", h.Target, library, err)
+		return status.New(status.CodeOf(err), "FFI target %q, whose handler is in %s, cannot be used here: %w. Start the "+
+			"workers with `pathways worker --import module`, a Python module that registers the target", h.Target, library, err)
 	}
 	return nil
 }
@@ -112,7 +114,9 @@ func load(h *wire.Handler) error {
 		if proto.Equal(was, h) {
 			return nil
 		}
-		return status.New(status.AlreadyExists, "the target has the handler of %s, and cannot be replaced; use another name, or start the workers again", was.Stages[3].Library)
+		return status.New(status.AlreadyExists,
+			"the target has the handler of %s, and cannot be replaced; use another name, or start the workers again",
+			was.Stages[3].Library)
 	}
 	name, platform := C.CString(h.Target), C.CString(h.Platform)
 	defer C.free(unsafe.Pointer(name))
@@ -179,14 +183,16 @@ func check(s *wire.Symbol, needed bool) (C.pw_ffi_symbol, func(), error) {
 	case s.GetLibrary() == "" || s.Library == inMemory:
 		return C.pw_ffi_symbol{}, nil, status.New(status.Unimplemented, "it was made at run time and is in no library")
 	case s.Name == "":
-		return C.pw_ffi_symbol{}, nil, status.New(status.Unimplemented, "it has no name in %s, as static functions and variables have none", s.Library)
+		return C.pw_ffi_symbol{}, nil,
+			status.New(status.Unimplemented, "it has no name in %s, as static functions and variables have none", s.Library)
 	}
 	sum, err := files.sum(s.Library)
 	if err != nil {
 		return C.pw_ffi_symbol{}, nil, status.New(status.NotFound, "the library cannot be read: %w", err)
 	}
 	if !bytes.Equal(sum, s.Sha256) {
-		return C.pw_ffi_symbol{}, nil, status.New(status.FailedPrecondition, "the file %s is another than the client's, or has changed", s.Library)
+		return C.pw_ffi_symbol{}, nil,
+			status.New(status.FailedPrecondition, "the file %s is another than the client's, or has changed", s.Library)
 	}
 	c := C.pw_ffi_symbol{library: C.CString(s.Library), name: C.CString(s.Name)}
 	return c, func() {

@@ -25,19 +25,19 @@
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
 
 // All threads of the runtime come by here: the linker's --wrap, in main.go.
-__attribute__((visibility("hidden"))) int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
-	static int made;
-	static unsigned long usual; // that of who loads the library
-	int number = __atomic_add_fetch(&made, 1, __ATOMIC_ACQ_REL);
-	int now = prctl(PR_GET_TIMERSLACK);
-	if (number == 1 && now > 0)
-		__atomic_store_n(&usual, now, __ATOMIC_RELEASE);
-	// The monitor makes threads as well, which are not to have its slack.
-	unsigned long slack = number == MONITOR ? SLACK_NS : __atomic_load_n(&usual, __ATOMIC_ACQUIRE);
-	if (now <= 0 || slack == 0 || slack == (unsigned long)now)
-		return __real_pthread_create(thread, attributes, start, argument);
-	prctl(PR_SET_TIMERSLACK, slack);
-	int failed = __real_pthread_create(thread, attributes, start, argument);
-	prctl(PR_SET_TIMERSLACK, now);
-	return failed;
+__attribute__((visibility("hidden"))) int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                                                void* (*start)(void*), void* argument) {
+  static int made;
+  static unsigned long usual;  // that of who loads the library
+  int number = __atomic_add_fetch(&made, 1, __ATOMIC_ACQ_REL);
+  int now = prctl(PR_GET_TIMERSLACK);
+  if (number == 1 && now > 0) __atomic_store_n(&usual, now, __ATOMIC_RELEASE);
+  // The monitor makes threads as well, which are not to have its slack.
+  unsigned long slack = number == MONITOR ? SLACK_NS : __atomic_load_n(&usual, __ATOMIC_ACQUIRE);
+  if (now <= 0 || slack == 0 || slack == (unsigned long)now)
+    return __real_pthread_create(thread, attributes, start, argument);
+  prctl(PR_SET_TIMERSLACK, slack);
+  int failed = __real_pthread_create(thread, attributes, start, argument);
+  prctl(PR_SET_TIMERSLACK, now);
+  return failed;
 }

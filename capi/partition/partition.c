@@ -14,9 +14,11 @@
 static const struct {
   const char *target, *what, *instead;
 } required[] = {
-    {"InspectSharding", "jax.debug.inspect_array_sharding or visualize_array_sharding in a computation on several devices",
+    {"InspectSharding",
+     "jax.debug.inspect_array_sharding or visualize_array_sharding in a computation on several devices",
      "Return the array and look at its .sharding, or call visualize_array_sharding on it, outside of jax.jit"},
-    {"xla_ffi_partitioned_python_", "jax.debug.callback or print with partitioned=True in a computation that XLA partitions",
+    {"xla_ffi_partitioned_python_",
+     "jax.debug.callback or print with partitioned=True in a computation that XLA partitions",
      "Leave partitioned=True out, which makes one call with the whole array, or call it in jax.shard_map, which makes "
      "one call with each shard"},
     {"CustomSPMDPartitioning", "jax.experimental.custom_partitioning in a computation that XLA partitions",
@@ -26,19 +28,24 @@ enum { kRequired = sizeof required / sizeof *required };
 
 // Programs with these are better for it, and stay as they are where jaxlib cannot partition them.
 static const char* const optional[] = {
-    // An attribute that calls have whose first dimensions XLA may split (jax.ffi.register_ffi_target_as_batch_partitionable).
+    // An attribute that calls have whose first dimensions XLA may split
+    // (jax.ffi.register_ffi_target_as_batch_partitionable).
     "num_batch_dims",
-    // The memory that compute_on places a result in. It asks nothing of Python, but older partitioners refuse it where the
+    // The memory that compute_on places a result in. It asks nothing of Python, but older partitioners refuse it where
+    // the
     // result is split: jaxlib's does not.
     "annotate_device_placement",
 };
 
 // What bytecode has, with its last byte, that says of a mesh that its devices are in another order than the program's.
-// jaxlib 0.12 leaves it to the plugin to read such a mesh. Where two meshes of a program differ in their order alone, the
-// XLA of plugins from the days of jax 0.10 mixes up the shards then, without an error; jaxlib's partitioner does not.
+// jaxlib 0.12 leaves it to the plugin to read such a mesh. Where two meshes of a program differ in their order alone,
+// the XLA of plugins from the days of jax 0.10 mixes up the shards then, without an error; jaxlib's partitioner does
+// not.
 static const char another_order[] = "device_ids";
 
-static bool has(const char* code, size_t size, const char* word) { return memmem(code, size, word, strlen(word)) != NULL; }
+static bool has(const char* code, size_t size, const char* word) {
+  return memmem(code, size, word, strlen(word)) != NULL;
+}
 
 bool pw_partition_optional(const char* code, size_t size) {
   for (size_t i = 0; i < kRequired; i++)
@@ -62,8 +69,9 @@ char* pw_partition_refused(const char* text, size_t size) {
   for (size_t i = 0; i < kRequired; i++) {
     if (!has(text, size, required[i].target)) continue;
     char* said = NULL;
-    int n = asprintf(&said, "%s needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU "
-                            "devices with one replica. %s. XLA says: %.*s",
+    int n = asprintf(&said,
+                     "%s needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU "
+                     "devices with one replica. %s. XLA says: %.*s",
                      required[i].what, required[i].instead, (int)size, text);
     return n < 0 ? NULL : said;
   }

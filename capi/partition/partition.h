@@ -8,8 +8,8 @@
 // --- for the doors ---
 
 // Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, or that the
-// plugin's may refuse and jaxlib's does not. It reads the program once for each such call that there is, and is false of
-// all other programs.
+// plugin's may refuse and jaxlib's does not. It reads the program once for each such call that there is, and is false
+// of all other programs.
 bool pw_partition_asks(const char* code, size_t size);
 
 // A program whose partitioning is done: malloc'd, NULL where the program can stay as it is.
@@ -20,8 +20,8 @@ typedef struct {
 
 #define PW_PARTITIONED_FORMAT "hlo"
 
-// Partitions a program for which pw_partition_asks is true. It may call Python, so the caller holds no lock. It returns an
-// absl code; where that is not 0, *message is the text, malloc'd.
+// Partitions a program for which pw_partition_asks is true. It may call Python, so the caller holds no lock. It returns
+// an absl code; where that is not 0, *message is the text, malloc'd.
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
                   pw_partitioned* out, char** message);
 

@@ -23,7 +23,8 @@ func TestProgramsWithoutPythonStay(t *testing.T) {
 		{"mlir", nil, nil, false},
 	} {
 		got, err := partition.Apply(p)
-		if err != nil || got.Format != p.Format || string(got.Code) != string(p.Code) || string(got.Options) != string(p.Options) {
+		if err != nil || got.Format != p.Format || string(got.Code) != string(p.Code) ||
+			string(got.Options) != string(p.Options) {
 			t.Errorf("%s %q: got %+v, %v", p.Format, p.Code, got, err)
 		}
 	}

@@ -7,7 +7,9 @@
 
 size_t pc_element(PJRT_Buffer_Type type) { return ((size_t)pw_type_bits(type) + 7) / 8; }
 
-static bool is_type(int type) { return type >= PATHWAYS_BOOL && type <= PATHWAYS_F4E2M1FN && type != PJRT_Buffer_Type_TOKEN; }
+static bool is_type(int type) {
+  return type >= PATHWAYS_BOOL && type <= PATHWAYS_F4E2M1FN && type != PJRT_Buffer_Type_TOKEN;
+}
 
 bool pc_bytes(const int64_t* dims, size_t n, size_t element, int64_t* bytes) {
   int64_t size = (int64_t)element, whole = (int64_t)element;
@@ -52,7 +54,8 @@ static void box(char* dense, char* strided, const int64_t* dims, const int64_t* 
     box(dense + (size_t)i * bytes, strided + i * strides[0], dims + 1, strides + 1, n - 1, bytes, element, out);
 }
 
-void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element, bool out) {
+void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+            bool out) {
   size_t bytes = element;
   for (size_t i = 0; i < n; i++) bytes *= (size_t)dims[i];
   if (bytes) box(dense, strided, dims, strides, n, bytes, element, out);
@@ -100,7 +103,8 @@ void pc_array_free(pc_array* a) { pc_array_destroy(&a->base); }
 pathways_error pc_shard(const pc_array* a, int32_t shard) {
   return shard >= 0 && (size_t)shard < a->num_shards
              ? 0
-             : pc_fail(PATHWAYS_INVALID_ARGUMENT, "there is no shard %d: the array has %zu, from 0", (int)shard, a->num_shards);
+             : pc_fail(PATHWAYS_INVALID_ARGUMENT, "there is no shard %d: the array has %zu, from 0", (int)shard,
+                       a->num_shards);
 }
 
 static size_t parts(const pc_array* a) {
@@ -175,27 +179,34 @@ static void take_back(pc_array* a, PJRT_Event** unread) {
   }
 }
 
-pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard) {
-  if (!is_type((int)o->type)) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: there is no type %d of elements", call, (int)o->type);
+pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles,
+                      int64_t* shard) {
+  if (!is_type((int)o->type))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: there is no type %d of elements", call, (int)o->type);
   if (o->num_dims > PATHWAYS_MAX_DIMS || (o->dims == NULL && o->num_dims))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: %zu dimensions: expected at most %d, with their sizes", call, o->num_dims, PATHWAYS_MAX_DIMS);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: %zu dimensions: expected at most %d, with their sizes", call,
+                   o->num_dims, PATHWAYS_MAX_DIMS);
   int64_t bytes;
   if (!pc_bytes(o->dims, o->num_dims, pc_element((PJRT_Buffer_Type)o->type), &bytes))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: a dimension is negative, or the array has more bytes than can be counted", call);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "%s: a dimension is negative, or the array has more bytes than can be counted", call);
   if (o->tiles.tiles && o->tiles.num_dims != o->num_dims)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: the array has %zu dimensions, and its tiles %zu", call, o->num_dims, o->tiles.num_dims);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: the array has %zu dimensions, and its tiles %zu", call, o->num_dims,
+                   o->tiles.num_dims);
   int64_t all = 1;
   for (size_t d = 0; d < o->num_dims; d++) {
     tiles[d] = o->tiles.tiles ? o->tiles.tiles[d] : 1;
     if (tiles[d] < 1 || tiles[d] > (int64_t)num_shards || o->dims[d] % tiles[d])
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: dimension %zu, of %lld, is to be cut into %lld equal parts on %zu devices", call,
-                     d, (long long)o->dims[d], (long long)tiles[d], num_shards);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                     "%s: dimension %zu, of %lld, is to be cut into %lld equal parts on %zu devices", call, d,
+                     (long long)o->dims[d], (long long)tiles[d], num_shards);
     shard[d] = o->dims[d] / tiles[d];
     all *= tiles[d];
     if (all > (int64_t)num_shards) break;
   }
   if (all > (int64_t)num_shards || num_shards % (size_t)all)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: the tiles cut the array into %lld parts or more, which %zu devices do not hold evenly", call,
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "%s: the tiles cut the array into %lld parts or more, which %zu devices do not hold evenly", call,
                    (long long)all, num_shards);
   return 0;
 }
@@ -231,10 +242,12 @@ typedef struct {
 static pathways_error check(putting* p) {
   const pathways_host_options* o = &p->o;
   if (o->mode < PATHWAYS_COPY || o->mode > PATHWAYS_BORROW_OR_FAIL || (o->mode == PATHWAYS_COPY && o->released))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data", (int)o->mode, o->released ? "" : "out");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: mode %d, with%s a function to release the data",
+                   (int)o->mode, o->released ? "" : "out");
   if (o->devices == NULL && o->num_devices > 1)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: %zu devices, and their list is NULL", o->num_devices);
-  if (o->devices && o->num_devices == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
+  if (o->devices && o->num_devices == 0)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the list of devices is empty");
   p->n = o->num_devices ? o->num_devices : 1;
   if (p->n > p->s->num_devices) return pc_devices(p->s, NULL, p->n, NULL);
   p->devices = pw_zeros(p->n, sizeof *p->devices);
@@ -256,7 +269,8 @@ static pathways_error check(putting* p) {
 // borrowed refuses a shard that its device has copied, where the caller does not want that.
 static pathways_error borrowed(const putting* p, size_t i, PJRT_Buffer* buffer, const char* data) {
   if (p->o.mode != PATHWAYS_BORROW_OR_FAIL || address(p->s->api, buffer) == data) return 0;
-  return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i,
+  return pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                 "array_from_host: shard %zu cannot be device %d's memory without a copy: %s", i,
                  (int)p->devices[i]->id,
                  !p->s->on_host         ? "the device's memory is not this process's; borrow with PATHWAYS_BORROW"
                  : !p->block            ? "its bytes are not one dense block"
@@ -315,7 +329,8 @@ static void watch(putting* p, lent* l, bool failed) {
 }
 
 pathways_error pc_put(pc_session* s, const pathways_host_options* options, bool direct, pathways_array* array) {
-  if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
+  if (array == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_from_host: the array is NULL: expected where to write its handle");
   putting p = {.s = s, .o = *options};
   lent* l = NULL;
   pathways_error err = check(&p);
@@ -338,7 +353,8 @@ pathways_error pc_put(pc_session* s, const pathways_host_options* options, bool 
   return err;
 }
 
-pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options, pathways_array* array) {
+pathways_error pathways_array_from_host(pathways_session session, const pathways_host_options* options,
+                                        pathways_array* array) {
   PC_READ(pathways_host_options, o, options, "pathways_host_options");
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
@@ -387,7 +403,8 @@ static pathways_error ready_event(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT
 
 pathways_error pathways_array_ready(pathways_array array, pathways_future* future) {
   pc_array* a;
-  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_ready: the future is NULL: expected where to write its handle");
+  if (future == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_ready: the future is NULL: expected where to write its handle");
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   const PJRT_Api* api = a->base.session->api;
   pc_future* f = pc_future_make(a->base.session, a->num_shards);
@@ -459,7 +476,8 @@ static pathways_error lay_whole(reading* r, int64_t* all) {
   size_t n = a->shape->num_dims, element = pc_element(a->shape->type);
   if (!a->tiled)
     return pc_fail(PATHWAYS_FAILED_PRECONDITION,
-                   "array_read: it is not known how the %zu shards of this array lie; say so in pathways_compile_options.outputs, or read them one by one",
+                   "array_read: it is not known how the %zu shards of this array lie; say so in "
+                   "pathways_compile_options.outputs, or read them one by one",
                    a->num_shards);
   int64_t dims[PATHWAYS_MAX_DIMS];
   whole(a, dims);
@@ -528,9 +546,11 @@ static pathways_error read_pieces(const reading* r, int32_t shard, pathways_futu
   return err;
 }
 
-pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future) {
+pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size,
+                                   pathways_future* future) {
   pc_array* a;
-  if (future == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: the future is NULL: expected where to write its handle");
+  if (future == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: the future is NULL: expected where to write its handle");
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   char nothing[8];
   reading r = {.a = a, .data = data ? data : nothing, .block = true};
@@ -538,8 +558,8 @@ pathways_error pathways_array_read(pathways_array array, int32_t shard, void* da
   int64_t all = r.bytes;
   pathways_error err = shard == PATHWAYS_WHOLE ? lay_whole(&r, &all) : pc_shard(a, shard);
   if (err == 0 && (size != (size_t)all || (data == NULL && size)))
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: this takes %lld bytes, and there is room for %zu%s", (long long)all, size,
-                  data ? "" : " at NULL");
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_read: this takes %lld bytes, and there is room for %zu%s",
+                  (long long)all, size, data ? "" : " at NULL");
   if (err == 0) err = read_pieces(&r, shard, future);
   pc_let(a);
   return err;
@@ -549,14 +569,17 @@ pathways_error pathways_array_read(pathways_array array, int32_t shard, void* da
 
 pathways_error pathways_array_copy(pathways_array array, const int32_t* ids, size_t num_devices, pathways_array* copy) {
   pc_array* a;
-  if (ids == NULL || copy == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the devices, or where to write the handle, is NULL");
+  if (ids == NULL || copy == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the devices, or where to write the handle, is NULL");
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   pc_session* s = a->base.session;
   size_t n = a->num_shards;
   pathways_error err = 0;
   pc_device** devices = pw_zeros(n, sizeof *devices);
   if (devices == NULL) err = pc_no_array(n);
-  else if (num_devices != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the array has %zu shards, and %zu devices are named", n, num_devices);
+  else if (num_devices != n)
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_copy: the array has %zu shards, and %zu devices are named", n,
+                  num_devices);
   if (err == 0) err = pc_devices(s, ids, n, devices);
   if (err == 0) {
     atomic_fetch_add_explicit(&a->shape->refs, 1, memory_order_relaxed);
@@ -602,7 +625,9 @@ static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t n
   on.buffer = buffer;
   PC_TRY(pc_take(api->PJRT_Buffer_IsOnCpu(&on)));
   if (!on.is_on_cpu)
-    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes cannot be looked at in this process's memory; copy them with pathways_array_read");
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                   "array_view: the array's bytes cannot be looked at in this process's memory; copy them with "
+                   "pathways_array_read");
   PJRT_Event* event;
   PC_TRY(ready_event(api, buffer, &event));
   PW_ARGS(PJRT_Event_Await_Args, await);
@@ -614,7 +639,8 @@ static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t n
   layout.buffer = buffer;
   PC_TRY(pc_take(api->PJRT_Buffer_GetMemoryLayout(&layout)));
   if (!pw_row_by_row(&layout.layout, num_dims))
-    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: the array's bytes are not row by row; copy them with pathways_array_read");
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                   "array_view: the array's bytes are not row by row; copy them with pathways_array_read");
   PW_ARGS(PJRT_Buffer_IncreaseExternalReferenceCount_Args, keep);
   PW_ARGS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, at);
   keep.buffer = at.buffer = buffer;
@@ -631,11 +657,13 @@ static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t n
 
 pathways_error pathways_array_view(pathways_array array, int32_t shard, pathways_view* handle, const void** data) {
   pc_array* a;
-  if (handle == NULL || data == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_view: the view, or where to write the address, is NULL");
+  if (handle == NULL || data == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_view: the view, or where to write the address, is NULL");
   PC_TRY(pc_get(array, PC_ARRAY, &a));
   pathways_error err = pc_shard(a, shard);
   if (err == 0 && pw_type_bits(a->shape->type) < 8 && a->shape->type != PJRT_Buffer_Type_PRED)
-    err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "array_view: several of the array's elements share a byte; copy them with pathways_array_read");
+    err = pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                  "array_view: several of the array's elements share a byte; copy them with pathways_array_read");
   const void* at;
   view* v = NULL;
   if (err == 0 && (v = pw_zeros(1, sizeof *v)) == NULL) err = pc_short("a view", sizeof *v);

@@ -30,7 +30,8 @@ static void unused(void* arg) {
   if (last) pc_later(end, l);
 }
 
-static pathways_error put(pc_session* s, const pc_column* c, const pathways_host_options* options, lent* l, pathways_array* array) {
+static pathways_error put(pc_session* s, const pc_column* c, const pathways_host_options* options, lent* l,
+                          pathways_array* array) {
   int64_t dims[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
   pc_column_strides(c, dims, strides);
   pathways_host_options o = *options;
@@ -40,7 +41,8 @@ static pathways_error put(pc_session* s, const pc_column* c, const pathways_host
   o.byte_strides = strides;
   o.data = c->data;
   if (c->bytes && o.mode == PATHWAYS_BORROW_OR_FAIL)
-    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "Arrow data cannot be used without a copy: the booleans %s are bits", c->name);
+    return pc_fail(PATHWAYS_FAILED_PRECONDITION, "Arrow data cannot be used without a copy: the booleans %s are bits",
+                   c->name);
   if (c->bytes) o.mode = PATHWAYS_COPY;
   if (o.mode != PATHWAYS_COPY) {
     o.released = unused;
@@ -54,23 +56,29 @@ static pathways_error put(pc_session* s, const pc_column* c, const pathways_host
   return err;
 }
 
-pathways_error pathways_arrays_from_arrow(pathways_session session, struct ArrowArray* data, const struct ArrowSchema* schema,
-                                          const pathways_host_options* options, pathways_array* arrays, size_t num_arrays) {
+pathways_error pathways_arrays_from_arrow(pathways_session session, struct ArrowArray* data,
+                                          const struct ArrowSchema* schema, const pathways_host_options* options,
+                                          pathways_array* arrays, size_t num_arrays) {
   static const pathways_host_options none = {.struct_size = sizeof none};
   if (options == NULL) options = &none;
   PC_READ(pathways_host_options, o, options, "pathways_host_options");
-  if (data == NULL || schema == NULL || data->release == NULL || schema->release == NULL || (arrays == NULL && num_arrays))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "arrays_from_arrow: data, schema or the list of arrays is NULL, or was released or taken before");
+  if (data == NULL || schema == NULL || data->release == NULL || schema->release == NULL ||
+      (arrays == NULL && num_arrays))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "arrays_from_arrow: data, schema or the list of arrays is NULL, or was released or taken before");
   if (o.data || o.type || o.num_dims || o.dims || o.byte_strides || o.released)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                   "arrays_from_arrow: the options name data, type, dimensions, strides or released, which the data has: expected 0");
+                   "arrays_from_arrow: the options name data, type, dimensions, strides or released, which the data "
+                   "has: expected 0");
   pc_column* columns;
   size_t n;
   bool batch;
   PC_TRY(pc_arrow_read(schema, data, &columns, &n, &batch));
   pc_session* s;
   pathways_error err = 0;
-  if (num_arrays != n) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "arrays_from_arrow: the data has %zu columns, and there is room for %zu", n, num_arrays);
+  if (num_arrays != n)
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "arrays_from_arrow: the data has %zu columns, and there is room for %zu",
+                  n, num_arrays);
   if (err == 0) err = pc_get(session, PC_SESSION, &s);
   if (err == 0) {
     lent* l = pw_zeros(1, sizeof *l);
@@ -116,13 +124,18 @@ pathways_error pathways_arrays_from_arrow(pathways_session session, struct Arrow
 
 static void drop_view(void* owner) { pc_discard((pathways_view)(uintptr_t)owner); }
 
-pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, struct ArrowArray* data, struct ArrowSchema* schema) {
-  if (data == NULL || schema == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_arrow: data or schema is NULL: expected where to write them");
+pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, struct ArrowArray* data,
+                                       struct ArrowSchema* schema) {
+  if (data == NULL || schema == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_arrow: data or schema is NULL: expected where to write them");
   pathways_array_info_t info = {.struct_size = sizeof info};
   PC_TRY(pathways_array_info(array, &info));
   if (pc_arrow_format(info.type) == NULL)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_arrow: Arrow has no type for elements of type %d; use pathways_array_to_dlpack", (int)info.type);
-  if (info.num_dims == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_arrow: Arrow has no scalars: expected at least one dimension");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "array_to_arrow: Arrow has no type for elements of type %d; use pathways_array_to_dlpack",
+                   (int)info.type);
+  if (info.num_dims == 0)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "array_to_arrow: Arrow has no scalars: expected at least one dimension");
   pathways_view view;
   const void* bytes;
   PC_TRY(pathways_array_view(array, shard, &view, &bytes));
@@ -130,7 +143,8 @@ pathways_error pathways_array_to_arrow(pathways_array array, int32_t shard, stru
     pc_discard(view);
     return pc_no_array(1);
   }
-  if (!pc_arrow_show(info.type, info.shard_dims, (size_t)info.num_dims, bytes, drop_view, (void*)(uintptr_t)view, data)) {
+  if (!pc_arrow_show(info.type, info.shard_dims, (size_t)info.num_dims, bytes, drop_view, (void*)(uintptr_t)view,
+                     data)) {
     schema->release(schema);
     pc_discard(view);
     return pc_no_array(1);

@@ -36,7 +36,8 @@ typedef struct {
 // pc_arrow_read finds the columns of a record batch, or the one that other data is.
 // Nothing that the data says of itself is believed, but that its buffers are as long
 // as its arrays need. The list is the caller's, for pc_columns_free.
-pathways_error pc_arrow_read(const struct ArrowSchema* schema, const struct ArrowArray* data, pc_column** columns, size_t* n, bool* batch);
+pathways_error pc_arrow_read(const struct ArrowSchema* schema, const struct ArrowArray* data, pc_column** columns,
+                             size_t* n, bool* batch);
 void pc_columns_free(pc_column* columns, size_t n);
 // pc_column_strides gives the dimensions of a column's array, and its strides in bytes.
 void pc_column_strides(const pc_column* c, int64_t* dims, int64_t* strides);
@@ -50,9 +51,10 @@ extern const char pc_arrow_tensor[], pc_arrow_name[], pc_arrow_metadata[];  // w
 // pc_arrow_show makes Arrow data of dense bytes: [n] as numbers or booleans, more
 // dimensions as a tensor. Drop gives the bytes back, on any thread, when the data has
 // been released; for booleans, which are packed, before this returns.
-bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
-                   struct ArrowArray* data);
+bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes,
+                   void (*drop)(void* owner), void* owner, struct ArrowArray* data);
 // pc_arrow_describe makes the schema of that. False, of both: there is no memory, and nothing was made or dropped.
-bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema);
+bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name,
+                       struct ArrowSchema* schema);
 
 #endif  // PATHWAYS_CAPI_PUBLIC_ARROW_H_

@@ -75,7 +75,11 @@ static bool tell(pc_column* c, taken* t, column* out) {
     x->data = t;
     atomic_fetch_add(&t->users, 1);
   }
-  x->tensor.tensor = (dl_tensor){.data = (void*)data, .device = {PC_DL_HOST, 0}, .num_dims = (int32_t)c->n, .dims = x->dims, .strides = x->dims + c->n};
+  x->tensor.tensor = (dl_tensor){.data = (void*)data,
+                                 .device = {PC_DL_HOST, 0},
+                                 .num_dims = (int32_t)c->n,
+                                 .dims = x->dims,
+                                 .strides = x->dims + c->n};
   x->tensor.tensor.dtype.lanes = 1;
   pc_dl_type(c->type, &x->tensor.tensor.dtype.code, &x->tensor.tensor.dtype.bits);
   x->tensor.deleter = drop_numbers;
@@ -88,7 +92,8 @@ static bool tell(pc_column* c, taken* t, column* out) {
 // data. If this fails, the data stays as it was.
 pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct ArrowArray* data, told* out) {
   if (schema->release == NULL || data->release == NULL)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "from_arrow: the Arrow data has been released, or was imported before; export it again");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "from_arrow: the Arrow data has been released, or was imported before; export it again");
   pc_column* columns;
   size_t n;
   bool batch;
@@ -106,7 +111,8 @@ pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct Arro
   }
   pc_columns_free(columns, n);
   if (!room) {
-    while (made-- > 0) list[made].tensor->deleter(list[made].tensor);  // t has one user more, and its data is the caller's
+    while (made-- > 0)
+      list[made].tensor->deleter(list[made].tensor);  // t has one user more, and its data is the caller's
     free(out->list);
     out->list = NULL;
     free(t);
@@ -169,12 +175,12 @@ int64_t pathways_numpy_held(void) { return atomic_load(&held); }
 // pathways_numpy_python finds Python in this process; 0 where a function is missing.
 int pathways_numpy_python(void) {
 #define FIND(name) ((py.name = dlsym(RTLD_DEFAULT, #name)) != NULL)
-  return FIND(PyCapsule_New) && FIND(PyCapsule_GetPointer) && FIND(PyTuple_New) && FIND(PyTuple_SetItem) && FIND(PyTuple_Size) &&
-         FIND(PyTuple_GetItem) && FIND(PyBytes_AsString) && FIND(PyObject_GetBuffer) && FIND(PyBuffer_Release) && FIND(PyGILState_Ensure) &&
-         FIND(PyGILState_Release) && FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) && FIND(Py_IsInitialized) && FIND(PyErr_SetString) &&
-         FIND(PyCFunction_NewEx) && FIND(Py_IncRef) && FIND(Py_DecRef) && FIND(_Py_NoneStruct) && FIND(PyErr_ExceptionMatches) &&
-         FIND(PyErr_Clear) && FIND(PyExc_Exception) && FIND(PyExc_TypeError) &&
-         FIND(PyExc_MemoryError);
+  return FIND(PyCapsule_New) && FIND(PyCapsule_GetPointer) && FIND(PyTuple_New) && FIND(PyTuple_SetItem) &&
+         FIND(PyTuple_Size) && FIND(PyTuple_GetItem) && FIND(PyBytes_AsString) && FIND(PyObject_GetBuffer) &&
+         FIND(PyBuffer_Release) && FIND(PyGILState_Ensure) && FIND(PyGILState_Release) && FIND(PyEval_SaveThread) &&
+         FIND(PyEval_RestoreThread) && FIND(Py_IsInitialized) && FIND(PyErr_SetString) && FIND(PyCFunction_NewEx) &&
+         FIND(Py_IncRef) && FIND(Py_DecRef) && FIND(_Py_NoneStruct) && FIND(PyErr_ExceptionMatches) &&
+         FIND(PyErr_Clear) && FIND(PyExc_Exception) && FIND(PyExc_TypeError) && FIND(PyExc_MemoryError);
 #undef FIND
 }
 
@@ -209,7 +215,11 @@ static pathways_type type_of(const view* v) {
   if (letter == 0 || format[1] || v->itemsize > 8) return 0;
   if (strchr("bhilq", letter)) return ints[v->itemsize];
   if (strchr("BHILQ", letter)) return uints[v->itemsize];
-  return letter == '?' ? PATHWAYS_BOOL : letter == 'e' ? PATHWAYS_F16 : letter == 'f' ? PATHWAYS_F32 : letter == 'd' ? PATHWAYS_F64 : 0;
+  return letter == '?'   ? PATHWAYS_BOOL
+         : letter == 'e' ? PATHWAYS_F16
+         : letter == 'f' ? PATHWAYS_F32
+         : letter == 'd' ? PATHWAYS_F64
+                         : 0;
 }
 
 // no_memory leaves Python's own exception.
@@ -324,9 +334,19 @@ static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSch
     return false;
   }
   c->refs = 2;
-  *schema = (struct ArrowSchema){.format = "+s", .name = "", .n_children = (int64_t)c->n, .children = c->fields, .release = release_fields, .private_data = c};
-  *data = (struct ArrowArray){.length = length, .n_buffers = 1, .n_children = (int64_t)c->n, .buffers = c->nothing, .children = c->children,
-                              .release = release_columns, .private_data = c};
+  *schema = (struct ArrowSchema){.format = "+s",
+                                 .name = "",
+                                 .n_children = (int64_t)c->n,
+                                 .children = c->fields,
+                                 .release = release_fields,
+                                 .private_data = c};
+  *data = (struct ArrowArray){.length = length,
+                              .n_buffers = 1,
+                              .n_children = (int64_t)c->n,
+                              .buffers = c->nothing,
+                              .children = c->children,
+                              .release = release_columns,
+                              .private_data = c};
   for (size_t i = 0; i < c->n; i++) {
     c->fields[i] = &c->schemas[i];
     c->children[i] = &c->arrays[i];

@@ -124,9 +124,9 @@ static int value(const char* metadata, const char* key, const char** text, size_
 
 // ---- in ----
 
-#define REFUSE(c, ...)                                                                                                       \
-  pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s%s%s " FIRST(__VA_ARGS__), (c)->batch ? "column '" : "the Arrow data", (c)->name, \
-          (c)->batch ? "'" : "" REST(__VA_ARGS__))
+#define REFUSE(c, ...)                                                                                         \
+  pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s%s%s " FIRST(__VA_ARGS__), (c)->batch ? "column '" : "the Arrow data", \
+          (c)->name, (c)->batch ? "'" : "" REST(__VA_ARGS__))
 #define FIRST(format, ...) format
 #define REST(format, ...) , ##__VA_ARGS__
 
@@ -156,41 +156,47 @@ static void unpack(const uint8_t* bits, int64_t start, int64_t count, char* byte
 }
 
 static pathways_error sane(const struct ArrowArray* a, const pc_column* c) {
-  if (a->length < 0 || a->length >= kLongest || a->offset < 0 || a->offset >= kLongest || a->n_buffers < 0 || a->n_children < 0 || a->n_children > kMost)
-    return REFUSE(c, "says that it has %lld elements from %lld on, %lld buffers and %lld children", (long long)a->length,
-                  (long long)a->offset, (long long)a->n_buffers, (long long)a->n_children);
+  if (a->length < 0 || a->length >= kLongest || a->offset < 0 || a->offset >= kLongest || a->n_buffers < 0 ||
+      a->n_children < 0 || a->n_children > kMost)
+    return REFUSE(c, "says that it has %lld elements from %lld on, %lld buffers and %lld children",
+                  (long long)a->length, (long long)a->offset, (long long)a->n_buffers, (long long)a->n_children);
   return 0;
 }
 
 static pathways_error no_nulls(const struct ArrowArray* a, int64_t start, int64_t count, const pc_column* c) {
   if (a->null_count == 0 || count == 0 || a->n_buffers == 0 || a->buffers == NULL || a->buffers[0] == NULL) return 0;
   int64_t nulls = count - ones(a->buffers[0], start, count);
-  return nulls ? REFUSE(c, "has %lld nulls, which arrays cannot hold; fill them (fill_null) or drop them first", (long long)nulls) : 0;
+  return nulls ? REFUSE(c, "has %lld nulls, which arrays cannot hold; fill them (fill_null) or drop them first",
+                        (long long)nulls)
+               : 0;
 }
 
 // read adds what an Arrow array is to a column: count elements from start, counted
 // from the beginning of its buffers.
-static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray* a, int64_t start, int64_t count, pc_column* c) {
+static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray* a, int64_t start, int64_t count,
+                           pc_column* c) {
   const char* format = s->format ? s->format : "";
   if (s->dictionary || a->dictionary) return REFUSE(c, "is dictionary-encoded; decode it first (dictionary_decode)");
   bool nested = strncmp(format, "+w:", 3) == 0;
   pathways_type type = nested ? 0 : pc_arrow_type(format);
   if (!nested && type == 0)
-    return REFUSE(c,
-                  "has the Arrow type '%s', which is no array of numbers; expected numbers, booleans or fixed-size lists of them"
-                  " (cast it first)",
-                  format);
+    return REFUSE(
+        c,
+        "has the Arrow type '%s', which is no array of numbers; expected numbers, booleans or fixed-size lists of them"
+        " (cast it first)",
+        format);
   if (a->n_buffers != (nested ? 1 : 2) || a->n_children != nested || s->n_children != nested || a->buffers == NULL ||
       (nested && (a->children == NULL || s->children == NULL || a->children[0] == NULL || s->children[0] == NULL)))
-    return REFUSE(c, "of type \"%s\" has %lld buffers and %lld children: expected %d and %d", format, (long long)a->n_buffers,
-                  (long long)a->n_children, nested ? 1 : 2, nested);
+    return REFUSE(c, "of type \"%s\" has %lld buffers and %lld children: expected %d and %d", format,
+                  (long long)a->n_buffers, (long long)a->n_children, nested ? 1 : 2, nested);
   PC_TRY(no_nulls(a, start, count, c));
   if (!nested) {
     size_t element = pc_element((PJRT_Buffer_Type)type);
     c->type = type;
     if (count && a->buffers[1] == NULL) return REFUSE(c, "has %lld elements and no buffer", (long long)count);
     if (c->type == PATHWAYS_BOOL) {
-      if ((c->bytes = pw_alloc((size_t)count)) == NULL) return REFUSE(c, "has %lld booleans, which do not fit into memory", (long long)count);
+      if ((c->bytes = pw_alloc((size_t)count)) == NULL)
+        return REFUSE(c, "has %lld booleans, which do not fit into memory", (long long)count);
       if (count) unpack(a->buffers[1], start, count, c->bytes);
       c->data = c->bytes;
     } else if (count) {
@@ -204,14 +210,16 @@ static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray*
   const struct ArrowArray* child = a->children[0];
   PC_TRY(sane(child, c));
   if (__builtin_mul_overflow(start + count, size, &need) || need > child->length)
-    return REFUSE(c, "has more lists of %lld elements than their %lld are enough for", (long long)size, (long long)child->length);
+    return REFUSE(c, "has more lists of %lld elements than their %lld are enough for", (long long)size,
+                  (long long)child->length);
   const char *text, *told = "";
   size_t length, told_size = 0;
   int dims = 1, named = value(s->metadata, pc_arrow_name, &text, &length);
   shape[0] = size;
   if (named < 0) return REFUSE(c, "has metadata that is damaged");
   if (named && length == strlen(pc_arrow_tensor) && memcmp(text, pc_arrow_tensor, length) == 0) {
-    if (value(s->metadata, pc_arrow_metadata, &told, &told_size) < 0 || !tensor(told, told_size, size, shape, order, &dims))
+    if (value(s->metadata, pc_arrow_metadata, &told, &told_size) < 0 ||
+        !tensor(told, told_size, size, shape, order, &dims))
       return REFUSE(c, "is a tensor whose metadata does not describe its %lld elements: %.*s", (long long)size,
                     (int)(told_size < 200 ? told_size : 200), told);
   }
@@ -224,7 +232,8 @@ static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray*
   return read(s->children[0], child, child->offset + start * size, count * size, c);
 }
 
-static pathways_error columns_of(const struct ArrowSchema* schema, const struct ArrowArray* data, bool batch, pc_column* columns, size_t n) {
+static pathways_error columns_of(const struct ArrowSchema* schema, const struct ArrowArray* data, bool batch,
+                                 pc_column* columns, size_t n) {
   pc_column top = {.name = ""};
   for (size_t i = 0; i < n; i++) {
     const struct ArrowSchema* field = batch ? schema->children[i] : schema;
@@ -235,7 +244,8 @@ static pathways_error columns_of(const struct ArrowSchema* schema, const struct 
     if (field == NULL || a == NULL) return REFUSE(&top, "has no column %zu where it says that it is", i);
     PC_TRY(sane(a, c));
     if (batch && a->length < data->offset + data->length)
-      return REFUSE(c, "has %lld elements, and its record batch %lld", (long long)a->length, (long long)(data->offset + data->length));
+      return REFUSE(c, "has %lld elements, and its record batch %lld", (long long)a->length,
+                    (long long)(data->offset + data->length));
     c->n = 1;
     c->dims[0] = data->length;
     PC_TRY(read(field, a, a->offset + (batch ? data->offset : 0), data->length, c));
@@ -243,12 +253,15 @@ static pathways_error columns_of(const struct ArrowSchema* schema, const struct 
   return 0;
 }
 
-pathways_error pc_arrow_read(const struct ArrowSchema* schema, const struct ArrowArray* data, pc_column** columns, size_t* n, bool* batch) {
+pathways_error pc_arrow_read(const struct ArrowSchema* schema, const struct ArrowArray* data, pc_column** columns,
+                             size_t* n, bool* batch) {
   pc_column top = {.name = ""};
   PC_TRY(sane(data, &top));
   *batch = schema->format && strcmp(schema->format, "+s") == 0;
-  if (*batch && (schema->n_children != data->n_children || (data->n_children && (schema->children == NULL || data->children == NULL))))
-    return REFUSE(&top, "has %lld columns in its schema and %lld in its data", (long long)schema->n_children, (long long)data->n_children);
+  if (*batch && (schema->n_children != data->n_children ||
+                 (data->n_children && (schema->children == NULL || data->children == NULL))))
+    return REFUSE(&top, "has %lld columns in its schema and %lld in its data", (long long)schema->n_children,
+                  (long long)data->n_children);
   if (*batch) PC_TRY(no_nulls(data, data->offset, data->length, &top));
   *n = *batch ? (size_t)data->n_children : 1;
   *columns = pw_zeros(*n, sizeof **columns);

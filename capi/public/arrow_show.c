@@ -4,13 +4,15 @@
 
 #include "arrow.h"
 
-const char pc_arrow_tensor[] = "arrow.fixed_shape_tensor", pc_arrow_name[] = "ARROW:extension:name", pc_arrow_metadata[] = "ARROW:extension:metadata";
+const char pc_arrow_tensor[] = "arrow.fixed_shape_tensor", pc_arrow_name[] = "ARROW:extension:name",
+           pc_arrow_metadata[] = "ARROW:extension:metadata";
 
 static const struct {
   char format[2];
   uint8_t type;
-} types[] = {{"b", PATHWAYS_BOOL}, {"c", PATHWAYS_S8},  {"s", PATHWAYS_S16}, {"i", PATHWAYS_S32}, {"l", PATHWAYS_S64}, {"C", PATHWAYS_U8},
-             {"S", PATHWAYS_U16},  {"I", PATHWAYS_U32}, {"L", PATHWAYS_U64}, {"e", PATHWAYS_F16}, {"f", PATHWAYS_F32}, {"g", PATHWAYS_F64}};
+} types[] = {{"b", PATHWAYS_BOOL}, {"c", PATHWAYS_S8},  {"s", PATHWAYS_S16}, {"i", PATHWAYS_S32},
+             {"l", PATHWAYS_S64},  {"C", PATHWAYS_U8},  {"S", PATHWAYS_U16}, {"I", PATHWAYS_U32},
+             {"L", PATHWAYS_U64},  {"e", PATHWAYS_F16}, {"f", PATHWAYS_F32}, {"g", PATHWAYS_F64}};
 enum { kTypes = sizeof types / sizeof *types };
 
 const char* pc_arrow_format(pathways_type type) {
@@ -64,8 +66,8 @@ static int64_t product(const int64_t* dims, size_t n) {
   return size;
 }
 
-bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes, void (*drop)(void* owner), void* owner,
-                   struct ArrowArray* data) {
+bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, const void* bytes,
+                   void (*drop)(void* owner), void* owner, struct ArrowArray* data) {
   int64_t count = product(dims, num_dims);
   shown* e = pw_zeros(1, sizeof *e);
   uint8_t* bits = e && type == PATHWAYS_BOOL ? pw_zeros(1, (size_t)count / 8 + 1) : NULL;
@@ -83,7 +85,8 @@ bool pc_arrow_show(pathways_type type, const int64_t* dims, size_t num_dims, con
     e->drop = drop;
     e->owner = owner;
   }
-  *data = (struct ArrowArray){.length = dims[0], .n_buffers = 2, .buffers = e->buffers, .release = release_array, .private_data = e};
+  *data = (struct ArrowArray){
+      .length = dims[0], .n_buffers = 2, .buffers = e->buffers, .release = release_array, .private_data = e};
   if (num_dims == 1) return true;
   e->child = *data;
   e->child.length = count;
@@ -120,7 +123,8 @@ static char* pair(char* to, const char* text, size_t size) {
   return to + sizeof n + size;
 }
 
-bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name, struct ArrowSchema* schema) {
+bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims, const char* name,
+                       struct ArrowSchema* schema) {
   const char* format = pc_arrow_format(type);
   *schema = (struct ArrowSchema){.format = format, .name = "", .release = release_schema};
   if (num_dims == 1 && *name == 0) return true;  // the program's own texts are enough

@@ -44,10 +44,11 @@ pathways_error pc_short(const char* what, size_t bytes) { return pc_take(pw_shor
 pathways_error pc_forked(void) { return pw_forked ? pc_take(pw_forked_error()) : 0; }
 
 pathways_error pc_no_struct(const char* what, bool there) {
-  return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                 there ? "struct_size of %s is no size of it: set it to sizeof of the struct, and all else that is not needed to 0"
-                       : "%s is NULL: expected a struct with its struct_size set",
-                 what);
+  return pc_fail(
+      PATHWAYS_INVALID_ARGUMENT,
+      there ? "struct_size of %s is no size of it: set it to sizeof of the struct, and all else that is not needed to 0"
+            : "%s is NULL: expected a struct with its struct_size set",
+      what);
 }
 
 void pc_error_destroy(pc_object* object) {

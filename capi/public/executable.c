@@ -121,7 +121,8 @@ static PJRT_Error* describe(pc_session* s, pc_executable* e) {
   if (e->devices == NULL) return pw_short("a program's devices", e->num_devices * sizeof *e->devices);
   for (size_t i = 0; i < e->num_devices; i++) {
     e->devices[i] = pc_device_of(s, devices.addressable_devices[i]);
-    if (e->devices[i] == NULL) return pw_error(PJRT_Error_Code_INTERNAL, "the program runs on a device that the session does not have");
+    if (e->devices[i] == NULL)
+      return pw_error(PJRT_Error_Code_INTERNAL, "the program runs on a device that the session does not have");
   }
   if ((err = api->PJRT_LoadedExecutable_GetExecutable(&get))) return err;
   PW_ARGS(PJRT_Executable_Name_Args, name);
@@ -165,12 +166,13 @@ static PJRT_Error* describe(pc_session* s, pc_executable* e) {
 static pathways_error tile(pc_executable* e, const pathways_tiles* tiles, size_t n) {
   if (tiles == NULL) return 0;
   if (n != e->num_outputs)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %zu outputs are described, and the program has %zu", n, e->num_outputs);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %zu outputs are described, and the program has %zu", n,
+                   e->num_outputs);
   for (size_t i = 0; i < n; i++) {
     pc_output* o = &e->outputs[i];
     if (tiles[i].tiles && tiles[i].num_dims != o->shape->num_dims)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: output %zu has %zu dimensions, and its tiles %zu", i, o->shape->num_dims,
-                     tiles[i].num_dims);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: output %zu has %zu dimensions, and its tiles %zu", i,
+                     o->shape->num_dims, tiles[i].num_dims);
     int64_t parts = 1;
     for (size_t d = 0; tiles[i].tiles && d < tiles[i].num_dims; d++) {
       o->tiles[d] = tiles[i].tiles[d];
@@ -179,7 +181,8 @@ static pathways_error tile(pc_executable* e, const pathways_tiles* tiles, size_t
       if (parts < 1 || parts > (int64_t)e->num_devices) break;
     }
     if (parts < 1 || e->num_devices % (size_t)parts)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: the tiles of output %zu do not divide its %zu shards evenly", i, e->num_devices);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: the tiles of output %zu do not divide its %zu shards evenly",
+                     i, e->num_devices);
     o->tiled = true;
   }
   return 0;
@@ -200,11 +203,12 @@ pathways_error pathways_compile(pathways_session session, const pathways_compile
   pc_device** devices = NULL;
   pathways_error err = 0;
   if ((o.devices || o.num_devices) && (o.num_devices != n || o.devices == NULL))
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %zu devices are named for %d replicas of %d partitions", o.num_devices,
-                  (int)replicas, (int)partitions);
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %zu devices are named for %d replicas of %d partitions",
+                  o.num_devices, (int)replicas, (int)partitions);
   if (err == 0 && n > s->num_devices)
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "compile: %d replicas of %d partitions do not fit on the %zu devices of this session",
-                  (int)replicas, (int)partitions, s->num_devices);
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                  "compile: %d replicas of %d partitions do not fit on the %zu devices of this session", (int)replicas,
+                  (int)partitions, s->num_devices);
   if (err == 0) {
     devices = pw_zeros(n, sizeof *devices);
     err = devices ? pc_devices(s, o.devices, n, devices) : pc_short("a list of devices", n * sizeof *devices);
@@ -307,13 +311,15 @@ static pathways_error gather(running* r, const pathways_array* inputs) {
     size_t i = r->got++;
     const pc_array* a = r->arrays[i];
     if (a->base.session != r->s)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %zu of %s is of another session; read it and make it anew", i, e->name);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                     "run: argument %zu of %s is of another session; read it and make it anew", i, e->name);
     for (size_t d = 0; d < r->n; d++) {
       int64_t shard = row(a, e, d);
       if (shard < 0)
-        return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                       "run: argument %zu of %s has %zu shards and none on device %d; pathways_array_copy brings it there", i,
-                       e->name, a->num_shards, (int)e->devices[d]->id);
+        return pc_fail(
+            PATHWAYS_INVALID_ARGUMENT,
+            "run: argument %zu of %s has %zu shards and none on device %d; pathways_array_copy brings it there", i,
+            e->name, a->num_shards, (int)e->devices[d]->id);
       r->in[d * r->m + i] = a->shards[shard].buffer;
     }
   }
@@ -325,7 +331,8 @@ static pathways_error prepare(running* r, const pathways_run_options* o, bool do
   for (size_t i = 0; i < o->num_keep; i++) {
     r->keep[i] = o->keep[i];
     if (r->keep[i] < 0 || (size_t)r->keep[i] >= r->m)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %d is to be kept, and there are %zu", (int)o->keep[i], r->m);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: argument %d is to be kept, and there are %zu", (int)o->keep[i],
+                     r->m);
   }
   *future = NULL;
   size_t i = 0;
@@ -397,7 +404,8 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
   PC_READ(pathways_run_options, o, options, "pathways_run_options");
   if ((inputs == NULL && num_inputs) || (outputs == NULL && num_outputs) || (o.keep == NULL && o.num_keep))
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: a list of inputs, outputs or arguments to keep is NULL");
-  if (num_inputs > 1 << 20 || o.num_keep > 1 << 20) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %zu inputs", num_inputs);
+  if (num_inputs > 1 << 20 || o.num_keep > 1 << 20)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %zu inputs", num_inputs);
   pc_executable* e;
   PC_TRY(pc_get(executable, PC_EXECUTABLE, &e));
   running r = {.e = e, .s = e->base.session, .n = e->num_devices, .m = num_inputs, .outs = e->num_outputs};
@@ -406,7 +414,8 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
   void *some[128], **block = words <= 128 ? some : pw_alloc(words * sizeof *block);
   pathways_error err = 0;
   if (num_outputs != r.outs)
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s gives %zu results, and there is room for %zu", e->name, r.outs, num_outputs);
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s gives %zu results, and there is room for %zu", e->name, r.outs,
+                  num_outputs);
   else if (block == NULL)
     err = pc_short("the lists of a run", words * sizeof *block);
   if (err == 0) {

@@ -219,9 +219,10 @@ pathways_error pathways_future_wait(pathways_future future, int64_t timeout_ns) 
     for (; left > 0 && pw_gate_state(&f->gate) == kPending; left = timeout_ns - (pw_clock() - begin))
       pw_gate_wait_for(&f->gate, left);
   }
-  pathways_error err = pw_gate_state(&f->gate) == kPending
-                           ? pc_fail(PATHWAYS_DEADLINE_EXCEEDED, "the future is not ready yet, after %lld ns", (long long)timeout_ns)
-                           : result(f);
+  pathways_error err =
+      pw_gate_state(&f->gate) == kPending
+          ? pc_fail(PATHWAYS_DEADLINE_EXCEEDED, "the future is not ready yet, after %lld ns", (long long)timeout_ns)
+          : result(f);
   pc_let(f);
   return err;
 }

@@ -21,8 +21,8 @@ static uint32_t first_free;                              // 0: none
 static uint32_t num_slots = 1;                           // slot 0 names nothing
 static slot* _Atomic slabs[kSlabs];
 
-static const char* const names[] = {"nothing", "an error", "a session", "an executable", "an array", "a future", "a view",
-                                    "a slice", "a program"};
+static const char* const names[] = {"nothing",  "an error", "a session", "an executable", "an array",
+                                    "a future", "a view",   "a slice",   "a program"};
 
 static slot* at(uint32_t index) {
   if (index == 0 || index / kSlab >= kSlabs) return NULL;
@@ -103,7 +103,9 @@ pathways_error pc_new(pc_object* o, pc_kind kind, pc_session* session, uint64_t*
   o->slot = take();
   if (o->slot == 0) {
     end_object(o);
-    return kind == PC_ERROR ? PC_NO_MEMORY : pc_fail(PATHWAYS_RESOURCE_EXHAUSTED, "this process has no memory left for another handle");
+    return kind == PC_ERROR
+               ? PC_NO_MEMORY
+               : pc_fail(PATHWAYS_RESOURCE_EXHAUSTED, "this process has no memory left for another handle");
   }
   slot* s = at(o->slot);
   uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
@@ -139,8 +141,10 @@ static pathways_error stale(uint64_t handle, pc_kind want) {
   unsigned kind = (unsigned)(handle >> 60);
   if (handle == 0) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "a handle is 0: expected that of %s", names[want]);
   if (kind == 0 || kind > PC_LAST)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%#llx is no handle: expected that of %s", (unsigned long long)handle, names[want]);
-  return pc_fail(PATHWAYS_INVALID_ARGUMENT, "the handle %#llx of %s was dropped, ended with its session, or is of another process",
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "%#llx is no handle: expected that of %s", (unsigned long long)handle,
+                   names[want]);
+  return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                 "the handle %#llx of %s was dropped, ended with its session, or is of another process",
                  (unsigned long long)handle, names[kind]);
 }
 
@@ -151,7 +155,8 @@ static slot* find(uint64_t handle) {
   uint64_t word = atomic_load_explicit(&s->word, memory_order_acquire);
   do {
     if ((uint32_t)(word >> 32) != (uint32_t)handle || (uint32_t)word == 0) return NULL;
-  } while (!atomic_compare_exchange_weak_explicit(&s->word, &word, word + 1, memory_order_acq_rel, memory_order_acquire));
+  } while (
+      !atomic_compare_exchange_weak_explicit(&s->word, &word, word + 1, memory_order_acq_rel, memory_order_acquire));
   return s;
 }
 
@@ -181,7 +186,8 @@ void pc_let_later(pc_object* o) {
   slot* s = at(o->slot);
   uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
   while ((uint32_t)word > 1)
-    if (atomic_compare_exchange_weak_explicit(&s->word, &word, word - 1, memory_order_acq_rel, memory_order_relaxed)) return;
+    if (atomic_compare_exchange_weak_explicit(&s->word, &word, word - 1, memory_order_acq_rel, memory_order_relaxed))
+      return;
   pc_later(pc_let, o);
 }
 
@@ -190,7 +196,8 @@ static bool retire(slot* s, uint32_t generation) {
   uint64_t word = atomic_load_explicit(&s->word, memory_order_acquire);
   do {
     if ((uint32_t)(word >> 32) != generation || (uint32_t)word == 0) return false;
-  } while (!atomic_compare_exchange_weak_explicit(&s->word, &word, word + (1ull << 32), memory_order_acq_rel, memory_order_acquire));
+  } while (!atomic_compare_exchange_weak_explicit(&s->word, &word, word + (1ull << 32), memory_order_acq_rel,
+                                                  memory_order_acquire));
   return true;
 }
 

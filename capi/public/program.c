@@ -83,7 +83,9 @@ static capture* mine(void) {
 }
 
 static pathways_error nothing(const char* call) {
-  return pc_fail(PATHWAYS_FAILED_PRECONDITION, "%s: this thread captures no program; pathways_program_begin does, on the thread that it is called on", call);
+  return pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                 "%s: this thread captures no program; pathways_program_begin does, on the thread that it is called on",
+                 call);
 }
 
 // the gives the thread's capture, or NULL.
@@ -155,11 +157,14 @@ pathways_error pathways_program_input(const pathways_host_options* options, path
   PC_TRY(pc_forked());
   capture* c = the();
   if (c == NULL) return nothing("program_input");
-  if (array == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: the array is NULL: expected where to write its handle");
+  if (array == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: the array is NULL: expected where to write its handle");
   if (o.data || o.mode || o.byte_strides || o.released)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: an input has type, dims, tiles and devices, and no data, mode, strides or release");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "program_input: an input has type, dims, tiles and devices, and no data, mode, strides or release");
   if ((o.devices == NULL && o.num_devices > 1) || (o.devices && o.num_devices == 0))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: %zu devices, and their list is%s NULL", o.num_devices, o.devices ? " not" : "");
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_input: %zu devices, and their list is%s NULL", o.num_devices,
+                   o.devices ? " not" : "");
   pc_session* s = c->session;
   size_t n = o.num_devices ? o.num_devices : 1;
   int64_t tiles[PATHWAYS_MAX_DIMS], dims[PATHWAYS_MAX_DIMS];
@@ -176,7 +181,8 @@ pathways_error pathways_program_input(const pathways_host_options* options, path
 
 // arrays gets arrays of a session, each with a reference, and counts their shards.
 // With an error it has none.
-static pathways_error arrays(const char* call, const pc_session* s, const pathways_array* handles, size_t n, pc_array** out, size_t* shards) {
+static pathways_error arrays(const char* call, const pc_session* s, const pathways_array* handles, size_t n,
+                             pc_array** out, size_t* shards) {
   *shards = 0;
   pathways_error err = 0;
   size_t got = 0;
@@ -184,7 +190,8 @@ static pathways_error arrays(const char* call, const pc_session* s, const pathwa
     if ((err = pc_get(handles[got], PC_ARRAY, &out[got]))) break;
     pc_array* a = out[got++];
     *shards += a->num_shards;
-    if (a->base.session != s) err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: array %zu is of another session", call, got - 1);
+    if (a->base.session != s)
+      err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "%s: array %zu is of another session", call, got - 1);
   }
   for (size_t i = 0; i < got && err; i++) pc_let(out[i]);
   return err;
@@ -228,11 +235,13 @@ pathways_error pathways_program_end(const pathways_array* outputs, size_t num_ou
   capture* c = the();
   if (c == NULL) return nothing("program_end");
   if (handle == NULL || outputs == NULL || num_outputs == 0 || num_outputs > kMost)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_end: the list of %zu results, or where to write the handle, is NULL or empty", num_outputs);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "program_end: the list of %zu results, or where to write the handle, is NULL or empty", num_outputs);
   pc_session* s = c->session;
   pc_array** list = pw_zeros(num_outputs, sizeof *list);
   program* p = pw_zeros(1, sizeof *p);
-  pathways_error err = list && p ? arrays("program_end", s, outputs, num_outputs, list, &p->out_shards) : pc_no_program();
+  pathways_error err =
+      list && p ? arrays("program_end", s, outputs, num_outputs, list, &p->out_shards) : pc_no_program();
   if (err == 0) {
     err = end_with(c, p, list, num_outputs);
     for (size_t i = 0; i < num_outputs; i++) pc_let(list[i]);
@@ -267,9 +276,12 @@ pathways_error pathways_program_info(pathways_program handle, pathways_program_i
 // lies checks that an array lies as an input does; the shards' devices and shapes are
 // checked where it is played.
 static pathways_error lies(size_t i, const place* as, const pc_array* a) {
-  if (a->num_shards == as->num_shards && (!a->tiled || memcmp(a->tiles, as->tiles, a->shape->num_dims * sizeof *a->tiles) == 0)) return 0;
-  return pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_play: input %zu has %zu shards where the program has %zu, or other tiles", i,
-                 a->num_shards, as->num_shards);
+  if (a->num_shards == as->num_shards &&
+      (!a->tiled || memcmp(a->tiles, as->tiles, a->shape->num_dims * sizeof *a->tiles) == 0))
+    return 0;
+  return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                 "program_play: input %zu has %zu shards where the program has %zu, or other tiles", i, a->num_shards,
+                 as->num_shards);
 }
 
 static void drop_shard(const PJRT_Api* api, PJRT_Buffer* buffer) {
@@ -314,10 +326,13 @@ pathways_error pathways_program_play(pathways_program handle, const pathways_arr
   pc_session* s = p->base.session;
   pathways_error err = 0;
   if (num_inputs != p->num_inputs || num_outputs != p->num_outputs)
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "program_play: the program takes %zu arrays and gives %zu; the call has %zu, and room for %zu",
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                  "program_play: the program takes %zu arrays and gives %zu; the call has %zu, and room for %zu",
                   p->num_inputs, p->num_outputs, num_inputs, num_outputs);
   else if (pp_capturing)
-    err = pc_fail(PATHWAYS_FAILED_PRECONDITION, "program_play: this thread captures a program, and no other is played in it; call what it is made of");
+    err =
+        pc_fail(PATHWAYS_FAILED_PRECONDITION,
+                "program_play: this thread captures a program, and no other is played in it; call what it is made of");
   pc_array** list = pw_zeros(p->num_inputs, sizeof *list);
   if (err == 0 && list == NULL) err = pc_no_array(p->num_inputs);
   size_t shards = 0, got = 0;

@@ -51,7 +51,17 @@ pathways_error pc_no_struct(const char* what, bool there);
 
 // ---- objects (handle.c) ----
 
-typedef enum { PC_ERROR = 1, PC_SESSION, PC_EXECUTABLE, PC_ARRAY, PC_FUTURE, PC_VIEW, PC_SLICE, PC_PROGRAM, PC_LAST = PC_PROGRAM } pc_kind;
+typedef enum {
+  PC_ERROR = 1,
+  PC_SESSION,
+  PC_EXECUTABLE,
+  PC_ARRAY,
+  PC_FUTURE,
+  PC_VIEW,
+  PC_SLICE,
+  PC_PROGRAM,
+  PC_LAST = PC_PROGRAM
+} pc_kind;
 
 struct pc_session;
 
@@ -160,14 +170,16 @@ size_t pc_element(PJRT_Buffer_Type type);                         // bytes in ho
 bool pc_bytes(const int64_t* dims, size_t num_dims, size_t element, int64_t* bytes);
 // pc_lay checks how an array is to lie on shards, for a call, and gives its tiles and
 // the shape of a shard.
-pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles, int64_t* shard);
+pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t num_shards, int64_t* tiles,
+                      int64_t* shard);
 // pc_put is pathways_array_from_host, with options that were read. Direct is for a
 // `released` of ours, that may be called on a thread of a plugin's.
 pathways_error pc_put(pc_session* s, const pathways_host_options* o, bool direct, pathways_array* array);
 // pc_part gives where a shard begins in the whole array.
 void pc_part(const pc_array* array, size_t shard, int64_t* start);
 // pc_box copies a box of dims between a dense array and bytes with strides.
-void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element, bool out);
+void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+            bool out);
 
 // ---- futures (future.c) ----
 

@@ -101,13 +101,15 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
   static const pathways_session_options none = {.struct_size = sizeof none};
   if (options == NULL) options = &none;
   PC_READ(pathways_session_options, o, options, "pathways_session_options");
-  if (session == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: the session is NULL: expected where to write its handle");
+  if (session == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: the session is NULL: expected where to write its handle");
   PC_TRY(pc_forked());
   const char* address = o.address ? o.address : getenv("PATHWAYS_ADDRESS");
   if (address == NULL) address = "";
   if (o.devices < 0 || o.memory_limit < 0)
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: devices is %d and memory_limit %lld: expected no negative number",
-                   (int)o.devices, (long long)o.memory_limit);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "session_open: devices is %d and memory_limit %lld: expected no negative number", (int)o.devices,
+                   (long long)o.memory_limit);
   if (*address && o.memory_limit)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "session_open: memory_limit is for this process's own devices; those of the cluster at %s have the "
@@ -159,7 +161,8 @@ pathways_error pathways_device_info(pathways_session session, int32_t device, pa
   if (device < 0 || (size_t)device >= s->num_devices) {
     size_t n = s->num_devices;
     pc_let(s);
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "device_info: there is no device %d: this session has %zu, from 0", (int)device, n);
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "device_info: there is no device %d: this session has %zu, from 0",
+                   (int)device, n);
   }
   pc_device* d = &s->devices[device];
   pathways_device_info_t i = {.id = d->id, .on_host = s->on_host, .bytes_in_use = -1};
@@ -204,7 +207,9 @@ pathways_error pc_devices(pc_session* s, const int32_t* ids, size_t n, pc_device
     for (size_t d = 0; ids && d < s->num_devices; d++)
       if (s->devices[d].id == ids[i]) list[i] = &s->devices[d];
     if (list[i] == NULL)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "no device of this session has the id %d; pathways_device_info tells those that there are", (int)ids[i]);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                     "no device of this session has the id %d; pathways_device_info tells those that there are",
+                     (int)ids[i]);
     for (size_t before = 0; before < i; before++)
       if (list[before] == list[i])
         return pc_fail(PATHWAYS_INVALID_ARGUMENT, "device %d is named twice", (int)ids[i]);

@@ -31,21 +31,26 @@ void pc_slice_destroy(pc_object* o) {
 // size gives how many devices a slice is to have.
 static pathways_error size(const pathways_slice_options* o, int64_t* n) {
   if (o->devices < 0 || o->num_topology > PATHWAYS_MAX_DIMS || (o->topology == NULL && o->num_topology))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: %d devices, in a topology of %zu sizes: expected at most %d sizes, and their list",
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "slice_open: %d devices, in a topology of %zu sizes: expected at most %d sizes, and their list",
                    (int)o->devices, o->num_topology, PATHWAYS_MAX_DIMS);
   *n = o->num_topology ? 1 : o->devices;
   for (size_t i = 0; i < o->num_topology; i++)
     if (o->topology[i] < 1 || __builtin_mul_overflow(*n, o->topology[i], n) || *n > INT32_MAX)
-      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: size %zu of the topology is %lld", i, (long long)o->topology[i]);
+      return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: size %zu of the topology is %lld", i,
+                     (long long)o->topology[i]);
   if (*n < 1 || (o->devices && *n != o->devices))
-    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: %d devices are asked for, and %lld by the topology: expected one number of 1 or more",
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "slice_open: %d devices are asked for, and %lld by the topology: expected one number of 1 or more",
                    (int)o->devices, (long long)(o->num_topology ? *n : 0));
   return 0;
 }
 
-pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options, pathways_slice* handle) {
+pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options,
+                                   pathways_slice* handle) {
   PC_READ(pathways_slice_options, o, options, "pathways_slice_options");
-  if (handle == NULL) return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: the slice is NULL: expected where to write its handle");
+  if (handle == NULL)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "slice_open: the slice is NULL: expected where to write its handle");
   int64_t n = 0;
   PC_TRY(size(&o, &n));
   pc_session* s;

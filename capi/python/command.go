@@ -42,13 +42,15 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 		args = append(args, C.GoString(s))
 	}
 	env := command.Env{
-		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: base.Version, Out: os.Stdout, Err: os.Stderr,
+		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: base.Version,
+		Out: os.Stdout, Err: os.Stderr,
 		Handler: ffi.Load,
 		Kinds: func(name string, count int) (device.Kind, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
-			return drivers.Kind(drivers.Want{Name: name, Count: count, Dirs: drivers.Dirs(), OwnProcess: true, Loaded: func(p *driver.Plugin) {
-				C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
-			}})
+			return drivers.Kind(drivers.Want{Name: name, Count: count, Dirs: drivers.Dirs(), OwnProcess: true,
+				Loaded: func(p *driver.Plugin) {
+					C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
+				}})
 		},
 	}
 	// What is called from C can run on the caller's thread alone: each time it has

@@ -84,12 +84,14 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 			live += int(counts["clients"] + counts["executables"] + counts["buffers"])
 		}
 		if live > 0 {
-			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
+			return C.CString(fmt.Sprintf("%v: %d clients, executables and buffers of the devices used until now are alive; "+
+				"call pathways.shutdown() and drop all arrays first, or start a new process", status.FailedPrecondition, live))
 		}
 	}
-	cluster.Use(C.GoString(address), func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
-		return cluster.Connect(ctx, address, devices, same, notify)
-	})
+	cluster.Use(C.GoString(address),
+		func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
+			return cluster.Connect(ctx, address, devices, same, notify)
+		})
 	return nil
 }
 

@@ -143,7 +143,8 @@ func put(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) 
 // share makes an array that uses a column's memory.
 func share(s *sharded.Session, c *column, data arrow.ArrayData, l sharded.Layout) (*sharded.Array, error) {
 	if c.dtype == shape.Pred {
-		return nil, c.fail(status.FailedPrecondition, "has booleans, which are bits in Arrow and bytes on devices: they can only be copied")
+		return nil, c.fail(status.FailedPrecondition,
+			"has booleans, which are bits in Arrow and bytes on devices: they can only be copied")
 	}
 	data.Retain()
 	a, err := s.Lend(sharded.LendSpec{DType: c.dtype, Dims: c.dims(), Layout: l, At: c.at, Returned: data.Release})

@@ -216,7 +216,8 @@ func TestRoundTrip(t *testing.T) {
 			for _, offset := range []int{0, 3, 64} {
 				for _, skew := range []int{0, 1} {
 					in := r.made(at, offset, count, skew)
-					for _, l := range []sharded.Layout{{}, {Devices: []int{2, 1}}, sharded.Rows(0, 1, 2, 3), {Devices: []int{3, 2, 1, 0}, Tiles: []int64{2}}} {
+					for _, l := range []sharded.Layout{
+						{}, {Devices: []int{2, 1}}, sharded.Rows(0, 1, 2, 3), {Devices: []int{3, 2, 1, 0}, Tiles: []int64{2}}} {
 						if len(l.Tiles) > 0 && int64(count)%l.Tiles[0] != 0 {
 							continue
 						}
@@ -348,8 +349,10 @@ func TestLists(t *testing.T) {
 	defer rows.Release()
 	in := lists(rows, arrow.FixedSizeListOf(3, rows.DataType()), 7, 1)
 	defer in.Release()
-	told := arrow.MetadataFrom(map[string]string{"ARROW:extension:name": tensorName, "ARROW:extension:metadata": `{"shape":[3,1],"permutation":[1,0]}`})
-	schema := arrow.NewSchema([]arrow.Field{{Name: "plain", Type: in.DataType()}, {Name: "tensor", Type: in.DataType(), Metadata: told}}, nil)
+	told := arrow.MetadataFrom(map[string]string{
+		"ARROW:extension:name": tensorName, "ARROW:extension:metadata": `{"shape":[3,1],"permutation":[1,0]}`})
+	schema := arrow.NewSchema([]arrow.Field{
+		{Name: "plain", Type: in.DataType()}, {Name: "tensor", Type: in.DataType(), Metadata: told}}, nil)
 	record := array.NewRecord(schema, []arrow.Array{in, in}, 7)
 	defer record.Release()
 	arrays, err := PutRecord(r.Session, record, sharded.Layout{})
@@ -392,9 +395,11 @@ func TestRefused(t *testing.T) {
 	defer words.Release()
 	codes := r.made(arrow.PrimitiveTypes.Int8, 0, 0, 0)
 	defer codes.Release()
-	dictionary := array.NewDictionaryArray(&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, codes, words)
+	dictionary := array.NewDictionaryArray(&arrow.DictionaryType{
+		IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, codes, words)
 	defer dictionary.Release()
-	data := func(t arrow.DataType, n, offset, nulls int, valid []byte, bytes int, children ...arrow.ArrayData) arrow.Array {
+	data := func(t arrow.DataType, n, offset, nulls int, valid []byte, bytes int,
+		children ...arrow.ArrayData) arrow.Array {
 		buffers := []*memory.Buffer{nil}
 		if valid != nil {
 			buffers[0] = memory.NewBufferBytes(valid)
@@ -404,7 +409,8 @@ func TestRefused(t *testing.T) {
 		}
 		return lying{data: array.NewData(t, n, buffers, children, nulls, offset)}
 	}
-	few := array.NewData(arrow.PrimitiveTypes.Int32, 5, []*memory.Buffer{nil, memory.NewBufferBytes(make([]byte, 20))}, nil, 0, 0)
+	few := array.NewData(arrow.PrimitiveTypes.Int32, 5, []*memory.Buffer{nil, memory.NewBufferBytes(make([]byte, 20))},
+		nil, 0, 0)
 	some := array.NewSlice(nulls, 2, 4)
 	defer some.Release()
 	badTensor := func(told string) arrow.Array {
@@ -422,19 +428,25 @@ func TestRefused(t *testing.T) {
 		{"nulls, not counted", data(i32, 3, 5, array.UnknownNullCount, []byte{0b10111111}, 32), "has 1 nulls"},
 		{"nulls of lists", data(arrow.FixedSizeListOf(2, i32), 2, 0, 1, []byte{1}, 0, few), "has 1 nulls"},
 		{"dictionary", dictionary, "the Arrow data is dictionary-encoded; decode it first (dictionary_decode)"},
-		{"strings", words, "the Arrow data has the Arrow type 'utf8', which is no array of numbers; expected numbers, booleans or fixed-size lists of them (cast it first)"},
+		{"strings", words, "the Arrow data has the Arrow type 'utf8', which is no array of numbers; expected numbers, " +
+			"booleans or fixed-size lists of them (cast it first)"},
 		{"few bytes", data(i32, 9, 0, 0, nil, 32), "has 9 elements and a buffer of 32 bytes"},
 		{"few bytes after an offset", data(i32, 4, 5, 0, nil, 32), "has 4 elements and a buffer of 32 bytes"},
 		{"few bits", data(pred, 4, 5, 0, nil, 1), "has 4 elements and a buffer of 1 bytes"},
 		{"few bits of nulls", data(i32, 4, 5, 1, []byte{0}, 64), "has 4 elements and a bitmap of nulls of 1 bytes"},
-		{"a length that lies", data(i32, -1, 0, 0, nil, 32), "says that it has -1 elements from 0 on, 2 buffers and 0 children"},
+		{"a length that lies", data(i32, -1, 0, 0, nil, 32),
+			"says that it has -1 elements from 0 on, 2 buffers and 0 children"},
 		{"an offset that lies", data(i32, 1, -4, 0, nil, 32), "says that it has 1 elements from -4 on"},
 		{"much that lies", data(i32, 1<<59, 1<<59, 0, nil, 32), "elements and a buffer of 32 bytes"},
-		{"few elements of lists", data(arrow.FixedSizeListOf(2, i32), 2, 1, 0, nil, 0, few), "has more lists of 2 elements than their 5 are enough for"},
-		{"many lists", data(arrow.FixedSizeListOf(1<<30, i32), 1<<40, 0, 0, nil, 0, few), "has more lists of 1073741824 elements"},
-		{"lists without elements", data(arrow.FixedSizeListOf(2, i32), 2, 0, 0, nil, 0), "has 1 buffers and 0 children: expected 1 and 1"},
+		{"few elements of lists", data(arrow.FixedSizeListOf(2, i32), 2, 1, 0, nil, 0, few),
+			"has more lists of 2 elements than their 5 are enough for"},
+		{"many lists", data(arrow.FixedSizeListOf(1<<30, i32), 1<<40, 0, 0, nil, 0, few),
+			"has more lists of 1073741824 elements"},
+		{"lists without elements", data(arrow.FixedSizeListOf(2, i32), 2, 0, 0, nil, 0),
+			"has 1 buffers and 0 children: expected 1 and 1"},
 		{"a tensor", badTensor(`{"shape": [5]}`), ""},
-		{"a tensor of other elements", badTensor(`{"shape": [2, 3]}`), "is a tensor whose metadata does not describe its 5 elements: {\"shape\": [2, 3]}"},
+		{"a tensor of other elements", badTensor(`{"shape": [2, 3]}`),
+			"is a tensor whose metadata does not describe its 5 elements: {\"shape\": [2, 3]}"},
 		{"a tensor of many elements", badTensor(`{"shape": [4294967296, 4294967296]}`), "is a tensor whose metadata"},
 		{"a tensor of -5 elements", badTensor(`{"shape": [-1, -5]}`), "is a tensor whose metadata"},
 		{"a tensor without a shape", badTensor(`{}`), "is a tensor whose metadata"},
@@ -459,12 +471,15 @@ func TestRefused(t *testing.T) {
 	}
 	good := r.made(i32, 0, 4, 0)
 	defer good.Release()
-	record := array.NewRecord(arrow.NewSchema([]arrow.Field{{Name: "x", Type: i32}, {Name: "y", Type: i32, Nullable: true}}, nil), []arrow.Array{good, nulls}, 4)
+	record := array.NewRecord(arrow.NewSchema([]arrow.Field{
+		{Name: "x", Type: i32}, {Name: "y", Type: i32, Nullable: true}}, nil), []arrow.Array{good, nulls}, 4)
 	defer record.Release()
-	if _, err := PutRecord(r.Session, record, sharded.Layout{}); status.CodeOf(err) != status.InvalidArgument || !strings.HasPrefix(err.Error(), "column 'y' has 1 nulls") {
+	if _, err := PutRecord(r.Session, record, sharded.Layout{}); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.HasPrefix(err.Error(), "column 'y' has 1 nulls") {
 		t.Errorf("a record with nulls: %v", err)
 	}
-	for name, l := range map[string]sharded.Layout{"parts": {Devices: []int{0, 1, 2}, Tiles: []int64{3}}, "devices": sharded.Rows(0, 0), "no device": sharded.Rows(7), "tiles": {Tiles: []int64{1, 1}},
+	for name, l := range map[string]sharded.Layout{"parts": {Devices: []int{0, 1, 2}, Tiles: []int64{3}},
+		"devices": sharded.Rows(0, 0), "no device": sharded.Rows(7), "tiles": {Tiles: []int64{1, 1}},
 		"too few devices": {Tiles: []int64{2}}, "none": {Devices: []int{}}, "no parts": {Tiles: []int64{0}}} {
 		if _, err := Put(r.Session, good, l); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
@@ -491,12 +506,16 @@ func (s saying) Serialize() string { return s.told }
 // What Arrow does not have cannot be shown.
 func TestTypeOf(t *testing.T) {
 	for want, c := range map[string]shape.Shape{
-		"Arrow has no scalars: expected at least one dimension":                            {DType: shape.F32},
-		"Arrow has no type for elements of type bf16; read the bytes of each shard":        {DType: shape.BF16, Dims: []int64{3}},
-		"Arrow's lists cannot contain tensors of [0]; expected 1 to 2147483647 elements":   {DType: shape.F32, Dims: []int64{3, 0}},
-		"Arrow's lists cannot contain tensors of [65536 65536]; expected 1 to 2147483647 ": {DType: shape.U8, Dims: []int64{0, 1 << 16, 1 << 16}},
+		"Arrow has no scalars: expected at least one dimension": {DType: shape.F32},
+		"Arrow has no type for elements of type bf16; read the bytes of each shard": {
+			DType: shape.BF16, Dims: []int64{3}},
+		"Arrow's lists cannot contain tensors of [0]; expected 1 to 2147483647 elements": {
+			DType: shape.F32, Dims: []int64{3, 0}},
+		"Arrow's lists cannot contain tensors of [65536 65536]; expected 1 to 2147483647 ": {
+			DType: shape.U8, Dims: []int64{0, 1 << 16, 1 << 16}},
 	} {
-		if got, err := TypeOf(c.DType, c.Dims); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), want) {
+		if got, err := TypeOf(c.DType, c.Dims); status.CodeOf(err) != status.InvalidArgument ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", c, got, err)
 		}
 	}

@@ -61,7 +61,8 @@ var arrowTypes = map[shape.DType]arrow.DataType{
 	shape.Pred: arrow.FixedWidthTypes.Boolean, shape.S8: arrow.PrimitiveTypes.Int8, shape.S16: arrow.PrimitiveTypes.Int16,
 	shape.S32: arrow.PrimitiveTypes.Int32, shape.S64: arrow.PrimitiveTypes.Int64, shape.U8: arrow.PrimitiveTypes.Uint8,
 	shape.U16: arrow.PrimitiveTypes.Uint16, shape.U32: arrow.PrimitiveTypes.Uint32, shape.U64: arrow.PrimitiveTypes.Uint64,
-	shape.F16: arrow.FixedWidthTypes.Float16, shape.F32: arrow.PrimitiveTypes.Float32, shape.F64: arrow.PrimitiveTypes.Float64,
+	shape.F16: arrow.FixedWidthTypes.Float16, shape.F32: arrow.PrimitiveTypes.Float32,
+	shape.F64: arrow.PrimitiveTypes.Float64,
 }
 
 // ones counts the set bits among count bits from bit start.
@@ -115,8 +116,10 @@ func contents(buffers []*memory.Buffer, i int) []byte {
 }
 
 func (c *column) sane(a arrow.ArrayData) error {
-	if length, offset := int64(a.Len()), int64(a.Offset()); length < 0 || length >= longest || offset < 0 || offset >= longest {
-		return c.refuse("says that it has %d elements from %d on, %d buffers and %d children", length, offset, len(a.Buffers()), len(a.Children()))
+	if length, offset := int64(a.Len()), int64(a.Offset()); length < 0 || length >= longest || offset < 0 ||
+		offset >= longest {
+		return c.refuse("says that it has %d elements from %d on, %d buffers and %d children", length, offset,
+			len(a.Buffers()), len(a.Children()))
 	}
 	return nil
 }
@@ -152,14 +155,16 @@ func (c *column) read(dt arrow.DataType, a arrow.ArrayData, start, count int64, 
 	list, nested := dt.(*arrow.FixedSizeListType)
 	dtype := types[dt.ID()]
 	if !nested && dtype == shape.Invalid {
-		return c.refuse("has the Arrow type '%v', which is no array of numbers; expected numbers, booleans or fixed-size lists of them (cast it first)", dt)
+		return c.refuse("has the Arrow type '%v', which is no array of numbers; expected numbers, booleans or fixed-size "+
+			"lists of them (cast it first)", dt)
 	}
 	buffers, children := 2, 0
 	if nested {
 		buffers, children = 1, 1
 	}
 	if len(a.Buffers()) != buffers || len(a.Children()) != children || nested && a.Children()[0] == nil {
-		return c.refuse("of type \"%v\" has %d buffers and %d children: expected %d and %d", dt, len(a.Buffers()), len(a.Children()), buffers, children)
+		return c.refuse("of type \"%v\" has %d buffers and %d children: expected %d and %d", dt, len(a.Buffers()),
+			len(a.Children()), buffers, children)
 	}
 	if err := c.noNulls(a, start, count); err != nil {
 		return err

@@ -59,7 +59,8 @@ func OpenIPC(r io.Reader, mem memory.Allocator, limit int64) (*IPC, error) {
 	// of 64, and its footer.
 	for at := 0; at < fileHeader; at += 8 {
 		head, err := b.Peek(8)
-		if err != nil || at == 0 && string(head[:len(fileMagic)]) != fileMagic || at > 0 && binary.LittleEndian.Uint64(head) != 0 {
+		if err != nil || at == 0 && string(head[:len(fileMagic)]) != fileMagic || at > 0 &&
+			binary.LittleEndian.Uint64(head) != 0 {
 			break
 		}
 		_, _ = b.Discard(8)
@@ -187,7 +188,9 @@ func (s *scope) Allocate(size int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size < 0 || int64(size) > s.limit-s.taken {
-		s.failed = status.New(status.InvalidArgument, "a record of the Arrow data needs %d bytes or more, and %d are allowed; raise the limit or write smaller batches", size, s.limit)
+		s.failed = status.New(status.InvalidArgument,
+			"a record of the Arrow data needs %d bytes or more, and %d are allowed; raise the limit or write smaller batches",
+			size, s.limit)
 		panic(s.failed)
 	}
 	b := s.allocate(size)
@@ -283,7 +286,8 @@ func (m *messages) Message() (*ipc.Message, error) {
 		return nil, io.EOF
 	}
 	if size < 8 || size > maxHeader {
-		return nil, status.New(status.InvalidArgument, "this is not Arrow IPC data: a message has metadata of %d bytes; expected 8 to %d", size, maxHeader)
+		return nil, status.New(status.InvalidArgument,
+			"this is not Arrow IPC data: a message has metadata of %d bytes; expected 8 to %d", size, maxHeader)
 	}
 	header, err := readAll(m.from, int(size))
 	if err != nil {
@@ -298,7 +302,9 @@ func (m *messages) Message() (*ipc.Message, error) {
 	meta := memory.NewBufferBytes(header)
 	length := ipc.NewMessage(meta, memory.NewBufferBytes(nil)).BodyLen()
 	if length < 0 || length > m.mem.limit {
-		return nil, status.New(status.InvalidArgument, "a record of the Arrow data has %d bytes by its header, and %d are allowed; raise the limit or write smaller batches", length, m.mem.limit)
+		return nil, status.New(status.InvalidArgument,
+			"a record of the Arrow data has %d bytes by its header, and %d are allowed; raise the limit or write smaller "+
+				"batches", length, m.mem.limit)
 	}
 	body := memory.NewResizableBuffer(m.mem)
 	defer body.Release()
@@ -382,7 +388,8 @@ func tables(t *flatbuffers.Table, slot flatbuffers.VOffsetT, f func(*flatbuffers
 func (c *schemaCheck) children(t *flatbuffers.Table, slot flatbuffers.VOffsetT, depth int) error {
 	return tables(t, slot, func(field *flatbuffers.Table) error {
 		if c.fields--; c.fields < 0 || depth == deepestOfSchema {
-			return status.New(status.InvalidArgument, "the Arrow data has a schema of more than %d fields, or of more than %d nested ones", maxFields, deepestOfSchema)
+			return status.New(status.InvalidArgument,
+				"the Arrow data has a schema of more than %d fields, or of more than %d nested ones", maxFields, deepestOfSchema)
 		}
 		if err := c.string(field, fieldName); err != nil {
 			return err
@@ -406,7 +413,8 @@ func (c *schemaCheck) string(t *flatbuffers.Table, slot flatbuffers.VOffsetT) er
 		c.text -= len(t.ByteVector(o + t.Pos))
 	}
 	if c.text < 0 {
-		return status.New(status.InvalidArgument, "the Arrow data has a schema with more than %d bytes of names and metadata", maxText)
+		return status.New(status.InvalidArgument, "the Arrow data has a schema with more than %d bytes of names and metadata",
+			maxText)
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ func written(t testing.TB, n int, file bool, options ...ipc.Option) []byte {
 	t.Helper()
 	mem := memory.NewGoAllocator()
 	tensors := NewTensorType(arrow.PrimitiveTypes.Float32, []int64{2, 3})
-	schema := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int32}, {Name: "even", Type: arrow.FixedWidthTypes.Boolean}, {Name: "x", Type: tensors}}, nil)
+	schema := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int32},
+		{Name: "even", Type: arrow.FixedWidthTypes.Boolean}, {Name: "x", Type: tensors}}, nil)
 	var out bytes.Buffer
 	var w interface {
 		Write(arrow.Record) error
@@ -45,7 +46,8 @@ func written(t testing.TB, n int, file bool, options ...ipc.Option) []byte {
 	} else {
 		w = ipc.NewWriter(&out, options...)
 	}
-	b := array.NewRecordBuilder(mem, arrow.NewSchema([]arrow.Field{schema.Field(0), schema.Field(1), {Name: "x", Type: tensors.Storage}}, nil))
+	b := array.NewRecordBuilder(mem,
+		arrow.NewSchema([]arrow.Field{schema.Field(0), schema.Field(1), {Name: "x", Type: tensors.Storage}}, nil))
 	for i := range n {
 		for k := range 4 {
 			v := 4*i + k
@@ -80,7 +82,8 @@ func TestBatches(t *testing.T) {
 	r := open(t, 2)
 	r.run()
 	for name, data := range map[string][]byte{
-		"stream": written(t, 5, false), "file": written(t, 5, true), "zstd": written(t, 5, false, ipc.WithZstd()), "lz4": written(t, 5, true, ipc.WithLZ4()), "none": written(t, 0, false),
+		"stream": written(t, 5, false), "file": written(t, 5, true), "zstd": written(t, 5, false, ipc.WithZstd()),
+		"lz4": written(t, 5, true, ipc.WithLZ4()), "none": written(t, 0, false),
 	} {
 		x, err := OpenIPC(iotest.OneByteReader(bytes.NewReader(data)), r.mem, 0)
 		if err != nil {
@@ -93,7 +96,8 @@ func TestBatches(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if len(batch) != 3 || batch[0].Name != "n" || batch[1].Name != "even" || batch[2].Name != "x" || fmt.Sprint(batch[2].Array.Dims()) != "[4 2 3]" {
+			if len(batch) != 3 || batch[0].Name != "n" || batch[1].Name != "even" || batch[2].Name != "x" ||
+				fmt.Sprint(batch[2].Array.Dims()) != "[4 2 3]" {
 				t.Fatalf("%s: %+v", name, batch)
 			}
 			for c, want := range []string{
@@ -195,7 +199,8 @@ func TestBatchesEnd(t *testing.T) {
 	}
 	x.Release()
 	x = opened(0)
-	for batch, err := range Batches(t.Context(), r.Session, x, BatchOptions{Layout: sharded.Layout{Devices: []int{0, 1}, Tiles: []int64{1, 2}}}) {
+	for batch, err := range Batches(t.Context(), r.Session, x,
+		BatchOptions{Layout: sharded.Layout{Devices: []int{0, 1}, Tiles: []int64{1, 2}}}) {
 		if batch != nil || status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "column 'n'") {
 			t.Errorf("a layout that does not fit: %v, %v", batch, err)
 		}
@@ -271,7 +276,8 @@ func TestSchemaBombs(t *testing.T) {
 		t.Errorf("84 fields: %v", err)
 	}
 	for name, c := range map[string][2]int{"wide": {40, 2}, "deep": {1000, 1}} {
-		if err := checkSchema(deepSchema(c[0], c[1])); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "a schema of more than 65536 fields") {
+		if err := checkSchema(deepSchema(c[0], c[1])); status.CodeOf(err) != status.InvalidArgument ||
+			!strings.Contains(err.Error(), "a schema of more than 65536 fields") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -289,11 +295,13 @@ func TestBadIPC(t *testing.T) {
 	}
 	last := bytes.LastIndex(written(t, 2, true), []byte{255, 255, 255, 255})
 	for _, n := range []int{last, last + 100} {
-		if err := read(written(t, 2, true)[:n], a); status.CodeOf(err) != status.InvalidArgument || !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := read(written(t, 2, true)[:n], a); status.CodeOf(err) != status.InvalidArgument ||
+			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%d bytes of a file: %v", n, err)
 		}
 	}
-	for _, data := range []string{"PAR1 and so on, which is no Arrow data at all", "\xff\xff\xff\xff\xff\xff\xff\x7f", ""} {
+	for _, data := range []string{"PAR1 and so on, which is no Arrow data at all", "\xff\xff\xff\xff\xff\xff\xff\x7f",
+		""} {
 		if err := read([]byte(data), a); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%q: %v", data, err)
 		}
@@ -303,22 +311,27 @@ func TestBadIPC(t *testing.T) {
 	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "column 's' has the Arrow type 'utf8'") {
+	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "column 's' has the Arrow type 'utf8'") {
 		t.Error(err)
 	}
 	out.Reset()
-	schema = arrow.NewSchema([]arrow.Field{{Name: "d", Type: arrow.FixedSizeListOf(2, &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.PrimitiveTypes.Int64})}}, nil)
+	schema = arrow.NewSchema([]arrow.Field{
+		{Name: "d", Type: arrow.FixedSizeListOf(2, &arrow.DictionaryType{
+			IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.PrimitiveTypes.Int64})}}, nil)
 	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "column 'd' is dictionary-encoded") {
+	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "column 'd' is dictionary-encoded") {
 		t.Error(err)
 	}
 	x, err := OpenIPC(bytes.NewReader(good), a, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x.Next() || status.CodeOf(x.Err()) != status.InvalidArgument || !strings.Contains(x.Err().Error(), "64 are allowed") {
+	if x.Next() || status.CodeOf(x.Err()) != status.InvalidArgument ||
+		!strings.Contains(x.Err().Error(), "64 are allowed") {
 		t.Errorf("a record beyond the limit: %v", x.Err())
 	}
 	x.Release()
@@ -377,7 +390,8 @@ func TestDamaged(t *testing.T) {
 			case 0:
 				data[at] = rapid.Byte().Draw(t, "byte")
 			case 1:
-				binary.LittleEndian.PutUint32(data[at:], rapid.SampledFrom([]uint32{0, 1, 1 << 31, 1<<32 - 1, 1<<31 - 1, 64}).Draw(t, "word"))
+				binary.LittleEndian.PutUint32(data[at:],
+					rapid.SampledFrom([]uint32{0, 1, 1 << 31, 1<<32 - 1, 1<<31 - 1, 64}).Draw(t, "word"))
 			case 2:
 				data = slices.Delete(data, at, at+rapid.IntRange(0, 8).Draw(t, "cut"))
 			default:

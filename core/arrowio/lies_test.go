@@ -30,21 +30,24 @@ func lies(t *rapid.T, depth int) *array.Data {
 			buffers[i] = memory.NewBufferBytes(rapid.SliceOfN(rapid.Byte(), 0, 80).Draw(t, "bytes"))
 		}
 	}
-	var dt arrow.DataType = rapid.SampledFrom([]arrow.DataType{arrow.PrimitiveTypes.Int8, arrow.PrimitiveTypes.Float64, arrow.FixedWidthTypes.Boolean, arrow.BinaryTypes.String}).Draw(t, "type")
+	var dt arrow.DataType = rapid.SampledFrom([]arrow.DataType{arrow.PrimitiveTypes.Int8, arrow.PrimitiveTypes.Float64,
+		arrow.FixedWidthTypes.Boolean, arrow.BinaryTypes.String}).Draw(t, "type")
 	var children []arrow.ArrayData
 	if depth > 0 && rapid.IntRange(0, 3).Draw(t, "nested") > 0 {
 		child := lies(t, depth-1)
 		size := rapid.SampledFrom([]int32{1, 2, 3, 1 << 30}).Draw(t, "size")
 		dt = arrow.FixedSizeListOf(size, child.DataType())
 		if rapid.Bool().Draw(t, "tensor") {
-			told := rapid.SampledFrom([]string{"", "{}", `{"shape":[2]}`, `{"shape":[1,3],"permutation":[1,0]}`, `{"shape":[4294967296,4294967296]}`, `{"shape":[-1,-2]}`, `{"shape":[2],"permutation":[7]}`}).Draw(t, "metadata")
+			told := rapid.SampledFrom([]string{"", "{}", `{"shape":[2]}`, `{"shape":[1,3],"permutation":[1,0]}`,
+				`{"shape":[4294967296,4294967296]}`, `{"shape":[-1,-2]}`, `{"shape":[2],"permutation":[7]}`}).Draw(t, "metadata")
 			dt = saying{&TensorType{ExtensionBase: arrow.ExtensionBase{Storage: dt}}, told}
 		}
 		if rapid.IntRange(0, 5).Draw(t, "orphan") > 0 {
 			children, buffers = []arrow.ArrayData{child}, buffers[:min(1, len(buffers))]
 		}
 	}
-	return array.NewData(dt, count("length"), buffers, children, rapid.SampledFrom([]int{array.UnknownNullCount, 0, 1, 7}).Draw(t, "nulls"), count("offset"))
+	return array.NewData(dt, count("length"), buffers, children,
+		rapid.SampledFrom([]int{array.UnknownNullCount, 0, 1, 7}).Draw(t, "nulls"), count("offset"))
 }
 
 // What lies is an error with a code; what is taken is read within its buffers, and

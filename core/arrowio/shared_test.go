@@ -31,7 +31,8 @@ func TestShared(t *testing.T) {
 		for _, count := range []int{0, 1, 4 * 64, 1 << 14} {
 			for _, offset := range []int{0, 64} {
 				in := r.made(arrowTypes[dtype], offset, count, 0)
-				for _, l := range []sharded.Layout{{}, {Devices: []int{2, 1}}, sharded.Rows(0, 1, 2, 3), {Devices: []int{3, 2, 1, 0}, Tiles: []int64{2}}} {
+				for _, l := range []sharded.Layout{
+					{}, {Devices: []int{2, 1}}, sharded.Rows(0, 1, 2, 3), {Devices: []int{3, 2, 1, 0}, Tiles: []int64{2}}} {
 					if len(l.Tiles) > 0 && int64(count)%l.Tiles[0] != 0 {
 						continue
 					}
@@ -46,7 +47,8 @@ func TestShared(t *testing.T) {
 						}
 						rows := int(a.ShardDims()[0])
 						first := i / a.Copies() * rows
-						if got, want := bytesOf(out), bytesOf(in); count > 0 && (unsafe.SliceData(got) != &want[first*size] || len(got) != rows*size) {
+						if got, want := bytesOf(out), bytesOf(in); count > 0 &&
+							(unsafe.SliceData(got) != &want[first*size] || len(got) != rows*size) {
 							t.Errorf("%v, %d from %d on, %+v: shard %d lies elsewhere", dtype, count, offset, l, i)
 						}
 						out.Release()
@@ -79,7 +81,9 @@ func TestSharedLifetimes(t *testing.T) {
 		orders = longer
 	}
 	for _, order := range orders {
-		s, err := sharded.Open(r.Pool(), func(n client.Notify) (client.Cluster, error) { return r.local.Connect(t.Context(), "short", n) })
+		s, err := sharded.Open(r.Pool(), func(n client.Notify) (client.Cluster, error) {
+			return r.local.Connect(t.Context(), "short", n)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +120,8 @@ func TestSharedLifetimes(t *testing.T) {
 				t.Fatalf("%v: behind %q %d buffers are in use, and nobody has the memory", order, name, n)
 			}
 			half := want[len(want)/2:]
-			if holders["out"] != nil && !bytes.Equal(bytesOf(out), half) || holders["part"] != nil && !bytes.Equal(bytesOf(part), half[32:96]) {
+			if holders["out"] != nil && !bytes.Equal(bytesOf(out), half) || holders["part"] != nil &&
+				!bytes.Equal(bytesOf(part), half[32:96]) {
 				t.Fatalf("%v: behind %q there are other bytes", order, name)
 			}
 		}
@@ -169,7 +174,8 @@ func TestCannotShare(t *testing.T) {
 		if a, err = Put(r.Session, c.in, c.layout); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ShardShared(t.Context(), a, 0); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "in memory of the workers") {
+		if _, err := ShardShared(t.Context(), a, 0); status.CodeOf(err) != status.FailedPrecondition ||
+			!strings.Contains(err.Error(), "in memory of the workers") {
 			t.Errorf("%v: what was copied is shared: %v", c.in.DataType(), err)
 		}
 		a.Free()

@@ -23,21 +23,24 @@ func TypeOf(dtype shape.DType, dims []int64) (arrow.DataType, error) {
 	element := arrowTypes[dtype]
 	switch {
 	case element == nil:
-		return nil, status.New(status.InvalidArgument, "Arrow has no type for elements of type %v; read the bytes of each shard", dtype)
+		return nil, status.New(status.InvalidArgument,
+			"Arrow has no type for elements of type %v; read the bytes of each shard", dtype)
 	case len(dims) == 0:
 		return nil, status.New(status.InvalidArgument, "Arrow has no scalars: expected at least one dimension")
 	case len(dims) == 1:
 		return element, nil
 	}
 	if n := (tensor{Shape: dims[1:]}).elements(); n < 1 || n > 1<<31-1 {
-		return nil, status.New(status.InvalidArgument, "Arrow's lists cannot contain tensors of %v; expected 1 to %d elements", dims[1:], 1<<31-1)
+		return nil, status.New(status.InvalidArgument,
+			"Arrow's lists cannot contain tensors of %v; expected 1 to %d elements", dims[1:], 1<<31-1)
 	}
 	return NewTensorType(element, dims[1:]), nil
 }
 
 // show makes Arrow data from dense bytes in a buffer, which it retains. It packs booleans
 // into memory of mem.
-func show(t arrow.DataType, dtype shape.DType, dims []int64, b *memory.Buffer, mem memory.Allocator) (_ arrow.Array, err error) {
+func show(t arrow.DataType, dtype shape.DType, dims []int64, b *memory.Buffer, mem memory.Allocator) (_ arrow.Array,
+	err error) {
 	defer arrowmem.Catch(&err)
 	count := int(shape.Shape{DType: dtype, Dims: dims}.Elements())
 	if dtype == shape.Pred {
@@ -77,7 +80,8 @@ func ShardShared(ctx context.Context, a *sharded.Array, i int) (arrow.Array, err
 }
 
 // shard returns a shard as Arrow data in the block that get returns.
-func shard(ctx context.Context, a *sharded.Array, i int, get func(context.Context, int) (transport.Block, error), mem memory.Allocator) (arrow.Array, error) {
+func shard(ctx context.Context, a *sharded.Array, i int, get func(context.Context, int) (transport.Block, error),
+	mem memory.Allocator) (arrow.Array, error) {
 	dims := a.ShardDims()
 	t, err := TypeOf(a.DType(), dims)
 	if err != nil {
@@ -108,7 +112,8 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	}
 	for d, n := range tiles {
 		if d > 0 && n > 1 {
-			return nil, status.New(status.FailedPrecondition, "the array's tiles are %v, and chunks are rows; use Read, which assembles the parts", tiles)
+			return nil, status.New(status.FailedPrecondition,
+				"the array's tiles are %v, and chunks are rows; use Read, which assembles the parts", tiles)
 		}
 	}
 	var chunks []arrow.Array
@@ -127,7 +132,9 @@ func Chunks(ctx context.Context, a *sharded.Array, mem memory.Allocator) (*arrow
 	return arrow.NewChunked(t, chunks), nil
 }
 
-var errUnknown = status.New(status.FailedPrecondition, "the layout of the array is not known; set CompileSpec.Outputs when compiling the program that makes it, or read it shard by shard")
+var errUnknown = status.New(status.FailedPrecondition,
+	"the layout of the array is not known; set CompileSpec.Outputs when compiling the program that makes it, or read it "+
+		"shard by shard")
 
 // Read returns a whole array. If it has several parts, Read assembles them in memory of
 // mem.

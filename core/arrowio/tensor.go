@@ -105,7 +105,8 @@ func (t *TensorType) String() string {
 // ExtensionEquals implements arrow.ExtensionType.
 func (t *TensorType) ExtensionEquals(other arrow.ExtensionType) bool {
 	o, ok := other.(*TensorType)
-	return ok && arrow.TypeEqual(t.Storage, o.Storage) && slices.Equal(t.told.Shape, o.told.Shape) && slices.Equal(t.told.order(), o.told.order())
+	return ok && arrow.TypeEqual(t.Storage, o.Storage) && slices.Equal(t.told.Shape, o.told.Shape) &&
+		slices.Equal(t.told.order(), o.told.order())
 }
 
 // Serialize implements arrow.ExtensionType.

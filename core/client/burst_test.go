@@ -23,7 +23,8 @@ type pipe struct {
 func (p *pipe) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
 	a, b := net.Pipe()
 	p.near, p.far = stream.New(a, "far", stream.Config{}, true), stream.New(b, "near", stream.Config{}, true)
-	return p.near, &wire.Welcome{Session: 3, Process: 9, Credit: 1024, Protocol: p.protocol, Devices: []*wire.Device{{Worker: 1}}}, nil
+	return p.near, &wire.Welcome{
+		Session: 3, Process: 9, Credit: 1024, Protocol: p.protocol, Devices: []*wire.Device{{Worker: 1}}}, nil
 }
 
 // Calls that queue up behind one that is being written leave as one message, with
@@ -97,7 +98,8 @@ func TestBurst(t *testing.T) {
 				}
 			}
 			if messages != 1+c.messages || frees != calls/4 {
-				t.Errorf("%d calls and %d frees left as %d messages; want %d frees and %d messages", calls+1, frees, messages, calls/4, 1+c.messages)
+				t.Errorf("%d calls and %d frees left as %d messages; want %d frees and %d messages", calls+1, frees, messages,
+					calls/4, 1+c.messages)
 			}
 			go func() { // for the goodbye
 				for {

@@ -30,8 +30,10 @@ func (r *remote) hostCall(m *wire.HostCall) {
 	switch {
 	case p.calls == nil:
 		// The run has ended or has no functions: fail the call, and drop what the worker pushes.
-		err := status.New(status.FailedPrecondition, "host callback %d has no Python function in this execution. Callbacks belong to the process that traced them: trace and compile the function again here", m.Index)
-		r.exchange.Push(m.Worker, reply, max(results, 0), func(_ []byte, written func(error)) { written(err) }, func(error) {})
+		err := status.New(status.FailedPrecondition, "host callback %d has no Python function in this execution. Callbacks "+
+			"belong to the process that traced them: trace and compile the function again here", m.Index)
+		r.exchange.Push(m.Worker, reply, max(results, 0), func(_ []byte, written func(error)) { written(err) },
+			func(error) {})
 		r.exchange.Expect(m.Worker, key, max(arguments, 0), nil, func(b transport.Block, err error) {
 			if err == nil {
 				b.Release()
@@ -50,7 +52,8 @@ func (r *remote) hostCall(m *wire.HostCall) {
 		// The results have memory of their own, because the run that waits for them may
 		// end while the function still writes them.
 		block := aligned(results)
-		p.calls.call(&HostCall{Index: m.Index, Arguments: hostValues(m.Arguments, b.Data), Results: hostValues(m.Results, block),
+		p.calls.call(&HostCall{
+			Index: m.Index, Arguments: hostValues(m.Arguments, b.Data), Results: hostValues(m.Results, block),
 			Done: func(err error) {
 				b.Release()
 				if err == nil {

@@ -118,7 +118,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	if asked := int(hello.Devices); asked > 0 && len(welcome.Devices) != asked {
 		conn.Close()
-		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, granted %d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
+		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, granted "+
+			"%d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
 			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
 	exchange, err := c.Exchange(welcome)
@@ -127,8 +128,10 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		return nil, err
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
-	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session), notify: c.Notify, hurry: c.Hurry, stop: make(chan struct{}),
-		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{}, asking: asking{}}
+	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
+		notify: c.Notify, hurry: c.Hurry, stop: make(chan struct{}),
+		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
+		compiles: map[uint64]*compiling{}, asking: asking{}}
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
@@ -194,7 +197,8 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 	op := r.compile
 	r.compiles[op] = &compiling{answer, c.Slow}
 	r.mu.Unlock()
-	err := r.sendMessage(wire.KindCompile, &wire.Compile{Op: op, Program: id, Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers})
+	err := r.sendMessage(wire.KindCompile,
+		&wire.Compile{Op: op, Program: id, Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers})
 	if err == nil {
 		select {
 		case m, ok := <-answer:
@@ -218,7 +222,8 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 
 // Forget implements Cluster.
 func (r *remote) Forget(program uint64) {
-	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}}) // if it fails, the session has ended and the program with it
+	// if it fails, the session has ended and the program with it
+	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}})
 }
 
 // sendMessage sends a message after everything that was submitted before.
@@ -245,11 +250,13 @@ func (r *remote) unsent(err error) error {
 }
 
 // afterLoss tells a user what to do after the session was lost.
-const afterLoss = "the session's arrays are lost; call pathways.shutdown(), and pathways.init(wait=60) to wait for the cluster and begin a new one"
+const afterLoss = "the session's arrays are lost; call pathways.shutdown(), and pathways.init(wait=60) to wait for " +
+	"the cluster and begin a new one"
 
 // broken turns the connection's error into the session's.
 func (r *remote) broken(err error) error {
-	return status.New(status.Unavailable, "the connection to the controller at %s is lost: %w; %s", r.conn.Peer(), err, afterLoss)
+	return status.New(status.Unavailable, "the connection to the controller at %s is lost: %w; %s", r.conn.Peer(), err,
+		afterLoss)
 }
 
 // read handles the controller's messages until the connection ends.
@@ -296,7 +303,8 @@ func (r *remote) read() {
 				m := new(wire.Goodbye)
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.tell(batch)
-					r.lose(status.New(status.Unavailable, "the controller ended the session: %s; %s", m.Status.GetMessage(), afterLoss))
+					r.lose(status.New(status.Unavailable, "the controller ended the session: %s; %s", m.Status.GetMessage(),
+						afterLoss))
 					r.conn.Close()
 					return
 				}

@@ -29,7 +29,8 @@ type message struct {
 
 func newFar() *far {
 	return &far{say: make(chan message, 100), closed: make(chan struct{}),
-		welcome: &wire.Welcome{Session: 3, Process: 9, Credit: 1024, Devices: []*wire.Device{{Worker: 1}, {Number: 1, Worker: 2}}}}
+		welcome: &wire.Welcome{
+			Session: 3, Process: 9, Credit: 1024, Devices: []*wire.Device{{Worker: 1}, {Number: 1, Worker: 2}}}}
 }
 
 func (f *far) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {

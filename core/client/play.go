@@ -107,7 +107,9 @@ func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
 			unsent = append(unsent, Ended{Token: s.Token + uint64(k), Err: err})
 		}
 		for _, later := range g.sections[i:] {
-			crossed := slices.DeleteFunc(slices.Clone(later.crossed), func(object uint64) bool { return object > uint64(g.inputs+p.made) })
+			crossed := slices.DeleteFunc(slices.Clone(later.crossed), func(object uint64) bool {
+				return object > uint64(g.inputs+p.made)
+			})
 			r.Free(s.objects(crossed))
 		}
 		return unsent, nil
@@ -126,9 +128,11 @@ func (r *remote) playable(s *PlaySpec) (defined, error) {
 	case !ok:
 		return g, status.New(status.InvalidArgument, "graph %d is not known to this session; was it forgotten?", s.Graph)
 	case len(s.Inputs) != g.inputs:
-		return g, status.New(status.InvalidArgument, "graph %d takes %s, got %d", s.Graph, status.Count(g.inputs, "array"), len(s.Inputs))
+		return g, status.New(status.InvalidArgument, "graph %d takes %s, got %d", s.Graph, status.Count(g.inputs, "array"),
+			len(s.Inputs))
 	case g.made > 0 && (s.First == 0 || s.First+uint64(g.made) < s.First):
-		return g, status.New(status.InvalidArgument, "graph %d makes %d arrays, which need numbers of 1 or above; got %d as the first", s.Graph, g.made, s.First)
+		return g, status.New(status.InvalidArgument,
+			"graph %d makes %d arrays, which need numbers of 1 or above; got %d as the first", s.Graph, g.made, s.First)
 	}
 	return g, nil
 }
@@ -149,7 +153,8 @@ func (r *remote) playSection(s *PlaySpec, p *section) error {
 		return err
 	}
 	r.takeFrees()
-	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made), Inputs: s.objects(p.inputs)}
+	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made),
+		Inputs: s.objects(p.inputs)}
 	r.buf = play.Append(r.buf[:0])
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, p.nodes, err)

@@ -16,7 +16,8 @@ import (
 
 // chain is a graph of so many runs.
 func chain(nodes int) *graph.Graph {
-	g := &graph.Graph{Inputs: 1, Programs: map[uint64]*graph.Program{7: {Name: "f", Outputs: []int64{4}, Devices: []uint32{0}}}}
+	g := &graph.Graph{Inputs: 1, Programs: map[uint64]*graph.Program{
+		7: {Name: "f", Outputs: []int64{4}, Devices: []uint32{0}}}}
 	for i := range nodes {
 		g.Nodes = append(g.Nodes, graph.Node{Run: &graph.Run{Program: 7, Inputs: []uint64{uint64(i) + 1}, Only: -1}})
 	}
@@ -43,10 +44,12 @@ func TestPlay(t *testing.T) {
 	if len(graphs) != 1 || proto.Unmarshal(graphs[0], graph) != nil || graph.Graph != id || len(graph.Nodes) != 3 {
 		t.Errorf("the controller got the graphs %v", graphs)
 	}
-	if len(plays) != 2 || proto.Unmarshal(plays[1], play) != nil || play.Op != 4 || play.Nodes != 3 || play.Graph != id || play.First != first || !slices.Equal(play.Inputs, []uint64{9}) {
+	if len(plays) != 2 || proto.Unmarshal(plays[1], play) != nil || play.Op != 4 || play.Nodes != 3 || play.Graph != id ||
+		play.First != first || !slices.Equal(play.Inputs, []uint64{9}) {
 		t.Errorf("the controller got %d plays, the second %v", len(plays), play)
 	}
-	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1, 3}, Failed: []*wire.Failure{{Number: 2, Status: wire.Of(errLost)}}})
+	n.says(wire.KindCompleted,
+		&wire.Completed{Ok: []uint64{1, 3}, Failed: []*wire.Failure{{Number: 2, Status: wire.Of(errLost)}}})
 	for i, want := range []uint64{20, 22, 21} {
 		if e := n.end(); e.Token != want || (e.Err != nil) != (i == 2) || e.Err != nil && e.Err.Error() != errLost.Error() {
 			t.Errorf("end %d: %v, want token %d", i, e, want)
@@ -54,7 +57,8 @@ func TestPlay(t *testing.T) {
 	}
 	n.cluster.ForgetGraph(id)
 	forget := new(wire.Forget)
-	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil || !slices.Equal(forget.Graphs, []uint64{id}) {
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil ||
+		!slices.Equal(forget.Graphs, []uint64{id}) {
 		t.Errorf("the controller is to forget %v", got)
 	}
 	n.cluster.Close()
@@ -110,7 +114,8 @@ func TestPlayParts(t *testing.T) {
 	}
 	n.cluster.ForgetGraph(id)
 	forget := new(wire.Forget)
-	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil || !slices.Equal(forget.Graphs, []uint64{1, 2, 3}) {
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], forget) != nil ||
+		!slices.Equal(forget.Graphs, []uint64{1, 2, 3}) {
 		t.Errorf("the controller is to forget %v", forget)
 	}
 	closed := make(chan error)
@@ -128,7 +133,8 @@ func TestPlayRefused(t *testing.T) {
 	n := connect(t)
 	bad := chain(2)
 	bad.Nodes[1].Run.Inputs[0] = 8
-	if _, err := n.cluster.Define(bad); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 1, f") {
+	if _, err := n.cluster.Define(bad); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "node 1, f") {
 		t.Errorf("a graph that makes no sense: %v", err)
 	}
 	id, err := n.cluster.Define(chain(2))

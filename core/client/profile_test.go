@@ -41,7 +41,8 @@ func (n *near) answer(worker uint64, ahead time.Duration, bytes int64) {
 	if err := proto.Unmarshal(asked[len(asked)-1], m); err != nil {
 		n.t.Fatal(err)
 	}
-	n.says(wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().Add(ahead).UnixNano(), Bytes: bytes})
+	n.says(wire.KindProfiled, &wire.Profiled{
+		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().Add(ahead).UnixNano(), Bytes: bytes})
 	synctest.Wait()
 }
 
@@ -84,7 +85,9 @@ func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
 		if time.Since(begun) > 5*time.Second || len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "worker b: ") {
 			t.Errorf("%q after %v", p.Missing, time.Since(begun))
 		}
-		if want := []observe.Device{{Number: 0, Platform: "sim", Worker: "a"}, {Number: 1, Platform: "sim", Worker: "b"}}; !reflect.DeepEqual(want, p.Devices) {
+		if want := []observe.Device{
+			{Number: 0, Platform: "sim", Worker: "a"}, {Number: 1, Platform: "sim", Worker: "b"}}; !reflect.DeepEqual(want,
+			p.Devices) {
 			t.Errorf("devices are %v", p.Devices)
 		}
 		// A late answer is dropped, and does not count for the next profile.
@@ -110,7 +113,8 @@ func TestProfileDoesNotWaitForWorkersThatAreLost(t *testing.T) {
 		n.exchange.end(func(k transport.Key) bool { return k.ID == wire.ProfileKey(1) && k.Part == 1 }, errLost)
 		begun := time.Now()
 		p := <-ended
-		if time.Since(begun) > 0 || len(p.Missing) != 2 || !strings.Contains(p.Missing[0], "worker b: "+errLost.Error()) || !strings.Contains(p.Missing[1], "worker a: ") {
+		if time.Since(begun) > 0 || len(p.Missing) != 2 || !strings.Contains(p.Missing[0], "worker b: "+errLost.Error()) ||
+			!strings.Contains(p.Missing[1], "worker a: ") {
 			t.Errorf("%q after %v", p.Missing, time.Since(begun))
 		}
 	})
@@ -153,9 +157,11 @@ func TestSpansAreOnTheClientsClock(t *testing.T) {
 		}
 	}
 
-	r := &remote{welcome: &wire.Welcome{Devices: []*wire.Device{{Number: 0, Worker: 1, Local: 1}, {Number: 1, Worker: 2, Local: 0}}}}
+	r := &remote{welcome: &wire.Welcome{
+		Devices: []*wire.Device{{Number: 0, Worker: 1, Local: 1}, {Number: 1, Worker: 2, Local: 0}}}}
 	spans := func(local uint32, at uint64) *wire.Recorded {
-		return &wire.Recorded{Programs: []string{"f"}, Spans: []*wire.Executed{{Number: 4, Gang: 7, Local: local, Submitted: at, Launched: 1, End: 5}}, Dropped: 2}
+		return &wire.Recorded{Programs: []string{"f"}, Spans: []*wire.Executed{
+			{Number: 4, Gang: 7, Local: local, Submitted: at, Launched: 1, End: 5}}, Dropped: 2}
 	}
 	begun := &round{clocks: map[uint64]clock{1: {100, 10}, 2: {0, 30}}}
 	ended := &round{clocks: map[uint64]clock{1: {120, 30}, 2: {-50, 20}}, recorded: map[uint64]*wire.Recorded{

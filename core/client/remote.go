@@ -143,7 +143,8 @@ type PlaySpec struct {
 
 // Program returns what a graph needs to know about the program.
 func (r *Remote) Program() *graph.Program {
-	p := &graph.Program{Name: r.Info.Name, Parameters: len(r.Info.Parameters), Donated: r.Info.Donated, Devices: r.Info.Devices}
+	p := &graph.Program{Name: r.Info.Name, Parameters: len(r.Info.Parameters), Donated: r.Info.Donated,
+		Devices: r.Info.Devices}
 	for _, o := range r.Info.Outputs {
 		p.Outputs = append(p.Outputs, max(0, shape.Shape{DType: shape.DType(o.GetDtype()), Dims: o.GetDims()}.Bytes()))
 	}

@@ -115,7 +115,8 @@ func TestPutEnds(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		n := connect(t)
 		n.exchange.stay = true // Fail does not end a push that is being filled
-		if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1}, Token: 5}); err != nil {
+		if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1},
+			Token: 5}); err != nil {
 			t.Fatal(err)
 		}
 		if failed {
@@ -139,12 +140,14 @@ func TestPutEnds(t *testing.T) {
 // Bytes that do not get through end the operation at the controller too.
 func TestPushFails(t *testing.T) {
 	n := connect(t)
-	if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0}, Token: 5}); err != nil {
+	if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
+		Token: 5}); err != nil {
 		t.Fatal(err)
 	}
 	n.exchange.end(func(transport.Key) bool { return true }, errLost)
 	abort := new(wire.Abort)
-	if got := n.came(wire.KindAbort); len(got) != 1 || proto.Unmarshal(got[0], abort) != nil || abort.Gang != 1 || status.Code(abort.Status.Code) != status.Unavailable {
+	if got := n.came(wire.KindAbort); len(got) != 1 || proto.Unmarshal(got[0], abort) != nil || abort.Gang != 1 ||
+		status.Code(abort.Status.Code) != status.Unavailable {
 		t.Errorf("the controller is told %v", got)
 	}
 	n.quiet()
@@ -175,7 +178,8 @@ func TestFetchEnds(t *testing.T) {
 		t.Error(err)
 	}
 	fetch()
-	n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 2, Status: &wire.Status{Code: uint32(status.DataLoss), Message: "scratched"}}}})
+	n.says(wire.KindCompleted, &wire.Completed{
+		Failed: []*wire.Failure{{Number: 2, Status: &wire.Status{Code: uint32(status.DataLoss), Message: "scratched"}}}})
 	if err := <-done; status.CodeOf(err) != status.DataLoss {
 		t.Errorf("a fetch that failed ends with %v", err)
 	}
@@ -190,7 +194,8 @@ func TestLends(t *testing.T) {
 	for _, lends := range []bool{false, true} {
 		n.exchange.lends = lends
 		if n.cluster.Lends(1, 4) != lends || n.cluster.Lends(2, 4) {
-			t.Errorf("where the exchange says %v, device 1 lends: %v, and device 2 of 2: %v", lends, n.cluster.Lends(1, 4), n.cluster.Lends(2, 4))
+			t.Errorf("where the exchange says %v, device 1 lends: %v, and device 2 of 2: %v", lends, n.cluster.Lends(1, 4),
+				n.cluster.Lends(2, 4))
 		}
 	}
 }
@@ -208,7 +213,8 @@ func TestSessionIsLost(t *testing.T) {
 			if err := n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Token: 1}); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0}, Token: 2}); err != nil {
+			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
+				Token: 2}); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
@@ -221,7 +227,8 @@ func TestSessionIsLost(t *testing.T) {
 				e := n.end()
 				ended[e.Token] = e.Err
 			}
-			for _, err := range []error{ended[1], ended[2], <-done, n.cluster.Lost(), n.cluster.Run(&RunSpec{Program: 1, Only: -1})} {
+			for _, err := range []error{
+				ended[1], ended[2], <-done, n.cluster.Lost(), n.cluster.Run(&RunSpec{Program: 1, Only: -1})} {
 				if status.CodeOf(err) != status.Unavailable {
 					t.Errorf("got %v, want UNAVAILABLE", err)
 				}
@@ -409,7 +416,8 @@ func TestCompileSlowly(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	said, done := make(chan string, 1), make(chan error, 1)
 	go func() {
-		_, err := n.cluster.Compile(ctx, CompileSpec{Slow: func(worker string, since time.Duration) { said <- worker + " " + since.String() }})
+		_, err := n.cluster.Compile(ctx,
+			CompileSpec{Slow: func(worker string, since time.Duration) { said <- worker + " " + since.String() }})
 		done <- err
 	}()
 	for len(n.came(wire.KindCompile)) == 0 {
@@ -424,7 +432,8 @@ func TestCompileSlowly(t *testing.T) {
 		t.Errorf("a compile that was given up ends with %v, want CANCELLED", err)
 	}
 	var m wire.Forget
-	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], &m) != nil || len(m.Programs) != 1 || m.Programs[0] != 1 {
+	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], &m) != nil || len(m.Programs) != 1 ||
+		m.Programs[0] != 1 {
 		t.Errorf("the controller is told %v, want to forget program 1", m.Programs)
 	}
 	n.says(wire.KindCompiling, &wire.Compiling{Op: 1, Worker: "w", SinceMs: 5000})

@@ -58,7 +58,8 @@ func (r *remote) Remap(ctx context.Context, number uint64) ([]int, error) {
 
 // Release implements Slices.
 func (r *remote) Release(number uint64) {
-	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}}) // if it fails, the session has ended and its grants with it
+	// if it fails, the session has ended and its grants with it
+	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}})
 }
 
 // maxCancelled bounds how many cancelled requests for a slice still wait for their answers.
@@ -74,7 +75,8 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 	case len(before) > 0 && !before[len(before)-1].givenUp:
 		err = status.New(status.FailedPrecondition, "slice %d is being remapped by another thread", m.Slice)
 	case len(before) == maxCancelled:
-		err = status.New(status.Unavailable, "the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
+		err = status.New(status.Unavailable,
+			"the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
 	default:
 		r.asking[m.Slice] = append(before, q)
 	}

@@ -45,7 +45,9 @@ func TestSlices(t *testing.T) {
 	}
 	ctx := context.Background()
 	grant(ctx, placement.Want{Devices: 2, Topology: []int{1, 2}, Island: "x", Kind: "k"})
-	if got, want := n.request(1), (&wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}, Island: "x", Kind: "k"}); !proto.Equal(got, want) {
+	if got, want := n.request(1),
+		(&wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}, Island: "x", Kind: "k"}); !proto.Equal(got,
+		want) {
 		t.Errorf("the controller is asked %v, want %v", got, want)
 	}
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{1, 0}})
@@ -65,7 +67,8 @@ func TestSlices(t *testing.T) {
 	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.FailedPrecondition {
 		t.Errorf("remapping what is being remapped gives %v", err)
 	}
-	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
+	n.says(wire.KindSliceAnswer,
+		&wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
 	if a := <-answers; status.CodeOf(a.err) != status.ResourceExhausted || a.err.Error() != "too few" {
 		t.Errorf("got %+v", a)
 	}
@@ -91,7 +94,8 @@ func TestSlices(t *testing.T) {
 	n.cluster.Release(1)
 	var m, last wire.SliceRelease
 	all := n.came(wire.KindSliceRelease)
-	if len(all) != 2 || proto.Unmarshal(all[0], &m) != nil || proto.Unmarshal(all[1], &last) != nil || fmt.Sprint(m.Slices, last.Slices) != fmt.Sprintf("[%d] [1]", slice) {
+	if len(all) != 2 || proto.Unmarshal(all[0], &m) != nil || proto.Unmarshal(all[1], &last) != nil ||
+		fmt.Sprint(m.Slices, last.Slices) != fmt.Sprintf("[%d] [1]", slice) {
 		t.Errorf("released %v and %v", m.Slices, last.Slices)
 	}
 

@@ -124,8 +124,9 @@ func (r *remote) Run(s *RunSpec) error {
 		return err
 	}
 	r.takeFrees()
-	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed, NotDonated: s.NotDonated,
-		Only: uint32(s.Only + 1), Trace: s.Trace}
+	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed,
+		NotDonated: s.NotDonated,
+		Only:       uint32(s.Only + 1), Trace: s.Trace}
 	r.buf = run.Append(r.buf[:0])
 	return r.send(wire.KindRun, op)
 }
@@ -155,11 +156,14 @@ type putting struct {
 func (r *remote) Put(s *PutSpec) error {
 	size := s.Shape.HostBytes()
 	if size < 0 || len(s.Devices) == 0 {
-		return status.New(status.InvalidArgument, "device_put of %v to %d devices: expected an array that fits into memory, and at least one device", s.Shape, len(s.Devices))
+		return status.New(status.InvalidArgument,
+			"device_put of %v to %d devices: expected an array that fits into memory, and at least one device", s.Shape,
+			len(s.Devices))
 	}
 	for _, d := range s.Devices {
 		if int(d) >= len(r.welcome.Devices) {
-			return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d, len(r.welcome.Devices)-1)
+			return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
+				len(r.welcome.Devices)-1)
 		}
 	}
 	put := &putting{left: 1}
@@ -168,7 +172,8 @@ func (r *remote) Put(s *PutSpec) error {
 	}
 	p := pending{token: s.Token, put: put}
 	op, err := r.submit(p, wire.KindPut, func(op uint64) proto.Message {
-		return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
+		return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{
+			Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
 	})
 	if err != nil {
 		return err
@@ -240,7 +245,8 @@ func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, retur
 // CanLend implements Cluster.
 func (r *remote) CanLend(device uint32, data []byte) error {
 	if int(device) >= len(r.welcome.Devices) {
-		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
+			len(r.welcome.Devices)-1)
 	}
 	if len(data) == 0 {
 		return nil
@@ -249,11 +255,13 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 	odd := uintptr(unsafe.Pointer(unsafe.SliceData(data))) % alignment
 	switch platform := r.welcome.Platform.GetName(); {
 	case platform != "cpu" && platform != "sim":
-		return status.New(status.FailedPrecondition, "devices of the platform %s have memory of their own, so bytes must be copied to them", platform)
+		return status.New(status.FailedPrecondition,
+			"devices of the platform %s have memory of their own, so bytes must be copied to them", platform)
 	case !ok:
 		return status.New(status.FailedPrecondition, "this session cannot lend memory to workers")
 	case odd != 0:
-		return status.New(status.FailedPrecondition, "the bytes begin %d after a multiple of %d; devices need arrays that begin at a multiple", odd, alignment)
+		return status.New(status.FailedPrecondition,
+			"the bytes begin %d after a multiple of %d; devices need arrays that begin at a multiple", odd, alignment)
 	}
 	return l.CanLend(r.welcome.Devices[device].Worker, data)
 }
@@ -297,9 +305,11 @@ func (r *remote) Lends(device uint32, size int64) bool {
 }
 
 // fetch copies a shard to into, or, if that is nil, into memory of the exchange.
-func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, arrived func(transport.Block, error)) error {
+func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
+	arrived func(transport.Block, error)) error {
 	if int(device) >= len(r.welcome.Devices) {
-		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device, len(r.welcome.Devices)-1)
+		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
+			len(r.welcome.Devices)-1)
 	}
 	f := new(fetching)
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
@@ -308,7 +318,8 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte, ar
 	if err != nil {
 		return err
 	}
-	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size, into,
+	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size,
+		into,
 		func(b transport.Block, err error) {
 			r.mu.Lock()
 			f.arrived = true

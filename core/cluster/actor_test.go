@@ -49,7 +49,8 @@ type deed struct {
 }
 
 func newActor(x *trial, i int) *actor {
-	a := &actor{x: x, t: x.t, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(x.seed, uint64(100+i))), run: map[string]*client.Remote{}, risky: map[string]bool{},
+	a := &actor{x: x, t: x.t, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(x.seed, uint64(100+i))),
+		run: map[string]*client.Remote{}, risky: map[string]bool{},
 		ended: map[uint64][]error{}, made: map[uint64]*deed{}}
 	a.told = sync.NewCond(&a.mu)
 	return a
@@ -148,11 +149,13 @@ func (a *actor) blame(what string, err error, risk bool) {
 		}
 	}
 	for pair := range a.x.apart {
-		if strings.Contains(text, "cannot reach each other") && strings.Contains(text, "("+pair[0]+")") && strings.Contains(text, pair[1]) {
+		if strings.Contains(text, "cannot reach each other") && strings.Contains(text, "("+pair[0]+")") &&
+			strings.Contains(text, pair[1]) {
 			return
 		}
 	}
-	a.t.Errorf("%s: %s failed and the error names nobody who is lost (%v): %v", a.name, what, slices.Sorted(maps.Keys(a.x.doomed)), err)
+	a.t.Errorf("%s: %s failed and the error names nobody who is lost (%v): %v", a.name, what,
+		slices.Sorted(maps.Keys(a.x.doomed)), err)
 }
 
 func (a *actor) work() {
@@ -233,7 +236,8 @@ func (a *actor) wait() {
 		report := a.x.local.Report()
 		stacks := make([]byte, 1<<20)
 		a.t.Logf("%s", stacks[:runtime.Stack(stacks, true)])
-		panic(fmt.Sprintf("seed %d: %s waits in vain for %q; faults %+v; cluster: %v", a.x.seed, a.name, missing, a.x.faults, report))
+		panic(fmt.Sprintf("seed %d: %s waits in vain for %q; faults %+v; cluster: %v", a.x.seed, a.name, missing, a.x.faults,
+			report))
 	})
 	defer late.Stop()
 	a.mu.Lock()
@@ -296,7 +300,8 @@ func (a *actor) slice() bool {
 	}
 	switch {
 	case err == nil:
-		if again := slices.Compact(slices.Sorted(slices.Values(devices))); len(again) != len(devices) || len(devices) == 0 || again[len(again)-1] >= len(a.s.Devices()) {
+		if again := slices.Compact(slices.Sorted(slices.Values(devices))); len(again) != len(devices) || len(devices) == 0 ||
+			again[len(again)-1] >= len(a.s.Devices()) {
 			a.t.Errorf("%s: slice %d is %v of %d devices", a.name, number, devices, len(a.s.Devices()))
 		}
 	case a.s.Lost() != nil:
@@ -357,7 +362,8 @@ func (a *actor) put() bool {
 func (a *actor) compiled(n int, devices []int) *client.Remote {
 	key := fmt.Sprint(n, devices)
 	if a.run[key] == nil && !a.risky[key] {
-		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{Format: sim.Format, Code: computations[n].program.Source().Code, Options: sim.CompileOptions(devices)})
+		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{
+			Format: sim.Format, Code: computations[n].program.Source().Code, Options: sim.CompileOptions(devices)})
 		if err != nil {
 			a.blame("compiling "+key, err, a.risk(devices...))
 			a.risky[key] = true
@@ -392,9 +398,12 @@ func (a *actor) compute() bool {
 	spec := &client.RunSpec{Program: compiled.ID, FirstOutput: z.object, Only: -1}
 	for arg, o := range in {
 		other := alike[a.r.IntN(len(alike))]
-		if rows := len(y.devices); n != replace && rows > 1 && other != o && a.r.IntN(3) == 0 { // some rows of one array, some of another
+		if rows := len(y.devices); n != replace && rows > 1 && other != o && a.r.IntN(3) == 0 {
+			// some rows of one array, some of another
 			k := 1 + a.r.IntN(rows-1)
-			spec.Mixed = append(spec.Mixed, &wire.Mixed{Argument: uint32(arg), Pieces: []*wire.Piece{{Object: o.object, Rows: uint32(k)}, {Object: other.object, Rows: uint32(rows - k)}}})
+			spec.Mixed = append(spec.Mixed, &wire.Mixed{
+				Argument: uint32(arg), Pieces: []*wire.Piece{
+					{Object: o.object, Rows: uint32(k)}, {Object: other.object, Rows: uint32(rows - k)}}})
 			mixed := &array{values: maps.Clone(o.values), risk: o.risk || other.risk}
 			for _, d := range y.devices[k:] {
 				mixed.values[d] = other.values[d]
@@ -433,8 +442,10 @@ func (a *actor) moves(y *array, object uint64) (*array, *wire.Transfer) {
 			last, first := y.values[from], y.values[other]
 			copy(v[:k], last[4-k:])
 			copy(v[k:], first[:4-k])
-			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d), Start: []int64{4 - k}, Size: []int64{k}, At: []int64{0}, Shard: whole},
-				&wire.Move{Source: y.object, From: uint32(other), To: uint32(d), Start: []int64{0}, Size: []int64{4 - k}, At: []int64{k}, Shard: whole})
+			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d), Start: []int64{4 - k},
+				Size: []int64{k}, At: []int64{0}, Shard: whole},
+				&wire.Move{Source: y.object, From: uint32(other), To: uint32(d), Start: []int64{0}, Size: []int64{4 - k},
+					At: []int64{k}, Shard: whole})
 		}
 		z.values[d] = v
 	}
@@ -480,7 +491,8 @@ func (a *actor) play() bool {
 			z, m := a.moves(y, last+1)
 			t := &graph.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
 			for _, v := range m.Moves {
-				t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})
+				t.Moves = append(t.Moves,
+					graph.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})
 			}
 			g.Nodes = append(g.Nodes, graph.Node{Transfer: t})
 			nodes, there, last = append(nodes, z), append(there, z), last+1
@@ -539,7 +551,8 @@ func (a *actor) play() bool {
 			p.Inputs = append(p.Inputs, o.object)
 		}
 		for i, z := range nodes {
-			token := a.begin(fmt.Sprintf("node %d of a play of %v on %v into %d, %d nodes", i, p.Inputs, z.devices, number(z.object), len(nodes)), z.risk)
+			token := a.begin(fmt.Sprintf("node %d of a play of %v on %v into %d, %d nodes", i, p.Inputs, z.devices,
+				number(z.object), len(nodes)), z.risk)
 			if i == 0 {
 				p.Token = token
 			}

@@ -40,15 +40,17 @@ func thereAndBack(t *testing.T, l *cluster.Local, one, other string) error {
 	f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	const data = "sixteen bytes so"
 	first := s.Objects(3)
-	if err := s.Put(&client.PutSpec{Object: first, Shape: f32, Devices: []uint32{from}, Token: 1, Fill: func(_ uint32, dst []byte, written func(error)) {
-		copy(dst, data)
-		written(nil)
-	}}); err != nil {
+	if err := s.Put(&client.PutSpec{
+		Object: first, Shape: f32, Devices: []uint32{from}, Token: 1, Fill: func(_ uint32, dst []byte, written func(error)) {
+			copy(dst, data)
+			written(nil)
+		}}); err != nil {
 		return err
 	}
 	for i, way := range [][2]uint32{{from, to}, {to, from}} {
 		source := first + uint64(i)
-		m := &wire.Transfer{Object: source + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims}, Moves: []*wire.Move{{Source: source, From: way[0], To: way[1]}}}
+		m := &wire.Transfer{Object: source + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
+			Moves: []*wire.Move{{Source: source, From: way[0], To: way[1]}}}
 		if err := s.Transfer(m, uint64(2+i)); err != nil {
 			return err
 		}
@@ -83,7 +85,8 @@ func TestPairApart(t *testing.T) {
 			}
 		}()
 		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,
-			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }, Silence: silence}}.Start(t.Context())
+			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
+				Silence: silence}}.Start(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +113,8 @@ func TestPairApart(t *testing.T) {
 		begun = time.Now()
 		for range 2 { // while they wait, and after they gave up
 			err := thereAndBack(t, l, "worker-0", "worker-1")
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "(worker-0)") || !strings.Contains(err.Error(), "(worker-1)") {
+			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "(worker-0)") ||
+				!strings.Contains(err.Error(), "(worker-1)") {
 				t.Errorf("they are apart: %v, expected UNAVAILABLE that names both", err)
 			}
 		}

@@ -20,13 +20,16 @@ var computations = []struct {
 }{
 	{sim.Program{Name: "increment", Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 1,
 		func(x []float32, _ float32) float32 { return x[0] + 1 }},
-	{sim.Program{Name: "together", Gang: true, Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 2}}}, 1,
+	{sim.Program{Name: "together", Gang: true, Params: vectorParam, Results: []sim.Result{
+		{Op: "add", Args: []int{0}, Value: 2}}}, 1,
 		func(x []float32, _ float32) float32 { return x[0] + 2 }},
 	{sim.Program{Name: "total", Params: vectorParam, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}, 1,
 		func(_ []float32, sum float32) float32 { return sum }},
-	{sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{{Op: "add", Args: []int{0, 1}}}}, 2,
+	{sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{
+		{Op: "add", Args: []int{0, 1}}}}, 2,
 		func(x []float32, _ float32) float32 { return x[0] + x[1] }},
-	{sim.Program{Name: "replace", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}, 1,
+	{sim.Program{Name: "replace", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}},
+		Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}, 1,
 		func(x []float32, _ float32) float32 { return x[0] + 3 }},
 }
 

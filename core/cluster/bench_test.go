@@ -30,7 +30,8 @@ func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) 
 }
 
 // newStreamOf is of computations that take cost on so many devices.
-func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay time.Duration, sequential bool) *stream {
+func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay time.Duration,
+	sequential bool) *stream {
 	c := cluster.InProcess{Drivers: drivers, Sequential: sequential}
 	if delay > 0 {
 		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return delay }}
@@ -43,7 +44,8 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 	s := connect(b, l, "client")
 	all := clustertest.UpTo(devices)
 	return &stream{s: s, x: s.vector(all, ramp),
-		step: s.program(sim.Program{Name: "step", Gang: true, Cost: &cost, Params: vectorParam, Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, all...)}
+		step: s.program(sim.Program{Name: "step", Gang: true, Cost: &cost, Params: vectorParam, Results: []sim.Result{
+			{Op: "zeros", DType: "f32", Dims: []int64{4}}}}, all...)}
 }
 
 // run runs gangs, of which so many are under way at once.
@@ -102,7 +104,8 @@ func BenchmarkGangs(b *testing.B) {
 }
 
 // A chain of 128 computations that add one to an array on all devices, which are
-// simulated: defined once and played, and submitted one by one, in turns. Each play or chain ends before the next begins. Ratio is how many times
+// simulated: defined once and played, and submitted one by one, in turns. Each play or chain ends before the next
+// begins. Ratio is how many times
 // faster the play is.
 func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
@@ -177,7 +180,8 @@ func BenchmarkParity(b *testing.B) {
 	for _, size := range []struct {
 		workers, each int
 		costs         []time.Duration // in microseconds
-	}{{16, 8, []time.Duration{100, 200, 500, 1000, 2000, 5000}}, {512, 4, []time.Duration{1000, 3000, 5000, 10000, 20000, 35000}}} {
+	}{{16, 8, []time.Duration{100, 200, 500, 1000, 2000, 5000}},
+		{512, 4, []time.Duration{1000, 3000, 5000, 10000, 20000, 35000}}} {
 		for _, cost := range size.costs {
 			cost *= time.Microsecond
 			b.Run(fmt.Sprintf("workers=%d/cost=%v", size.workers, cost), func(b *testing.B) {

@@ -66,7 +66,8 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	machine, _ := os.Hostname() // for people; "" is acceptable
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
-		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices), User: userName(), Machine: machine},
+		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
+			User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,

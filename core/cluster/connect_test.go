@@ -26,7 +26,8 @@ func TestAlone(t *testing.T) {
 			t.Errorf("PATHWAYS_BATCH=%s: %v, %v", value, alone, err)
 		}
 		s := begin(t, func(n client.Notify) (client.Cluster, error) {
-			return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond, Alone: alone}, n)
+			return cluster.Connect(t.Context(), cluster.ClientConfig{
+				Address: address, Name: "client", Heartbeat: 100 * time.Millisecond, Alone: alone}, n)
 		})
 		devices := []int{0, 1}
 		add, x := s.program(addOne, devices...), s.vector(devices, ramp)
@@ -46,7 +47,9 @@ func TestAlone(t *testing.T) {
 		}
 		s.Close()
 	}
-	if _, err := cluster.AloneOf(func(string) (string, bool) { return "some", true }); status.CodeOf(err) != status.InvalidArgument {
+	if _, err := cluster.AloneOf(func(string) (string, bool) {
+		return "some", true
+	}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a value that means nothing: %v", err)
 	}
 	if err := w.end(); err != nil {

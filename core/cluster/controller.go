@@ -46,7 +46,8 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log, Stopped: cancel,
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log,
+		Stopped: cancel,
 	})
 	if err != nil {
 		return err
@@ -57,11 +58,13 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
 	o := stream.Options{
-		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software, Versions: c.Versions},
-		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software,
+			Versions: c.Versions},
+		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
 	d := door{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
-		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame}, TLS: secure,
+		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
+		TLS: secure,
 	}}
 	for _, address := range c.Listen {
 		l, err := stream.Listen(address, o, func(peer string, err error) {

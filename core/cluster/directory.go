@@ -35,7 +35,8 @@ const longestSocket = 107
 // variable names the default.
 func DirectoryOf(dir, name string, lookup func(variable string) (string, bool)) (Directory, error) {
 	if !clusterName.MatchString(name) {
-		return Directory{}, status.New(status.InvalidArgument, "--cluster is %q; expected up to 32 letters, digits, dots, dashes", name)
+		return Directory{}, status.New(status.InvalidArgument,
+			"--cluster is %q; expected up to 32 letters, digits, dots, dashes", name)
 	}
 	var d Directory
 	if dir == "" {
@@ -59,7 +60,8 @@ func DirectoryOf(dir, name string, lookup func(variable string) (string, bool)) 
 	}
 	d.Path = filepath.Join(dir, name)
 	if len(filepath.Join(d.Path, "worker-0000.sock")) > longestSocket {
-		return Directory{}, status.New(status.InvalidArgument, "the path %s is too long for a unix socket; pass a shorter --dir", d.Path)
+		return Directory{}, status.New(status.InvalidArgument,
+			"the path %s is too long for a unix socket; pass a shorter --dir", d.Path)
 	}
 	return d, nil
 }
@@ -85,16 +87,22 @@ func (d Directory) Check() error {
 	}
 	switch owner, _ := ownerOf(info); {
 	case !info.IsDir():
-		return status.New(status.FailedPrecondition, "the cluster's directory %s is not a directory; remove it, or name another with --dir", d.Path)
+		return status.New(status.FailedPrecondition,
+			"the cluster's directory %s is not a directory; remove it, or name another with --dir", d.Path)
 	case owner != os.Geteuid():
-		return status.New(status.PermissionDenied, "the cluster's directory %s belongs to user %d, and this is user %d; name another with --dir", d.Path, owner, os.Geteuid())
+		return status.New(status.PermissionDenied,
+			"the cluster's directory %s belongs to user %d, and this is user %d; name another with --dir", d.Path, owner,
+			os.Geteuid())
 	case openToOthers(info):
-		return status.New(status.PermissionDenied, "other users can write to the cluster's directory %s (mode %#o); `chmod 700` it, or name another with --dir", d.Path, info.Mode().Perm())
+		return status.New(status.PermissionDenied,
+			"other users can write to the cluster's directory %s (mode %#o); `chmod 700` it, or name another with --dir", d.Path,
+			info.Mode().Perm())
 	}
 	return d.checkAbove(filepath.Dir(d.Path))
 }
 
-// checkAbove checks that only this user and root can replace a directory: no other user may be able to change one of its
+// checkAbove checks that only this user and root can replace a directory: no other user may be able to change one of
+// its
 // parents, or a symbolic link on the way.
 func (d Directory) checkAbove(path string) error {
 	for ; path != d.Above; path = filepath.Dir(path) {
@@ -104,11 +112,13 @@ func (d Directory) checkAbove(path string) error {
 		}
 		link := info.Mode().Type() == fs.ModeSymlink
 		if owner, _ := ownerOf(info); owner != os.Geteuid() && owner != 0 && !isUnmapped(owner) {
-			return status.New(status.PermissionDenied, "%s belongs to user %d, who could replace the cluster's directory %s; name another with --dir", path, owner, d.Path)
+			return status.New(status.PermissionDenied,
+				"%s belongs to user %d, who could replace the cluster's directory %s; name another with --dir", path, owner, d.Path)
 		}
 		// In a sticky directory, such as /tmp, users can replace only their own files.
 		if !link && openToOthers(info) && info.Mode()&fs.ModeSticky == 0 {
-			return status.New(status.PermissionDenied, "other users can write to %s (mode %#o) and so replace the cluster's directory %s; `chmod go-w` it, or name another with --dir", path, info.Mode().Perm(), d.Path)
+			return status.New(status.PermissionDenied, "other users can write to %s (mode %#o) and so replace the cluster's "+
+				"directory %s; `chmod go-w` it, or name another with --dir", path, info.Mode().Perm(), d.Path)
 		}
 		if link {
 			to, err := os.Readlink(path)

@@ -52,7 +52,8 @@ func (e *entry) close() {
 
 // introduce prepares the worker's Hello to the controller, and memory for a board of this host's workers.
 func (e *entry) introduce() error {
-	e.hello = &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: e.Name, Host: Host(), Network: network(), Worker: worker.Offer(e.Driver)}
+	e.hello = &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: e.Name, Host: Host(), Network: network(),
+		Worker: worker.Offer(e.Driver)}
 	offer := e.hello.Worker
 	offer.Island, offer.Host = e.Island, e.hello.Host
 	for _, d := range offer.Devices {
@@ -74,7 +75,8 @@ func (e *entry) introduce() error {
 	return nil
 }
 
-// listen opens the addresses at which peers reach this worker. Peers may connect as soon as the controller has announced
+// listen opens the addresses at which peers reach this worker. Peers may connect as soon as the controller has
+// announced
 // the worker, before this side has read its welcome: they are admitted once the key to check them has arrived.
 func (e *entry) listen() error {
 	from := e.options
@@ -164,7 +166,8 @@ func (e *entry) config() worker.Config {
 	return config
 }
 
-// work serves until ctx ends or the controller is gone, and tells peers why this worker leaves, since they may notice it
+// work serves until ctx ends or the controller is gone, and tells peers why this worker leaves, since they may notice
+// it
 // before the controller tells them.
 func (e *entry) work(ctx context.Context, w *worker.Worker) error {
 	over := func() (why error) { // nil if this worker was stopped

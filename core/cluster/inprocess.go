@@ -83,14 +83,18 @@ const inProcessName = "controller"
 // Errors: INVALID_ARGUMENT for invalid fields; the reason why a worker was refused.
 func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	if len(c.Drivers) == 0 || c.Islands != nil && len(c.Islands) != len(c.Drivers) {
-		return nil, status.New(status.InvalidArgument, "a cluster needs a driver for each worker, and an island for each or for none: got %d drivers and %d islands", len(c.Drivers), len(c.Islands))
+		return nil, status.New(status.InvalidArgument,
+			"a cluster needs a driver for each worker, and an island for each or for none: got %d drivers and %d islands",
+			len(c.Drivers), len(c.Islands))
 	}
-	server, err := controller.NewServer(controller.ServerConfig{Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Limits: c.Limits, Log: c.Log})
+	server, err := controller.NewServer(controller.ServerConfig{
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Limits: c.Limits, Log: c.Log})
 	if err != nil {
 		return nil, err
 	}
 	pool := shm.NewPool(shm.Config{})
-	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server, hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, parts: map[string]uint64{}, names: map[uint64]string{}}
+	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server,
+		hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
@@ -119,11 +123,13 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 }
 
 // join adds a worker.
-func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Driver, island string, places *sync.Map) error {
+func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Driver, island string,
+	places *sync.Map) error {
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
 	name := fmt.Sprintf("worker-%d", index) // as pathways up names them
-	conn, welcome, err := l.network.Dial(ctx, "inproc:"+inProcessName, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
+	conn, welcome, err := l.network.Dial(ctx, "inproc:"+inProcessName,
+		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		return err
 	}
@@ -195,7 +201,8 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 // ConnectTo begins a session with exactly the given number of devices; 0 means all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
 	return client.Connect(ctx, client.Config{
-		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)}, Notify: notify, Hurry: l.hurry,
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)},
+		Notify: notify, Hurry: l.hurry,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			x, err := l.hub.Join(w.Process)

@@ -65,7 +65,8 @@ func begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *s
 // program compiles p for the devices.
 func (s *session) program(p sim.Program, devices ...int) *client.Remote {
 	s.T.Helper()
-	r, err := s.Compile(s.T.Context(), client.CompileSpec{Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
+	r, err := s.Compile(s.T.Context(), client.CompileSpec{
+		Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -100,7 +101,8 @@ func (s *session) read(object uint64, d int) ([]float32, error) {
 var vectorParam = []sim.Param{{DType: "f32", Dims: []int64{4}}}
 
 var (
-	addOne = sim.Program{Name: "add_one", Params: vectorParam, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}
+	addOne = sim.Program{Name: "add_one", Params: vectorParam, Results: []sim.Result{
+		{Op: "add", Args: []int{0}, Value: 1}}}
 	sumAll = sim.Program{Name: "sum", Params: vectorParam, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}
 )
 
@@ -170,7 +172,8 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 	for _, c := range []struct {
 		session *session
 		want    string // worker and local device
-	}{{others[0], "1.1"}, {others[1], "1.0 1.2 1.3"}, {others[2], "2.0 2.1 2.2 2.3"}, {others[3], "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3"}} {
+	}{{others[0], "1.1"}, {others[1], "1.0 1.2 1.3"}, {others[2], "2.0 2.1 2.2 2.3"},
+		{others[3], "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3"}} {
 		var got []string
 		for _, d := range c.session.Devices() {
 			got = append(got, fmt.Sprintf("%d.%d", d.Worker, d.Local))
@@ -198,7 +201,8 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 		c.session.Free([]uint64{x, y})
 	}
 	_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
-	if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
+	if status.CodeOf(err) != status.ResourceExhausted ||
+		!strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
 		t.Errorf("a session of more devices than there are: %v", err)
 	}
 	if err := l.Check(); err != nil {
@@ -280,12 +284,14 @@ func TestPartRefused(t *testing.T) {
 	s := connect(t, l, "client")
 	sum := s.program(sumAll, 0, 1)
 	x := s.vector(clustertest.UpTo(2), ramp)
-	if err := drivers[1].(*sim.Driver).FailAlloc(0, 1, status.New(status.ResourceExhausted, "there is no room")); err != nil {
+	if err := drivers[1].(*sim.Driver).FailAlloc(0, 1,
+		status.New(status.ResourceExhausted, "there is no room")); err != nil {
 		t.Fatal(err)
 	}
 	first, y := s.Start(sum, x)
 	second, z := s.Start(sum, x)
-	if err := s.Wait(first); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "there is no room") {
+	if err := s.Wait(first); status.CodeOf(err) != status.ResourceExhausted ||
+		!strings.Contains(err.Error(), "there is no room") {
 		t.Errorf("a run that has no room on one device: %v", err)
 	}
 	if err := s.Wait(second); err != nil {
@@ -309,7 +315,8 @@ func TestClientGoesWhileItsRunsWait(t *testing.T) {
 	first, second := slow.program(addOne, 0), goes.program(addOne, 0)
 	y := goes.vector([]int{0}, ramp)
 	let := make(chan func(error), 1)
-	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{0}, Token: slow.Tokens(1),
+	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+		Devices: []uint32{0}, Token: slow.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := slow.Put(p); err != nil {
 		t.Fatal(err)
@@ -363,7 +370,8 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	let := make(chan func(error), 1)
-	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{1}, Token: s.Tokens(1),
+	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+		Devices: []uint32{1}, Token: s.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := s.Put(late); err != nil {
 		t.Fatal(err)
@@ -379,7 +387,8 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 		t.Errorf("the run that breaks: %v", err)
 	}
 	written(nil)
-	if err := s.Wait(spec.Token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "the computation broke") {
+	if err := s.Wait(spec.Token); status.CodeOf(err) != status.DataLoss ||
+		!strings.Contains(err.Error(), "the computation broke") {
 		t.Errorf("the run behind it: %v", err)
 	}
 	s.Free([]uint64{x, y, late.Object, spec.FirstOutput})

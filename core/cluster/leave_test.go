@@ -45,13 +45,15 @@ func TestHowAWorkerEnds(t *testing.T) {
 		defer d.Close()
 		name := []string{"stays", "stops"}[i]
 		running = append(running, serve(t, func(ctx context.Context) error {
-			return cluster.ServeWorker(ctx, cluster.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
+			return cluster.ServeWorker(ctx, cluster.WorkerConfig{
+				Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
 				Driver: d, Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
 		}))
 		workers(t, address, i+1)
 	}
 	s := begin(t, func(n client.Notify) (client.Cluster, error) {
-		return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+		return cluster.Connect(t.Context(), cluster.ClientConfig{
+			Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
 	})
 	x := s.vector([]int{0, 1}, ramp)
 	if _, err := s.read(x, 1); err != nil {
@@ -72,7 +74,8 @@ func TestHowAWorkerEnds(t *testing.T) {
 		t.Errorf("the controller logs\n%s", text)
 	}
 
-	dead, _, err := streams.Dial(t.Context(), address, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Host: cluster.Host(), Worker: worker.Offer(drivers[0])},
+	dead, _, err := streams.Dial(t.Context(), address,
+		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Host: cluster.Host(), Worker: worker.Offer(drivers[0])},
 		streams.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +87,8 @@ func TestHowAWorkerEnds(t *testing.T) {
 		}
 	}
 	_, warning, _ := strings.Cut(said(), "WARN")
-	if !strings.Contains(warning, `"lost worker dies" reason="it closed the connection without a goodbye`) || strings.Contains(warning, dir) {
+	if !strings.Contains(warning, `"lost worker dies" reason="it closed the connection without a goodbye`) ||
+		strings.Contains(warning, dir) {
 		t.Errorf("its loss is told as %s", warning)
 	}
 }

@@ -27,14 +27,16 @@ import (
 //
 // Errors: those of ServeWorker and of kind; ABORTED if the epoch is over and the worker
 // may join the next one.
-func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int, over func(next bool, why error)) error {
+func ServeMember(ctx context.Context, c WorkerConfig, kind device.Kind, nodes int,
+	over func(next bool, why error)) error {
 	o, err := c.options()
 	if err != nil {
 		return err
 	}
 	var pending *epoch.Pending
 	err = c.reach(ctx, o, func(o stream.Options) (err error) {
-		pending, err = epoch.Dial(ctx, epoch.Config{Dialer: o, Address: c.Address, Name: c.Name, Host: Host(), Island: c.Island, Nodes: nodes})
+		pending, err = epoch.Dial(ctx,
+			epoch.Config{Dialer: o, Address: c.Address, Name: c.Name, Host: Host(), Island: c.Island, Nodes: nodes})
 		return err
 	})
 	var member *epoch.Member
@@ -202,7 +204,8 @@ func Join(ctx context.Context, kinds []device.Kind) (drivers []device.Driver, le
 	var all sync.WaitGroup
 	for i, kind := range kinds {
 		all.Go(func() {
-			pending, err := epoch.Dial(joining, epoch.Config{Dialer: network, Address: l.Address(), Name: fmt.Sprintf("w%d", i), Nodes: len(kinds)})
+			pending, err := epoch.Dial(joining,
+				epoch.Config{Dialer: network, Address: l.Address(), Name: fmt.Sprintf("w%d", i), Nodes: len(kinds)})
 			if err == nil {
 				members[i], err = pending.Wait(joining)
 			}

@@ -55,7 +55,8 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 	address = "unix:" + filepath.Join(dir, "c")
 	log := slog.New(slog.DiscardHandler)
 	c := serve(t, func(ctx context.Context) error {
-		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Log: log})
+		return cluster.ServeController(ctx, cluster.ControllerConfig{
+			Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Log: log})
 	})
 	t.Cleanup(func() {
 		if err := c.end(); err != nil {
@@ -64,7 +65,8 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 	})
 	return address, func(name string, kind device.Kind, nodes int) *served {
 		return serve(t, func(ctx context.Context) error {
-			return cluster.ServeMember(ctx, cluster.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
+			return cluster.ServeMember(ctx, cluster.WorkerConfig{
+				Address: address, Listen: []string{"unix:" + filepath.Join(dir, name)}, Name: name,
 				Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Stuck: 20 * time.Millisecond, Log: log}, kind, nodes,
 				func(bool, error) {
 					if k, ok := kind.(*endless); ok {
@@ -95,7 +97,8 @@ func workers(t *testing.T, address string, n int) []*wire.Report_Worker {
 func TestMembersServe(t *testing.T) {
 	address, member := sockets(t)
 	island := sim.NewIsland(sim.Real, 1)
-	kinds := []device.Kind{sim.Kind{Options: sim.Options{Devices: 1, Island: island}}, sim.Kind{Options: sim.Options{Devices: 3, Island: island}}}
+	kinds := []device.Kind{sim.Kind{Options: sim.Options{Devices: 1, Island: island}},
+		sim.Kind{Options: sim.Options{Devices: 3, Island: island}}}
 	var last uint64
 	for round := range 2 {
 		// The second in the order of names comes first.
@@ -108,7 +111,8 @@ func TestMembersServe(t *testing.T) {
 		}
 		last++
 		s := begin(t, func(n client.Notify) (client.Cluster, error) {
-			return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+			return cluster.Connect(t.Context(), cluster.ClientConfig{
+				Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
 		})
 		for _, devices := range [][]int{{0, 1, 2, 3}, {3, 0}, {1, 2}} {
 			sum := s.program(sumAll, devices...)
@@ -167,7 +171,8 @@ func TestMemberCannotJoin(t *testing.T) {
 	if err := one.end(); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := cluster.Join(t.Context(), []device.Kind{kind, unable{kind}, kind}); status.CodeOf(err) != status.NotFound {
+	if _, _, err := cluster.Join(t.Context(),
+		[]device.Kind{kind, unable{kind}, kind}); status.CodeOf(err) != status.NotFound {
 		t.Errorf("in one process: %v", err)
 	}
 	elsewhere := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
@@ -217,7 +222,8 @@ func TestStuckMember(t *testing.T) {
 	members := []*served{member("a", a, 2), member("b", b, 2)}
 	workers(t, address, 2)
 	s := begin(t, func(n client.Notify) (client.Cluster, error) {
-		return cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
+		return cluster.Connect(t.Context(), cluster.ClientConfig{
+			Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
 	})
 	sum := s.program(sumAll, 0, 1)
 	x := s.vector(clustertest.UpTo(2), ramp)
@@ -248,7 +254,8 @@ func TestStuckMember(t *testing.T) {
 		}
 	}
 	for i, m := range members {
-		if err := m.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "does not end on worker a") {
+		if err := m.wait(); status.CodeOf(err) != status.Aborted ||
+			!strings.Contains(err.Error(), "does not end on worker a") {
 			t.Errorf("member %d ended with %v", i, err)
 		}
 	}

@@ -27,7 +27,8 @@ func TestPlayParts(t *testing.T) {
 	l, drivers := open(t, 2, 2)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(4)
-	one, sum, eat, add := s.program(addOne, devices...), s.program(sumAll, devices...), s.program(consume, devices...), s.program(plus, devices...)
+	one, sum, eat, add := s.program(addOne, devices...), s.program(sumAll, devices...), s.program(consume, devices...),
+		s.program(plus, devices...)
 	far := s.program(addOne, 3)
 	d := draw(1)
 	early := d.run(one, 1)                                   // kept, and read in the last section
@@ -79,7 +80,8 @@ func TestPlayGiven(t *testing.T) {
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
 	g.Given = []uint64{2}
-	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "to free array 2") {
+	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "to free array 2") {
 		t.Errorf("a graph whose Given names what its nodes make: %v", err)
 	}
 	if err := l.Check(); err != nil {
@@ -143,7 +145,8 @@ func TestPlayPartsStop(t *testing.T) {
 	id := s.define(g)
 	x, token, write := s.held(0) // nothing ends before it is there
 	enough := errors.New("enough")
-	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(g.Made()), Token: s.Tokens(len(g.Nodes)), Stop: func() error { return enough }}
+	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(g.Made()), Token: s.Tokens(len(g.Nodes)),
+		Stop: func() error { return enough }}
 	if err := s.Play(p); err != nil {
 		t.Fatalf("a play of which a section was sent: %v", err)
 	}

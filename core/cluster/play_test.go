@@ -127,8 +127,10 @@ func (s *session) expect(object uint64, d int, want ...float32) {
 }
 
 var (
-	plus    = sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{{Op: "add", Args: []int{0, 1}}}}
-	consume = sim.Program{Name: "consume", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}
+	plus = sim.Program{Name: "plus", Params: []sim.Param{vectorParam[0], vectorParam[0]}, Results: []sim.Result{
+		{Op: "add", Args: []int{0, 1}}}}
+	consume = sim.Program{Name: "consume", Params: []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}},
+		Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}
 )
 
 // A chain gives what its nodes give one by one, however often it is played, and
@@ -179,7 +181,8 @@ func TestPlayChain(t *testing.T) {
 				p := s.play(id, g, x)
 				p.good()
 				s.ForgetGraph(id)
-				if err := s.Play(&client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: 1}); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "forgotten") {
+				if err := s.Play(&client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: 1}); status.CodeOf(
+					err) != status.InvalidArgument || !strings.Contains(err.Error(), "forgotten") {
 					t.Errorf("a play of a graph that was forgotten: %v", err)
 				}
 				p.freeKept()
@@ -237,14 +240,16 @@ func TestPlayDonates(t *testing.T) {
 	s.expect(p.object(y), 1, 8, 9, 10, 11)
 	again := s.play(id, g, x)
 	for i, err := range again.wait() {
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 0, consume") || !strings.Contains(err.Error(), "donated") {
+		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 0, consume") ||
+			!strings.Contains(err.Error(), "donated") {
 			t.Errorf("node %d of a play of what was donated: %v", i, err)
 		}
 	}
 	bad := draw(1)
 	bad.run(eat, 1)
 	bad.run(one, 1)
-	if _, err := s.Define(bad.keeps()); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 1, add_one") || !strings.Contains(err.Error(), "node 0, consume") {
+	if _, err := s.Define(bad.keeps()); status.CodeOf(err) != status.InvalidArgument ||
+		!strings.Contains(err.Error(), "node 1, add_one") || !strings.Contains(err.Error(), "node 0, consume") {
 		t.Errorf("a graph that reads what it has donated: %v", err)
 	}
 	p.freeKept()
@@ -256,7 +261,8 @@ func TestPlayDonates(t *testing.T) {
 // A node that fails on a device fails what depends on it, with its name and line,
 // and nothing else; nothing stays.
 func TestPlayNodeFails(t *testing.T) {
-	for _, late := range []bool{false, true} { // the controller hears of the failure before or after it has performed the others
+	for _, late := range []bool{false, true} {
+		// the controller hears of the failure before or after it has performed the others
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			drivers := simulated(t, 2, 1)
 			l, err := cluster.InProcess{Drivers: drivers, Sequential: !late}.Start(t.Context())
@@ -291,7 +297,8 @@ func TestPlayNodeFails(t *testing.T) {
 					if err != nil {
 						t.Errorf("node %d, with which nothing is wrong: %v", i, err)
 					}
-				} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "breaks") || !strings.Contains(err.Error(), "model.py:12") {
+				} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "breaks") ||
+					!strings.Contains(err.Error(), "model.py:12") {
 					t.Errorf("node %d: %v", i, err)
 				}
 			}
@@ -357,8 +364,9 @@ func TestPlaysInterleave(t *testing.T) {
 func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 	s.T.Helper()
 	let := make(chan func(error), len(devices))
-	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices, Token: s.Tokens(1),
-		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
+	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices,
+		Token: s.Tokens(1),
+		Fill:  func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
 	if err := s.Put(p); err != nil {
 		s.T.Fatal(err)
 	}
@@ -464,7 +472,8 @@ func TestGraphBytes(t *testing.T) {
 		add := &graph.Program{Name: "add", Parameters: 1, Outputs: []int64{16}, Devices: devices}
 		d := draw(1)
 		d.Programs[1] = add
-		d.Nodes = []graph.Node{{Run: &graph.Run{Program: 1, Inputs: []uint64{1}, Only: -1}}, {Run: &graph.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
+		d.Nodes = []graph.Node{{Run: &graph.Run{Program: 1, Inputs: []uint64{1}, Only: -1}},
+			{Run: &graph.Run{Program: 1, Inputs: []uint64{2}, Only: -1}}}
 		chain = append(chain, proto.Size(wire.GraphOf(1, &d.Graph)))
 		d.Nodes, d.last = d.Nodes[:1], 2
 		d.move(2, clustertest.UpTo(n), others)

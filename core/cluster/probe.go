@@ -11,9 +11,12 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// A worker tells the controller the addresses at which other processes reach it. Before the controller admits the worker,
-// it dials the TCP addresses, as another process would. So an address that the worker's certificate does not include, an
-// address behind a firewall, and a loopback address of another machine are found when the worker joins, and not when the
+// A worker tells the controller the addresses at which other processes reach it. Before the controller admits the
+// worker,
+// it dials the TCP addresses, as another process would. So an address that the worker's certificate does not include,
+// an
+// address behind a firewall, and a loopback address of another machine are found when the worker joins, and not when
+// the
 // first array is moved there.
 
 // probeTime bounds how long a worker that joins waits for that. In this time the system can resend a lost packet twice.
@@ -23,7 +26,8 @@ const probeTime = 5 * time.Second
 // maxProbed bounds the addresses to dial; the controller refuses a worker with more addresses.
 const maxProbed = 16
 
-// probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for workers
+// probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for
+// workers
 // of an older version, which do not know probes, and if an address is malformed, so that the worker is refused anyway.
 func (d door) probed(h *wire.Hello) (addresses []string) {
 	o := h.GetWorker()

@@ -129,14 +129,16 @@ func TestWorkerWhoseCertificateLacksItsAddress(t *testing.T) {
 func TestWorkerThatAcceptsNoCertificateOfItsController(t *testing.T) {
 	own, other := certificateFiles(t), certificateFiles(t)
 	address, controller := controllerOf(t, cluster.Secret{Cert: other.Cert, Key: other.Key, CA: own.CA})
-	driver, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(t.Context(), device.Membership{})
+	driver, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(t.Context(),
+		device.Membership{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer driver.Close()
 	w := serve(t, func(ctx context.Context) error {
 		return cluster.ServeWorker(ctx, cluster.WorkerConfig{
-			Address: address, Listen: []string{"tcp:127.0.0.1:0"}, Secret: own, Driver: driver, Log: slog.New(slog.DiscardHandler),
+			Address: address, Listen: []string{"tcp:127.0.0.1:0"}, Secret: own, Driver: driver,
+			Log: slog.New(slog.DiscardHandler),
 		})
 	})
 	workers(t, address, 1)
@@ -150,7 +152,8 @@ func TestWorkerThatAcceptsNoCertificateOfItsController(t *testing.T) {
 // listens begins a listener that answers to an identity. It returns its address.
 func listens(t *testing.T, identity string) string {
 	t.Helper()
-	l, err := streams.Listen("tcp:127.0.0.1:0", streams.Options{Credentials: transport.Credentials{Identity: []byte(identity)}}, func(peer string, err error) {
+	l, err := streams.Listen("tcp:127.0.0.1:0", streams.Options{
+		Credentials: transport.Credentials{Identity: []byte(identity)}}, func(peer string, err error) {
 		t.Errorf("%s was refused: %v", peer, err)
 	})
 	if err != nil {
@@ -164,9 +167,10 @@ func listens(t *testing.T, identity string) string {
 func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	address, controller := controllerOf(t, cluster.Secret{})
 	join := func(host, identity string, addresses ...string) error {
-		conn, _, err := streams.Dial(t.Context(), address, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w0", Host: host, Worker: &wire.WorkerOffer{
-			Host: host, Identity: []byte(identity), Addresses: addresses, Devices: []*wire.LocalDevice{{Kind: "sim"}},
-		}}, streams.Options{})
+		conn, _, err := streams.Dial(t.Context(), address,
+			&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w0", Host: host, Worker: &wire.WorkerOffer{
+				Host: host, Identity: []byte(identity), Addresses: addresses, Devices: []*wire.LocalDevice{{Kind: "sim"}},
+			}}, streams.Options{})
 		if err == nil {
 			conn.Close()
 		}

@@ -42,7 +42,8 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 	l, _ := open(t, 2, 2)
 	s, other := connect(t, l, "client"), connect(t, l, "other")
 	all := clustertest.UpTo(4)
-	one, sum, alone, far := s.program(addOne, all...), s.program(sumAll, all...), s.program(addOne, 1), other.program(addOne, all...)
+	one, sum, alone, far := s.program(addOne, all...), s.program(sumAll, all...), s.program(addOne, 1),
+		other.program(addOne, all...)
 	x, y, z := s.vector(all, ramp), s.vector([]int{1}, ramp), other.vector(all, ramp)
 	before, _ := s.Start(one, x)
 	if err := s.Wait(before); err != nil {
@@ -125,7 +126,8 @@ func TestProfilesThatNobodyStops(t *testing.T) {
 		p := client.Profile{}
 		if i > 3 {
 			p = stop(t.Context())
-			if len(p.Missing) == 0 || !strings.Contains(p.Missing[0], status.ResourceExhausted.String()) && !strings.Contains(p.Missing[0], "too many") {
+			if len(p.Missing) == 0 || !strings.Contains(p.Missing[0], status.ResourceExhausted.String()) &&
+				!strings.Contains(p.Missing[0], "too many") {
 				t.Errorf("profile %d: %q", i, p.Missing)
 			}
 		}

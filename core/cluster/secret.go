@@ -58,16 +58,20 @@ func (s Secret) tls() (*tls.Config, error) {
 		return nil, nil
 	}
 	if s.CA == "" || (s.Cert == "") != (s.Key == "") || s.Cert == "" && s.Token == "" {
-		return nil, status.New(status.InvalidArgument, "TLS needs a certificate, its key and an authority (--tls-cert, --tls-key, --tls-ca), or an authority and a token; got %q, %q and %q", s.Cert, s.Key, s.CA)
+		return nil, status.New(status.InvalidArgument,
+			"TLS needs a certificate, its key and an authority (--tls-cert, --tls-key, --tls-ca), or an authority and a "+
+				"token; got %q, %q and %q", s.Cert, s.Key, s.CA)
 	}
 	if s.TokenSuffices && s.Token == "" {
-		return nil, status.New(status.InvalidArgument, "clients need no certificate (--tls-mutual=false), but there is no token; name one with --token-file")
+		return nil, status.New(status.InvalidArgument,
+			"clients need no certificate (--tls-mutual=false), but there is no token; name one with --token-file")
 	}
 	var own []tls.Certificate
 	if s.Cert != "" {
 		cert, err := tls.LoadX509KeyPair(s.Cert, s.Key)
 		if err != nil {
-			return nil, status.New(status.InvalidArgument, "the certificate %s and key %s cannot be used: %w", s.Cert, s.Key, err)
+			return nil, status.New(status.InvalidArgument, "the certificate %s and key %s cannot be used: %w", s.Cert, s.Key,
+				err)
 		}
 		own = append(own, cert)
 	}
@@ -83,5 +87,6 @@ func (s Secret) tls() (*tls.Config, error) {
 	if s.TokenSuffices {
 		asks = tls.VerifyClientCertIfGiven
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own, RootCAs: pool, ClientCAs: pool, ClientAuth: asks}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own, RootCAs: pool, ClientCAs: pool, ClientAuth: asks},
+		nil
 }

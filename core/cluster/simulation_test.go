@@ -157,7 +157,8 @@ type fault struct {
 }
 
 func newTrial(t *testing.T, seed uint64) *trial {
-	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{}, apart: map[[2]string]bool{}, flaky: map[int]bool{},
+	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{},
+		apart: map[[2]string]bool{}, flaky: map[int]bool{},
 		delays: rand.New(rand.NewPCG(seed, 1))}
 }
 
@@ -186,7 +187,8 @@ func (x *trial) run(many int) {
 		workers, x.each = many, 4
 	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
-	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed), Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
+	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
+		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
 		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
 	drivers := simulatedOn(t, workers, o)
 	for _, d := range drivers {
@@ -202,7 +204,8 @@ func (x *trial) run(many int) {
 		logs = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	var err error
-	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs, Sequential: r.IntN(8) == 0,
+	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs,
+		Sequential: r.IntN(8) == 0,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "starts anew") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
@@ -340,8 +343,9 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 		n, k := r.IntN(workers), r.IntN(x.each)
 		name := fmt.Sprint("worker-", n)
 		x.doomed[name], x.endless[name] = true, true
-		x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime / 2))), what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
-			do: func() { x.clients.Go(func() { x.spin(n, k) }) }})
+		x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime / 2))),
+			what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
+			do:   func() { x.clients.Go(func() { x.spin(n, k) }) }})
 	}
 	slices.SortFunc(x.faults, func(a, b fault) int { return int(a.at - b.at) })
 }
@@ -369,7 +373,8 @@ func (x *trial) spin(worker, local int) {
 		}
 		century := 100 * 365 * 24 * time.Hour
 		endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
-		r, err := s.Compile(x.t.Context(), client.CompileSpec{Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{i})})
+		r, err := s.Compile(x.t.Context(), client.CompileSpec{
+			Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{i})})
 		if err == nil && s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1}) == nil {
 			time.Sleep(silence) // until it has begun
 		}
@@ -419,7 +424,8 @@ func (x *trial) check(workers, clients int) {
 			for _, w := range is.Workers {
 				there[w.Process.Name] = true
 				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetWaits()) > 0 || len(w.Last.GetRunning()) > 0 {
-					return fmt.Errorf("%s has %d gangs, %d objects, waits %q and runs %v", w.Process.Name, w.Gangs, w.Last.GetObjects(), w.Last.GetWaits(), w.Last.GetRunning())
+					return fmt.Errorf("%s has %d gangs, %d objects, waits %q and runs %v", w.Process.Name, w.Gangs,
+						w.Last.GetObjects(), w.Last.GetWaits(), w.Last.GetRunning())
 				}
 			}
 		}

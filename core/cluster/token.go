@@ -44,7 +44,9 @@ func readToken(f *os.File) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
-		return "", status.New(status.InvalidArgument, "the token file %s is empty; write the cluster's token into it, or remove the file and start the controller again, which makes one", f.Name())
+		return "", status.New(status.InvalidArgument,
+			"the token file %s is empty; write the cluster's token into it, or remove the file and start the controller "+
+				"again, which makes one", f.Name())
 	}
 	return token, nil
 }
@@ -98,7 +100,9 @@ func (d Directory) ownToken() (string, error) {
 		return "", system.Error(err, "the token file cannot be read")
 	}
 	if owner, _ := ownerOf(info); !info.Mode().IsRegular() || owner != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return "", status.New(status.PermissionDenied, "other users have access to the token file %s (%v, of user %d); remove it, and a new one is made", f.Name(), info.Mode(), owner)
+		return "", status.New(status.PermissionDenied,
+			"other users have access to the token file %s (%v, of user %d); remove it, and a new one is made", f.Name(),
+			info.Mode(), owner)
 	}
 	return readToken(f)
 }

@@ -87,12 +87,14 @@ func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
 			write(t, filepath.Join(base, "elsewhere"), 0o600)
 			link(t, filepath.Join(base, "elsewhere"), filepath.Join(base, "default", TokenFile))
 		}, "cannot be read", "default/token"},
-		{"writable directory", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "default"), 0o777) }, "chmod 700", "default"},
+		{"writable directory", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "default"), 0o777) },
+			"chmod 700", "default"},
 		{"writable directory above", false, func(t *testing.T, base string) {
 			makeDir(t, filepath.Join(base, "default"), 0o700)
 			chmod(t, base, 0o777)
 		}, "chmod go-w", ""},
-		{"file", false, func(t *testing.T, base string) { write(t, filepath.Join(base, "default"), 0o600) }, "default", "default"},
+		{"file", false, func(t *testing.T, base string) { write(t, filepath.Join(base, "default"), 0o600) }, "default",
+			"default"},
 		{"another's directory", true, func(t *testing.T, base string) {
 			makeDir(t, filepath.Join(base, "default"), 0o700)
 			chown(t, filepath.Join(base, "default"))
@@ -202,7 +204,8 @@ func TestFindToken(t *testing.T) {
 			t.Errorf("no token for %s, where this user listens", address)
 		}
 	}
-	for _, address := range []string{"tcp:127.0.0.1:1", "tcp:127.0.0.1:http", "tcp:head:" + port, "unix:" + filepath.Join(sockets, "none")} {
+	for _, address := range []string{"tcp:127.0.0.1:1", "tcp:127.0.0.1:http", "tcp:head:" + port, "unix:" +
+		filepath.Join(sockets, "none")} {
 		if token := find(address); token != "" {
 			t.Errorf("a token for %s, where nobody of this machine listens", address)
 		}

@@ -98,12 +98,14 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 		e.conn.Close()
 		return err
 	}
-	c.Log.Info("the worker is in the cluster", "process", e.welcome.Process, "devices", len(c.Driver.Devices()), "listens", e.hello.Worker.Addresses)
+	c.Log.Info("the worker is in the cluster", "process", e.welcome.Process, "devices", len(c.Driver.Devices()), "listens",
+		e.hello.Worker.Addresses)
 	return e.work(ctx, w)
 }
 
 // dial connects to the controller, and tries again while it cannot be reached.
-func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn, welcome *wire.Welcome, err error) {
+func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn,
+	welcome *wire.Welcome, err error) {
 	err = c.reach(ctx, o, func(o stream.Options) (err error) {
 		conn, welcome, err = stream.Dial(ctx, c.Address, hello, o)
 		return err
@@ -111,7 +113,8 @@ func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Opti
 	return conn, welcome, err
 }
 
-// reach tries to reach the controller until Wait is over. It looks for the token each time, because a controller that has
+// reach tries to reach the controller until Wait is over. It looks for the token each time, because a controller that
+// has
 // just started may have made it.
 func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(stream.Options) error) error {
 	end := time.Now().Add(c.Wait)

@@ -61,7 +61,8 @@ func makeCerts(dir string, hosts []string) error {
 		}
 	}
 	now := time.Now()
-	sign := func(subject string, serial int64, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, []byte, *ecdsa.PrivateKey, error) {
+	sign := func(subject string, serial int64, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate,
+		[]byte, *ecdsa.PrivateKey, error) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			return nil, nil, nil, err
@@ -107,7 +108,8 @@ func makeCerts(dir string, hosts []string) error {
 		name, kind string
 		der        []byte
 		mode       os.FileMode
-	}{{"ca.pem", "CERTIFICATE", caDER, 0o644}, {"cert.pem", "CERTIFICATE", der, 0o644}, {"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
+	}{{"ca.pem", "CERTIFICATE", caDER, 0o644}, {"cert.pem", "CERTIFICATE", der, 0o644},
+		{"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
 		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
 		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
 			return system.Error(err, "cannot write a certificate")

@@ -140,7 +140,8 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", args[0], meant(cmd.SuggestionsFor(args[0])))}
+				return usage{fmt.Errorf("unknown command %q; %s`pathways --help` lists the commands", args[0],
+					meant(cmd.SuggestionsFor(args[0])))}
 			}
 			cmd.SetOut(p.err)
 			_ = cmd.Help() // it only prints
@@ -161,7 +162,8 @@ exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stop
 	for name, short := range p.Elsewhere {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
 	}
-	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(), p.address(), p.certs(), p.options(), p.version()} {
+	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(),
+		p.address(), p.certs(), p.options(), p.version()} {
 		if takes := cmd.Args; takes != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				if err := takes(cmd, args); err != nil {
@@ -220,7 +222,8 @@ func (p *program) version() *cobra.Command {
 func (p *program) logger(s settings) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.text("log"))); err != nil {
-		return nil, usage{status.New(status.InvalidArgument, "--log is %q; expected debug, info, warn or error", s.text("log"))}
+		return nil, usage{status.New(status.InvalidArgument, "--log is %q; expected debug, info, warn or error",
+			s.text("log"))}
 	}
 	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: level})), nil
 }

@@ -82,7 +82,8 @@ func TestUsage(t *testing.T) {
 		{"no workers", short, []string{"up", "--workers", "0"}, "at least 1"},
 		{"devices", short, []string{"up", "--devices", "-1"}, "at least 1"},
 		{"memory", short, []string{"up", "--memory-limit", "plenty"}, "such as 4GiB"},
-		{"memory of a worker", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
+		{"memory of a worker", map[string]string{"HOME": t.TempDir()},
+			[]string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
 		{"no directory", short, []string{"certs"}, "certs --help"},
 		{"argument too many", short, []string{"status", "now"}, "status --help"},
 		{"argument", short, []string{"up", "train.py"}, "after --"},
@@ -92,9 +93,12 @@ func TestUsage(t *testing.T) {
 		{"home", nil, []string{"up"}, "--dir"},
 		{"line", short, []string{"up", "--config", file}, "colour"},
 		{"file", short, []string{"up", "--config", file + "x"}, "pathways.tomlx: no such file"},
-		{"dispatch", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
-		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"}, "debug, info"},
-		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"}, "--listen"},
+		{"dispatch", map[string]string{"HOME": t.TempDir()},
+			[]string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
+		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"},
+			"debug, info"},
+		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"},
+			"--listen"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if code, _, err := call(t, c.variables, c.args...); code != ExitUsage || !strings.Contains(err, c.want) {
@@ -109,7 +113,8 @@ func TestPrecedence(t *testing.T) {
 	dir := t.TempDir()
 	clusters(t, dir, "of-file", "of-variable", "of-flag")
 	file := filepath.Join(dir, "pathways.toml")
-	if err := os.WriteFile(file, []byte("dir = \""+dir+"\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("dir = \""+dir+"\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -176,7 +181,8 @@ func TestAClusterThatAFlagNames(t *testing.T) {
 		{nil, "/elsewhere/controller.sock"},
 		{[]string{"--cluster", "a", "--address", "unix:/said/controller.sock"}, "/said/controller.sock"},
 	} {
-		if code, _, err := call(t, env, append([]string{"status"}, c.args...)...); code != ExitFailed || !strings.Contains(err, c.want) {
+		if code, _, err := call(t, env, append([]string{"status"}, c.args...)...); code != ExitFailed ||
+			!strings.Contains(err, c.want) {
 			t.Errorf("%v: exit code %d, %s\nexpected %s", c.args, code, err, c.want)
 		}
 	}
@@ -194,7 +200,8 @@ func TestLookup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"PATHWAYS_TOKEN_FILE": "/f", "PATHWAYS_BATCH": "false", "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""} {
+	for name, want := range map[string]string{"PATHWAYS_TOKEN_FILE": "/f", "PATHWAYS_BATCH": "false", "PATHWAYS_WAIT": "7",
+		"PATHWAYS_TLS_CA": ""} {
 		if got, _ := lookup(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
@@ -209,13 +216,18 @@ func TestLookup(t *testing.T) {
 func TestWrongLinesOfTheConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
 	for _, c := range []struct{ text, want string }{
-		{"wait = 5\nadress = \"unix:/x\"\n", "line 2: there is no option \"adress\"; expected lines of the form name = value, such as wait = \"1m\", and the names are address, batch,"},
+		{"wait = 5\nadress = \"unix:/x\"\n",
+			"line 2: there is no option \"adress\"; expected lines of the form name = value, such as wait = \"1m\", and the " +
+				"names are address, batch,"},
 		{"# here\n\n[worker]\ndevices = 2\n", "line 3: there is no option \"worker\""},
 		{"config = \"other\"", "line 1: there is no option \"config\""},
 		{"wait = 5\nwait = 6\n", "line 2: Key 'wait' has already been defined.; expected lines"},
 		{"batch = True", "line 1: expected value but found \"True\" instead; expected lines"},
-		{"log = \"info\"\nwait = soon\n", "line 2: expected value but found \"soon\" instead; a text needs quotes: \"soon\"; expected lines of the form name = value"},
-		{"cluster = default # mine\n", "line 1: expected value but found \"default\" instead; a text needs quotes: \"default\"; expected lines"},
+		{"log = \"info\"\nwait = soon\n",
+			"line 2: expected value but found \"soon\" instead; a text needs quotes: \"soon\"; expected lines of the form " +
+				"name = value"},
+		{"cluster = default # mine\n",
+			"line 1: expected value but found \"default\" instead; a text needs quotes: \"default\"; expected lines"},
 		{"dir = /tmp/x", "line 1: expected value but found '/' instead; a text needs quotes: \"/tmp/x\"; expected lines"},
 		{"\nwait = \"soon\"\n", "line 2: wait is \"soon\"; expected a time, such as 1m0s"},
 		{"batch = 7\n", "line 1: batch is \"7\"; expected true or false, such as true"},
@@ -226,17 +238,20 @@ func TestWrongLinesOfTheConfiguration(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, err := call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file); code != ExitUsage || !strings.Contains(err, file+", "+c.want) {
+		if code, _, err := call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file); code != ExitUsage ||
+			!strings.Contains(err, file+", "+c.want) {
 			t.Errorf("%q: exit code %d, %s\nexpected %s", c.text, code, err, c.want)
 		}
-		if _, err := Lookup(environment(nil, nil, map[string]string{"PATHWAYS_CONFIG": file}).Lookup); err == nil || !strings.Contains(err.Error(), file+", "+c.want) {
+		if _, err := Lookup(environment(nil, nil, map[string]string{"PATHWAYS_CONFIG": file}).Lookup); err == nil ||
+			!strings.Contains(err.Error(), file+", "+c.want) {
 			t.Errorf("%q: scripts get %v\nexpected %s", c.text, err, c.want)
 		}
 	}
 }
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]int64{"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
+	for text, want := range map[string]int64{
+		"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		flags.String("memory-limit", text, "")
 		if got, err := (settings{flags}).size("memory-limit"); err != nil || got != want {
@@ -379,8 +394,10 @@ func TestUpAndDown(t *testing.T) {
 	defer os.RemoveAll(dir)
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
-	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart")
-	if code != ExitSuccess || !strings.Contains(out, "6 devices in 3 workers") || !strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
+	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s",
+		"--no-restart")
+	if code != ExitSuccess || !strings.Contains(out, "6 devices in 3 workers") ||
+		!strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
 		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
 	}
 	defer run("down") // where the test fails
@@ -423,7 +440,8 @@ func TestUpAndDown(t *testing.T) {
 	if _, out, _ := run("status"); !strings.Contains(out, "worker-1") || !strings.Contains(out, "no sessions") {
 		t.Errorf("status says:\n%s", out)
 	}
-	if code, _, errs := call(t, map[string]string{"PATHWAYS_TOKEN": "another"}, append([]string{"status"}, place...)...); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") {
+	if code, _, errs := call(t, map[string]string{"PATHWAYS_TOKEN": "another"},
+		append([]string{"status"}, place...)...); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") {
 		t.Errorf("with another token: exit code %d\n%s", code, errs)
 	}
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
@@ -463,7 +481,8 @@ func TestUpRunsACommand(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "address")
-	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+file+"; exit 7")
+	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+
+		file+"; exit 7")
 	if code != 7 {
 		t.Errorf("exit code %d, want the command's 7\n%s", code, errs)
 	}
@@ -502,7 +521,8 @@ func TestUpIsStopped(t *testing.T) {
 	}
 	// A worker that still looks for its controller ends well.
 	errs.Reset()
-	code = Main(ctx, []string{"worker", "--address", "unix:" + filepath.Join(dir, "nobody"), "--dir", dir}, environment(&out, &errs, nil))
+	code = Main(ctx, []string{"worker", "--address", "unix:" + filepath.Join(dir, "nobody"), "--dir", dir},
+		environment(&out, &errs, nil))
 	if code != ExitSuccess || errs.Len() > 0 {
 		t.Errorf("a worker that waits: exit code %d, want %d\n%s", code, ExitSuccess, errs.String())
 	}

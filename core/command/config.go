@@ -61,19 +61,22 @@ func readConfig(path string) (map[string]said, error) {
 		switch values[name].(type) {
 		case string, int64, float64, bool:
 		default:
-			return nil, status.New(status.InvalidArgument, "%s: the value of %s is a list, a table or a date; expected a text in quotes, a number, true or false", at, name)
+			return nil, status.New(status.InvalidArgument,
+				"%s: the value of %s is a list, a table or a date; expected a text in quotes, a number, true or false", at, name)
 		}
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		options[i].add(flags)
 		if f := flags.Lookup(name); f.Value.Set(valueOf(f, file[name].text)) != nil {
-			return nil, status.New(status.InvalidArgument, "%s: %s is %q; expected %s, such as %v", at, name, file[name].text, kinds[f.Value.Type()], options[i].value)
+			return nil, status.New(status.InvalidArgument, "%s: %s is %q; expected %s, such as %v", at, name, file[name].text,
+				kinds[f.Value.Type()], options[i].value)
 		}
 	}
 	return file, nil
 }
 
 // assigned matches a line whose value has no quotes; lettered matches what only texts contain, not numbers.
-var assigned, lettered = regexp.MustCompile(`^[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$`), regexp.MustCompile(`[A-Za-z/~]`)
+var assigned, lettered = regexp.MustCompile(`^[^=#]+=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?$`),
+	regexp.MustCompile(`[A-Za-z/~]`)
 
 // quotesMissing returns an addition to the error about a line of a file, if its value is a text without quotes.
 func quotesMissing(text string, line int) string {
@@ -82,7 +85,8 @@ func quotesMissing(text string, line int) string {
 		return ""
 	}
 	value := assigned.FindStringSubmatch(strings.TrimRight(lines[line-1], "\r"))
-	if value == nil || !lettered.MatchString(value[1]) || strings.EqualFold(value[1], "true") || strings.EqualFold(value[1], "false") {
+	if value == nil || !lettered.MatchString(value[1]) || strings.EqualFold(value[1], "true") ||
+		strings.EqualFold(value[1], "false") {
 		return ""
 	}
 	return fmt.Sprintf("; a text needs quotes: %q", value[1])

@@ -60,7 +60,8 @@ func TestUpOnAFullDisk(t *testing.T) {
 			}
 			said := string(out)
 			if code := cmd.ProcessState.ExitCode(); code != ExitFailed || !strings.Contains(said, "RESOURCE_EXHAUSTED") ||
-				!strings.Contains(said, filepath.Join(home, ".pathways", "default", c.file)) && !strings.Contains(said, filepath.Join(home, ".pathways", "default", "."+c.file)) {
+				!strings.Contains(said, filepath.Join(home, ".pathways", "default", c.file)) &&
+					!strings.Contains(said, filepath.Join(home, ".pathways", "default", "."+c.file)) {
 				t.Errorf("exit code %d\n%s", code, said)
 			}
 		})

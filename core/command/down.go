@@ -85,12 +85,14 @@ func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 		for _, q := range all {
 			names = append(names, fmt.Sprintf("%s (%d)", q.Name, q.PID))
 		}
-		return "", status.New(status.DeadlineExceeded, "these processes did not end: %s; end them with kill -9", strings.Join(names, ", "))
+		return "", status.New(status.DeadlineExceeded, "these processes did not end: %s; end them with kill -9",
+			strings.Join(names, ", "))
 	}
 	return c.remove()
 }
 
-// stopUnlisted stops a controller that `pathways up` did not start, and blocks until it has ended. It removes nothing: a
+// stopUnlisted stops a controller that `pathways up` did not start, and blocks until it has ended. It removes nothing:
+// a
 // controller that does not listen at the directory's socket cannot be found, but may need the token in the directory.
 //
 // Errors: NOT_FOUND if no controller answers.
@@ -107,7 +109,8 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 		if c.directory().IsTokenHeld() {
 			what = "a controller that was started by hand and listens elsewhere uses its token: end that with SIGTERM"
 		}
-		return status.New(status.NotFound, "no controller listens at %s, and no processes are listed in %s; %s", c.address(), c.dir, what)
+		return status.New(status.NotFound, "no controller listens at %s, and no processes are listed in %s; %s", c.address(),
+			c.dir, what)
 	}
 	for ; err == nil; time.Sleep(10 * time.Millisecond) {
 		err = ask(false)

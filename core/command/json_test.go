@@ -23,7 +23,8 @@ const schemaFile = "../../docs/guides/status.schema.json"
 
 // The schema of the docs is that of the protocol's Report, with its comments.
 func TestStatusSchema(t *testing.T) {
-	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}}, SourceInfoMode: protocompile.SourceInfoStandard}
+	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}},
+		SourceInfoMode: protocompile.SourceInfoStandard}
 	files, err := compiler.Compile(t.Context(), "wire.proto")
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +43,8 @@ func TestStatusSchema(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run TestStatusSchema -rewrite-schema", schemaFile, err)
+		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run TestStatusSchema "+
+			"-rewrite-schema", schemaFile, err)
 	}
 }
 
@@ -151,8 +153,10 @@ func fitsSchema(t *testing.T, out string) {
 func TestStatusJSON(t *testing.T) {
 	for _, r := range []*wire.Report{{}, {
 		Cluster: "c", Gangs: 1 << 52, Supervisor: &wire.Report_Supervisor{Pid: 3},
-		Islands:  []*wire.Report_Island{{Workers: []*wire.Report_Worker{{Last: &wire.Heartbeat{MemoryInUse: []int64{-1, 1 << 40}}}, {}}}},
-		Sessions: []*wire.Report_SessionReport{{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
+		Islands: []*wire.Report_Island{
+			{Workers: []*wire.Report_Worker{{Last: &wire.Heartbeat{MemoryInUse: []int64{-1, 1 << 40}}}, {}}}},
+		Sessions: []*wire.Report_SessionReport{
+			{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
 	}} {
 		b, err := json.MarshalIndent(plain(r.ProtoReflect()), "", "  ")
 		if err != nil {

@@ -65,7 +65,8 @@ func command(t *testing.T, dir string, args ...string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{Cmd: exec.Command(self, append(args, "--dir", dir, "--heartbeat", "100ms")...), ended: make(chan struct{})}
+	r := &running{Cmd: exec.Command(self, append(args, "--dir", dir, "--heartbeat", "100ms")...),
+		ended: make(chan struct{})}
 	r.Env = append(os.Environ(), asCommand+"=1")
 	r.Stderr = &r.err
 	if err := r.Start(); err != nil {
@@ -183,12 +184,14 @@ func TestNodes(t *testing.T) {
 	waitFor(t, "the child of a parent that was killed to end", func() bool { return !old[0].isAlive() })
 
 	// What is wrong with a driver ends its worker, with its error.
-	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed || !strings.Contains(said, "NOT_FOUND: no such hardware") {
+	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed ||
+		!strings.Contains(said, "NOT_FOUND: no such hardware") {
 		t.Errorf("a driver that cannot be made: exit code %d\n%s", code, said)
 	}
 	e := worker("e") // so that the cluster always has a worker, even between two epochs of b
 	next("b", "e")
-	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t); code != ExitFailed || !strings.Contains(said, "--nodes") {
+	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t); code != ExitFailed ||
+		!strings.Contains(said, "--nodes") {
 		t.Errorf("another number of nodes: exit code %d\n%s", code, said)
 	}
 	// The controller's end is a member's.
@@ -208,7 +211,8 @@ func TestNodes(t *testing.T) {
 func TestStubbornChild(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "child")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\ntouch "+dir+"/up\nwhile :; do sleep 0.1; done\n"), 0o700); err != nil {
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\ntouch "+dir+"/up\nwhile :; do sleep 0.1; done\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

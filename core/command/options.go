@@ -28,11 +28,14 @@ func (o *option) meaning() string { return strings.ReplaceAll(o.usage, "`", "") 
 
 // options describes all settings. A command takes some of them, by name.
 var options = []option{
-	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster pathways up started"},
+	{"address", "", "`address` of the controller: unix:/path or tcp:host:port; default: that of the cluster pathways up " +
+		"started"},
 	{"cluster", "default", "`name` of a cluster on this machine, such as one that pathways up started"},
-	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: $XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
+	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: " +
+		"$XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
 	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
-	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on the controller's machine, the file that it keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
+	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on the controller's " +
+		"machine, the file that it keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
 	{"tls-cert", "", "PEM `file` with this process's certificate; required for all addresses except loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the certificate authority that signed the other processes' certificates"},
@@ -40,23 +43,31 @@ var options = []option{
 	{"workers", 2, "number of workers to start"},
 	{"devices", 0, "number of devices that each worker makes, on a CPU or simulated; 0 means 1"},
 	{"nodes", 0, "number of workers of the island that join their devices to one interconnect; 0 means that none does"},
-	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as the device has"},
+	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as " +
+		"the device has"},
 	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
-	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that register FFI handlers"},
+	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
+		"register FFI handlers"},
 	{"name", "", "`name` of this process in reports; default: host and process ID"},
 	{"cache", "", "`directory` in which compiled programs survive restarts; default: they are not kept"},
 	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
-	{"lease", time.Duration(0), "time that a session and its queued work outlive its connection; 0 means that they end with it"},
-	{"evict-after", time.Minute, "time that a computation may run after its session has ended; after that, its worker restarts and loses its arrays; 0 means no limit"},
-	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, which restarts them"},
-	{"dispatch", "parallel", "`order` of gangs: parallel sends a gang before those that it reads from have ended, sequential after that"},
+	{"lease", time.Duration(0),
+		"time that a session and its queued work outlive its connection; 0 means that they end with it"},
+	{"evict-after", time.Minute,
+		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
+			"arrays; 0 means no limit"},
+	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, " +
+		"which restarts them"},
+	{"dispatch", "parallel",
+		"`order` of gangs: parallel sends a gang before those that it reads from have ended, sequential after that"},
 	{"batch", true, "whether calls that queue up are sent together; false is slower"},
 	{"wait", time.Minute, "time to wait for the processes of a cluster to start or to end"},
 	{"log", "warn", "lowest `level` that is logged: debug, info, warn or error"},
 	{"json", false, "print JSON"},
-	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; a line that names no option is an error"},
+	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; a " +
+		"line that names no option is an error"},
 }
 
 // ofScripts lists the options that no command has, only scripts.
@@ -199,7 +210,8 @@ func (s settings) size(name string) (int64, error) {
 	if bytes := n * float64(unit); err == nil && bytes >= 0 && bytes < math.MaxInt64 {
 		return int64(bytes), nil
 	}
-	return 0, usage{status.New(status.InvalidArgument, "--%s is %q; expected bytes, such as 4GiB or 500000000", name, text)}
+	return 0, usage{status.New(status.InvalidArgument, "--%s is %q; expected bytes, such as 4GiB or 500000000", name,
+		text)}
 }
 
 // list splits a text at its commas.

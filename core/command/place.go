@@ -59,9 +59,12 @@ func (c place) found() error {
 		}
 	}
 	if len(names) == 0 {
-		return status.New(status.NotFound, "there is no cluster %q: %s has none; start one with `pathways up`, or name another directory with --dir", c.cluster, all)
+		return status.New(status.NotFound,
+			"there is no cluster %q: %s has none; start one with `pathways up`, or name another directory with --dir", c.cluster,
+			all)
 	}
-	return status.New(status.NotFound, "there is no cluster %q in %s, which has %s; name one of them with --cluster, or start another with `pathways up`", c.cluster, all, strings.Join(names, ", "))
+	return status.New(status.NotFound, "there is no cluster %q in %s, which has %s; name one of them with --cluster, or "+
+		"start another with `pathways up`", c.cluster, all, strings.Join(names, ", "))
 }
 
 // placeAt returns the directory of the cluster whose controller listens at an address, and reports whether the address
@@ -118,7 +121,8 @@ func (c place) listed() (all []process, err error) {
 		err = json.Unmarshal(b, &all)
 	}
 	if err != nil {
-		return nil, status.New(status.DataLoss, "%s cannot be read: %v; stop the processes by hand and remove %s", c.path(listFile), err, c.dir)
+		return nil, status.New(status.DataLoss, "%s cannot be read: %v; stop the processes by hand and remove %s",
+			c.path(listFile), err, c.dir)
 	}
 	return all, nil
 }

@@ -55,7 +55,8 @@ PATHWAYS_TOKEN_FILE.`,
 			case "sequential":
 				sequential = true
 			default:
-				return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", s.text("dispatch"))}
+				return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential",
+					s.text("dispatch"))}
 			}
 			log, err := p.logger(s)
 			if err != nil {
@@ -78,7 +79,8 @@ PATHWAYS_TOKEN_FILE.`,
 			})
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache", "heartbeat", "silence", "lease", "dispatch")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache",
+		"heartbeat", "silence", "lease", "dispatch")
 	return cmd
 }
 
@@ -126,7 +128,9 @@ The worker waits for the others. When one of them leaves, all restart and wait a
 	}
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // cannot fail: the flag exists
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after", "wait")
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
+		"devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after",
+		"wait")
 	return cmd
 }
 
@@ -155,7 +159,8 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 		return c, err
 	}
 	if n := s.number("nodes"); n < 0 {
-		return c, usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0", n)}
+		return c, usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0",
+			n)}
 	}
 	for _, module := range s.list("import") {
 		if !slices.Contains(p.Imported, module) {
@@ -177,8 +182,9 @@ func (p *program) workerListens(s settings, controller string) ([]string, error)
 		return listen, nil
 	}
 	if !strings.HasPrefix(controller, "unix:") {
-		return nil, usage{status.New(status.InvalidArgument, "a worker of a controller at %s needs --listen: an address of this "+
-			"machine at which the others reach it, such as tcp:10.0.0.6:8477", controller)}
+		return nil, usage{status.New(status.InvalidArgument,
+			"a worker of a controller at %s needs --listen: an address of this "+
+				"machine at which the others reach it, such as tcp:10.0.0.6:8477", controller)}
 	}
 	c, err := p.placeOf(s)
 	if err != nil {
@@ -191,7 +197,8 @@ func (p *program) workerListens(s settings, controller string) ([]string, error)
 }
 
 // serveMember serves as a member of an epoch of nodes workers, in a child whose parent holds the lifeline.
-func (p *program) serveMember(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, nodes, lifeline int) error {
+func (p *program) serveMember(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, nodes,
+	lifeline int) error {
 	c.Evict = func(why error) { p.epochOver(true, why) }
 	ctx, cancel := withParent(ctx, lifeline)
 	defer cancel()
@@ -199,7 +206,8 @@ func (p *program) serveMember(ctx context.Context, c cluster.WorkerConfig, kind 
 }
 
 // serveWorker serves only the devices of this process. A worker that is evicted restarts with the same flags.
-func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind device.Kind, flags *pflag.FlagSet) (err error) {
+func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind device.Kind,
+	flags *pflag.FlagSet) (err error) {
 	c.Evict = func(error) {
 		if ctx.Err() == nil { // otherwise it was stopped and ends
 			fmt.Fprintf(p.err, "pathways: %v\n", p.restart(arguments("worker", flags, "--name="+c.Name)))

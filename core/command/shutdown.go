@@ -87,7 +87,8 @@ func (e *ending) begins(why error) {
 		return
 	}
 	e.timer = time.AfterFunc(endGrace, func() {
-		fmt.Fprintf(e.p.err, "pathways: the computations on the devices did not end within %v; exiting without them\n", endGrace)
+		fmt.Fprintf(e.p.err, "pathways: the computations on the devices did not end within %v; exiting without them\n",
+			endGrace)
 		os.Exit(e.p.exit(e.ctx, stopped(e.ctx, why)))
 	})
 }

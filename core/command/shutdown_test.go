@@ -27,7 +27,8 @@ func TestWorkersStartAnew(t *testing.T) {
 			}
 			defer os.RemoveAll(dir)
 			command(t, dir, "controller")
-			worker := command(t, dir, append([]string{"worker", "--name", "w", "--driver", "real", "--evict-after", "300ms"}, c.more...)...)
+			worker := command(t, dir, append([]string{"worker", "--name", "w", "--driver", "real", "--evict-after", "300ms"},
+				c.more...)...)
 			secret := cluster.Secret{Directory: at(dir).dir}
 			there := func() (process uint64, running []*wire.Running) {
 				r, err := cluster.Ask(t.Context(), at(dir).address(), secret, false)
@@ -41,7 +42,8 @@ func TestWorkersStartAnew(t *testing.T) {
 			spin := func() (worker uint64) {
 				t.Helper()
 				waitFor(t, "the worker", func() bool { worker, _ = there(); return worker > 0 })
-				s, err := cluster.Connect(t.Context(), cluster.ClientConfig{Address: at(dir).address(), Secret: secret, Name: "notebook",
+				s, err := cluster.Connect(t.Context(), cluster.ClientConfig{
+					Address: at(dir).address(), Secret: secret, Name: "notebook",
 					Heartbeat: time.Second, Silence: 10 * time.Second}, func([]client.Ended) {})
 				if err != nil {
 					t.Fatal(err)
@@ -49,14 +51,19 @@ func TestWorkersStartAnew(t *testing.T) {
 				defer s.Close()
 				century := 100 * 365 * 24 * time.Hour
 				endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
-				r, err := s.Compile(t.Context(), client.CompileSpec{Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{0})})
+				r, err := s.Compile(t.Context(), client.CompileSpec{
+					Format: sim.Format, Code: endless.Source().Code, Options: sim.CompileOptions([]int{0})})
 				if err == nil {
 					err = s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1})
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				waitFor(t, "the computation", func() bool { _, running := there(); return len(running) == 1 && running[0].Program == "endless" })
+				waitFor(t, "the computation", func() bool {
+					_, running := there()
+					return len(running) == 1 &&
+						running[0].Program == "endless"
+				})
 				return worker
 			}
 			before := spin()
@@ -69,7 +76,8 @@ func TestWorkersStartAnew(t *testing.T) {
 			spin() // the new one computes
 			_ = worker.Process.Signal(os.Interrupt)
 			code, said := worker.wait(t)
-			if code != ExitSuccess || !strings.Contains(said, "endless (operation") || !strings.Contains(said, "client notebook") {
+			if code != ExitSuccess || !strings.Contains(said, "endless (operation") ||
+				!strings.Contains(said, "client notebook") {
 				t.Errorf("exit code %d\n%s", code, said)
 			}
 		})

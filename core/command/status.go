@@ -90,7 +90,8 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 }
 
 func (p *program) show(r *wire.Report, address string) error {
-	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, age(r.UptimeMs), status.Count(r.Gangs, "gang"))
+	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, age(r.UptimeMs),
+		status.Count(r.Gangs, "gang"))
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
 	for _, i := range r.Islands {
@@ -99,7 +100,8 @@ func (p *program) show(r *wire.Report, address string) error {
 			if len(k.Devices) > 0 {
 				kind = k.Devices[0].Kind
 			}
-			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices), kind,
+			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices),
+				kind,
 				size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
 		}
 	}
@@ -114,7 +116,8 @@ func (p *program) show(r *wire.Report, address string) error {
 		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"), cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
 	showSlices(w, r)
 	showRunning(w, r)
@@ -129,7 +132,8 @@ func showApart(w io.Writer, r *wire.Report) {
 	for _, i := range r.Islands {
 		for _, k := range i.Workers {
 			for _, a := range k.Last.GetApart() {
-				fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)), age(a.SinceMs), a.Why)
+				fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
+					age(a.SinceMs), a.Why)
 				head = ""
 			}
 		}

@@ -11,9 +11,12 @@ import (
 func TestShowSlices(t *testing.T) {
 	var out strings.Builder
 	showSlices(&out, &wire.Report{
-		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{{Process: &wire.Process{Number: 1, Name: "w0"}}, {Process: &wire.Process{Number: 2, Name: "w1"}}}}},
+		Islands: []*wire.Report_Island{
+			{Workers: []*wire.Report_Worker{
+				{Process: &wire.Process{Number: 1, Name: "w0"}}, {Process: &wire.Process{Number: 2, Name: "w1"}}}}},
 		Sessions: []*wire.Report_SessionReport{
-			{Session: 7, Slices: []*wire.Report_Slice{{Slice: 1, Devices: []*wire.Span{{Worker: 1, Local: 2, Count: 2}, {Worker: 2, Count: 1}}}}},
+			{Session: 7, Slices: []*wire.Report_Slice{
+				{Slice: 1, Devices: []*wire.Span{{Worker: 1, Local: 2, Count: 2}, {Worker: 2, Count: 1}}}}},
 			{Session: 8},
 			{Session: 9, Slices: []*wire.Report_Slice{{Slice: 3, Devices: []*wire.Span{{Worker: 5, Local: 1, Count: 1}}}}},
 		},
@@ -43,7 +46,8 @@ func TestShowWaits(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	out.Reset()
-	if showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}); out.Len() > 0 {
+	if showWaits(&out, &wire.Report{
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}); out.Len() > 0 {
 		t.Errorf("without waits it shows %q", out.String())
 	}
 }
@@ -57,9 +61,12 @@ func TestShowRunning(t *testing.T) {
 			{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Running: running}}}}}}
 	}
 	showRunning(&out, report(
-		&wire.Running{Devices: []uint32{0, 1, 2, 5, 7, 8}, Session: 3, Client: "node1:99", Program: "jit_spin", Line: "train.py:7", SinceMs: 75_000, Gone: true, Behind: 2},
-		&wire.Running{Devices: []uint32{9}, Session: 5, Client: "notebook", User: "bob", Host: "node2", Program: "jit_step", SinceMs: 400},
-		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada", Host: "node1", Program: "jit_step", SinceMs: 500},
+		&wire.Running{Devices: []uint32{0, 1, 2, 5, 7, 8}, Session: 3, Client: "node1:99", Program: "jit_spin",
+			Line: "train.py:7", SinceMs: 75_000, Gone: true, Behind: 2},
+		&wire.Running{Devices: []uint32{9}, Session: 5, Client: "notebook", User: "bob", Host: "node2", Program: "jit_step",
+			SinceMs: 400},
+		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada", Host: "node1", Program: "jit_step",
+			SinceMs: 500},
 	))
 	want := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n" +
 		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s\n" +
@@ -78,7 +85,9 @@ func TestShowRunning(t *testing.T) {
 func TestShowApart(t *testing.T) {
 	var out strings.Builder
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
-		{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Apart: []*wire.Apart{{Process: 2, Name: "w1", SinceMs: 12_300, Why: "no route"}, {Process: 9, SinceMs: 2000, Why: "silent"}}}},
+		{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
+			Apart: []*wire.Apart{{Process: 2, Name: "w1", SinceMs: 12_300, Why: "no route"},
+				{Process: 9, SinceMs: 2000, Why: "silent"}}}},
 		{Process: &wire.Process{Name: "w1"}},
 	}}}}
 	showApart(&out, r)

@@ -66,7 +66,8 @@ func (p *program) supervisor() *cobra.Command {
 
 // leave starts the supervisor of a cluster whose processes run.
 func (p *program) leave(s settings, c place) error {
-	q, err := p.launch(c, supervisorName, []string{supervision, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")}, true)
+	q, err := p.launch(c, supervisorName,
+		[]string{supervision, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")}, true)
 	if err != nil {
 		return err
 	}
@@ -129,7 +130,8 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 				end(others(all, me))
 				return nil
 			case givenUp:
-				changed, q.Failed = true, fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
+				changed, q.Failed = true,
+					fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
 				log.Error("a process is no longer restarted", "name", q.Name, "reason", q.Failed, words)
 			case startsAgain:
 				log.Warn("a process has ended; restarting it", "name", q.Name, "in", time.Duration(in), words)

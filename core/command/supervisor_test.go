@@ -29,7 +29,8 @@ func newSupervised(t *testing.T, args ...string) *supervised {
 		s.end(all)
 		os.RemoveAll(dir)
 	})
-	if code, _, errs := s.run("up", append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitSuccess {
+	if code, _, errs := s.run("up",
+		append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitSuccess {
 		t.Fatalf("up: exit code %d\n%s", code, errs)
 	}
 	return s
@@ -142,11 +143,13 @@ func TestShowSupervisor(t *testing.T) {
 	var out strings.Builder
 	p.out = &out
 	if err := p.show(&wire.Report{Supervisor: &wire.Report_Supervisor{Pid: 7, Processes: []*wire.Report_Supervised{
-		{Name: controllerName, Pid: 8}, {Name: "worker-0", Pid: 9, Restarts: 2, RestartedMs: 61_000}, {Name: "worker-1", Restarts: 10, Failed: "it ended at once"},
+		{Name: controllerName, Pid: 8}, {Name: "worker-0", Pid: 9, Restarts: 2, RestartedMs: 61_000},
+		{Name: "worker-1", Restarts: 10, Failed: "it ended at once"},
 	}}}, "unix:x"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"process 7 restarts workers that die", "worker-0  9    2 times, last 1m1s ago\n", "worker-1  -    no longer: it ended at once\n"} {
+	for _, want := range []string{"process 7 restarts workers that die", "worker-0  9    2 times, last 1m1s ago\n",
+		"worker-1  -    no longer: it ended at once\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}

@@ -34,7 +34,8 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	ended := make(chan string)
 	go func() {
 		var out, errs strings.Builder
-		if code := Main(ctx, []string{"controller", "--listen", address, "--dir", dir}, environment(&out, &errs, nil)); code != ExitSuccess {
+		if code := Main(ctx, []string{"controller", "--listen", address, "--dir", dir},
+			environment(&out, &errs, nil)); code != ExitSuccess {
 			ended <- errs.String()
 		}
 		close(ended)
@@ -46,19 +47,25 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitSuccess })
 
 	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, true)
-	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) || !strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
+	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) ||
+		!strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
 		t.Errorf("stopped without a token: %v (%v)", err, status.CodeOf(err))
 	}
-	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") || !strings.Contains(errs, token) {
+	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") ||
+		!strings.Contains(errs, token) {
 		t.Errorf("without the directory: exit code %d\n%s", code, errs)
 	}
 	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}); code != ExitSuccess {
 		t.Errorf("with the file named: exit code %d\n%s", code, errs)
 	}
-	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}); code != ExitFailed || !strings.Contains(errs, "not this cluster's") {
+	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}); code != ExitFailed ||
+		!strings.Contains(errs, "not this cluster's") {
 		t.Errorf("with another token: exit code %d\n%s", code, errs)
 	}
-	secret, err := cluster.SecretOf(func(name string) (string, bool) { v, ok := map[string]string{"PATHWAYS_DIR": dir}[name]; return v, ok })
+	secret, err := cluster.SecretOf(func(name string) (string, bool) {
+		v, ok := map[string]string{"PATHWAYS_DIR": dir}[name]
+		return v, ok
+	})
 	if err != nil {
 		t.Error(err)
 	}
@@ -103,12 +110,14 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			return err == nil && (socket == nil || c.listen != "")
 		})
 		if c.listen == "" {
-			if code, _, errs := call(t, nil, "up", "--dir", dir); code != ExitFailed || !strings.Contains(errs, "started by hand") {
+			if code, _, errs := call(t, nil, "up", "--dir", dir); code != ExitFailed ||
+				!strings.Contains(errs, "started by hand") {
 				t.Errorf("up beside it: exit code %d\n%s", code, errs)
 			}
 		}
 		code, out, errs := call(t, nil, "down", "--dir", dir)
-		if want := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]; code != want || !strings.Contains(out+errs, c.found) ||
+		if want := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]; code != want ||
+			!strings.Contains(out+errs, c.found) ||
 			!strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
 		}
@@ -145,7 +154,8 @@ func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 	}
 	defer victim.Wait()
 	defer victim.Process.Kill()
-	if err := c.keep([]process{{Name: "victim", PID: victim.Process.Pid, Start: started(victim.Process.Pid)}}); err != nil {
+	if err := c.keep([]process{
+		{Name: "victim", PID: victim.Process.Pid, Start: started(victim.Process.Pid)}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(c.dir, 0o777); err != nil {

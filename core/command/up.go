@@ -44,7 +44,8 @@ With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes t
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
 	}
-	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat", "silence", "lease", "evict-after", "no-restart", "dispatch", "wait")
+	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat",
+		"silence", "lease", "evict-after", "no-restart", "dispatch", "wait")
 	return cmd
 }
 
@@ -70,12 +71,15 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	case err != nil:
 		return err
 	case len(alive) > 0:
-		return status.New(status.AlreadyExists, "cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster, status.Count(len(alive), "process"))
+		return status.New(status.AlreadyExists,
+			"cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster,
+			status.Count(len(alive), "process"))
 	}
 	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
 		conn.Close()
-		return status.New(status.AlreadyExists, "a controller that was started by hand listens at %s; `pathways down` ends it, or "+
-			"name another cluster with --cluster", c.address())
+		return status.New(status.AlreadyExists,
+			"a controller that was started by hand listens at %s; `pathways down` ends it, or "+
+				"name another cluster with --cluster", c.address())
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
@@ -94,7 +98,8 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 				devices += len(w.Devices)
 			}
 		}
-		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"), status.Count(workers, "worker"), c.address())
+		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"),
+			status.Count(workers, "worker"), c.address())
 		return nil
 	}
 	err = run(ctx, command, c)
@@ -141,7 +146,8 @@ func run(ctx context.Context, command []string, c place) error {
 func (p *program) start(ctx context.Context, s settings, c place, workers int) (*wire.Report, error) {
 	var all []process
 	launch := func(name string, args ...string) error {
-		q, err := p.launch(c, name, append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")), true)
+		q, err := p.launch(c, name,
+			append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")), true)
 		if err != nil {
 			return err
 		}
@@ -149,16 +155,19 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		return c.keep(all)
 	}
 	common := []string{"--heartbeat", s.time("heartbeat").String(), "--silence", s.time("silence").String()}
-	err := launch(controllerName, append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
-		"--lease", s.time("lease").String(), "--cache", s.text("cache"), "--dispatch", s.text("dispatch")}, common...)...)
+	err := launch(controllerName,
+		append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
+			"--lease", s.time("lease").String(), "--cache", s.text("cache"), "--dispatch", s.text("dispatch")}, common...)...)
 	if err != nil {
 		return nil, err
 	}
 	for i := range workers {
 		name := fmt.Sprintf("worker-%d", i)
 		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
-			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")), "--memory-limit", s.text("memory-limit"),
-			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String()}, common...)...)
+			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")),
+			"--memory-limit", s.text("memory-limit"),
+			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--evict-after",
+			s.time("evict-after").String(), "--wait", s.time("wait").String()}, common...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +185,8 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 		for _, q := range all {
 			if !q.isAlive() {
 				tick.Stop()
-				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name, c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
+				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name,
+					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
 			}
 		}
 		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, false)
@@ -198,7 +208,8 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 			if told.Err() != nil {
 				return nil, status.New(status.Cancelled, "stopped with %d of %s ready", have, status.Count(workers, "worker"))
 			}
-			return nil, status.New(status.DeadlineExceeded, "%d of %s ready after %v; the logs are in %s", have, status.Count(workers, "worker"), s.time("wait"), c.dir)
+			return nil, status.New(status.DeadlineExceeded, "%d of %s ready after %v; the logs are in %s", have,
+				status.Count(workers, "worker"), s.time("wait"), c.dir)
 		}
 	}
 }

@@ -32,7 +32,8 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 		}
 		b.conns++
 		b.workers = append(b.workers, b.conns)
-		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
+			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
 	}
 	b.conns++
 	b.client = b.conns
@@ -74,7 +75,8 @@ func (b *bed) program(devices int) {
 	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	var op uint64
-	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}) {
+	for _, a := range b.say(b.client, wire.KindCompile,
+		&wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
 			if err := proto.Unmarshal(a.Payload, m); err != nil {
@@ -83,7 +85,9 @@ func (b *bed) program(devices int) {
 			op = m.Op
 		}
 	}
-	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}})
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{
+		Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: true},
+		Loadable: &wire.Loadable{Serialized: []byte("x")}})
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on})
 	for _, w := range b.workers {
 		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
@@ -106,7 +110,8 @@ func BenchmarkGang(b *testing.B) {
 				op++
 				object++
 				gang++
-				run = append(run[:0], mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{object - 1}})...)
+				run = append(run[:0],
+					mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{object - 1}})...)
 				for _, a := range d.frame(d.client, wire.KindRun, run) {
 					if a.Kind == Send {
 						messages += len(a.To)

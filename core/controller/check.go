@@ -63,7 +63,8 @@ func (a *audit) gangs() {
 			}
 		})
 		if a.st.sessions[g.s.id] != g.s || g.number != n || left != g.left || left == 0 {
-			a.say("gang %d of session %d has number %d and waits for %d workers, %d by its count", n, g.s.id, g.number, left, g.left)
+			a.say("gang %d of session %d has number %d and waits for %d workers, %d by its count", n, g.s.id, g.number, left,
+				g.left)
 		}
 	}
 }
@@ -82,7 +83,8 @@ func (a *audit) session(s *session) {
 		a.say("session %d waits for a run that its island does not know", s.id)
 	}
 	if told := len(s.ok) + len(s.failed); s.underWay < told+a.untold[s] {
-		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay, a.untold[s], told)
+		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay,
+			a.untold[s], told)
 	}
 	a.graphs(s)
 	seen := set{}

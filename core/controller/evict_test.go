@@ -45,7 +45,8 @@ func TestWorkerThatStartsAnew(t *testing.T) {
 func TestReportSaysWhoseComputationHasNoClient(t *testing.T) {
 	b := newBed(t, Config{Lease: 10e9}, 1, 1)
 	gone := func() bool {
-		b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin"}}})
+		b.say(b.workers[0], wire.KindHeartbeat,
+			&wire.Heartbeat{Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin"}}})
 		return b.st.Report().Islands[0].Workers[0].Last.Running[0].Gone
 	}
 	if gone() {

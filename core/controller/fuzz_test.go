@@ -24,22 +24,32 @@ func FuzzFrames(f *testing.F) {
 		f.Add(script)
 	}
 	scalar := &wire.Array{Dtype: 11}
-	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}}, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}},
+	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}}, wire.KindRun,
+		&wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}},
 		wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1})
-	add(wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Options: sim.CompileOptions([]int{1, 0})}, wire.KindForget, &wire.Forget{Programs: []uint64{1}}, wire.KindGoodbye, &wire.Goodbye{})
-	add(wire.KindCompiled|0x80, &wire.Compiled{Op: 2, Info: &wire.ProgramInfo{Outputs: []*wire.Array{scalar, {Dims: []int64{-1}}}}, Loadable: &wire.Loadable{}},
+	add(wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Options: sim.CompileOptions([]int{1, 0})}, wire.KindForget,
+		&wire.Forget{Programs: []uint64{1}}, wire.KindGoodbye, &wire.Goodbye{})
+	add(wire.KindCompiled|0x80, &wire.Compiled{
+		Op: 2, Info: &wire.ProgramInfo{Outputs: []*wire.Array{scalar, {Dims: []int64{-1}}}}, Loadable: &wire.Loadable{}},
 		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{1, 1, 2}, Failed: []*wire.Failure{{Number: 3}}})
-	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1}}}, wire.KindAbort, &wire.Abort{Gang: 1},
-		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk, &wire.Ask{Stop: true})
-	add(wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}}, wire.KindSliceRequest, &wire.SliceRequest{Slice: 1},
-		wire.KindSliceRequest, &wire.SliceRequest{Slice: 2, Devices: 1 << 31, Island: "x", Kind: "y"}, wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{1, 3}})
+	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1}}},
+		wire.KindAbort, &wire.Abort{Gang: 1},
+		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk,
+		&wire.Ask{Stop: true})
+	add(wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}}, wire.KindSliceRequest,
+		&wire.SliceRequest{Slice: 1},
+		wire.KindSliceRequest, &wire.SliceRequest{Slice: 2, Devices: 1 << 31, Island: "x", Kind: "y"}, wire.KindSliceRelease,
+		&wire.SliceRelease{Slices: []uint64{1, 3}})
 	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}},
 		wire.KindGraph, &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{3}, Nodes: []*wire.Node{
 			{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}, Makes: 1},
 			{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: 2, From: 1, To: 0, Count: 1}}}, Makes: 1}}},
-		wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 2, First: 2, Inputs: []uint64{1}}, wire.KindAbort, &wire.Abort{Gang: 3},
-		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{3, 4, 5}}, wire.KindForget, &wire.Forget{Graphs: []uint64{1, 1}})
-	add(wire.KindGraph, &wire.Graph{Graph: 1, Nodes: []*wire.Node{{Run: &wire.Run{Program: 1}, Makes: 1}}}, wire.KindPlay, &wire.Play{Op: 1, Graph: 1, Nodes: 1, First: 1},
+		wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 2, First: 2, Inputs: []uint64{1}}, wire.KindAbort,
+		&wire.Abort{Gang: 3},
+		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{3, 4, 5}}, wire.KindForget,
+		&wire.Forget{Graphs: []uint64{1, 1}})
+	add(wire.KindGraph, &wire.Graph{Graph: 1, Nodes: []*wire.Node{{Run: &wire.Run{Program: 1}, Makes: 1}}}, wire.KindPlay,
+		&wire.Play{Op: 1, Graph: 1, Nodes: 1, First: 1},
 		wire.KindPlay, &wire.Play{Op: 2, Graph: 2, Nodes: 4096, First: 1})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		b := newBed(t, Config{Limits: Limits{Credit: 8, Window: 1}}, 2, 1)
@@ -63,7 +73,8 @@ func FuzzFrames(f *testing.F) {
 			b.step(Event{Kind: Message, Conn: from, Wire: kind, Message: m, Payload: payload})
 		}
 		mine := b.st.sessions[1]
-		if mine == nil || mine.programs[1] == nil || mine.objects[1] == nil || len(mine.programs) != 1 || len(mine.objects) != 1 || mine.objects[1].err != nil {
+		if mine == nil || mine.programs[1] == nil || mine.objects[1] == nil || len(mine.programs) != 1 ||
+			len(mine.objects) != 1 || mine.objects[1].err != nil {
 			t.Fatalf("the other session is %+v", mine)
 		}
 		b.step(Event{Kind: Lost, Conn: rude})
@@ -72,7 +83,8 @@ func FuzzFrames(f *testing.F) {
 		if err := b.st.Check(); err != nil {
 			t.Fatal(err)
 		}
-		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 || b.st.islands[0].sched.Running() != 0 {
+		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 ||
+			b.st.islands[0].sched.Running() != 0 {
 			// Gangs may still wait for the worker that is there.
 			for _, g := range b.st.gangs {
 				if g.s != mine {

@@ -51,7 +51,9 @@ func (st *State) define(s *session, m *wire.Graph, payload []byte) {
 	g := &graph{id: m.Graph}
 	s.graphs[g.id] = g
 	if s.nodes+len(m.Nodes) > st.limits.Nodes {
-		g.err = status.New(status.ResourceExhausted, "the session's graphs have %d nodes, and with this one's %d more than %d; forget some", s.nodes, len(m.Nodes), st.limits.Nodes)
+		g.err = status.New(status.ResourceExhausted,
+			"the session's graphs have %d nodes, and with this one's %d more than %d; forget some", s.nodes, len(m.Nodes),
+			st.limits.Nodes)
 	} else {
 		g.err = st.resolve(s, g, m)
 	}
@@ -78,7 +80,8 @@ func (st *State) define(s *session, m *wire.Graph, payload []byte) {
 // unknown is the error of plays of a graph that define did not keep.
 func (st *State) unknown(s *session, id uint64) error {
 	if len(s.graphs) >= st.limits.Graphs {
-		return status.New(status.ResourceExhausted, "graph %d is not known: the session has %d graphs, which is its limit; forget some", id, len(s.graphs))
+		return status.New(status.ResourceExhausted,
+			"graph %d is not known: the session has %d graphs, which is its limit; forget some", id, len(s.graphs))
 	}
 	return invalid("graph %d is not known to this session; was it forgotten?", id)
 }
@@ -96,7 +99,8 @@ func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
 			if p == nil {
 				return invalid("node %d: program %d is not known to this session; was its executable deleted?", i, r.Program)
 			}
-			pg.Programs[r.Program] = &graphs.Program{Name: p.of.info.Name, Parameters: len(p.of.info.Parameters), Outputs: p.of.outputs,
+			pg.Programs[r.Program] = &graphs.Program{
+				Name: p.of.info.Name, Parameters: len(p.of.info.Parameters), Outputs: p.of.outputs,
 				Donated: p.of.info.Donated, Devices: p.place.rows}
 		}
 	}

@@ -12,8 +12,10 @@ import (
 
 // tryJoin has a worker join, and returns why it is refused.
 func (st *State) tryJoin(conn uint64, name string, addresses ...string) (refused error) {
-	offer := &wire.WorkerOffer{Addresses: addresses, Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{Kind: "sim"}}}
-	for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer}}, nil) {
+	offer := &wire.WorkerOffer{Addresses: addresses, Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{
+		{Kind: "sim"}}}
+	for _, a := range st.Step(Event{
+		Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer}}, nil) {
 		if a.Kind == Refuse {
 			refused = a.Err
 		}
@@ -26,7 +28,8 @@ func TestWorkerThatOthersCannotReach(t *testing.T) {
 	st := New(Config{Cluster: "test"})
 	for i, bad := range []string{"tcp:0.0.0.0:8477", "tcp:[::]:8477", "tcp::8477", "tcp:node2"} {
 		err := st.tryJoin(uint64(i+1), "w0", "unix:/run/w0", bad)
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "worker w0") {
+		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), bad) ||
+			!strings.Contains(err.Error(), "worker w0") {
 			t.Errorf("at %s: %v, expected INVALID_ARGUMENT that names the worker and the address", bad, err)
 		}
 	}
@@ -48,7 +51,8 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 	join := func(st *State, conn uint64, role wire.Role, p process) (refused error) {
 		h := &wire.Hello{Role: role, Name: "new", Host: p.host, Network: p.network}
 		if role == wire.Role_ROLE_WORKER {
-			h.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}, Addresses: strings.Fields(p.address)}
+			h.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}},
+				Addresses: strings.Fields(p.address)}
 		}
 		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil) {
 			if a.Kind == Refuse {
@@ -67,18 +71,27 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 		says, does string
 	}{
 		{"unix sockets of one host", process{"a", "a", "unix:/1"}, worker, process{"a", "a", "unix:/2"}, status.OK, "", ""},
-		{"a unix socket of another host", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2"}, status.InvalidArgument, "unix:/2", "worker new"},
-		{"beside a unix socket of another host", process{"a", "a", "unix:/1"}, worker, process{"b", "b", "tcp:node2:1"}, status.FailedPrecondition, "unix:/1", "worker there"},
-		{"loopback of one network", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "n", "tcp:[::1]:2"}, status.OK, "", ""},
-		{"loopback of another network", process{"a", "n", "tcp:node1:1"}, worker, process{"a", "m", "tcp:localhost:2"}, status.InvalidArgument, "tcp:localhost:2", "worker new"},
-		{"loopback of an older version", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "", "tcp:127.0.0.1:2"}, status.OK, "", ""},
-		{"one address of two", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2 tcp:node2:1"}, status.OK, "", ""},
+		{"a unix socket of another host", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2"},
+			status.InvalidArgument, "unix:/2", "worker new"},
+		{"beside a unix socket of another host", process{"a", "a", "unix:/1"}, worker, process{"b", "b", "tcp:node2:1"},
+			status.FailedPrecondition, "unix:/1", "worker there"},
+		{"loopback of one network", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "n", "tcp:[::1]:2"}, status.OK,
+			"", ""},
+		{"loopback of another network", process{"a", "n", "tcp:node1:1"}, worker, process{"a", "m", "tcp:localhost:2"},
+			status.InvalidArgument, "tcp:localhost:2", "worker new"},
+		{"loopback of an older version", process{"a", "n", "tcp:127.0.0.1:1"}, worker, process{"b", "", "tcp:127.0.0.1:2"},
+			status.OK, "", ""},
+		{"one address of two", process{"a", "a", "tcp:node1:1"}, worker, process{"b", "b", "unix:/2 tcp:node2:1"}, status.OK,
+			"", ""},
 		{"a client of the same host", process{"a", "a", "unix:/1"}, client, process{"a", "b", ""}, status.OK, "", ""},
-		{"a client of another host", process{"a", "a", "unix:/1"}, client, process{"b", "b", ""}, status.FailedPrecondition, "unix:/1", "worker there"},
+		{"a client of another host", process{"a", "a", "unix:/1"}, client, process{"b", "b", ""}, status.FailedPrecondition,
+			"unix:/1", "worker there"},
 	} {
 		st := New(Config{Cluster: "test"})
-		there := &wire.Hello{Role: worker, Name: "there", Host: c.there.host, Network: c.there.network, Worker: &wire.WorkerOffer{
-			Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}, Addresses: strings.Fields(c.there.address)}}
+		there := &wire.Hello{Role: worker, Name: "there", Host: c.there.host, Network: c.there.network,
+			Worker: &wire.WorkerOffer{
+				Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}},
+				Addresses: strings.Fields(c.there.address)}}
 		st.Step(Event{Kind: Join, Conn: 1, Message: there}, nil)
 		err := join(st, 2, c.role, c.comes)
 		if status.CodeOf(err) != c.want {

@@ -117,7 +117,9 @@ func (st *State) submit(g *gang, p *program, at *place) {
 	g.ticket, g.island, g.place, g.program, g.makes = st.tickets, at.island, at, p, len(p.of.outputs)
 	g.island.held[g.ticket] = g
 	g.s.waiting = g
-	st.feed(g.island, schedule.Event{Kind: schedule.Submit, Gang: schedule.Gang{ID: g.ticket, Session: g.s.id, Devices: at.devices, Collective: p.of.collective}})
+	st.feed(g.island, schedule.Event{
+		Kind: schedule.Submit, Gang: schedule.Gang{
+			ID: g.ticket, Session: g.s.id, Devices: at.devices, Collective: p.of.collective}})
 }
 
 // placeOfRun gives the place of a run, and the program's where there is an error;
@@ -157,7 +159,8 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 		row := 0
 		for _, piece := range mixed.Pieces {
 			if piece == nil || piece.Rows == 0 || int(piece.Rows) > len(at.rows)-row {
-				return invalid("argument %d: its pieces have other than %d rows, the devices of program %s", mixed.Argument, len(at.rows), p.of.info.Name)
+				return invalid("argument %d: its pieces have other than %d rows, the devices of program %s", mixed.Argument,
+					len(at.rows), p.of.info.Name)
 			}
 			var here set
 			for _, d := range at.rows[row : row+int(piece.Rows)] {
@@ -169,7 +172,8 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 			row += int(piece.Rows)
 		}
 		if row != len(at.rows) {
-			return invalid("argument %d: its pieces have %d rows and program %s has %d devices", mixed.Argument, row, p.of.info.Name, len(at.rows))
+			return invalid("argument %d: its pieces have %d rows and program %s has %d devices", mixed.Argument, row,
+				p.of.info.Name, len(at.rows))
 		}
 	}
 	if missing != 0 {
@@ -201,7 +205,8 @@ func (st *State) create(s *session, first uint64, bytes []int64, at *place, err 
 		return invalid("arrays are numbered from 1, got %d", first)
 	}
 	if len(s.objects)+len(bytes) > st.limits.Objects {
-		return status.New(status.ResourceExhausted, "the session has %d arrays, which is its limit; delete some", len(s.objects))
+		return status.New(status.ResourceExhausted, "the session has %d arrays, which is its limit; delete some",
+			len(s.objects))
 	}
 	for i := range bytes {
 		if s.objects[first+uint64(i)] != nil {
@@ -289,7 +294,8 @@ func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64, 
 // deliverDispatch sends an operation of a session under a number.
 func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wire.Kind, operation []byte) {
 	from := len(st.buffer)
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Operation: operation, Client: s.process.Number, Term: st.config.Term}
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Operation: operation, Client: s.process.Number,
+		Term: st.config.Term}
 	st.buffer = m.Append(st.buffer)
 	st.deliver(to, wire.KindDispatch, st.buffer[from:])
 }
@@ -423,7 +429,8 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 }
 
 // make performs an operation that makes one object.
-func (st *State) make(s *session, op, id uint64, bytes int64, at *place, err error, kind wire.Kind, workers set, conns []uint64, payload []byte) {
+func (st *State) make(s *session, op, id uint64, bytes int64, at *place, err error, kind wire.Kind, workers set,
+	conns []uint64, payload []byte) {
 	sizes := [1]int64{bytes}
 	if e := st.create(s, id, sizes[:], at, err); e != nil {
 		st.end(s, op, e)
@@ -444,7 +451,8 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 	err := q.err
 	for i, move := range m.Moves {
 		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
-			st.end(s, m.Op, invalid("move %d names a device that is not in this session, which has devices 0 to %d", i, len(s.slots)-1))
+			st.end(s, m.Op, invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
+				len(s.slots)-1))
 			return
 		}
 		if !seen.has(int(move.To)) {

@@ -51,7 +51,8 @@ func (st *State) play(s *session, m *wire.Play, q *queued) {
 	case g.err != nil:
 		err = g.err
 	case len(m.Inputs) != g.inputs || int(m.Nodes) != len(g.nodes):
-		err = invalid("graph %d has %d inputs and %d nodes; its play has %d and %d", m.Graph, g.inputs, len(g.nodes), len(m.Inputs), m.Nodes)
+		err = invalid("graph %d has %d inputs and %d nodes; its play has %d and %d", m.Graph, g.inputs, len(g.nodes),
+			len(m.Inputs), m.Nodes)
 	case g.made > 0 && (m.First == 0 || m.First+uint64(g.made) < m.First):
 		err = invalid("arrays are numbered from 1, got %d", m.First)
 	}
@@ -172,7 +173,8 @@ func (st *State) shut() {
 	}
 	p := o.play
 	from := len(st.buffer)
-	m := wire.Played{Gang: o.gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(o.from), Count: uint32(o.count), First: p.first,
+	m := wire.Played{Gang: o.gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(o.from), Count: uint32(o.count),
+		First:  p.first,
 		Inputs: p.inputs, Client: p.s.process.Number, Term: st.config.Term}
 	st.buffer = m.Append(st.buffer)
 	o.play, o.count = nil, 0

@@ -48,7 +48,8 @@ func TestPlayMessages(t *testing.T) {
 					sizes[kind] = len(a.Payload)
 				}
 				if len(a.Payload) != sizes[kind] {
-					t.Errorf("a message of kind %d has %d bytes for %d workers, and %d for 1", kind, len(a.Payload), workers, sizes[kind])
+					t.Errorf("a message of kind %d has %d bytes for %d workers, and %d for 1", kind, len(a.Payload), workers,
+						sizes[kind])
 				}
 			}
 			for _, w := range b.workers {
@@ -58,11 +59,13 @@ func TestPlayMessages(t *testing.T) {
 			}
 		}
 		count(wire.KindGraph, b.chain(nodes))
-		count(wire.KindPlayed, b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
+		count(wire.KindPlayed, b.say(b.client, wire.KindPlay,
+			&wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
 		if n := len(b.st.gangs); n != nodes {
 			t.Errorf("%d gangs are under way, want %d", n, nodes)
 		}
-		count(wire.KindDispatch, b.say(b.client, wire.KindRun, &wire.Run{Op: 2 + nodes, Program: 1, FirstOutput: 3, Inputs: []uint64{1}}))
+		count(wire.KindDispatch,
+			b.say(b.client, wire.KindRun, &wire.Run{Op: 2 + nodes, Program: 1, FirstOutput: 3, Inputs: []uint64{1}}))
 		if n := len(b.st.sessions[1].objects) - 1; n != 2 { // what the chain began with, and what it keeps
 			t.Errorf("the session has %d arrays, want 2", n)
 		}
@@ -159,7 +162,8 @@ func BenchmarkPlay(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				begun := processorTime(b)
-				frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0], &wire.Play{Op: op + 1, Graph: 1, Nodes: nodes, First: object + 1, Inputs: []uint64{1}})
+				frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0],
+					&wire.Play{Op: op + 1, Graph: 1, Nodes: nodes, First: object + 1, Inputs: []uint64{1}})
 				d.frame(d.client, wire.KindPlay, frame)
 				report()
 				op, object = op+nodes, object+nodes
@@ -175,7 +179,8 @@ func BenchmarkPlay(b *testing.B) {
 					if i == 0 {
 						in = 1
 					}
-					frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0], &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{in}})
+					frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0],
+						&wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{in}})
 					d.frame(d.client, wire.KindRun, frame)
 					all.Objects = append(all.Objects, object)
 				}

@@ -64,11 +64,14 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 	err := func() error {
 		switch {
 		case len(m.Code)+len(m.Options) > st.limits.Program:
-			return status.New(status.ResourceExhausted, "the program has %d bytes; at most %d", len(m.Code)+len(m.Options), st.limits.Program)
+			return status.New(status.ResourceExhausted, "the program has %d bytes; at most %d", len(m.Code)+len(m.Options),
+				st.limits.Program)
 		case len(s.compiling) >= st.limits.Compiles:
-			return status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit", len(s.compiling))
+			return status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
+				len(s.compiling))
 		case len(s.programs) >= st.limits.Programs:
-			return status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some", len(s.programs))
+			return status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some",
+				len(s.programs))
 		case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
 			return invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
 		}
@@ -90,7 +93,8 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 			return err
 		}
 		if p.island == nil {
-			return status.New(status.Unimplemented, "the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
+			return status.New(status.Unimplemented,
+				"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
 		}
 		if err := st.alive(p); err != nil {
 			return err
@@ -129,7 +133,8 @@ func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
 	}
 	n := o.Replicas * o.Partitions
 	if n > len(s.slots) {
-		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"), status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
+		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"),
+			status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
 	}
 	rows := make([]uint32, n)
 	for i := range rows {
@@ -195,7 +200,9 @@ func (st *State) begin(c *compiled) {
 			for i := range c.waiting {
 				c.waiting[i].told = false
 			}
-			st.send(c.by.to[:], wire.KindCompile, &wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor, Handlers: c.handlers})
+			st.send(c.by.to[:], wire.KindCompile,
+				&wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor,
+					Handlers: c.handlers})
 			return
 		}
 		c.waiting = c.waiting[1:]
@@ -274,7 +281,8 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	st.log(fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
 	if st.config.Cached && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
 		from := len(st.buffer)
-		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer, &wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
+		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer,
+			&wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
 			st.buffer = b
 			st.out = append(st.out, Action{Kind: Write, Key: c.key, Payload: b[from:]})
 		}
@@ -346,8 +354,10 @@ func (st *State) install(c *compiled, w waiter) {
 		w.s.programs[w.program] = p
 		st.load(w.s, p, p.place)
 		i := c.info
-		answer.Info = &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas, Partitions: i.Partitions,
-			Outputs: i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost, Collective: i.Collective}
+		answer.Info = &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas,
+			Partitions: i.Partitions,
+			Outputs:    i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost,
+			Collective: i.Collective}
 	}
 	st.send(w.s.to(), wire.KindCompiled, answer)
 }
@@ -362,7 +372,9 @@ func (st *State) load(s *session, p *program, at *place) {
 	loadable, where := p.of.loadable, places(s, at.rows)
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
-		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code, Options: loadable.Options, Collective: loadable.Collective, CallsHost: loadable.CallsHost, Handlers: loadable.Handlers}
+		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code,
+			Options: loadable.Options, Collective: loadable.Collective, CallsHost: loadable.CallsHost,
+			Handlers: loadable.Handlers}
 	}
 	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
 		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})

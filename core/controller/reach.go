@@ -49,8 +49,10 @@ func (st *State) apartFrom(h *wire.Hello) error {
 		switch {
 		case o == nil || o.gone != nil:
 		case !o.spot.reaches(at, addresses):
-			return status.New(status.InvalidArgument, "worker %s is refused, since worker %s, on another machine or in another container, cannot reach it at %s: "+
-				"start it with --listen and an address of its machine that others reach", h.Name, o.name, strings.Join(addresses, " or "))
+			return status.New(status.InvalidArgument,
+				"worker %s is refused, since worker %s, on another machine or in another container, cannot reach it at %s: "+
+					"start it with --listen and an address of its machine that others reach", h.Name, o.name,
+				strings.Join(addresses, " or "))
 		case !at.reaches(o.spot, o.offer.Addresses):
 			return unreached(h.Name, o)
 		}
@@ -60,6 +62,8 @@ func (st *State) apartFrom(h *wire.Hello) error {
 
 // unreached is the error of a process that cannot dial a worker which is there.
 func unreached(who string, w *worker) error {
-	return status.New(status.FailedPrecondition, "%s cannot reach worker %s, on another machine or in another container, which listens at %s: "+
-		"start that worker again with --listen and an address of its machine that others reach", who, w.name, strings.Join(w.offer.Addresses, " and "))
+	return status.New(status.FailedPrecondition,
+		"%s cannot reach worker %s, on another machine or in another container, which listens at %s: "+
+			"start that worker again with --listen and an address of its machine that others reach", who, w.name,
+		strings.Join(w.offer.Addresses, " and "))
 }

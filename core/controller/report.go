@@ -54,7 +54,9 @@ func (st *State) Report() *wire.Report {
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		s := st.sessions[id]
-		rs := &wire.Report_SessionReport{Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)), Programs: uint64(len(s.programs)),
+		rs := &wire.Report_SessionReport{
+			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
+			Programs: uint64(len(s.programs)),
 			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {
@@ -62,7 +64,8 @@ func (st *State) Report() *wire.Report {
 			}
 		}
 		for _, slice := range st.layout.Slices(id) {
-			rs.Slices = append(rs.Slices, &wire.Report_Slice{Slice: slice.Number, Devices: spans(placement.Spans(slice.Behind()))})
+			rs.Slices = append(rs.Slices, &wire.Report_Slice{
+				Slice: slice.Number, Devices: spans(placement.Spans(slice.Behind()))})
 		}
 		r.Sessions = append(r.Sessions, rs)
 	}

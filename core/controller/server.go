@@ -81,8 +81,10 @@ func NewServer(c ServerConfig) (*Server, error) {
 	}
 	var random [40]byte
 	rand.Read(random[:])
-	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:], Heartbeat: int64(c.Heartbeat),
-		Lease: int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil, Limits: c.Limits})
+	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
+		Heartbeat: int64(c.Heartbeat),
+		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil,
+		Limits: c.Limits})
 	s.running.Add(1)
 	every := c.Heartbeat
 	if c.Lease > 0 {

@@ -73,7 +73,8 @@ func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
 		for d := range devices {
 			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
 		}
-		s.workers = append(s.workers, s.dial(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}))
+		s.workers = append(s.workers,
+			s.dial(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}))
 	}
 	s.client = s.dial(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"})
 	s.program(workers * devices)
@@ -127,10 +128,14 @@ func (s *seat) program(devices int) {
 		all[i], on[i] = i, uint32(i)
 	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
-	s.say(s.client, wire.KindCompile, mustMarshal(s.t, &wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}))
+	s.say(s.client, wire.KindCompile,
+		mustMarshal(s.t, &wire.Compile{
+			Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}))
 	m := new(wire.Compile)
 	s.hear(s.workers[0], wire.KindCompile, m)
-	s.say(s.workers[0], wire.KindCompiled, mustMarshal(s.t, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}}))
+	s.say(s.workers[0], wire.KindCompiled,
+		mustMarshal(s.t, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{
+			Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}}))
 	s.say(s.client, wire.KindPut, mustMarshal(s.t, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on}))
 	ok := mustMarshal(s.t, &wire.Completed{Ok: []uint64{1}})
 	for _, w := range s.workers {

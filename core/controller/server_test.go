@@ -36,7 +36,8 @@ func until(t testing.TB, what string, ok func() bool) {
 // A controller that stops in order has nothing to warn of.
 func TestStopIsQuiet(t *testing.T) {
 	var said bytes.Buffer
-	w := newWorld(t, controller.ServerConfig{Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	w := newWorld(t, controller.ServerConfig{
+		Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	w.worker("steady", 1)
 	w.server.Close()
 	if text := said.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "steady") {
@@ -62,7 +63,8 @@ func TestWorkerIsLost(t *testing.T) {
 	frail.mu.Unlock()
 	y := run(t, c, p, 2, x)
 	run(t, c, p, 3, y)
-	until(t, "the run is at the frail worker", func() bool { frail.mu.Lock(); defer frail.mu.Unlock(); return len(frail.order) == 3 })
+	until(t, "the run is at the frail worker",
+		func() bool { frail.mu.Lock(); defer frail.mu.Unlock(); return len(frail.order) == 3 })
 	frail.conn.Close()
 	for token, err := range wait(t, ends, 2) {
 		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker frail is gone") {
@@ -92,7 +94,8 @@ func TestRunFails(t *testing.T) {
 	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
 		t.Errorf("what it made gives %v", err)
 	}
-	if _, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
+	if _, err := c.Compile(context.Background(), client.CompileSpec{
+		Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a bad program gives %v", err)
 	}
 }
@@ -103,7 +106,8 @@ func TestClientGoes(t *testing.T) {
 	a := w.worker("a", 1)
 	for _, politely := range []bool{true, false} {
 		ends := make(chan client.Ended, 100)
-		conn, m, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
+		conn, m, err := w.network.Dial(context.Background(), "inproc:controller",
+			&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,11 +140,13 @@ func TestClientGoes(t *testing.T) {
 		if err := wait(t, ends, 1)[3]; status.CodeOf(err) != status.Unavailable {
 			t.Errorf("a run under way ends with %v, want UNAVAILABLE", err)
 		}
-		if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: c.Objects(1), Inputs: []uint64{x}, Only: -1}); status.CodeOf(err) != status.Unavailable || c.Lost() == nil {
+		if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: c.Objects(1), Inputs: []uint64{x},
+			Only: -1}); status.CodeOf(err) != status.Unavailable || c.Lost() == nil {
 			t.Errorf("a run after the end gives %v, and Lost %v", err, c.Lost())
 		}
 		c.Close()
-		until(t, "the worker has let go of everything", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.objects)+len(a.programs) == 0 })
+		until(t, "the worker has let go of everything",
+			func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.objects)+len(a.programs) == 0 })
 		a.mu.Lock()
 		clear(a.hold)
 		a.mu.Unlock()
@@ -157,7 +163,8 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, controller.ServerConfig{Lease: lease})
 			w.worker("a", 1)
-			conn, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
+			conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
+				&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -248,8 +255,9 @@ func TestCacheOnDisk(t *testing.T) {
 // stops.
 func TestCompileEnds(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{})
-	conn, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",
-		Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}}}})
+	conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
+		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",
+			Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,12 +265,14 @@ func TestCompileEnds(t *testing.T) {
 	c := w.client(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := c.Compile(ctx, client.CompileSpec{Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})}); status.CodeOf(err) != status.Cancelled {
+	if _, err := c.Compile(ctx, client.CompileSpec{
+		Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})}); status.CodeOf(err) != status.Cancelled {
 		t.Errorf("compiling that was given up gives %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte("2"), Options: sim.CompileOptions([]int{0})})
+		_, err := c.Compile(context.Background(), client.CompileSpec{
+			Format: "number", Code: []byte("2"), Options: sim.CompileOptions([]int{0})})
 		done <- err
 	}()
 	until(t, "the program came to the worker", func() bool {
@@ -279,8 +289,10 @@ func TestCompileEnds(t *testing.T) {
 func TestWorkerDoesNotRead(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Window: 1 << 20, Credit: 1 << 20}})
 	w.worker("good", 1)
-	stuck, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "stuck",
-		Worker: &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Fingerprint: "f", Devices: []*wire.LocalDevice{{}}}})
+	stuck, _, err := w.network.Dial(context.Background(), "inproc:controller",
+		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "stuck",
+			Worker: &wire.WorkerOffer{
+				Platform: &wire.Platform{Name: "sim"}, Fingerprint: "f", Devices: []*wire.LocalDevice{{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +304,8 @@ func TestWorkerDoesNotRead(t *testing.T) {
 	// Operations with long traces for the one that does not read, far past what a
 	// connection holds.
 	for i := range 40 {
-		if err := c.Transfer(&wire.Transfer{Object: c.Objects(1), Array: &wire.Array{Dtype: 8, Memory: strings.Repeat("m", 1<<20)},
+		if err := c.Transfer(&wire.Transfer{
+			Object: c.Objects(1), Array: &wire.Array{Dtype: 8, Memory: strings.Repeat("m", 1<<20)},
 			Moves: []*wire.Move{{Source: x, From: 0, To: 1}}}, uint64(1000+i)); err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +370,8 @@ func TestSockets(t *testing.T) {
 		t.Errorf("got kind %d, %v, %v", kind, m, err)
 	}
 	// A client with no devices to have, and one that sends rubbish.
-	if _, err := client.Connect(context.Background(), client.Config{Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := client.Connect(context.Background(), client.Config{
+		Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a client of an empty cluster gets %v, want RESOURCE_EXHAUSTED", err)
 	}
 	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))

@@ -96,7 +96,8 @@ const maxPlaces = 1 << 14
 
 func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	if len(st.sessions) >= st.limits.Sessions {
-		return status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some", len(st.sessions))
+		return status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some",
+			len(st.sessions))
 	}
 	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
 		return err
@@ -118,16 +119,19 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	}
 	st.session++
 	st.process++
-	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number, view: view, begun: st.now,
+	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
+		view: view, begun: st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
-		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{}, objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
+		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
+		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	by := map[uint64]*worker{}
 	for _, w := range st.workers {
 		if w != nil && w.gone == nil {
 			by[w.process.Number] = w
 		}
 	}
-	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster, Proof: wire.Prove(st.config.Key, st.process),
+	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
+		Proof:  wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
 	s.spans = spans(view.Spans())
 	var seen set
@@ -149,9 +153,10 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 		s.slots = append(s.slots, w.slot)
 		s.islands = append(s.islands, w.island)
 		limit, share := memoryOf(local, onHost[w.process.Host])
-		m.Devices = append(m.Devices, &wire.Device{Number: uint32(d), Worker: at.Worker, Local: uint32(at.Local), Slice: uint32(at.Island.Index),
-			Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory,
-			MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
+		m.Devices = append(m.Devices,
+			&wire.Device{Number: uint32(d), Worker: at.Worker, Local: uint32(at.Local), Slice: uint32(at.Island.Index),
+				Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory,
+				MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
 	}
 	s.single = make([]*place, view.Len())
 	st.sessions[s.id] = s
@@ -295,7 +300,8 @@ func (st *State) tell(s *session, workers set) {
 // Errors: INVALID_ARGUMENT.
 func (st *State) place(s *session, rows []uint32) (*place, error) {
 	if len(rows) == 0 || len(rows) > len(s.slots) {
-		return nil, status.New(status.InvalidArgument, "%d devices are named; this session has %d, and each may be named once", len(rows), len(s.slots))
+		return nil, status.New(status.InvalidArgument,
+			"%d devices are named; this session has %d, and each may be named once", len(rows), len(s.slots))
 	}
 	if d := rows[0]; len(rows) == 1 && int(d) < len(s.single) && s.single[d] != nil {
 		return s.single[d], nil
@@ -311,7 +317,8 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 	numbers := make([]int, 0, len(rows))
 	for i, d := range rows {
 		if int(d) >= len(s.slots) {
-			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d, len(s.slots)-1)
+			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
+				len(s.slots)-1)
 		}
 		if p.has.has(int(d)) {
 			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
@@ -425,12 +432,14 @@ func (st *State) fromClient(s *session, ev *Event) error {
 			tail := s.queue[n-1].message.(*wire.Forget)
 			tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
 			if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
-				return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten", 2*st.limits.Programs)
+				return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten",
+					2*st.limits.Programs)
 			}
 			return nil
 		}
 	default:
-		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send", ev.Wire)
+		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send",
+			ev.Wire)
 	}
 	if item.op == 0 && ev.Wire != wire.KindFree && ev.Wire != wire.KindForget {
 		return status.New(status.InvalidArgument, "operations are numbered from 1, got 0")
@@ -440,9 +449,11 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		case item.op <= s.last:
 			return nil // it was sent again
 		case item.op != s.last+1:
-			return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one", item.op, s.last)
+			return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one",
+				item.op, s.last)
 		case s.underWay >= st.limits.Credit:
-			return status.New(status.ResourceExhausted, "operation %d came while %d are under way, which is the session's credit", item.op, s.underWay)
+			return status.New(status.ResourceExhausted,
+				"operation %d came while %d are under way, which is the session's credit", item.op, s.underWay)
 		}
 		n := max(1, item.nodes) // a play may go beyond the credit
 		s.last = item.op + uint64(n) - 1

@@ -65,7 +65,8 @@ func TestSilence(t *testing.T) {
 			}
 		}
 	}
-	if err := failed.GetStatus().Err(); failed.GetNumber() != 2 || status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "w1") || !strings.Contains(err.Error(), "said nothing for 4.0 s") {
+	if err := failed.GetStatus().Err(); failed.GetNumber() != 2 || status.CodeOf(err) != status.Unavailable ||
+		!strings.Contains(err.Error(), "w1") || !strings.Contains(err.Error(), "said nothing for 4.0 s") {
 		t.Errorf("the run ended with %v", failed)
 	}
 	for range 10 {

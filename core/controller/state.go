@@ -193,8 +193,9 @@ type conn struct {
 
 // New makes a State with nobody in it.
 func New(c Config) *State {
-	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{}, boards: map[string]*wire.Board{},
-		gangs: map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{}}
+	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
+		boards: map[string]*wire.Board{},
+		gangs:  map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{}}
 }
 
 // Step takes one event and appends what is to be done, in order.
@@ -260,9 +261,11 @@ func (st *State) join(ev *Event) {
 		}
 	case wire.Role_ROLE_ADMIN:
 		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role}
-		st.out = append(st.out, Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
+		st.out = append(st.out,
+			Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
 	default:
-		err = status.New(status.InvalidArgument, "role %v is not for a controller; is this the address of a worker's?", h.Role)
+		err = status.New(status.InvalidArgument, "role %v is not for a controller; is this the address of a worker's?",
+			h.Role)
 	}
 	if err != nil {
 		st.refuse(ev.Conn, err)
@@ -368,7 +371,8 @@ func (st *State) listen() {
 		case paused:
 			w.heard = st.now
 		case st.now-w.heard >= silence:
-			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does", w.name, float64(st.now-w.heard)/1e9))
+			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does",
+				w.name, float64(st.now-w.heard)/1e9))
 		}
 	}
 }

@@ -34,7 +34,8 @@ func TestTraces(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "new":
-				c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"), Cached: d.HasArg("cached")}
+				c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
+					Cached: d.HasArg("cached")}
 				d.MaybeScanArgs(t, "window", &c.Limits.Window)
 				d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 				d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
@@ -125,11 +126,14 @@ func (tr *tracer) parse(line string) (Event, error) {
 	}
 	switch words[1] {
 	case "worker":
-		offer := &wire.WorkerOffer{Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
+		offer := &wire.WorkerOffer{
+			Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
 		for d := range number(args["devices"]) {
 			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"]})
 		}
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer, ProtocolMax: uint32(number(args["protocol"]))}
+		ev.Kind, ev.Message = Join,
+			&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer,
+				ProtocolMax: uint32(number(args["protocol"]))}
 		if args["protocol"] == "" {
 			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolMax
 		}
@@ -148,7 +152,9 @@ func (tr *tracer) parse(line string) (Event, error) {
 		}
 		ev.Wire, ev.Message = wire.KindCompile, m
 	case "compiled":
-		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"])}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
+			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"])}, Loadable: &wire.Loadable{
+			Serialized: []byte("x")}}
 		if args["form"] == "joined" {
 			m.Loadable.Form = wire.Loadable_JOINED
 		}
@@ -160,7 +166,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 		}
 		ev.Wire, ev.Message = wire.KindCompiled, m
 	case "run":
-		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]), Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
+		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]),
+			Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
 		if only := args["only"]; only != "" {
 			m.Only = uint32(number(only)) + 1
 		}
@@ -175,9 +182,11 @@ func (tr *tracer) parse(line string) (Event, error) {
 		}
 		ev.Wire, ev.Message = wire.KindRun, m
 	case "put":
-		ev.Wire, ev.Message = wire.KindPut, &wire.Put{Op: op, Object: number(args["makes"]), Array: scalar, Devices: devices(args["on"])}
+		ev.Wire, ev.Message = wire.KindPut,
+			&wire.Put{Op: op, Object: number(args["makes"]), Array: scalar, Devices: devices(args["on"])}
 	case "fetch":
-		ev.Wire, ev.Message = wire.KindFetch, &wire.Fetch{Op: op, Object: number(args["array"]), Device: uint32(number(args["device"]))}
+		ev.Wire, ev.Message = wire.KindFetch,
+			&wire.Fetch{Op: op, Object: number(args["array"]), Device: uint32(number(args["device"]))}
 	case "transfer":
 		m := &wire.Transfer{Op: op, Object: number(args["makes"]), Array: scalar}
 		for move := range strings.SplitSeq(args["moves"], ",") {
@@ -193,9 +202,11 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "profile":
 		ev.Wire, ev.Message = wire.KindProfile, &wire.Profile{Id: number(words[2]), Stop: words[3] == "stop"}
 	case "profiled":
-		ev.Wire, ev.Message = wire.KindProfiled, &wire.Profiled{Id: number(words[2]), Session: 1, Worker: number(cmp.Or(args["of"], words[0])), Bytes: 5}
+		ev.Wire, ev.Message = wire.KindProfiled,
+			&wire.Profiled{Id: number(words[2]), Session: 1, Worker: number(cmp.Or(args["of"], words[0])), Bytes: 5}
 	case "slice":
-		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{Slice: number(words[2]), Devices: uint32(number(args["devices"])),
+		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{
+			Slice: number(words[2]), Devices: uint32(number(args["devices"])),
 			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"]}
 	case "release":
 		ev.Wire, ev.Message = wire.KindSliceRelease, &wire.SliceRelease{Slices: numbers(words[2])}
@@ -309,7 +320,8 @@ func (tr *tracer) print(a Action) {
 			}
 			op := new(wire.Fetch) // all have op as field 1
 			_ = proto.Unmarshal(m.Operation, op)
-			names := map[wire.Kind]string{wire.KindRun: "run", wire.KindPut: "put", wire.KindTransfer: "transfer", wire.KindFetch: "fetch"}
+			names := map[wire.Kind]string{wire.KindRun: "run", wire.KindPut: "put", wire.KindTransfer: "transfer",
+				wire.KindFetch: "fetch"}
 			fmt.Fprintf(w, "%s %d", names[wire.Kind(m.Kind)], op.Op)
 		case wire.KindCompleted:
 			m := new(wire.Completed)
@@ -366,7 +378,8 @@ func (tr *tracer) print(a Action) {
 				}
 			}
 			for _, s := range m.Sessions {
-				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects, s.Programs, s.UnderWay, s.Bytes)
+				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects,
+					s.Programs, s.UnderWay, s.Bytes)
 				for _, x := range s.Slices {
 					fmt.Fprintf(w, ", slice %d is", x.Slice)
 					for _, p := range x.Devices {

@@ -313,18 +313,23 @@ func (w *twin) ends(c *twinClient, op uint64, err error) {
 
 func (w *twin) joinWorker() {
 	w.conns++
-	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"), Platform: &wire.Platform{Name: "sim"}}
+	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"),
+		Platform: &wire.Platform{Name: "sim"}}
 	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
 	}
-	w.workers[w.conns] = &twinWorker{devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{}, known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
-	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
+	w.workers[w.conns] = &twinWorker{devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
+		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
 }
 
 func (w *twin) joinClient() {
 	w.conns++
-	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{}, programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
-	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
+	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
+		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
+		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
 }
 
 func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
@@ -361,7 +366,8 @@ func (w *twin) submits(c *twinClient) {
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	next := func() uint64 { c.op++; return c.op }
 	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
-	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free", "forget", "abort", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
+	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free",
+		"forget", "abort", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
 	case "compile":
 		rows := devices()
 		ids := make([]int, len(rows))
@@ -370,8 +376,9 @@ func (w *twin) submits(c *twinClient) {
 		}
 		c.program++
 		c.waiting[c.program] = rows
-		w.say(c.conn, wire.KindCompile, &wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
-			Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
+		w.say(c.conn, wire.KindCompile,
+			&wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
+				Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
 	case "put":
 		w.say(c.conn, wire.KindPut, &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()})
 	case "run":
@@ -385,7 +392,8 @@ func (w *twin) submits(c *twinClient) {
 		w.say(c.conn, wire.KindFetch, m)
 	case "transfer":
 		d := devices()
-		w.say(c.conn, wire.KindTransfer, &wire.Transfer{Op: next(), Object: fresh(), Array: scalar, Moves: []*wire.Move{{Source: object(), From: d[0], To: d[len(d)-1]}}})
+		w.say(c.conn, wire.KindTransfer, &wire.Transfer{
+			Op: next(), Object: fresh(), Array: scalar, Moves: []*wire.Move{{Source: object(), From: d[0], To: d[len(d)-1]}}})
 	case "free":
 		m := &wire.Free{Objects: []uint64{object()}}
 		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
@@ -410,7 +418,9 @@ func (w *twin) submits(c *twinClient) {
 				m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: id, Inputs: []uint64{source}}, Makes: 1})
 			} else {
 				d := devices()
-				m.Nodes = append(m.Nodes, &wire.Node{Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}}, Makes: 1})
+				m.Nodes = append(m.Nodes, &wire.Node{
+					Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}},
+					Makes:    1})
 			}
 			last++
 			if rapid.Bool().Draw(t, "kept") {
@@ -487,8 +497,10 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 func TestWhateverPeersDo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Term: 7, Lease: 5e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
-			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"), Store: 1}}
-		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{}, gangs: map[uint64]string{}, first: map[uint64]uint64{}}
+			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
+				Store: 1}}
+		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
+			gangs: map[uint64]string{}, first: map[uint64]uint64{}}
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
@@ -545,10 +557,12 @@ func TestWhateverPeersDo(t *testing.T) {
 			c := w.clients[number]
 			for op := uint64(1); op <= c.op; op++ {
 				if _, ok := c.ended[op]; !ok {
-					t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session], w.st.gangs)
+					t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session],
+						w.st.gangs)
 				}
 			}
-			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil || s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
+			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil ||
+				s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
 				t.Fatalf("session %d is left with %+v", c.session, s)
 			}
 			if rapid.Bool().Draw(t, "politely") {
@@ -570,7 +584,8 @@ func TestWhateverPeersDo(t *testing.T) {
 		}
 		for _, is := range w.st.islands {
 			if is.sched.Queued()+is.sched.Running()+len(is.held) != 0 {
-				t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(), len(is.held))
+				t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(),
+					len(is.held))
 			}
 		}
 		for _, c := range w.st.compiled {

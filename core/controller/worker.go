@@ -40,7 +40,9 @@ const (
 func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	o := h.Worker
 	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 || len(o.Board) > maxPath {
-		return status.New(status.InvalidArgument, "worker %s offers nothing, more than %d devices, more than 16 addresses, or a path of more than %d bytes", h.Name, maxLocal, maxPath)
+		return status.New(status.InvalidArgument,
+			"worker %s offers nothing, more than %d devices, more than 16 addresses, or a path of more than %d bytes", h.Name,
+			maxLocal, maxPath)
 	}
 	for i, d := range o.Devices {
 		if d == nil || int(d.Local) != i {
@@ -69,29 +71,34 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	}
 	st.process++
 	name := st.apart(h.Name, st.process)
-	placed, err := st.layout.Join(placement.Offer{Worker: st.process, Name: name, Island: o.Island, Platform: platform.Name,
+	placed, err := st.layout.Join(placement.Offer{
+		Worker: st.process, Name: name, Island: o.Island, Platform: platform.Name,
 		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds})
 	if err != nil {
 		return err
 	}
 	for len(st.islands) <= placed.Island.Index {
 		st.islands = append(st.islands, &island{name: placed.Island.Name, held: map[uint64]*gang{},
-			sched: schedule.New(schedule.Config{MaxQueued: st.limits.Sessions + 1, Policy: &schedule.FIFO{Window: st.limits.Window}})})
+			sched: schedule.New(schedule.Config{
+				MaxQueued: st.limits.Sessions + 1, Policy: &schedule.FIFO{Window: st.limits.Window}})})
 	}
 	host := o.Host
 	if host == "" {
 		host = h.Host
 	}
 	board := st.board(host, o.Board)
-	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, island: st.islands[placed.Island.Index],
-		name: name, protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now, process: &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
+	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o,
+		island: st.islands[placed.Island.Index],
+		name:   name, protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now, process: &wire.Process{
+			Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
 			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers = append(st.workers, nil)
 	}
-	st.out = append(st.out, Action{Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
-		Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
+	st.out = append(st.out, Action{
+		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
+			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
 	// It learns of the others, and they of it.
 	others := new(wire.Peers)
 	for _, o := range st.workers {
@@ -152,7 +159,8 @@ func (st *State) board(host, own string) *wire.Board {
 func quoted(s string) string { return `"` + s + `"` }
 
 // afterLoss is what a user can do who meets a worker's loss.
-const afterLoss = "arrays on its devices are lost, others are not; call pathways.shutdown() and pathways.init() to go on with the devices that are there then"
+const afterLoss = "arrays on its devices are lost, others are not; call pathways.shutdown() and pathways.init() to " +
+	"go on with the devices that are there then"
 
 // errStopped is the end of a worker that was told to stop, and said so.
 var errStopped = status.New(status.Unavailable, "it was stopped")
@@ -252,7 +260,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			st.deliver(s.to(), wire.KindHostCall, ev.Payload)
 		}
 	default:
-		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send", w.name, ev.Wire)
+		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send",
+			w.name, ev.Wire)
 	}
 	return nil
 }
@@ -265,7 +274,8 @@ func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
 	}
 	for _, a := range m.Apart {
 		if !has(w.last, a.GetProcess()) {
-			st.warn("worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"), status.New(status.Unavailable, "%s", a.GetWhy()))
+			st.warn("worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"),
+				status.New(status.Unavailable, "%s", a.GetWhy()))
 		}
 	}
 	for _, a := range w.last.GetApart() {

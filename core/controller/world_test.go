@@ -169,13 +169,14 @@ func newWorld(t testing.TB, c controller.ServerConfig) *world {
 // client begins a session whose ended operations come to ends.
 func (w *world) client(ends chan<- client.Ended) client.Cluster {
 	w.t.Helper()
-	c, err := client.Connect(context.Background(), client.Config{Dialer: w.network, Address: "inproc:controller", Hello: &wire.Hello{Name: "tester"},
-		Exchange: func(m *wire.Welcome) (transport.Exchange, error) { return box{w.mail, m.Process}, nil },
-		Notify: func(es []client.Ended) {
-			for _, e := range es {
-				ends <- e
-			}
-		}})
+	c, err := client.Connect(context.Background(),
+		client.Config{Dialer: w.network, Address: "inproc:controller", Hello: &wire.Hello{Name: "tester"},
+			Exchange: func(m *wire.Welcome) (transport.Exchange, error) { return box{w.mail, m.Process}, nil },
+			Notify: func(es []client.Ended) {
+				for _, e := range es {
+					ends <- e
+				}
+			}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -204,13 +205,16 @@ func (w *world) worker(name string, devices int) *adder {
 	w.t.Helper()
 	offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim", Version: "1"}, Fingerprint: "f"}
 	for d := range devices {
-		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: "adder", Memories: []string{"device"}})
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{
+			Local: uint32(d), Kind: "adder", Memories: []string{"device"}})
 	}
-	conn, m, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
+	conn, m, err := w.network.Dial(context.Background(), "inproc:controller",
+		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	a := &adder{t: w.t, conn: conn, box: box{w.mail, m.Process}, self: m.Process, ended: make(chan struct{}), hold: map[uint64]bool{},
+	a := &adder{t: w.t, conn: conn, box: box{w.mail, m.Process}, self: m.Process, ended: make(chan struct{}),
+		hold:    map[uint64]bool{},
 		objects: map[[3]uint64][]byte{}, spans: map[uint32]map[uint32]*wire.Place{}, programs: map[[2]uint64]*wire.Load{}}
 	go a.serve()
 	w.t.Cleanup(func() {
@@ -259,7 +263,8 @@ func (a *adder) serve() {
 			if _, err := strconv.Atoi(string(m.Code)); err != nil {
 				answer.Status = wire.Of(status.New(status.InvalidArgument, "program %q is no number", m.Code))
 			} else {
-				answer.Info = &wire.ProgramInfo{Name: "add" + string(m.Code), Outputs: []*wire.Array{{Dtype: uint32(shape.U64)}}, Parameters: []*wire.Array{{Dtype: uint32(shape.U64)}}}
+				answer.Info = &wire.ProgramInfo{Name: "add" + string(m.Code), Outputs: []*wire.Array{{Dtype: uint32(shape.U64)}},
+					Parameters: []*wire.Array{{Dtype: uint32(shape.U64)}}}
 				answer.Loadable = &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: m.Code}
 			}
 			a.send(wire.KindCompiled, answer)
@@ -324,7 +329,8 @@ func (a *adder) dispatch(d *wire.Dispatch) {
 						err = status.New(status.Internal, "device %d has no array %d", device, m.Inputs[0])
 						continue
 					}
-					a.objects[[3]uint64{s, m.FirstOutput, uint64(device)}] = binary.LittleEndian.AppendUint64(nil, binary.LittleEndian.Uint64(in)+uint64(n))
+					a.objects[[3]uint64{s, m.FirstOutput, uint64(device)}] = binary.LittleEndian.AppendUint64(nil,
+						binary.LittleEndian.Uint64(in)+uint64(n))
 				}
 			}
 		}
@@ -341,7 +347,8 @@ func (a *adder) dispatch(d *wire.Dispatch) {
 			if mine(device) {
 				data := make([]byte, 8)
 				arrived := make(chan error, 1)
-				a.box.Expect(d.Client, transport.Key{Space: transport.Transfers(d.Session), ID: m.Op, Part: uint64(device)}, 8, data,
+				a.box.Expect(d.Client, transport.Key{Space: transport.Transfers(d.Session), ID: m.Op, Part: uint64(device)}, 8,
+					data,
 					func(_ transport.Block, err error) { arrived <- err })
 				if err := <-arrived; err != nil {
 					done(err)
@@ -354,7 +361,8 @@ func (a *adder) dispatch(d *wire.Dispatch) {
 	case wire.KindFetch:
 		m := new(wire.Fetch)
 		read(m)
-		a.box.PushBytes(d.Client, transport.Key{Space: transport.Transfers(d.Session), ID: m.Op, Part: uint64(m.Device)}, a.objects[[3]uint64{s, m.Object, uint64(m.Device)}], nil)
+		a.box.PushBytes(d.Client, transport.Key{Space: transport.Transfers(d.Session), ID: m.Op, Part: uint64(m.Device)},
+			a.objects[[3]uint64{s, m.Object, uint64(m.Device)}], nil)
 		done(nil)
 	case wire.KindFree:
 		m := new(wire.Free)
@@ -418,7 +426,8 @@ func put(t testing.TB, c client.Cluster, token uint64, devices ...uint32) uint64
 
 func compile(t testing.TB, c client.Cluster, add int, devices ...int) *client.Remote {
 	t.Helper()
-	p, err := c.Compile(context.Background(), client.CompileSpec{Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})
+	p, err := c.Compile(context.Background(), client.CompileSpec{
+		Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,8 @@ func begin(id uint32, name string, kinds []string, island *executor.Island, tabl
 func (s *Session) AddProgram(p Program) (uint64, error) {
 	for _, d := range p.Devices {
 		if d < 0 || d >= len(s.single) {
-			return 0, status.New(status.InvalidArgument, "program %s names device %d; this session has devices 0 to %d", p.Name, d, len(s.single)-1)
+			return 0, status.New(status.InvalidArgument, "program %s names device %d; this session has devices 0 to %d", p.Name,
+				d, len(s.single)-1)
 		}
 	}
 	place, err := s.table.Place(p.Devices)
@@ -127,13 +128,17 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	s.mu.RUnlock()
 	switch {
 	case p == nil:
-		return executor.Turn{}, status.New(status.NotFound, "program %d is not known to this session; was its executable deleted?", r.Program)
+		return executor.Turn{},
+			status.New(status.NotFound, "program %d is not known to this session; was its executable deleted?", r.Program)
 	case len(objects) != len(p.specs):
-		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and the caller has room for %d", p.Name, len(p.specs), len(objects))
+		return executor.Turn{}, status.New(status.Internal, "program %s has %d outputs, and the caller has room for %d",
+			p.Name, len(p.specs), len(objects))
 	case r.Only >= len(s.single):
-		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", r.Only, status.Count(len(s.single), "device"))
+		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", r.Only,
+			status.Count(len(s.single), "device"))
 	}
-	specs, g := p.specs, schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
+	specs, g := p.specs, schedule.Gang{
+		Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
 	if r.Only >= 0 {
 		g.Devices = s.sets[r.Only]
 		specs = slices.Clone(specs)
@@ -165,7 +170,8 @@ func (s *Session) create(specs []store.Spec, objects []uint64) error {
 // are those of Submit.
 func (s *Session) Place(device int, bytes int64) (uint64, error) {
 	if device < 0 || device >= len(s.single) {
-		return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", device, status.Count(len(s.single), "device"))
+		return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", device,
+			status.Count(len(s.single), "device"))
 	}
 	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
 	var object [1]uint64
@@ -178,7 +184,8 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error) {
 	for _, d := range devices {
 		if d < 0 || d >= len(s.single) {
-			return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", d, status.Count(len(s.single), "device"))
+			return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", d,
+				status.Count(len(s.single), "device"))
 		}
 	}
 	place, err := s.table.Place(devices)

@@ -26,7 +26,8 @@ func (st *State) Check() error {
 			continue
 		}
 		if len(e.members) != is.nodes || len(e.values) > st.limits.Keys || e.bytes > st.limits.Bytes {
-			return bad("epoch %d has %d of %d members, %d keys of %d bytes", e.number, len(e.members), is.nodes, len(e.values), e.bytes)
+			return bad("epoch %d has %d of %d members, %d keys of %d bytes", e.number, len(e.members), is.nodes, len(e.values),
+				e.bytes)
 		}
 		waits, size := 0, int64(0)
 		for k, v := range e.values {

@@ -61,7 +61,8 @@ func (s *Server) Take(in *transport.Incoming) {
 	case s.closed:
 		err = status.New(status.Unavailable, "the controller stops")
 	case offer == nil:
-		err = status.New(status.InvalidArgument, "member %s names no island; its Hello must carry a MemberOffer", in.Hello.GetName())
+		err = status.New(status.InvalidArgument, "member %s names no island; its Hello must carry a MemberOffer",
+			in.Hello.GetName())
 	}
 	s.last++
 	c := &link{number: s.last, in: in}
@@ -71,7 +72,8 @@ func (s *Server) Take(in *transport.Incoming) {
 	}
 	c.filled.L = &s.mu
 	s.links[c.number] = c
-	s.step(Event{Kind: Join, Member: c.number, Name: in.Hello.Name, Island: cmp.Or(offer.Island, placement.DefaultIsland), Nodes: int(offer.Nodes)})
+	s.step(Event{Kind: Join, Member: c.number, Name: in.Hello.Name, Island: cmp.Or(offer.Island, placement.DefaultIsland),
+		Nodes: int(offer.Nodes)})
 	if s.links[c.number] == c {
 		s.running.Add(2)
 		go s.write(c)
@@ -196,7 +198,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 		return status.New(status.Cancelled, "it said goodbye")
 	case wire.KindKeyRequest:
 	default:
-		return status.New(status.InvalidArgument, "a member sent a message of kind %d; expected a heartbeat, a key request or a goodbye", kind)
+		return status.New(status.InvalidArgument,
+			"a member sent a message of kind %d; expected a heartbeat, a key request or a goodbye", kind)
 	}
 	m := new(wire.KeyRequest)
 	if err := wire.Decode(kind, payload, m); err != nil {
@@ -218,7 +221,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(c.queue) > s.limits.Waits {
-		return status.New(status.ResourceExhausted, "%d answers wait for member %s to read them, which is above the limit", len(c.queue), c.in.Hello.Name)
+		return status.New(status.ResourceExhausted, "%d answers wait for member %s to read them, which is above the limit",
+			len(c.queue), c.in.Hello.Name)
 	}
 	s.step(ev)
 	return nil
@@ -230,7 +234,8 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	for _, c := range s.links {
-		s.send(c, message{wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(status.New(status.Unavailable, "the controller stops")), Stops: true}})
+		s.send(c, message{wire.KindGoodbye,
+			&wire.Goodbye{Status: wire.Of(status.New(status.Unavailable, "the controller stops")), Stops: true}})
 		s.end(c)
 	}
 	s.mu.Unlock()

@@ -117,7 +117,8 @@ func TestMemberIsToldToStopWhileItAsks(t *testing.T) {
 	each(t, Limits{}, func(t *testing.T, w where) {
 		for range 20 {
 			ctx, stop := context.WithCancel(t.Context())
-			p, err := Dial(ctx, Config{Dialer: impatient{w.dialer, stop}, Address: w.address, Name: "stops", Island: "i", Nodes: 2})
+			p, err := Dial(ctx, Config{Dialer: impatient{w.dialer, stop}, Address: w.address, Name: "stops", Island: "i",
+				Nodes: 2})
 			if err == nil {
 				_, err = p.Wait(ctx)
 			}
@@ -232,10 +233,12 @@ func TestNotAMember(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.dial(t, "b", 3); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "--nodes") {
+		if _, err := w.dial(t, "b", 3); status.CodeOf(err) != status.FailedPrecondition ||
+			!strings.Contains(err.Error(), "--nodes") {
 			t.Errorf("another number of nodes: %v", err)
 		}
-		if _, _, err := w.dialer.Dial(t.Context(), w.address, &wire.Hello{Role: wire.Role_ROLE_MEMBER}); status.CodeOf(err) != status.InvalidArgument {
+		if _, _, err := w.dialer.Dial(t.Context(), w.address,
+			&wire.Hello{Role: wire.Role_ROLE_MEMBER}); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a member of nothing: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -250,7 +253,8 @@ func TestNotAMember(t *testing.T) {
 			}
 		}
 		go w.Close()
-		if _, err := p.Wait(t.Context()); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "the controller stops") {
+		if _, err := p.Wait(t.Context()); status.CodeOf(err) != status.Unavailable ||
+			!strings.Contains(err.Error(), "the controller stops") {
 			t.Errorf("a controller that stops: %v", err)
 		}
 	})
@@ -259,7 +263,8 @@ func TestNotAMember(t *testing.T) {
 // A member that asks and does not read is dropped, and others are served.
 func TestMemberDoesNotRead(t *testing.T) {
 	each(t, Limits{Waits: 8}, func(t *testing.T, w where) {
-		conn, _, err := w.dialer.Dial(t.Context(), w.address, &wire.Hello{Role: wire.Role_ROLE_MEMBER, Name: "deaf", Member: &wire.MemberOffer{Island: "deaf", Nodes: 1}})
+		conn, _, err := w.dialer.Dial(t.Context(), w.address,
+			&wire.Hello{Role: wire.Role_ROLE_MEMBER, Name: "deaf", Member: &wire.MemberOffer{Island: "deaf", Nodes: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -183,11 +183,15 @@ func (st *State) join(ev *Event, known *member) {
 	case known != nil:
 		err = status.New(status.AlreadyExists, "member %s has joined already", ev.Name)
 	case ev.Nodes < 1 || ev.Nodes > maxNodes || len(ev.Name) > maxName || len(ev.Island) > maxName:
-		err = status.New(status.InvalidArgument, "member %.100s asks for an epoch of %d nodes; expected 1 to %d, and names of at most %d bytes", ev.Name, ev.Nodes, maxNodes, maxName)
+		err = status.New(status.InvalidArgument,
+			"member %.100s asks for an epoch of %d nodes; expected 1 to %d, and names of at most %d bytes", ev.Name, ev.Nodes,
+			maxNodes, maxName)
 	case len(st.members) >= st.limits.Members:
-		err = status.New(status.ResourceExhausted, "%d workers wait for an epoch or are in one, which is the limit", len(st.members))
+		err = status.New(status.ResourceExhausted, "%d workers wait for an epoch or are in one, which is the limit",
+			len(st.members))
 	case is != nil && is.nodes != ev.Nodes:
-		err = status.New(status.FailedPrecondition, "worker %s says that island %q has %d nodes, and worker %s says %d; start all of them with the same --nodes", ev.Name, ev.Island, ev.Nodes, is.someone().name, is.nodes)
+		err = status.New(status.FailedPrecondition, "worker %s says that island %q has %d nodes, and worker %s says %d; "+
+			"start all of them with the same --nodes", ev.Name, ev.Island, ev.Nodes, is.someone().name, is.nodes)
 	}
 	if err != nil {
 		st.out = append(st.out, Action{Kind: Refuse, To: ev.Member, Err: err})
@@ -219,7 +223,8 @@ func (st *State) gather(is *island) {
 		return
 	}
 	st.last++
-	e := &epoch{number: st.last, members: slices.Clone(is.waiting[:is.nodes]), values: map[string][]byte{}, waiting: map[string][]wait{}}
+	e := &epoch{number: st.last, members: slices.Clone(is.waiting[:is.nodes]), values: map[string][]byte{},
+		waiting: map[string][]wait{}}
 	is.waiting = slices.Delete(is.waiting, 0, is.nodes)
 	is.epoch = e
 	slices.SortFunc(e.members, func(a, b *member) int {
@@ -261,10 +266,12 @@ func (st *State) leave(m *member, why error) {
 func (st *State) ask(m *member, ev *Event) (value []byte, waits bool, err error) {
 	e := m.epoch
 	if e == nil {
-		return nil, false, status.New(status.FailedPrecondition, "the epoch of worker %s has not begun; it has no keys before that", m.name)
+		return nil, false, status.New(status.FailedPrecondition,
+			"the epoch of worker %s has not begun; it has no keys before that", m.name)
 	}
 	if len(ev.Key) > st.limits.Key {
-		return nil, false, status.New(status.InvalidArgument, "the key has %d bytes; expected at most %d", len(ev.Key), st.limits.Key)
+		return nil, false, status.New(status.InvalidArgument, "the key has %d bytes; expected at most %d", len(ev.Key),
+			st.limits.Key)
 	}
 	value, there := e.values[ev.Key]
 	switch {
@@ -275,10 +282,12 @@ func (st *State) ask(m *member, ev *Event) (value []byte, waits bool, err error)
 	case ev.Kind == Try:
 		return nil, false, status.New(status.NotFound, "there is no key %q in epoch %d", ev.Key, e.number)
 	case len(m.waits) >= st.limits.Waits:
-		return nil, false, status.New(status.ResourceExhausted, "worker %s waits for %d keys, which is the limit", m.name, len(m.waits))
+		return nil, false, status.New(status.ResourceExhausted, "worker %s waits for %d keys, which is the limit", m.name,
+			len(m.waits))
 	}
 	if _, twice := m.waits[ev.ID]; twice {
-		return nil, false, status.New(status.InvalidArgument, "request %d of worker %s is pending already; its ID must be new", ev.ID, m.name)
+		return nil, false, status.New(status.InvalidArgument,
+			"request %d of worker %s is pending already; its ID must be new", ev.ID, m.name)
 	}
 	m.waits[ev.ID] = ev.Key
 	e.waiting[ev.Key] = append(e.waiting[ev.Key], wait{m, ev.ID})
@@ -294,7 +303,8 @@ func (st *State) put(e *epoch, ev *Event) error {
 	}
 	size := int64(len(ev.Key)) + int64(len(ev.Value))
 	if len(e.values) >= st.limits.Keys || e.bytes+size > st.limits.Bytes {
-		return status.New(status.ResourceExhausted, "epoch %d has %d keys of %d bytes; another one of %d bytes would exceed the limit of %d keys and %d bytes", e.number, len(e.values), e.bytes, size, st.limits.Keys, st.limits.Bytes)
+		return status.New(status.ResourceExhausted, "epoch %d has %d keys of %d bytes; another one of %d bytes would "+
+			"exceed the limit of %d keys and %d bytes", e.number, len(e.values), e.bytes, size, st.limits.Keys, st.limits.Bytes)
 	}
 	e.values[ev.Key] = ev.Value
 	e.bytes += size

@@ -91,7 +91,8 @@ func TestEpochs(t *testing.T) {
 
 	m.step(Event{Kind: Leave, Member: 3, Err: status.New(status.Unavailable, "killed")})
 	m.want("over 1 ABORTED")
-	if text := m.out[0].Err.Error(); !strings.Contains(text, "w2") || !strings.Contains(text, "killed") || !strings.Contains(text, "epoch 1") {
+	if text := m.out[0].Err.Error(); !strings.Contains(text, "w2") || !strings.Contains(text, "killed") ||
+		!strings.Contains(text, "epoch 1") {
 		t.Errorf("the end names neither who nor why: %s", text)
 	}
 	m.step(Event{Kind: Get, Member: 1, ID: 7, Key: "k"}) // it has yet to hear
@@ -155,7 +156,8 @@ func TestMembersDoAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{Keys: 3, Waits: 2, Members: 9}
 		st := New(limits)
-		w := twin{island: map[uint64]string{}, epoch: map[uint64]uint64{}, values: map[uint64]map[string]string{}, pending: map[[2]uint64]string{}}
+		w := twin{island: map[uint64]string{}, epoch: map[uint64]uint64{}, values: map[uint64]map[string]string{},
+			pending: map[[2]uint64]string{}}
 		var last, id uint64
 		gone := func(m uint64) {
 			w.order = slices.DeleteFunc(w.order, func(o uint64) bool { return o == m })
@@ -233,7 +235,8 @@ func TestMembersDoAnything(t *testing.T) {
 			for e, list := range begun {
 				island := w.island[list[0].To]
 				for node, a := range list {
-					if a.Node != node || a.Nodes != nodes[island] || len(list) != a.Nodes || w.island[a.To] != island || w.epoch[a.To] != 0 {
+					if a.Node != node || a.Nodes != nodes[island] || len(list) != a.Nodes || w.island[a.To] != island ||
+						w.epoch[a.To] != 0 {
 						t.Fatalf("epoch %d of island %s begins with %+v", e, island, list)
 					}
 				}
@@ -272,7 +275,8 @@ func TestMembersDoAnything(t *testing.T) {
 			}
 			for at, a := range answered { // of those who waited
 				key, waited := w.pending[at]
-				if value, there := values[key]; !waited || ev.Kind != Put || key != ev.Key || !there || w.epoch[at[0]] != of || a.Err != nil || string(a.Value) != value {
+				if value, there := values[key]; !waited || ev.Kind != Put || key != ev.Key || !there || w.epoch[at[0]] != of ||
+					a.Err != nil || string(a.Value) != value {
 					t.Fatalf("%+v answers %+v, which asked for %q: %v", ev, a, key, waited)
 				}
 				delete(w.pending, at)

@@ -61,7 +61,8 @@ func newDuel(t *testing.T, phases int) *duel {
 	for k, name := range []string{"ascending", "descending"} { // the order in which a launch comes to them
 		sum := sim.Program{Name: name, Params: []sim.Param{{DType: "f32", Dims: []int64{1}}},
 			Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}
-		if d.programs[k], err = d.driver.Compile(context.Background(), sum.Source(), sim.CompileOptions(devices)); err != nil {
+		if d.programs[k], err = d.driver.Compile(context.Background(), sum.Source(),
+			sim.CompileOptions(devices)); err != nil {
 			t.Fatal(err)
 		}
 		slices.Reverse(devices)
@@ -95,7 +96,8 @@ func (d *duel) launch(t *testing.T, thread, phase int, id int32) {
 	var rows [][]device.Buffer
 	for _, dev := range exe.Devices() {
 		data := binary.NativeEndian.AppendUint32(nil, math.Float32bits(argument(thread, phase, dev)))
-		b, err := d.driver.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32, Dims: []int64{1}}, Data: data, Device: dev})
+		b, err := d.driver.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32, Dims: []int64{1}}, Data: data,
+			Device: dev})
 		if err != nil {
 			t.Error(err)
 			return
@@ -205,7 +207,8 @@ func TestOppositeOrderHangsUnscheduled(t *testing.T) {
 	d.driver.Island().Settle()
 	hang := d.driver.Island().Hang()
 	for what, err := range map[string]error{"Hang": hang, "Close": d.driver.Close()} {
-		if status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), `launch 1 of "ascending"`) || !strings.Contains(err.Error(), `launch 2 of "descending"`) {
+		if status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), `launch 1 of "ascending"`) ||
+			!strings.Contains(err.Error(), `launch 2 of "descending"`) {
 			t.Errorf("%s: %v: %v, want ABORTED with launches 1 and 2", what, status.CodeOf(err), err)
 		}
 	}

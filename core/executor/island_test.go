@@ -178,7 +178,8 @@ func TestLaunchedGivesUpLanes(t *testing.T) {
 		if c.Cell == a.Cell || c.Cell == unseen.Cell {
 			t.Error("a gang was given the cell of one that is not done")
 		}
-		if turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: []uint64{a.Gang}}, true); err != nil || !turn.Now {
+		if turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: []uint64{a.Gang}}, true); err != nil ||
+			!turn.Now {
 			t.Errorf("from a callback, reading from what has been launched: %+v, %v; want its turn", turn, err)
 		}
 		for _, turn := range []executor.Turn{c, a, unseen} {

@@ -216,13 +216,15 @@ func TestStress(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		devices := []int{3, 8, 70}[rng.IntN(3)]
 		cells, most, window, bound := rng.IntN(4), 1+rng.IntN(8), rng.IntN(2)*(1+rng.IntN(4)), rng.IntN(2)*(1+rng.IntN(4))
-		a := &arena{t: t, bound: int64(bound), holder: make([]uint64, devices), order: make([][]uint64, devices), verdict: map[uint64]int{}, over: map[uint64]bool{},
+		a := &arena{t: t, bound: int64(bound), holder: make([]uint64, devices), order: make([][]uint64, devices),
+			verdict: map[uint64]int{}, over: map[uint64]bool{},
 			is: executor.NewIsland(newCells(cells), schedule.Config{MaxQueued: most, Policy: &schedule.FIFO{Window: window}})}
 		a.is.Bound(bound)
 		if rng.IntN(2) == 0 {
 			a.closeAt = 1 + rng.Int64N(workers*each)
 		}
-		t.Run(fmt.Sprintf("seed=%d,devices=%d,cells=%d,queue=%d,window=%d,bound=%d,close=%d", seed, devices, cells, most, window, bound, a.closeAt), func(t *testing.T) {
+		t.Run(fmt.Sprintf("seed=%d,devices=%d,cells=%d,queue=%d,window=%d,bound=%d,close=%d", seed, devices, cells, most,
+			window, bound, a.closeAt), func(t *testing.T) {
 			a.t = t
 			var all sync.WaitGroup
 			for w := range workers {

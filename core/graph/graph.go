@@ -187,7 +187,8 @@ func (g *Graph) Donates(node int, f func(object uint64)) {
 // node.
 func (g *Graph) Check() error {
 	if n := len(g.Nodes); n == 0 || n > MaxNodes {
-		return status.New(status.ResourceExhausted, "the graph has %d nodes; expected 1 to %d. Split it into several", n, MaxNodes)
+		return status.New(status.ResourceExhausted, "the graph has %d nodes; expected 1 to %d. Split it into several", n,
+			MaxNodes)
 	}
 	if g.Inputs < 0 || g.Inputs > MaxObjects {
 		return status.New(status.ResourceExhausted, "the graph has %d inputs; expected at most %d", g.Inputs, MaxObjects)
@@ -226,9 +227,11 @@ func (g *Graph) checkNodes() error {
 		var err error
 		n.Reads(func(object uint64) {
 			if taker, taken := takers[object]; err == nil && taken {
-				err = invalid("node %d, %s: it reads array %d, which node %d, %s, has consumed by donation", i, g.Name(i), object, taker, g.Name(taker))
+				err = invalid("node %d, %s: it reads array %d, which node %d, %s, has consumed by donation", i, g.Name(i), object,
+					taker, g.Name(taker))
 			} else if err == nil && (object == 0 || object > uint64(made)) {
-				err = invalid("node %d, %s: it reads array %d; expected one of arrays 1 to %d, which exist before it", i, g.Name(i), object, made)
+				err = invalid("node %d, %s: it reads array %d; expected one of arrays 1 to %d, which exist before it", i, g.Name(i),
+					object, made)
 			}
 		})
 		if err != nil {
@@ -242,7 +245,8 @@ func (g *Graph) checkNodes() error {
 	seen := map[uint64]bool{}
 	for _, object := range g.Outputs {
 		if object <= uint64(g.Inputs) || object > uint64(made) || seen[object] {
-			return invalid("the graph keeps array %d; expected arrays that its nodes make, %d to %d, each at most once", object, g.Inputs+1, made)
+			return invalid("the graph keeps array %d; expected arrays that its nodes make, %d to %d, each at most once", object,
+				g.Inputs+1, made)
 		}
 		if taker, taken := takers[object]; taken {
 			return invalid("the graph keeps array %d, which node %d, %s, has consumed by donation", object, taker, g.Name(taker))
@@ -269,7 +273,8 @@ func (g *Graph) checkRun(i int) error {
 	rows := len(p.Devices)
 	if r.Only >= 0 {
 		if rows != 1 {
-			return invalid("node %d, %s: it is compiled for %d devices and cannot run on device %d alone", i, p.Name, rows, r.Only)
+			return invalid("node %d, %s: it is compiled for %d devices and cannot run on device %d alone", i, p.Name, rows,
+				r.Only)
 		}
 	}
 	missing := 0
@@ -281,7 +286,8 @@ func (g *Graph) checkRun(i int) error {
 	seen := map[uint32]bool{}
 	for _, m := range r.Mixed {
 		if int(m.Argument) >= len(r.Inputs) || r.Inputs[m.Argument] != 0 || seen[m.Argument] {
-			return invalid("node %d, %s: mixed argument %d is not an argument of the run, or is listed twice", i, p.Name, m.Argument)
+			return invalid("node %d, %s: mixed argument %d is not an argument of the run, or is listed twice", i, p.Name,
+				m.Argument)
 		}
 		seen[m.Argument] = true
 		missing--
@@ -294,7 +300,8 @@ func (g *Graph) checkRun(i int) error {
 			n += int(piece.Rows)
 		}
 		if n != rows {
-			return invalid("node %d, %s: the pieces of argument %d do not add up to %d rows, one per device", i, p.Name, m.Argument, rows)
+			return invalid("node %d, %s: the pieces of argument %d do not add up to %d rows, one per device", i, p.Name,
+				m.Argument, rows)
 		}
 	}
 	if missing != 0 {
@@ -308,7 +315,8 @@ func (t *Transfer) check() error {
 		return invalid("a transfer has no moves; expected at least one")
 	}
 	if t.Shape.DType.Bits() == 0 || t.Shape.Bytes() < 0 || t.Shape.HostBytes() < 0 {
-		return invalid("a transfer makes shards of %v; expected a known element type and dimensions that fit in memory", t.Shape)
+		return invalid("a transfer makes shards of %v; expected a known element type and dimensions that fit in memory",
+			t.Shape)
 	}
 	for i := range t.Moves {
 		m := &t.Moves[i]
@@ -316,7 +324,8 @@ func (t *Transfer) check() error {
 			continue
 		}
 		if m.Shard.DType != t.Shape.DType || !within(m.Start, m.Size, m.Shard.Dims) || !within(m.At, m.Size, t.Shape.Dims) {
-			return invalid("move %d of %d: the region of size %v at %v of %v does not fit into %v at %v", i, len(t.Moves), m.Size, m.Start, m.Shard, t.Shape, m.At)
+			return invalid("move %d of %d: the region of size %v at %v of %v does not fit into %v at %v", i, len(t.Moves),
+				m.Size, m.Start, m.Shard, t.Shape, m.At)
 		}
 	}
 	return nil

@@ -75,26 +75,34 @@ func TestCheck(t *testing.T) {
 		{"neither", []graph.Node{{}}, nil, "node 0: expected either"},
 		{"a program that is not known", []graph.Node{run(7, 1)}, nil, "program 7 is not known"},
 		{"too few arguments", []graph.Node{run(1, 1)}, nil, "node 0, add: it takes 2 arguments, got 1"},
-		{"what is made later", []graph.Node{run(1, 1, 4), run(1, 1, 1)}, nil, "node 0, add: it reads array 4; expected one of arrays 1 to 2, which exist before it"},
+		{"what is made later", []graph.Node{run(1, 1, 4), run(1, 1, 1)}, nil,
+			"node 0, add: it reads array 4; expected one of arrays 1 to 2, which exist before it"},
 		{"itself", []graph.Node{move(3, 0, 1)}, nil, "node 0, a transfer: it reads array 3"},
-		{"what was donated", []graph.Node{run(2, 1), run(1, 2, 1)}, nil, "node 1, add: it reads array 1, which node 0, eat, has consumed"},
-		{"what was donated, moved", []graph.Node{run(2, 1), move(1, 0, 1)}, nil, "node 1, a transfer: it reads array 1, which node 0, eat"},
+		{"what was donated", []graph.Node{run(2, 1), run(1, 2, 1)}, nil,
+			"node 1, add: it reads array 1, which node 0, eat, has consumed"},
+		{"what was donated, moved", []graph.Node{run(2, 1), move(1, 0, 1)}, nil,
+			"node 1, a transfer: it reads array 1, which node 0, eat"},
 		{"keeps an input", []graph.Node{run(2, 1)}, []uint64{2}, "the graph keeps array 2; expected"},
 		{"keeps nothing that is", []graph.Node{run(2, 1)}, []uint64{4}, "the graph keeps array 4; expected"},
 		{"keeps it twice", []graph.Node{run(2, 1)}, []uint64{3, 3}, "at most once"},
-		{"keeps what was donated", []graph.Node{run(2, 1), run(2, 3)}, []uint64{3, 4}, "the graph keeps array 3, which node 1, eat, has consumed"},
+		{"keeps what was donated", []graph.Node{run(2, 1), run(2, 3)}, []uint64{3, 4},
+			"the graph keeps array 3, which node 1, eat, has consumed"},
 		{"no array", []graph.Node{run(1, 1, 0)}, nil, "1 arguments name no array"},
 		{"pieces too short", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1})}, nil, "do not add up to 2 rows"},
-		{"pieces too long", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1 << 31}, graph.Piece{Object: 1, Rows: 1 << 31})}, nil, "do not add up to 2 rows"},
-		{"an empty piece", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 2}, graph.Piece{Object: 1})}, nil, "do not add up to 2 rows"},
-		{"a piece of nothing", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 9, Rows: 1})}, nil, "reads array 9"},
+		{"pieces too long", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1 << 31}, graph.Piece{Object: 1, Rows: 1 << 31})},
+			nil, "do not add up to 2 rows"},
+		{"an empty piece", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 2}, graph.Piece{Object: 1})}, nil,
+			"do not add up to 2 rows"},
+		{"a piece of nothing", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 9, Rows: 1})}, nil,
+			"reads array 9"},
 		{"alone", []graph.Node{only(4)}, nil, "print: it is compiled for 2 devices and cannot run on device 1 alone"},
 		{"no moves", []graph.Node{{Transfer: &graph.Transfer{Shape: vector}}}, nil, "no moves"},
 		{"no type", []graph.Node{{Transfer: &graph.Transfer{Moves: []graph.Move{{Source: 1}}}}}, nil, "element type"},
 		{"a region too large", []graph.Node{region([]int64{2}, []int64{0}, []int64{3})}, nil, "does not fit into"},
 		{"a region outside", []graph.Node{region([]int64{0}, []int64{2}, []int64{3})}, nil, "does not fit into"},
 		{"a region of other rank", []graph.Node{region([]int64{0, 0}, []int64{0}, []int64{3})}, nil, "does not fit into"},
-		{"a region that overflows", []graph.Node{region([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil, "does not fit into"},
+		{"a region that overflows", []graph.Node{region([]int64{1 << 62}, []int64{0}, []int64{1 << 62})}, nil,
+			"does not fit into"},
 	} {
 		g := &graph.Graph{Inputs: 2, Nodes: c.nodes, Outputs: c.outputs, Programs: programs()}
 		switch err := g.Check(); {
@@ -111,7 +119,8 @@ func TestCheck(t *testing.T) {
 func TestString(t *testing.T) {
 	first := run(1, 1, 2)
 	first.Run.Trace = []byte("model.py:12")
-	g := &graph.Graph{Inputs: 2, Nodes: []graph.Node{first, move(3, 1, 5), run(3, 4), run(4, 3)}, Outputs: []uint64{5}, Programs: programs()}
+	g := &graph.Graph{Inputs: 2, Nodes: []graph.Node{first, move(3, 1, 5), run(3, 4), run(4, 3)}, Outputs: []uint64{5},
+		Programs: programs()}
 	g.Nodes[1].Transfer.Moves = append(g.Nodes[1].Transfer.Moves, graph.Move{Source: 3, From: 0, To: 4})
 	const want = `graph of 4 nodes, 2 inputs, keeps 5
    0  add on 0-1: (1, 2) -> (3), 32 bytes, called at model.py:12

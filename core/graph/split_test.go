@@ -53,7 +53,8 @@ func TestSplit(t *testing.T) {
 				t.Fatalf("a section of %d nodes, at most %d: %v", len(p.Graph.Nodes), most, err)
 			}
 			if p.First != nodes || p.Made != made || len(p.Inputs) != p.Graph.Inputs {
-				t.Fatalf("a section begins with node %d behind %d objects, want %d, %d; inputs %v of %d", p.First, p.Made, nodes, made, p.Inputs, p.Graph.Inputs)
+				t.Fatalf("a section begins with node %d behind %d objects, want %d, %d; inputs %v of %d", p.First, p.Made, nodes,
+					made, p.Inputs, p.Graph.Inputs)
 			}
 			name := func(object uint64) uint64 {
 				if object <= uint64(len(p.Inputs)) {

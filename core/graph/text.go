@@ -34,7 +34,8 @@ func (g *Graph) String() string {
 		for range g.Makes(i) {
 			makes, next = append(makes, next), next+1
 		}
-		fmt.Fprintf(&b, "%4d  %s on %s: (%s) -> (%s), %s", i, g.Name(i), g.where(i), numbers(reads), numbers(makes), shape.BytesText(g.Bytes(i)))
+		fmt.Fprintf(&b, "%4d  %s on %s: (%s) -> (%s), %s", i, g.Name(i), g.where(i), numbers(reads), numbers(makes),
+			shape.BytesText(g.Bytes(i)))
 		if frees := steps[i].Frees; len(frees) > 0 {
 			fmt.Fprintf(&b, ", frees %s", numbers(frees))
 		}

@@ -103,13 +103,15 @@ var spans = []observe.Span{
 }
 
 func TestPlanesOfDevices(t *testing.T) {
-	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: "w0"}, {Number: 2, Platform: "cpu"}, {Number: 4, Platform: "cpu"}}
+	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: "w0"}, {Number: 2, Platform: "cpu"},
+		{Number: 4, Platform: "cpu"}}
 	planes := observe.Planes(devices, spans)
 	var names []string
 	for _, p := range planes {
 		names = append(names, p.Name)
 	}
-	if want := []string{"/device:CUSTOM:cpu:0 on w0", "/device:CUSTOM:cpu:2", "/device:CUSTOM:cpu:4"}; !reflect.DeepEqual(want, names) {
+	if want := []string{"/device:CUSTOM:cpu:0 on w0", "/device:CUSTOM:cpu:2",
+		"/device:CUSTOM:cpu:4"}; !reflect.DeepEqual(want, names) {
 		t.Fatalf("%q; expected %q", names, want)
 	}
 	if len(planes[1].Lines) != 0 || len(planes[2].Lines) != 2 {
@@ -152,7 +154,8 @@ func TestPlanesOfDevices(t *testing.T) {
 func TestPerfettoIsJSON(t *testing.T) {
 	var b bytes.Buffer
 	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: `"w0"`}, {Number: 4, Platform: "cpu"}}
-	if err := observe.WritePerfetto(&b, 7, observe.Recorded{Began: 900, Spans: spans, Dropped: 2, Devices: devices}); err != nil {
+	if err := observe.WritePerfetto(&b, 7, observe.Recorded{
+		Began: 900, Spans: spans, Dropped: 2, Devices: devices}); err != nil {
 		t.Fatal(err)
 	}
 	var trace struct {

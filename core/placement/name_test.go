@@ -6,8 +6,10 @@ import (
 )
 
 func TestNamesInTheOrderOfPeople(t *testing.T) {
-	want := []string{"", "a", "a:7", "worker-0", "worker-1", "worker-02", "worker-2", "worker-10", "worker-10a", "worker-10b"}
-	got := []string{"worker-10b", "worker-02", "a:7", "worker-10", "", "worker-2", "worker-1", "a", "worker-10a", "worker-0"}
+	want := []string{"", "a", "a:7", "worker-0", "worker-1", "worker-02", "worker-2", "worker-10", "worker-10a",
+		"worker-10b"}
+	got := []string{"worker-10b", "worker-02", "a:7", "worker-10", "", "worker-2", "worker-1", "a", "worker-10a",
+		"worker-0"}
 	slices.SortStableFunc(got, CompareNames)
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -116,7 +116,9 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	for _, known := range m.islands {
 		for _, w := range known.members {
 			if w.Platform != o.Platform {
-				return nil, status.New(status.FailedPrecondition, "worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform, w.Name, w.Platform)
+				return nil, status.New(status.FailedPrecondition,
+					"worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform,
+					w.Name, w.Platform)
 			}
 		}
 		if known.Name == o.Island {
@@ -126,7 +128,9 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	if is != nil && len(is.members) > 0 {
 		if w := is.members[0]; w.Fingerprint != o.Fingerprint {
 			its, theirs := differ(o.Fingerprint, w.Fingerprint)
-			return nil, status.New(status.FailedPrecondition, "worker %s has %q where worker %s of the same island %q has %q; start both with the same plugin on processors of one kind, or give one of them another island", o.Name, its, w.Name, is.Name, theirs)
+			return nil, status.New(status.FailedPrecondition, "worker %s has %q where worker %s of the same island %q has %q; "+
+				"start both with the same plugin on processors of one kind, or give one of them another island", o.Name, its,
+				w.Name, is.Name, theirs)
 		}
 	}
 	used := 0
@@ -138,7 +142,9 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		}
 	}
 	if o.Devices > MaxDevices-used {
-		return nil, status.New(status.ResourceExhausted, "worker %s offers %s to an island that has %d; an island has at most %d", o.Name, status.Count(o.Devices, "device"), used, MaxDevices)
+		return nil, status.New(status.ResourceExhausted,
+			"worker %s offers %s to an island that has %d; an island has at most %d", o.Name, status.Count(o.Devices, "device"),
+			used, MaxDevices)
 	}
 	if is == nil {
 		is = &Island{Name: o.Island, Index: len(m.islands)}
@@ -146,7 +152,8 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	o.Versions = maps.Clone(o.Versions)
 	o.Kinds = slices.Clone(o.Kinds)
-	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices), viewed: make([]int, o.Devices)}
+	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices),
+		viewed: make([]int, o.Devices)}
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
 			is.taken = append(is.taken, false)
@@ -171,7 +178,8 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 func differ(a, b string) (string, string) {
 	as, bs := strings.Split(a, ", "), strings.Split(b, ", ")
 	without := func(facts, others []string) string {
-		return strings.Join(slices.DeleteFunc(slices.Clone(facts), func(f string) bool { return slices.Contains(others, f) }), ", ")
+		return strings.Join(slices.DeleteFunc(slices.Clone(facts), func(f string) bool { return slices.Contains(others, f) }),
+			", ")
 	}
 	return without(as, bs), without(bs, as)
 }
@@ -185,7 +193,8 @@ func (m *Map) Agree(who string, versions map[string]string) error {
 		for _, w := range is.members {
 			for _, key := range slices.Sorted(maps.Keys(versions)) {
 				if have, ok := w.Versions[key]; ok && have != versions[key] {
-					return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both", who, key, versions[key], w.Name, have)
+					return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both",
+						who, key, versions[key], w.Name, have)
 				}
 			}
 		}
@@ -244,9 +253,12 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 	all := m.View()
 	switch {
 	case devices < 1:
-		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1", status.Count(devices, "device"))
+		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
+			status.Count(devices, "device"))
 	case devices > all.Len():
-		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
+		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; "+
+			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(),
+			status.Count(len(m.workers), "worker"))
 	}
 	chosen, err := m.choose(all, Want{Devices: devices}, nil)
 	if err != nil {

@@ -78,7 +78,8 @@ func TestViewOf(t *testing.T) {
 		}
 		return v
 	}
-	for i, want := range []string{"1.0/0", "1.0/0 1.1/0", "3.0/1 3.1/1 3.2/1", "3.0/1 3.1/1 3.2/1 3.3/1", "1.0/0 1.1/0 2.0/0 2.1/0 3.0/1"} {
+	for i, want := range []string{"1.0/0", "1.0/0 1.1/0", "3.0/1 3.1/1 3.2/1", "3.0/1 3.1/1 3.2/1 3.3/1",
+		"1.0/0 1.1/0 2.0/0 2.1/0 3.0/1"} {
 		m.Retire(view(i+1, want))
 	}
 	m.Retire(view(8, list(m.View())))
@@ -89,7 +90,8 @@ func TestViewOf(t *testing.T) {
 	view(2, "1.0/0 1.1/0")
 	m.Leave(2)
 	m.Retire(two) // of a worker that has gone
-	for devices, want := range map[int]string{0: "at least 1", -1: "at least 1", 7: "a session of 7 devices was asked for, and the cluster has 6 in 2 workers"} {
+	for devices, want := range map[int]string{
+		0: "at least 1", -1: "at least 1", 7: "a session of 7 devices was asked for, and the cluster has 6 in 2 workers"} {
 		if _, err := m.ViewOf(devices); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
 		}
@@ -106,12 +108,17 @@ func TestSkewIsRefused(t *testing.T) {
 		code   status.Code
 		want   []string
 	}{
-		{"platform", func(o *Offer) { o.Platform = "cuda" }, status.FailedPrecondition, []string{"w2", "w1", `"cuda"`, `"cpu"`}},
-		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.FailedPrecondition, []string{`"cuda"`, `"cpu"`}},
-		{"fingerprint", func(o *Offer) { o.Fingerprint = "g" }, status.FailedPrecondition, []string{"w2", "w1", `"g"`, `"f"`}},
-		{"one fact of the fingerprint", func(o *Offer) { o.Fingerprint = "f, g" }, status.FailedPrecondition, []string{"w2", "w1", `"g"`, `""`}},
+		{"platform", func(o *Offer) { o.Platform = "cuda" }, status.FailedPrecondition,
+			[]string{"w2", "w1", `"cuda"`, `"cpu"`}},
+		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.FailedPrecondition,
+			[]string{`"cuda"`, `"cpu"`}},
+		{"fingerprint", func(o *Offer) { o.Fingerprint = "g" }, status.FailedPrecondition,
+			[]string{"w2", "w1", `"g"`, `"f"`}},
+		{"one fact of the fingerprint", func(o *Offer) { o.Fingerprint = "f, g" }, status.FailedPrecondition,
+			[]string{"w2", "w1", `"g"`, `""`}},
 		{"fingerprint of another island", func(o *Offer) { o.Fingerprint, o.Island = "g", "other" }, status.OK, nil},
-		{"version", func(o *Offer) { o.Versions = map[string]string{"jax": "0.12"} }, status.FailedPrecondition, []string{"w2", "w1", "0.12", "0.10"}},
+		{"version", func(o *Offer) { o.Versions = map[string]string{"jax": "0.12"} }, status.FailedPrecondition,
+			[]string{"w2", "w1", "0.12", "0.10"}},
 		{"another version", func(o *Offer) { o.Versions = map[string]string{"torch": "3"} }, status.OK, nil},
 		{"no devices", func(o *Offer) { o.Devices = 0 }, status.InvalidArgument, []string{"w2"}},
 		{"too many devices", func(o *Offer) { o.Devices = MaxDevices }, status.ResourceExhausted, []string{"w2", "65536"}},
@@ -158,7 +165,8 @@ func TestProperties(t *testing.T) {
 				m.Leave(rapid.Uint64Range(1, last).Draw(t, "worker"))
 			} else {
 				last++
-				if _, err := m.Join(offer(last, rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "island"), rapid.IntRange(1, 5).Draw(t, "devices"))); err != nil {
+				if _, err := m.Join(offer(last, rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "island"),
+					rapid.IntRange(1, 5).Draw(t, "devices"))); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -60,14 +60,16 @@ func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, 
 	}
 	mine := m.slices[session]
 	if mine[number] != nil {
-		return nil, status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once", number)
+		return nil, status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once",
+			number)
 	}
 	granted := 0
 	for _, s := range mine {
 		granted += len(s.Devices)
 	}
 	if len(mine) >= MaxSlices || w.Devices > MaxGranted-granted {
-		return nil, status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; release some", status.Count(len(mine), "slice"), status.Count(granted, "device"), MaxSlices, MaxGranted)
+		return nil, status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; "+
+			"release some", status.Count(len(mine), "slice"), status.Count(granted, "device"), MaxSlices, MaxGranted)
 	}
 	w.Topology = slices.Clone(w.Topology)
 	s := &Slice{Session: session, Number: number, Want: w}
@@ -236,13 +238,16 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 // Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED for more than MaxGranted devices.
 func (w Want) Check() error {
 	if w.Devices < 1 {
-		return status.New(status.InvalidArgument, "a slice of %s was asked for; it needs at least 1", status.Count(w.Devices, "device"))
+		return status.New(status.InvalidArgument, "a slice of %s was asked for; it needs at least 1",
+			status.Count(w.Devices, "device"))
 	}
 	if w.Devices > MaxGranted {
-		return status.New(status.ResourceExhausted, "a slice of %s was asked for; a session may have %d in all", status.Count(w.Devices, "device"), MaxGranted)
+		return status.New(status.ResourceExhausted, "a slice of %s was asked for; a session may have %d in all",
+			status.Count(w.Devices, "device"), MaxGranted)
 	}
 	if len(w.Topology) > maxDimensions {
-		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d", len(w.Topology), maxDimensions)
+		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d",
+			len(w.Topology), maxDimensions)
 	}
 	if len(w.Topology) == 0 {
 		return nil
@@ -256,7 +261,9 @@ func (w Want) Check() error {
 		product *= n
 	}
 	if product != w.Devices {
-		return status.New(status.InvalidArgument, "topology %v does not have %s; expected positive sizes whose product is the number of devices", w.Topology, status.Count(w.Devices, "device"))
+		return status.New(status.InvalidArgument,
+			"topology %v does not have %s; expected positive sizes whose product is the number of devices", w.Topology,
+			status.Count(w.Devices, "device"))
 	}
 	return nil
 }
@@ -309,11 +316,14 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	case !known:
 		return nil, status.New(status.InvalidArgument, "there is no island %q; there are %s", w.Island, counted(islands))
 	case len(all) == 0 && len(kinds) > 0:
-		return nil, status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind, counted(kinds))
+		return nil, status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind,
+			counted(kinds))
 	case len(all) < w.Devices && w.Kind != "":
-		return nil, status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s", status.Count(w.Devices, "device"), w.Kind, len(all), where, gone)
+		return nil, status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s",
+			status.Count(w.Devices, "device"), w.Kind, len(all), where, gone)
 	case len(all) < w.Devices:
-		return nil, status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s", status.Count(w.Devices, "device"), len(all), where, gone)
+		return nil, status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s",
+			status.Count(w.Devices, "device"), len(all), where, gone)
 	}
 	return all, nil
 }

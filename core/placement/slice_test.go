@@ -41,11 +41,14 @@ func TestGrant(t *testing.T) {
 		{"the worker that has enough left", []int{2, 2}, []Want{{Devices: 1}, {Devices: 2}, {Devices: 1}}, "[0] [2 3] [1]"},
 		{"the smallest that is large enough", []int{4, 2}, []Want{{Devices: 2}, {Devices: 4}}, "[4 5] [0 1 2 3]"},
 		{"more than a worker has", []int{2, 2, 2}, []Want{{Devices: 4}, {Devices: 2}}, "[0 1 2 3] [4 5]"},
-		{"free ones of two rather than shared ones of one", []int{4, 4}, []Want{{Devices: 1}, {Devices: 4}, {Devices: 3}}, "[0] [4 5 6 7] [1 2 3]"},
-		{"shared where there are no others", []int{2, 2}, []Want{{Devices: 4}, {Devices: 2}, {Devices: 2}, {Devices: 3}}, "[0 1 2 3] [0 1] [2 3] [0 1 2]"},
+		{"free ones of two rather than shared ones of one", []int{4, 4}, []Want{{Devices: 1}, {Devices: 4}, {Devices: 3}},
+			"[0] [4 5 6 7] [1 2 3]"},
+		{"shared where there are no others", []int{2, 2}, []Want{{Devices: 4}, {Devices: 2}, {Devices: 2}, {Devices: 3}},
+			"[0 1 2 3] [0 1] [2 3] [0 1 2]"},
 		{"a free one first, then one of the same worker", []int{2, 2}, []Want{{Devices: 3}, {Devices: 2}}, "[0 1 2] [2 3]"},
 		{"rows of one worker", []int{3, 3}, []Want{{Devices: 4, Topology: []int{2, 2}}}, "[0 1 3 4]"},
-		{"rows beside what is in use", []int{3, 3}, []Want{{Devices: 1}, {Devices: 4, Topology: []int{2, 2}}}, "[0] [1 2 3 4]"},
+		{"rows beside what is in use", []int{3, 3}, []Want{{Devices: 1}, {Devices: 4, Topology: []int{2, 2}}},
+			"[0] [1 2 3 4]"},
 		{"rows longer than a worker", []int{2, 2, 2}, []Want{{Devices: 4, Topology: []int{1, 4}}}, "[0 1 2 3]"},
 		{"neighbours", []int{1, 3, 1}, []Want{{Devices: 3, Topology: []int{3}}}, "[1 2 3]"},
 		{"three dimensions", []int{4, 4}, []Want{{Devices: 8, Topology: []int{2, 2, 2}}}, "[0 1 2 3 4 5 6 7]"},
@@ -108,14 +111,22 @@ func TestGrantIsRefused(t *testing.T) {
 		{"fewer than none", Want{Devices: -1}, status.InvalidArgument, []string{"-1 devices"}},
 		{"another shape", Want{Devices: 4, Topology: []int{2, 3}}, status.InvalidArgument, []string{"[2 3]", "4 devices"}},
 		{"a shape of none", Want{Devices: 4, Topology: []int{4, 1, 0}}, status.InvalidArgument, []string{"[4 1 0]"}},
-		{"a shape that overflows", Want{Devices: 4, Topology: []int{1 << 62, 1 << 62, 4}}, status.InvalidArgument, []string{"4 devices"}},
-		{"too many dimensions", Want{Devices: 1, Topology: make([]int, 1000)}, status.InvalidArgument, []string{"1000 dimensions"}},
-		{"an island that is not there", Want{Devices: 1, Island: "near"}, status.InvalidArgument, []string{`"near"`, `"default" with 2, "far" with 2`}},
-		{"a kind that is not there", Want{Devices: 1, Kind: "gpu"}, status.InvalidArgument, []string{`"gpu"`, `"cpu" with 2`, `"tpu v5" with 1`}},
-		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument, []string{`"far"`, `"cpu"`}},
-		{"too many", Want{Devices: 5}, status.ResourceExhausted, []string{"5 devices", "the cluster has 4", "2 more were lost with their workers"}},
-		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted, []string{"the cluster has 2", `"default"`}},
-		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted, []string{`"tpu v4"`, "the cluster has 1"}},
+		{"a shape that overflows", Want{Devices: 4, Topology: []int{1 << 62, 1 << 62, 4}}, status.InvalidArgument,
+			[]string{"4 devices"}},
+		{"too many dimensions", Want{Devices: 1, Topology: make([]int, 1000)}, status.InvalidArgument,
+			[]string{"1000 dimensions"}},
+		{"an island that is not there", Want{Devices: 1, Island: "near"}, status.InvalidArgument,
+			[]string{`"near"`, `"default" with 2, "far" with 2`}},
+		{"a kind that is not there", Want{Devices: 1, Kind: "gpu"}, status.InvalidArgument,
+			[]string{`"gpu"`, `"cpu" with 2`, `"tpu v5" with 1`}},
+		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument,
+			[]string{`"far"`, `"cpu"`}},
+		{"too many", Want{Devices: 5}, status.ResourceExhausted,
+			[]string{"5 devices", "the cluster has 4", "2 more were lost with their workers"}},
+		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted,
+			[]string{"the cluster has 2", `"default"`}},
+		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted,
+			[]string{`"tpu v4"`, "the cluster has 1"}},
 		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"1048576"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -259,7 +270,8 @@ func (m *machine) check(s *Slice, session uint32, before map[Device]int) {
 		seen[d] = true
 		dev := v.Device(d)
 		w := m.workers[dev.Worker]
-		if w == nil || s.Want.Island != "" && dev.Island.Name != s.Want.Island || s.Want.Kind != "" && w.kind(dev.Local) != s.Want.Kind {
+		if w == nil || s.Want.Island != "" && dev.Island.Name != s.Want.Island || s.Want.Kind != "" &&
+			w.kind(dev.Local) != s.Want.Kind {
 			m.t.Fatalf("slice %+v has device %d, which it may not", s, d)
 		}
 		islands[dev.Island] = true
@@ -273,7 +285,8 @@ func (m *machine) check(s *Slice, session uint32, before map[Device]int) {
 	for d := range v.Len() {
 		dev := v.Device(d)
 		w := m.workers[dev.Worker]
-		if w == nil || s.Want.Island != "" && dev.Island.Name != s.Want.Island || s.Want.Kind != "" && w.kind(dev.Local) != s.Want.Kind {
+		if w == nil || s.Want.Island != "" && dev.Island.Name != s.Want.Island || s.Want.Kind != "" &&
+			w.kind(dev.Local) != s.Want.Kind {
 			continue
 		}
 		room[dev.Island]++

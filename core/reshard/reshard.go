@@ -133,11 +133,13 @@ func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, erro
 
 func (s *Shard) check(dims []int64) error {
 	if len(s.Start) != len(dims) || len(s.Size) != len(dims) {
-		return status.New(status.InvalidArgument, "start %v and size %v: expected one number for each of %d dimensions", s.Start, s.Size, len(dims))
+		return status.New(status.InvalidArgument, "start %v and size %v: expected one number for each of %d dimensions",
+			s.Start, s.Size, len(dims))
 	}
 	for d, all := range dims {
 		if s.Start[d] < 0 || s.Size[d] < 0 || s.Size[d] > all || s.Start[d] > all-s.Size[d] {
-			return status.New(status.InvalidArgument, "the region of size %v at %v is not inside an array of %v", s.Size, s.Start, dims)
+			return status.New(status.InvalidArgument, "the region of size %v at %v is not inside an array of %v", s.Size,
+				s.Start, dims)
 		}
 	}
 	return nil
@@ -174,7 +176,8 @@ func cut(dims []int64, from []Shard) (*grid, error) {
 			c := g.cuts[d]
 			k, found := slices.BinarySearch(c[:len(c)-1], from[i].Start[d])
 			if !found || c[k+1]-c[k] != from[i].Size[d] {
-				return nil, status.New(status.InvalidArgument, "the source shards are not a grid: one has size %v at %v in an array of %v", from[i].Size, from[i].Start, dims)
+				return nil, status.New(status.InvalidArgument,
+					"the source shards are not a grid: one has size %v at %v in an array of %v", from[i].Size, from[i].Start, dims)
 			}
 			index[d] = k
 		}

@@ -251,7 +251,8 @@ func FuzzCopy(f *testing.F) {
 		if want := bytesOf(src, from, reshard.Shard{Start: start, Size: size}, width); !slices.Equal(got, want) {
 			t.Fatalf("a box of %v at %v of %v, to %v of %v: %v, want %v", size, start, from, at, to, got, want)
 		}
-		if written, zeros := len(got), len(dst)-len(got); slices.ContainsFunc(got, func(b byte) bool { return b == 0 }) || count(dst, 0) != zeros {
+		if written, zeros := len(got), len(dst)-len(got); slices.ContainsFunc(got, func(b byte) bool { return b == 0 }) ||
+			count(dst, 0) != zeros {
 			t.Fatalf("%d of %d bytes were to be written, %d are not zero", written, len(dst), len(dst)-count(dst, 0))
 		}
 	})

@@ -47,7 +47,8 @@ func (s *State) check() {
 	}
 	for p := s.first; p != nil; p = p.next {
 		if waits[p] != p.lanes {
-			panic(fmt.Sprintf("schedule: gang %d waits for %d lanes by its own count; there are %d", p.gang.ID, p.lanes, waits[p]))
+			panic(fmt.Sprintf("schedule: gang %d waits for %d lanes by its own count; there are %d", p.gang.ID, p.lanes,
+				waits[p]))
 		}
 	}
 	if busy.remove(&s.busy) || func() bool { b := mask{}; b.add(&s.busy); return b.remove(&lanes) }() {

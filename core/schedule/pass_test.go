@@ -28,7 +28,8 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 			with, without := New(Config{Policy: p, MaxQueued: most}), New(Config{Policy: q, MaxQueued: most})
 			last := uint64(0)
 			for range rapid.IntRange(1, 60).Draw(t, "events") {
-				ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Launched, Completed, Failed, Cancel}).Draw(t, "kind")}
+				ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Launched, Completed, Failed, Cancel}).Draw(t,
+					"kind")}
 				if ev.Kind != Submit {
 					ev.ID = rapid.Uint64Range(1, last+1).Draw(t, "gang")
 				} else {

@@ -121,7 +121,8 @@ type Config struct {
 const DefaultMaxQueued = 4096
 
 var (
-	errFull      = status.New(status.ResourceExhausted, "the island's queue of gangs is full; wait until some have started")
+	errFull = status.New(status.ResourceExhausted,
+		"the island's queue of gangs is full; wait until some have started")
 	errClosed    = status.New(status.Cancelled, "the session was closed before the run started")
 	errCancelled = status.New(status.Cancelled, "the run was cancelled before it started")
 	errNoReason  = status.New(status.Internal, "the run failed and its worker gave no reason")

@@ -24,7 +24,8 @@ func TestThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Event{Kind: Submit, Gang: Gang{ID: id, Session: uint32(id % 2), Devices: devices, Collective: true, Reads: reads}}
+		return Event{Kind: Submit,
+			Gang: Gang{ID: id, Session: uint32(id % 2), Devices: devices, Collective: true, Reads: reads}}
 	}
 	free := func(id uint64, on string, after ...uint64) Event {
 		ev := waits(id, on, after...)
@@ -352,7 +353,8 @@ func runPool(t *testing.T, seed uint64, threads int, policy Policy) (hung int) {
 		}
 	}
 	if hung == 0 && (s.Queued() != 0 || s.Running() != 0 || l.threads != threads) {
-		t.Fatalf("seed %d: all gangs are done, and %d are queued, %d running, %d threads of %d free", seed, s.Queued(), s.Running(), l.threads, threads)
+		t.Fatalf("seed %d: all gangs are done, and %d are queued, %d running, %d threads of %d free", seed, s.Queued(),
+			s.Running(), l.threads, threads)
 	}
 	return hung
 }

@@ -65,7 +65,8 @@ func parseEvent(line string) (Event, error) {
 		return Event{}, err
 	}
 	ev := Event{ID: id}
-	kinds := map[string]EventKind{"submit": Submit, "launched": Launched, "completed": Completed, "failed": Failed, "cancel": Cancel, "closed": SessionClosed}
+	kinds := map[string]EventKind{"submit": Submit, "launched": Launched, "completed": Completed, "failed": Failed,
+		"cancel": Cancel, "closed": SessionClosed}
 	kind, ok := kinds[words[0]]
 	if !ok {
 		return ev, errors.New("no such event")

@@ -210,7 +210,8 @@ func twinProperty(t *rapid.T) {
 		for _, g := range w.gangs {
 			known = append(known, g.id)
 		}
-		ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Submit, Submit, Launched, Launched, Launched, Completed, Failed, Cancel, SessionClosed}).Draw(t, "kind")}
+		ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Submit, Submit, Launched, Launched, Launched,
+			Completed, Failed, Cancel, SessionClosed}).Draw(t, "kind")}
 		switch ev.Kind {
 		case Submit:
 			next++
@@ -276,7 +277,8 @@ func twinProperty(t *rapid.T) {
 			t.Fatalf("%+v: got %v, want %v", ev, got, want)
 		}
 		if s.Queued() != w.count(pending, placed, dead) || s.Running() != w.count(started, launched) {
-			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(pending, placed, dead), w.count(started, launched))
+			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(pending, placed, dead),
+				w.count(started, launched))
 		}
 	}
 

@@ -80,7 +80,8 @@ func (s *Session) Put(p PutSpec) (*Array, error) {
 func (s *Session) array(dtype shape.DType, dims []int64, layout Layout) (*Array, *client.PutSpec, error) {
 	whole := shape.Shape{DType: dtype, Dims: slices.Clone(dims)}
 	if dtype.Bits() == 0 || whole.HostBytes() < 0 {
-		return nil, nil, status.New(status.InvalidArgument, "an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
+		return nil, nil, status.New(status.InvalidArgument,
+			"an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
 	}
 	l, err := layout.check(dims, s.Devices())
 	if err != nil {
@@ -107,7 +108,8 @@ func (a *Array) usable(s *Session) error {
 	case a.state.Load() == freed:
 		return status.New(status.FailedPrecondition, "the array was freed; free an array only after its last use")
 	case a.state.Load() == donated:
-		return status.New(status.FailedPrecondition, "the array was donated to a program, which reused its memory for its results")
+		return status.New(status.FailedPrecondition,
+			"the array was donated to a program, which reused its memory for its results")
 	}
 	return nil
 }
@@ -144,7 +146,9 @@ func (a *Array) Shard(ctx context.Context, i int) (transport.Block, error) {
 	}
 	came := make(chan arrival, 1)
 	size := shape.Shape{DType: a.dtype, Dims: a.shard}.HostBytes()
-	err := a.session.cluster.Receive(a.object, uint32(a.layout.Devices[i]), size, func(b transport.Block, err error) { came <- arrival{b, err} })
+	err := a.session.cluster.Receive(a.object, uint32(a.layout.Devices[i]), size, func(b transport.Block, err error) {
+		came <- arrival{b, err}
+	})
 	if err != nil {
 		return transport.Block{}, err
 	}

@@ -75,7 +75,8 @@ func (a *form) index() map[uint32]int {
 // known returns an error if the positions of the shards are not known.
 func (a *form) known() error {
 	if !a.tiled {
-		return status.New(status.FailedPrecondition, "the layout of the array is not known; set CompileSpec.Outputs when compiling the program that makes it")
+		return status.New(status.FailedPrecondition,
+			"the layout of the array is not known; set CompileSpec.Outputs when compiling the program that makes it")
 	}
 	return nil
 }
@@ -83,7 +84,8 @@ func (a *form) known() error {
 // like returns an error if the shards of an array are not as want describes them.
 func (a *form) like(want *form) error {
 	if !slices.Equal(a.layout.Devices, want.layout.Devices) {
-		return status.New(status.InvalidArgument, "the array is on the devices %v; expected %v. Put or copy it there", a.layout.Devices, want.layout.Devices)
+		return status.New(status.InvalidArgument, "the array is on the devices %v; expected %v. Put or copy it there",
+			a.layout.Devices, want.layout.Devices)
 	}
 	if have, takes := a.one(), want.one(); have.DType != takes.DType || !slices.Equal(have.Dims, takes.Dims) {
 		return status.New(status.InvalidArgument, "the array has shards of %v; expected %v", have, takes)

@@ -51,7 +51,8 @@ func (b *Builder) Input(dtype shape.DType, dims []int64, layout Layout) *Value {
 	whole := shape.Shape{DType: dtype, Dims: dims}
 	l, err := layout.check(dims, b.session.Devices())
 	if err == nil && (dtype.Bits() == 0 || whole.HostBytes() < 0) {
-		err = status.New(status.InvalidArgument, "an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
+		err = status.New(status.InvalidArgument,
+			"an array of %v: expected a known element type, and dimensions that are not negative and fit in memory", whole)
 	}
 	if err != nil {
 		b.fail(status.Wrap(err, "input %d", len(b.inputs)))
@@ -262,7 +263,8 @@ func (g *Graph) String() string { return g.text() }
 func (g *Graph) Play(inputs ...*Array) ([]*Array, error) {
 	s := g.session
 	if len(inputs) != len(g.inputs) {
-		return nil, status.New(status.InvalidArgument, "the graph takes %s, got %d", status.Count(len(g.inputs), "array"), len(inputs))
+		return nil, status.New(status.InvalidArgument, "the graph takes %s, got %d", status.Count(len(g.inputs), "array"),
+			len(inputs))
 	}
 	spec := &client.PlaySpec{Graph: g.id}
 	for i, a := range inputs {

@@ -40,12 +40,14 @@ func (l Layout) check(dims []int64, devices int) (Layout, error) {
 	seen := map[int]bool{}
 	for _, d := range l.Devices {
 		if d < 0 || d >= devices || seen[d] {
-			return l, status.New(status.InvalidArgument, "an array on the devices %v: expected devices of this session, 0 to %d, each at most once", l.Devices, devices-1)
+			return l, status.New(status.InvalidArgument,
+				"an array on the devices %v: expected devices of this session, 0 to %d, each at most once", l.Devices, devices-1)
 		}
 		seen[d] = true
 	}
 	if len(l.Tiles) > len(dims) {
-		return l, status.New(status.InvalidArgument, "the tiles %v have %d dimensions, and the array has %d: %v", l.Tiles, len(l.Tiles), len(dims), dims)
+		return l, status.New(status.InvalidArgument, "the tiles %v have %d dimensions, and the array has %d: %v", l.Tiles,
+			len(l.Tiles), len(dims), dims)
 	}
 	for len(l.Tiles) < len(dims) {
 		l.Tiles = append(l.Tiles, 1)
@@ -53,14 +55,17 @@ func (l Layout) check(dims []int64, devices int) (Layout, error) {
 	parts := int64(1)
 	for d, t := range l.Tiles {
 		if t < 1 || dims[d]%t != 0 {
-			return l, status.New(status.InvalidArgument, "an array of dimensions %v cannot be cut into %v equal parts: dimension %d has %d elements", dims, l.Tiles, d, dims[d])
+			return l, status.New(status.InvalidArgument,
+				"an array of dimensions %v cannot be cut into %v equal parts: dimension %d has %d elements", dims, l.Tiles, d,
+				dims[d])
 		}
 		if parts *= t; parts > int64(len(l.Devices)) {
 			break
 		}
 	}
 	if len(l.Devices) == 0 || int64(len(l.Devices))%parts != 0 {
-		return l, status.New(status.InvalidArgument, "the tiles %v make %d parts, which cannot be distributed evenly over %d devices", l.Tiles, parts, len(l.Devices))
+		return l, status.New(status.InvalidArgument,
+			"the tiles %v make %d parts, which cannot be distributed evenly over %d devices", l.Tiles, parts, len(l.Devices))
 	}
 	return l, nil
 }

@@ -78,7 +78,8 @@ func (s *Session) canLend(device uint32, data []byte) error {
 		return err
 	}
 	if in, _ := s.pool.Find(data); in == nil {
-		return status.New(status.FailedPrecondition, "the bytes are not in shared memory of the session's Pool: allocate them with arrowmem.New(session.Pool(), …, true)")
+		return status.New(status.FailedPrecondition,
+			"the bytes are not in shared memory of the session's Pool: allocate them with arrowmem.New(session.Pool(), …, true)")
 	}
 	return nil
 }
@@ -101,7 +102,8 @@ func (a *Array) Lent(ctx context.Context, i int) (transport.Block, error) {
 
 func (a *Array) lent(i int) (transport.Block, error) {
 	if a.loan == nil {
-		return transport.Block{}, status.New(status.FailedPrecondition, "the array is in memory of the workers, because their devices made it or it was copied there; call Shard for a copy")
+		return transport.Block{}, status.New(status.FailedPrecondition,
+			"the array is in memory of the workers, because their devices made it or it was copied there; call Shard for a copy")
 	}
 	if err := a.session.Lost(); err != nil {
 		return transport.Block{}, err
@@ -126,7 +128,8 @@ func (l *loan) view(i int) (transport.Block, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.users == 0 {
-		return transport.Block{}, status.New(status.FailedPrecondition, "the array's memory was returned to its owner, because its devices are gone")
+		return transport.Block{},
+			status.New(status.FailedPrecondition, "the array's memory was returned to its owner, because its devices are gone")
 	}
 	l.users++
 	return transport.Block{Data: l.shards[i], Lent: true, Release: sync.OnceFunc(l.release)}, nil

@@ -43,16 +43,20 @@ func (s *Session) Compile(ctx context.Context, c CompileSpec) (*Program, error) 
 	n := len(devices.Devices)
 	partitions := max(c.Partitions, 1)
 	if n%partitions != 0 {
-		return nil, status.New(status.InvalidArgument, "a program of %d partitions on %d devices: the number of devices must be a multiple of the number of partitions", partitions, n)
+		return nil, status.New(status.InvalidArgument,
+			"a program of %d partitions on %d devices: the number of devices must be a multiple of the number of partitions",
+			partitions, n)
 	}
-	r, err := s.cluster.Compile(ctx, client.CompileSpec{Format: "mlir", Code: c.Code, Options: compileoptions.New(n/partitions, partitions, devices.Devices, false)})
+	r, err := s.cluster.Compile(ctx, client.CompileSpec{
+		Format: "mlir", Code: c.Code, Options: compileoptions.New(n/partitions, partitions, devices.Devices, false)})
 	if err != nil {
 		return nil, err
 	}
 	p := &Program{session: s, remote: r, devices: devices.Devices}
 	if c.Outputs != nil && len(c.Outputs) != len(r.Info.Outputs) {
 		p.Forget()
-		return nil, status.New(status.InvalidArgument, "%d results are described, and the program has %d", len(c.Outputs), len(r.Info.Outputs))
+		return nil, status.New(status.InvalidArgument, "%d results are described, and the program has %d", len(c.Outputs),
+			len(r.Info.Outputs))
 	}
 	for i, o := range r.Info.Outputs {
 		var tiles []int64
@@ -113,7 +117,8 @@ func (p *Program) kept(keep []int) ([]uint32, error) {
 	var out []uint32
 	for _, i := range keep {
 		if i < 0 || i >= len(p.remote.Info.Parameters) {
-			return nil, status.New(status.InvalidArgument, "keep names argument %d of %s, which takes %d, numbered from 0", i, p.remote.Info.Name, len(p.remote.Info.Parameters))
+			return nil, status.New(status.InvalidArgument, "keep names argument %d of %s, which takes %d, numbered from 0", i,
+				p.remote.Info.Name, len(p.remote.Info.Parameters))
 		}
 		out = append(out, uint32(i))
 	}
@@ -135,7 +140,8 @@ func (p *Program) makes(i int) form {
 // check returns an error for a wrong number of arguments.
 func (p *Program) check(arguments int) error {
 	if info := p.remote.Info; arguments != len(info.Parameters) {
-		return status.New(status.InvalidArgument, "the program %s takes %s, got %d", info.Name, status.Count(len(info.Parameters), "argument"), arguments)
+		return status.New(status.InvalidArgument, "the program %s takes %s, got %d", info.Name,
+			status.Count(len(info.Parameters), "argument"), arguments)
 	}
 	return nil
 }
@@ -197,7 +203,9 @@ func (p *Program) consume(kept []uint32, arguments []*Array) (taken []*Array, er
 		}
 		switch {
 		case times > 1:
-			err = status.New(status.InvalidArgument, "argument %d of %s is donated, and the same array is also another argument; name it in keep, or pass another array", i, p.remote.Info.Name)
+			err = status.New(status.InvalidArgument,
+				"argument %d of %s is donated, and the same array is also another argument; name it in keep, or pass another array",
+				i, p.remote.Info.Name)
 		case !a.state.CompareAndSwap(live, donated):
 			err = status.Wrap(a.usable(p.session), "argument %d of %s", i, p.remote.Info.Name)
 		default:

@@ -71,7 +71,8 @@ func (s *Session) way(from *form, object uint64, layout Layout) (form, []graph.M
 func (s *Session) copies(from *form, object uint64, devices []int) (form, []graph.Move, error) {
 	l, err := Layout{Devices: append([]int{}, devices...)}.check(nil, s.Devices())
 	if err == nil && len(devices) != from.Shards() {
-		err = status.New(status.InvalidArgument, "an array of %d shards cannot be copied to %d devices shard by shard; use Reshard", from.Shards(), len(devices))
+		err = status.New(status.InvalidArgument,
+			"an array of %d shards cannot be copied to %d devices shard by shard; use Reshard", from.Shards(), len(devices))
 	}
 	if err != nil {
 		return form{}, nil, err

@@ -63,7 +63,8 @@ const (
 // there, and the controller's refusal.
 func Dial(ctx context.Context, address string) (*Session, error) {
 	if address == "" {
-		return nil, status.New(status.InvalidArgument, "the address of the cluster is empty; set PATHWAYS_ADDRESS, or start a cluster with pathways up")
+		return nil, status.New(status.InvalidArgument,
+			"the address of the cluster is empty; set PATHWAYS_ADDRESS, or start a cluster with pathways up")
 	}
 	secret, err := cluster.SecretOf(os.LookupEnv)
 	if err != nil {

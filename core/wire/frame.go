@@ -30,11 +30,13 @@ func AppendFrame(b []byte, kind Kind, payload []byte) []byte {
 // Errors: INVALID_ARGUMENT.
 func NextFrame(burst []byte) (kind Kind, payload, rest []byte, err error) {
 	if len(burst) < Header {
-		return 0, nil, nil, status.New(status.InvalidArgument, "a burst ends %d bytes into a message's header of %d", len(burst), Header)
+		return 0, nil, nil, status.New(status.InvalidArgument, "a burst ends %d bytes into a message's header of %d",
+			len(burst), Header)
 	}
 	n := uint64(binary.LittleEndian.Uint32(burst))
 	if n > uint64(len(burst)-Header) {
-		return 0, nil, nil, status.New(status.InvalidArgument, "a message of a burst has %d bytes, of which %d are there", n, len(burst)-Header)
+		return 0, nil, nil, status.New(status.InvalidArgument, "a message of a burst has %d bytes, of which %d are there", n,
+			len(burst)-Header)
 	}
 	end := Header + int(n)
 	return Kind(burst[4]), burst[Header:end:end], burst[end:], nil

@@ -12,7 +12,8 @@ import (
 // GraphOf makes a message of a graph. Moves of equal boxes between devices in a row
 // become one, so that the message of a graph between slices of any size is as long.
 func GraphOf(name uint64, g *graph.Graph) *Graph {
-	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Given: g.Given, Nodes: make([]*Node, len(g.Nodes))}
+	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Given: g.Given,
+		Nodes: make([]*Node, len(g.Nodes))}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Run != nil {
@@ -77,7 +78,8 @@ func follows(first, m *graph.Move, k int) bool {
 // at.
 func (m *Graph) Program() (*graph.Graph, error) {
 	if m.Inputs > graph.MaxObjects || len(m.Nodes) > graph.MaxNodes {
-		return nil, status.New(status.ResourceExhausted, "the graph has %d inputs and %d nodes; at most %d and %d", m.Inputs, len(m.Nodes), graph.MaxObjects, graph.MaxNodes)
+		return nil, status.New(status.ResourceExhausted, "the graph has %d inputs and %d nodes; at most %d and %d", m.Inputs,
+			len(m.Nodes), graph.MaxObjects, graph.MaxNodes)
 	}
 	g := &graph.Graph{Inputs: int(m.Inputs), Outputs: m.Outputs, Given: m.Given, Nodes: make([]graph.Node, len(m.Nodes))}
 	moves := uint64(0)
@@ -93,7 +95,8 @@ func (m *Graph) Program() (*graph.Graph, error) {
 			moves += max(1, uint64(v.GetCount()))
 		}
 		if moves > graph.MaxMoves {
-			return nil, status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards", graph.MaxMoves)
+			return nil, status.New(status.ResourceExhausted, "the graph's transfers have more than %d moves of shards",
+				graph.MaxMoves)
 		}
 		t, err := n.Transfer.program()
 		if err != nil {
@@ -129,7 +132,8 @@ func (m *Transfer) program() (*graph.Transfer, error) {
 			return nil, status.New(status.InvalidArgument, "move %d of a transfer names devices that cannot be", i)
 		}
 		for k := range n {
-			t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From + k, To: v.To + k, Start: v.Start, Size: v.Size, At: v.At, Shard: v.Shard.shape()})
+			t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From + k, To: v.To + k, Start: v.Start, Size: v.Size,
+				At: v.At, Shard: v.Shard.shape()})
 		}
 	}
 	return t, nil

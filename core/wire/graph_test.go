@@ -20,12 +20,14 @@ func example(devices uint32) *graph.Graph {
 	}
 	boxes := &graph.Transfer{Shape: square}
 	for d := range devices { // two boxes a shard: rows of none are equal
-		boxes.Moves = append(boxes.Moves, graph.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
+		boxes.Moves = append(boxes.Moves,
+			graph.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
 			graph.Move{Source: 4, From: d, To: d, Start: []int64{2, 0}, Size: []int64{2, 4}, At: []int64{0, 0}, Shard: square})
 	}
 	return &graph.Graph{Inputs: 2, Outputs: []uint64{5, 3}, Given: []uint64{2},
 		Programs: map[uint64]*graph.Program{7: {Name: "f", Outputs: []int64{32}, Devices: []uint32{0, 1}}},
-		Nodes: []graph.Node{{Run: &graph.Run{Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
+		Nodes: []graph.Node{{Run: &graph.Run{
+			Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
 			Mixed: []graph.Mixed{{Argument: 1, Pieces: []graph.Piece{{Object: 1, Rows: 1}, {Object: 2, Rows: 1}}}}}},
 			{Transfer: t}, {Transfer: boxes}, {Run: &graph.Run{Program: 7, Inputs: []uint64{5}, Only: 3}}}}
 }
@@ -95,7 +97,8 @@ func FuzzGraph(f *testing.F) {
 		g.Programs = map[uint64]*graph.Program{}
 		for i, n := range m.Nodes {
 			if n.Run != nil {
-				g.Programs[n.Run.Program] = &graph.Program{Outputs: make([]int64, min(m.Nodes[i].Makes, 4)), Devices: []uint32{0, 1}}
+				g.Programs[n.Run.Program] = &graph.Program{
+					Outputs: make([]int64, min(m.Nodes[i].Makes, 4)), Devices: []uint32{0, 1}}
 			}
 		}
 		if g.Check() != nil {

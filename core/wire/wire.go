@@ -92,7 +92,8 @@ const (
 // Errors: INVALID_ARGUMENT.
 func Decode(k Kind, payload []byte, into proto.Message) error {
 	if err := proto.Unmarshal(payload, into); err != nil {
-		return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", k, into.ProtoReflect().Descriptor().Name(), err)
+		return status.New(status.InvalidArgument, "a message of kind %d does not decode as %s: %w", k,
+			into.ProtoReflect().Descriptor().Name(), err)
 	}
 	return nil
 }
@@ -102,7 +103,9 @@ func Decode(k Kind, payload []byte, into proto.Message) error {
 // Errors: FAILED_PRECONDITION, with both ranges named.
 func Agree(low, high uint32) (uint32, error) {
 	if low > ProtocolMax || high < ProtocolMin || low > high {
-		return 0, status.New(status.FailedPrecondition, "the other side speaks protocols %d to %d, this side %d to %d; install the same version of openpathways on both", low, high, ProtocolMin, ProtocolMax)
+		return 0, status.New(status.FailedPrecondition,
+			"the other side speaks protocols %d to %d, this side %d to %d; install the same version of openpathways on both",
+			low, high, ProtocolMin, ProtocolMax)
 	}
 	return min(high, ProtocolMax), nil
 }

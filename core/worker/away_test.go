@@ -141,7 +141,8 @@ type inlineProgram struct {
 func (*inlineProgram) Close() {}
 
 var everyone = spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1}}, Reduction: spmd.Sum, DType: shape.F32,
-	Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}, Results: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}}
+	Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{1}}}, Results: []shape.Shape{
+		{DType: shape.F32, Dims: []int64{1}}}}
 
 // Execute runs "sum", "calls", and "mixed" where the worker is not the first, within
 // the call.
@@ -178,8 +179,9 @@ func (p *inlineProgram) Execute(r device.Run) (*device.Results, error) {
 		e := &fires{fired: true, err: <-done}
 		return &device.Results{Outputs: [][]device.Buffer{{&promised{ready: e}}}, Done: []device.Event{e}}, nil
 	}
-	d.handle(&device.CollectiveCall{Launch: r.LaunchID, Spec: everyone.String(), Operands: [][]byte{make([]byte, 4)}, Results: [][]byte{make([]byte, 4)},
-		Done: func(err error) { done <- err }})
+	d.handle(&device.CollectiveCall{Launch: r.LaunchID, Spec: everyone.String(), Operands: [][]byte{make([]byte, 4)},
+		Results: [][]byte{make([]byte, 4)},
+		Done:    func(err error) { done <- err }})
 	select {
 	case d.entered <- r.LaunchID:
 	default: // the test does not look
@@ -236,7 +238,8 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
 	load := func(w int, id uint64, name string, places []*wire.Place) {
 		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
-			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum", CallsHost: name == "calls",
+			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum",
+				CallsHost: name == "calls",
 				Unbounded: name == "turns"}})
 	}
 	load(0, slowProgram, "slow", places[:1])
@@ -299,7 +302,8 @@ func TestTransferWhileItWaits(t *testing.T) {
 				if how != "whole" {
 					m.Shard, m.Start, m.Size, m.At = shard, []int64{0}, []int64{4}, []int64{0}
 				}
-				two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{m}}, 0, 1)
+				two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{m}}, 0,
+					1)
 				four := s.put(1, 4, 4, []int{0}, ramp)
 				three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3, Inputs: []uint64{0},
 					Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: 4, Rows: 1}, {Object: 2, Rows: 1}}}}}, 0, 1)
@@ -340,7 +344,8 @@ func TestOrderWhileItWaits(t *testing.T) {
 		}
 		r := &wire.Run{Op: op, Program: sumProgram, FirstOutput: op}
 		if op > 1 { // worker 1 has no results of the slow ones
-			r.Inputs, r.Mixed = []uint64{0}, []*wire.Mixed{{Pieces: []*wire.Piece{{Object: op - 1, Rows: 1}, {Object: lastSum(op), Rows: 1}}}}
+			r.Inputs, r.Mixed = []uint64{0},
+				[]*wire.Mixed{{Pieces: []*wire.Piece{{Object: op - 1, Rows: 1}, {Object: lastSum(op), Rows: 1}}}}
 		}
 		g := s.dispatch(1, wire.KindRun, r, 0, 1)
 		gangs[g], want[0], want[1] = []int{0, 1}, append(want[0], int32(g)), append(want[1], int32(g))
@@ -375,7 +380,8 @@ func TestCollectiveIsLast(t *testing.T) {
 	s, d := newInlineOn(t, 1)
 	one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
 	shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
-	two := s.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}, 0, 1)
+	two := s.dispatch(1, wire.KindTransfer,
+		&wire.Transfer{Op: 2, Object: 2, Array: shard, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}, 0, 1)
 	four := s.put(1, 4, 4, []int{0}, ramp)
 	three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3, Inputs: []uint64{0},
 		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: 4, Rows: 1}, {Object: 2, Rows: 1}}}}}, 0, 1)

@@ -87,7 +87,8 @@ func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) 
 	gang := uint64(0)
 	dispatched := func(kind wire.Kind, operation []byte) {
 		gang++
-		dispatch, _ = proto.MarshalOptions{}.MarshalAppend(dispatch[:0], &wire.Dispatch{Gang: gang, Session: 1, Kind: uint32(kind), Operation: operation, Client: clientProcess})
+		dispatch, _ = proto.MarshalOptions{}.MarshalAppend(dispatch[:0],
+			&wire.Dispatch{Gang: gang, Session: 1, Kind: uint32(kind), Operation: operation, Client: clientProcess})
 		if err := near.Send(wire.KindDispatch, dispatch); err != nil {
 			b.Fatal(err)
 		}

@@ -16,10 +16,12 @@ type box struct {
 func (b box) check() error {
 	n := len(b.from)
 	if len(b.start) != n || len(b.size) != n || len(b.at) != n {
-		return status.New(status.InvalidArgument, "a box with start %v, size %v and place %v of an array of %d dimensions", b.start, b.size, b.at, n)
+		return status.New(status.InvalidArgument, "a box with start %v, size %v and place %v of an array of %d dimensions",
+			b.start, b.size, b.at, n)
 	}
 	if !within(b.start, b.size, b.from) {
-		return status.New(status.InvalidArgument, "a box of size %v at %v does not lie in an array of %v", b.size, b.start, b.from)
+		return status.New(status.InvalidArgument, "a box of size %v at %v does not lie in an array of %v", b.size, b.start,
+			b.from)
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ func TestBox(t *testing.T) {
 			at := rapid.SampledFrom([]int64{0, 0, 1, 2}).Draw(t, "at")
 			from := start + size + rapid.SampledFrom([]int64{0, 0, 1}).Draw(t, "rest")
 			into := at + size + rapid.SampledFrom([]int64{0, 0, 1}).Draw(t, "rest")
-			b.from, b.start, b.size, b.at, to = append(b.from, from), append(b.start, start), append(b.size, size), append(b.at, at), append(to, into)
+			b.from, b.start, b.size, b.at, to = append(b.from, from), append(b.start, start), append(b.size, size),
+				append(b.at, at), append(to, into)
 			n, m, count = n*from, m*into, count*size
 		}
 		if err := b.check(); err != nil {

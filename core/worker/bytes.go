@@ -29,7 +29,8 @@ func shapeOf(a *wire.Array) (shape.Shape, error) {
 	}
 	s := shape.Shape{DType: shape.DType(a.Dtype), Dims: a.Dims}
 	if s.DType.Bits() == 0 || s.HostBytes() < 0 || s.Bytes() < 0 {
-		return s, status.New(status.InvalidArgument, "an array of %s: expected a known element type and dimensions that are not negative and fit in memory", s)
+		return s, status.New(status.InvalidArgument,
+			"an array of %s: expected a known element type and dimensions that are not negative and fit in memory", s)
 	}
 	return s, nil
 }
@@ -126,7 +127,8 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 // fromHost hands a block to the driver, which lets go of it by itself. A short one is
 // copied: that costs less than to hear when it is let go of.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
-	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy, Done: b.Release}
+	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy,
+		Done: b.Release}
 	switch {
 	case b.Lent:
 		h.Semantics = device.ZeroCopy // another process's
@@ -173,7 +175,8 @@ func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
 // push sends a whole shard, which is pinned, to another process, and unpins it. Until it has
 // been read it is among what has begun, by begins. The queue's owner calls done.
 func (q *queue) push(
-	g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, begins func() (ends func()), done func(error),
+	g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, begins func() (ends func()),
+	done func(error),
 ) {
 	buf := bufferOf(s)
 	v, ok := buf.(device.Viewer)
@@ -210,7 +213,8 @@ func (q *queue) push(
 
 // pushBuffer is push by a copy that the driver makes. The shard is being read; copied is
 // called when it has been, perhaps more than once.
-func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, copied func(), done func(error)) {
+func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, copied func(),
+	done func(error)) {
 	buf := bufferOf(s)
 	read := sync.OnceFunc(func() { q.soon(func() { q.state.Unpin(s) }) })
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {

@@ -16,7 +16,8 @@ func (w *Worker) collective(c *device.CollectiveCall) {
 		c.Done(err)
 		return
 	}
-	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands, Results: c.Results, Done: c.Done})
+	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands,
+		Results: c.Results, Done: c.Done})
 }
 
 // specs are the collectives that programs call, each read once.

@@ -35,7 +35,9 @@ func (w *Worker) compile(m *wire.Compile) {
 		}
 		payload, err := proto.Marshal(answer)
 		if err != nil {
-			payload, err = proto.Marshal(&wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(status.New(status.Internal, "what was compiled does not encode: %w", err))})
+			payload, err = proto.Marshal(&wire.Compiled{
+				Op: m.Op, Program: m.Program,
+				Status: wire.Of(status.New(status.Internal, "what was compiled does not encode: %w", err))})
 		}
 		if err == nil {
 			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
@@ -68,13 +70,15 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 		return nil, nil, err
 	}
 	if n := o.Replicas * o.Partitions; n != len(m.Places) {
-		return nil, nil, status.New(status.InvalidArgument, "compile options for %d replicas of %d partitions, and %d devices", o.Replicas, o.Partitions, len(m.Places))
+		return nil, nil, status.New(status.InvalidArgument,
+			"compile options for %d replicas of %d partitions, and %d devices", o.Replicas, o.Partitions, len(m.Places))
 	}
 	form, err := w.form(m, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	l = &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options, CallsHost: bytes.Contains(m.Code, hostCallTarget), Handlers: m.Handlers}
+	l = &wire.Loadable{Form: form, Format: m.Format, Code: m.Code, Options: m.Options,
+		CallsHost: bytes.Contains(m.Code, hostCallTarget), Handlers: m.Handlers}
 	missing, err := w.handlers(m.Handlers)
 	if err != nil {
 		return nil, nil, err
@@ -117,7 +121,9 @@ func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_
 	case partitions:
 		return wire.Loadable_PORTABLE, nil
 	}
-	return 0, status.New(status.Unimplemented, "the devices of the program belong to several workers, and platform %s of worker %s can neither partition programs nor join workers: use the devices of one worker", w.driver.Platform(), w.config.Name)
+	return 0, status.New(status.Unimplemented, "the devices of the program belong to several workers, and platform %s "+
+		"of worker %s can neither partition programs nor join workers: use the devices of one worker", w.driver.Platform(),
+		w.config.Name)
 }
 
 // assign has compile options name the driver's devices in place of rows.
@@ -128,11 +134,13 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 		case w.config.DeviceID != nil && form == wire.Loadable_JOINED:
 			id, ok := w.config.DeviceID(p.Worker, int(p.Local))
 			if !ok {
-				return nil, status.New(status.FailedPrecondition, "device %d of process %d is no member of the island's epoch", p.Local, p.Worker)
+				return nil, status.New(status.FailedPrecondition, "device %d of process %d is no member of the island's epoch",
+					p.Local, p.Worker)
 			}
 			ids[i] = int64(id)
 		case p.Worker != w.self || int(p.Local) >= len(w.queues):
-			return nil, status.New(status.InvalidArgument, "worker %s has no device %d of process %d", w.config.Name, p.Local, p.Worker)
+			return nil, status.New(status.InvalidArgument, "worker %s has no device %d of process %d", w.config.Name, p.Local,
+				p.Worker)
 		default:
 			ids[i] = int64(w.driver.Devices()[p.Local].ID)
 		}
@@ -142,7 +150,8 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 
 // describe says what a client needs to know of an executable.
 func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
-	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas), Partitions: uint32(o.Partitions)}
+	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas),
+		Partitions: uint32(o.Partitions)}
 	for _, o := range x.Outputs() {
 		info.Outputs = append(info.Outputs, array(o.Shape, o.Memory))
 	}
@@ -158,7 +167,8 @@ func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 		orders(info)
 	}
 	c := x.Cost()
-	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes, TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
+	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes,
+		TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
 	return info
 }
 
@@ -220,7 +230,8 @@ func unbounded(module []byte) bool {
 
 // portable makes a program that each device of several workers runs by itself,
 // with our collectives.
-func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options, l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options,
+	l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
 	var module []byte
 	if !o.Portable {
 		var err error

@@ -31,8 +31,9 @@ func TestCompileNobodyWaitsFor(t *testing.T) {
 	s := start(t, drivers, nil)
 	p := addOne()
 	compile := func(op uint64) {
-		s.tell(wire.KindCompile, &wire.Compile{Op: op, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0}),
-			Places: []*wire.Place{{Worker: firstWorker}}})
+		s.tell(wire.KindCompile,
+			&wire.Compile{Op: op, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0}),
+				Places: []*wire.Place{{Worker: firstWorker}}})
 	}
 	answer := func(n int) *wire.Compiled {
 		s.until("a compile", func() bool { return len(s.compiled) >= n })

@@ -39,8 +39,10 @@ func owner(c *wire.Process) string {
 // then has it do so.
 func (w *Worker) evict(r *Running) {
 	where := devices(r.Devices)
-	why := status.New(status.DataLoss, "worker %s started anew, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
-		"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and pathways.init(), and make the arrays again",
+	why := status.New(status.DataLoss,
+		"worker %s started anew, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
+			"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and "+
+			"pathways.init(), and make the arrays again",
 		w.config.Name, r, owner(r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
 	w.log.Error("this worker starts anew", "worker", w.config.Name, "reason", why)
 	w.goodbye(why)

@@ -28,9 +28,11 @@ func TestEviction(t *testing.T) {
 		{name: "its session goes", runs: []uint32{1}, goes: 1, ends: -1, after: after, evicted: after},
 		{name: "its session lives", runs: []uint32{1}, goes: 2, ends: -1, after: after},
 		{name: "behind one that lives", runs: []uint32{2, 1}, goes: 1, ends: -1, after: after},
-		{name: "behind one that ended", runs: []uint32{2, 1}, goes: 1, ends: 0, after: after, evicted: 30*time.Second + after},
+		{name: "behind one that ended", runs: []uint32{2, 1}, goes: 1, ends: 0, after: after,
+			evicted: 30*time.Second + after},
 		{name: "before one that lives", runs: []uint32{1, 2}, goes: 1, ends: -1, after: after, evicted: after},
-		{name: "another of the same session", runs: []uint32{1, 1}, goes: 1, ends: 0, after: after, evicted: 30*time.Second + after},
+		{name: "another of the same session", runs: []uint32{1, 1}, goes: 1, ends: 0, after: after,
+			evicted: 30*time.Second + after},
 		{name: "it ends", runs: []uint32{1}, goes: 1, ends: 0, after: after},
 		{name: "never", runs: []uint32{1}, goes: 1, ends: -1},
 	} {
@@ -42,18 +44,23 @@ func TestEviction(t *testing.T) {
 				})
 				for session, name := range []string{1: "notebook", 2: "trainer"} {
 					if session > 0 {
-						s.tell(wire.KindSession, &wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name, User: "ada"},
-							Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
+						s.tell(wire.KindSession,
+							&wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name, User: "ada"},
+								Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
 					}
 				}
-				s.tellOne(0, wire.KindLoad, &wire.Load{Session: 2, Program: slowProgram, Name: "slow", Places: []*wire.Place{{Worker: firstWorker}},
-					Outputs: []*wire.Array{{}}, Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte("slow")}})
+				s.tellOne(0, wire.KindLoad,
+					&wire.Load{Session: 2, Program: slowProgram, Name: "slow", Places: []*wire.Place{{Worker: firstWorker}},
+						Outputs: []*wire.Array{{}}, Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte("slow")}})
 				var gangs []uint64
 				for i, session := range c.runs {
-					gangs = append(gangs, s.dispatch(session, wire.KindRun, &wire.Run{Op: uint64(i + 1), Program: slowProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0))
+					gangs = append(gangs,
+						s.dispatch(session, wire.KindRun,
+							&wire.Run{Op: uint64(i + 1), Program: slowProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0))
 				}
 				time.Sleep(10 * time.Second)
-				s.tell(wire.KindDrop, &wire.Drop{Session: c.goes, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
+				s.tell(wire.KindDrop,
+					&wire.Drop{Session: c.goes, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
 				gone := time.Now()
 				if c.ends >= 0 {
 					time.Sleep(30 * time.Second)
@@ -65,7 +72,8 @@ func TestEviction(t *testing.T) {
 					if took := time.Since(gone); c.evicted == 0 || took < c.evicted || took > c.evicted+2*time.Second {
 						t.Errorf("the worker starts anew after %v, want %v", took, c.evicted)
 					}
-					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3", "notebook of ada", "device 0", "--evict-after is 1m0s", "pathways.init()"} {
+					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3", "notebook of ada",
+						"device 0", "--evict-after is 1m0s", "pathways.init()"} {
 						if status.CodeOf(why) != status.DataLoss || !strings.Contains(why.Error(), part) {
 							t.Errorf("%v: it does not say %q", why, part)
 						}

@@ -173,7 +173,9 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 	case wire.KindFetch:
 		err = w.beginFetch(g, d.Operation)
 	default:
-		err = status.New(status.Unimplemented, "worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name, d.Kind)
+		err = status.New(status.Unimplemented,
+			"worker %s knows no operation of kind %d: install the same version of openpathways on all machines", w.config.Name,
+			d.Kind)
 	}
 	w.post(g, err)
 	w.posts.leave(!w.conn.Buffered())
@@ -205,7 +207,8 @@ func (g *gang) quick() bool {
 // error, or without parts, it has ended.
 func (w *Worker) enlist(g *gang, err error) bool {
 	if err == nil && len(g.queues) == 0 {
-		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op, g.Session, w.config.Name)
+		err = status.New(status.Internal, "operation %d of session %d was sent to worker %s, which has no part in it", g.op,
+			g.Session, w.config.Name)
 	}
 	if err != nil {
 		w.report.add(g.ID, err)

@@ -51,8 +51,9 @@ func TestHandlers(t *testing.T) {
 			}
 		})
 		p := addOne()
-		s.tell(wire.KindCompile, &wire.Compile{Op: 1, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0}),
-			Places: []*wire.Place{{Worker: firstWorker}}, Handlers: []*wire.Handler{{Target: "mine"}}})
+		s.tell(wire.KindCompile,
+			&wire.Compile{Op: 1, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0}),
+				Places: []*wire.Place{{Worker: firstWorker}}, Handlers: []*wire.Handler{{Target: "mine"}}})
 		s.until("a compile", func() bool { return len(s.compiled) == 1 })
 		s.mu.Lock()
 		m := s.compiled[0]

@@ -49,7 +49,8 @@ type calling struct {
 func (w *Worker) hostCall(c *device.HostCall) {
 	g := w.launched(c.Launch)
 	if g == nil {
-		c.Done(status.New(status.Internal, "run %d, which calls its client, is not under way on worker %s", c.Launch, w.config.Name))
+		c.Done(status.New(status.Internal, "run %d, which calls its client, is not under way on worker %s", c.Launch,
+			w.config.Name))
 		return
 	}
 	m := &wire.HostCall{Session: g.Session, Op: g.op, Worker: w.self, Part: w.hostCalls.Add(2), Index: c.Index,

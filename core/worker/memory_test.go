@@ -25,7 +25,8 @@ func limited(t *testing.T, workers, each, vectors int, o sim.Options, programs .
 	}
 	w.all = w.of(w.devices)
 	for id, p := range programs {
-		if err := w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices), w.devices...).Status.Err(); err != nil {
+		if err := w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
+			w.devices...).Status.Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,11 +57,14 @@ func TestNoRoom(t *testing.T) {
 	w := limited(t, 2, 2, 2, sim.Options{}, addOne(), sum())
 	w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
 	for _, program := range []uint64{1, 2} { // by itself, and with its devices together
-		w.full(w.run(1, 2+program, program, 3, 1), "makes 16 bytes", "may have 32 bytes", "32 bytes are in use", "1 of add_one, session 1", "1 of device_put, session 1", "train.py:7")
+		w.full(w.run(1, 2+program, program, 3, 1), "makes 16 bytes", "may have 32 bytes", "32 bytes are in use",
+			"1 of add_one, session 1", "1 of device_put, session 1", "train.py:7")
 		w.free(3)
 	}
-	w.full(w.dispatch(1, wire.KindPut, &wire.Put{Op: 5, Object: 5, Array: vector4, Devices: []uint32{0, 1, 2, 3}}, w.all...), "device_put")
-	w.full(w.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 6, Object: 6, Array: vector4, Moves: []*wire.Move{{Source: 2, From: 0, To: 3}, {Source: 2, From: 1, To: 0}}}, w.all...), "a transfer")
+	w.full(w.dispatch(1, wire.KindPut, &wire.Put{Op: 5, Object: 5, Array: vector4, Devices: []uint32{0, 1, 2, 3}},
+		w.all...), "device_put")
+	w.full(w.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 6, Object: 6, Array: vector4, Moves: []*wire.Move{
+		{Source: 2, From: 0, To: 3}, {Source: 2, From: 1, To: 0}}}, w.all...), "a transfer")
 	w.free(5, 6)
 	if got, err := w.fetch(1, 7, 2, 1, 4); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
 		t.Errorf("what was there before is %v, %v", got, err)
@@ -117,7 +121,8 @@ func TestDonationTakesNoRoom(t *testing.T) {
 func (w *world) stands(what string) {
 	w.t.Helper()
 	for end := time.Now().Add(far); ; time.Sleep(time.Millisecond) {
-		if waits := w.workers[0].Waits(); len(waits) == 1 && strings.Contains(waits[0].For, what) || what == "" && len(waits) == 0 {
+		if waits := w.workers[0].Waits(); len(waits) == 1 && strings.Contains(waits[0].For, what) || what == "" &&
+			len(waits) == 0 {
 			return
 		}
 		if time.Now().After(end) {

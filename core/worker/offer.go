@@ -62,7 +62,8 @@ func memoryNames(devices []device.Device) (names []*wire.MemoryName) {
 			if known || m.Text == "" || m.Debug == "" {
 				continue
 			}
-			names = append(names, &wire.MemoryName{Kind: m.Kind, Text: unnumbered(m.Text, m.ID), Debug: unnumbered(m.Debug, m.ID)})
+			names = append(names, &wire.MemoryName{
+				Kind: m.Kind, Text: unnumbered(m.Text, m.ID), Debug: unnumbered(m.Debug, m.ID)})
 		}
 	}
 	return names

@@ -56,17 +56,21 @@ func TestDevicesWithoutMemoryOfTheirOwnOfferTheMachines(t *testing.T) {
 	for platform, want := range map[string]int64{"cpu": host.Memory(), "sim": host.Memory(), "cuda": 0} {
 		d := Offer(one{plain{nil, platform, "plugin.so"}}).Devices[0]
 		if d.HostMemory != want || d.MemoryLimit != 0 {
-			t.Errorf("%s: %d bytes of the machine's and a limit of %d, want %d and none", platform, d.HostMemory, d.MemoryLimit, want)
+			t.Errorf("%s: %d bytes of the machine's and a limit of %d, want %d and none", platform, d.HostMemory, d.MemoryLimit,
+				want)
 		}
 	}
 }
 
 func TestMemoriesAreOfferedWithoutTheirNumbers(t *testing.T) {
 	got := memoryNames([]device.Device{
-		{Memories: []device.Memory{{ID: 0, Kind: "device", Text: "Memory(id=0, process_index=0)", Debug: "CPU_DEVICE_0"}, {ID: 1, Kind: "silent"}}},
-		{Memories: []device.Memory{{ID: 2, Kind: "device", Text: "another", Debug: "another"}, {ID: 3, Kind: "host", Text: "V13 of 3", Debug: "3"}}},
+		{Memories: []device.Memory{{ID: 0, Kind: "device", Text: "Memory(id=0, process_index=0)", Debug: "CPU_DEVICE_0"},
+			{ID: 1, Kind: "silent"}}},
+		{Memories: []device.Memory{
+			{ID: 2, Kind: "device", Text: "another", Debug: "another"}, {ID: 3, Kind: "host", Text: "V13 of 3", Debug: "3"}}},
 	})
-	want := []*wire.MemoryName{{Kind: "device", Text: "Memory(id={id}, process_index=0)", Debug: "CPU_DEVICE_{id}"}, {Kind: "host", Text: "V13 of {id}", Debug: "{id}"}}
+	want := []*wire.MemoryName{{Kind: "device", Text: "Memory(id={id}, process_index=0)", Debug: "CPU_DEVICE_{id}"},
+		{Kind: "host", Text: "V13 of {id}", Debug: "{id}"}}
 	if !slices.EqualFunc(got, want, func(a, b *wire.MemoryName) bool { return proto.Equal(a, b) }) {
 		t.Errorf("offered are %v, want %v", got, want)
 	}

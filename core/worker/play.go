@@ -179,11 +179,13 @@ func (w *Worker) play(d *wire.Played) {
 	var err error
 	switch {
 	case gr == nil:
-		err = status.New(status.Internal, "graph %d of session %d was not sent to worker %s", d.Graph, d.Session, w.config.Name)
+		err = status.New(status.Internal, "graph %d of session %d was not sent to worker %s", d.Graph, d.Session,
+			w.config.Name)
 	case gr.err != nil:
 		err = gr.err
 	case uint64(len(d.Inputs)) != gr.inputs || uint64(d.From)+uint64(d.Count) > uint64(len(gr.nodes)):
-		err = status.New(status.Internal, "a play of graph %d on worker %s has other inputs or nodes than the graph", d.Graph, w.config.Name)
+		err = status.New(status.Internal, "a play of graph %d on worker %s has other inputs or nodes than the graph", d.Graph,
+			w.config.Name)
 	}
 	if err != nil {
 		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // those of others are of no interest to the controller

@@ -15,14 +15,16 @@ import (
 func (w *world) define(graph uint64, nodes int) {
 	m := &wire.Graph{Session: 1, Graph: graph, Inputs: 1, Outputs: []uint64{uint64(nodes) + 1}}
 	for i := range nodes {
-		m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{uint64(i) + 1}, Trace: []byte("train.py:7")}, Makes: 1})
+		m.Nodes = append(m.Nodes,
+			&wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{uint64(i) + 1}, Trace: []byte("train.py:7")}, Makes: 1})
 	}
 	w.tell(wire.KindGraph, m)
 }
 
 // play sends nodes of a play of one input and gives their gangs.
 func (w *world) play(graph, op, first, input uint64, from, count int) (gangs []uint64) {
-	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: graph, Op: op, From: uint32(from), Count: uint32(count), First: first,
+	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: graph, Op: op, From: uint32(from),
+		Count: uint32(count), First: first,
 		Inputs: []uint64{input}, Client: clientProcess})
 	for range count {
 		w.gang++
@@ -68,7 +70,8 @@ func TestPlayGivenWithinMemory(t *testing.T) {
 	}
 	m.Given, m.Outputs = given, made
 	w.tell(wire.KindGraph, m)
-	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: 1, Op: 100, Count: vectors, First: made[0], Inputs: given, Client: clientProcess})
+	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: 1, Op: 100, Count: vectors, First: made[0],
+		Inputs: given, Client: clientProcess})
 	for range vectors {
 		w.gang++
 		w.must(w.gang)

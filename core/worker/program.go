@@ -87,7 +87,8 @@ func (w *Worker) load(m *wire.Load) {
 	}
 	p := &program{places: m.Places, Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}}
 	if m.Loadable != nil {
-		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost, m.Loadable.Unbounded
+		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost,
+			m.Loadable.Unbounded
 	}
 	if w.config.MemoryLimit > 0 {
 		for _, o := range m.Outputs {

@@ -66,7 +66,8 @@ func (w *Worker) profile(m *wire.Profile) {
 		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
 	case !m.Stop:
 		answer.Status = wire.Of(status.New(status.ResourceExhausted,
-			"profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session, w.config.Name))
+			"profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session,
+			w.config.Name))
 	case rec == nil:
 		answer.Status = wire.Of(status.New(status.NotFound,
 			"profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
@@ -115,7 +116,8 @@ func pack(r observe.Recorded) *wire.Recorded {
 		}
 		e := &all[i]
 		e.Program, e.Number, e.Gang, e.Local = name, s.ProgramID, s.Gang, uint32(s.Device)
-		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)), uint64(s.End-s.Submitted)
+		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)),
+			uint64(s.End-s.Submitted)
 		m.Spans[i] = e
 	}
 	return m

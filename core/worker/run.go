@@ -71,7 +71,8 @@ func arguments(numbers []uint32) []int {
 func (w *Worker) arrange(g *gang, r *run) error {
 	p := w.programs[programKey{g.Session, r.name}]
 	if p == nil {
-		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name, g.Session, w.config.Name)
+		return status.New(status.NotFound, "program %d of session %d was not loaded on worker %s, or was forgotten", r.name,
+			g.Session, w.config.Name)
 	}
 	r.program, g.work, g.bytes = p, r, p.Calls
 	g.Recipe = &p.Recipe
@@ -84,7 +85,8 @@ func (w *Worker) arrange(g *gang, r *run) error {
 			return err
 		}
 		if len(p.places) != 1 {
-			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.Name, len(p.places), r.only-1)
+			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.Name,
+				len(p.places), r.only-1)
 		}
 		g.queues, r.rows = []*queue{q}, rowZero
 		r.split(g)

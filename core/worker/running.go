@@ -155,7 +155,8 @@ const mostRunning = 64
 func tell(all []Running) (out []*wire.Running) {
 	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Since, a.Since) })
 	for _, r := range all[:min(len(all), mostRunning)] {
-		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client.GetName(), User: r.Client.GetUser(), Host: r.Client.GetMachine(), Program: r.Program, Line: r.Line,
+		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client.GetName(), User: r.Client.GetUser(),
+			Host: r.Client.GetMachine(), Program: r.Program, Line: r.Line,
 			SinceMs: r.Since.Milliseconds(), Gone: r.Gone > 0, Behind: uint32(r.Behind)}
 		for _, d := range r.Devices {
 			m.Devices = append(m.Devices, uint32(d))

@@ -18,7 +18,8 @@ import (
 func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
-		s.tell(wire.KindSession, &wire.Session{Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
+		s.tell(wire.KindSession, &wire.Session{
+			Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
 			Devices: []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}})
 		says := func(w int, want *wire.Running) {
 			t.Helper()
@@ -28,11 +29,13 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 			})
 		}
 		spin := func(op uint64) uint64 {
-			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: slowProgram, FirstOutput: op, Trace: []byte("train.py:3")}, 0)
+			return s.dispatch(1, wire.KindRun,
+				&wire.Run{Op: op, Program: slowProgram, FirstOutput: op, Trace: []byte("train.py:3")}, 0)
 		}
 		begun := time.Now()
 		one := spin(1)
-		want := &wire.Running{Devices: []uint32{0}, Gang: one, Session: 1, Client: "notebook", User: "ada", Host: "node1", Program: "slow", Line: "train.py:3"}
+		want := &wire.Running{Devices: []uint32{0}, Gang: one, Session: 1, Client: "notebook", User: "ada", Host: "node1",
+			Program: "slow", Line: "train.py:3"}
 		says(0, want)
 		two := spin(2)
 		want.Behind, want.SinceMs = 1, 7000
@@ -48,7 +51,8 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 		says(0, want)
 
 		// Its client has gone, and it goes on.
-		s.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
+		s.tell(wire.KindDrop, &wire.Drop{
+			Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
 		want.Gone, want.SinceMs = true, 5000
 		says(0, want)
 		d[0].slow.end(two, nil)
@@ -119,8 +123,12 @@ func TestEndlessComputationLeavesTheConnectionAlone(t *testing.T) {
 		}
 		synctest.Wait() // the queue sleeps again
 		two := run(2)
-		s.until("the computation in a heartbeat", func() bool { return len(s.running[0]) == 1 && s.running[0][0].Gang == two })
-		s.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
+		s.until("the computation in a heartbeat", func() bool {
+			return len(s.running[0]) == 1 &&
+				s.running[0][0].Gang == two
+		})
+		s.tell(wire.KindDrop, &wire.Drop{
+			Session: 1, Status: wire.Of(status.New(status.Unavailable, "the client was killed"))})
 		s.until("the worker to hear that the session has ended", func() bool {
 			return len(s.running[0]) == 1 && s.running[0][0].Gang == two && s.running[0][0].Gone
 		})

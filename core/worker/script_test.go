@@ -83,7 +83,8 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w), append(s.ended, map[uint64]error{}), append(s.waits, nil)
+		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w),
+			append(s.ended, map[uint64]error{}), append(s.waits, nil)
 		s.running, s.goodbye = append(s.running, nil), append(s.goodbye, nil)
 		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
 	}
@@ -228,7 +229,8 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 	s.mu.Lock()
 	n := len(s.compiled)
 	s.mu.Unlock()
-	s.tellOne(by, wire.KindCompile, &wire.Compile{Op: id, Program: id, Format: p.Format, Code: p.Code, Options: options, Places: places})
+	s.tellOne(by, wire.KindCompile, &wire.Compile{Op: id, Program: id, Format: p.Format, Code: p.Code, Options: options,
+		Places: places})
 	s.until("a compile", func() bool { return len(s.compiled) > n })
 	s.mu.Lock()
 	m := s.compiled[n]
@@ -237,7 +239,8 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 		return m
 	}
 	for w := range loads {
-		s.tellOne(w, wire.KindLoad, &wire.Load{Session: session, Program: id, Loadable: m.Loadable, Places: places, Outputs: m.Info.Outputs, Name: m.Info.Name, Donated: m.Info.Donated})
+		s.tellOne(w, wire.KindLoad, &wire.Load{Session: session, Program: id, Loadable: m.Loadable, Places: places,
+			Outputs: m.Info.Outputs, Name: m.Info.Name, Donated: m.Info.Donated})
 	}
 	return m
 }
@@ -256,7 +259,8 @@ func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op prot
 		s.t.Fatal(err)
 	}
 	for _, w := range workers {
-		s.tellOne(w, wire.KindDispatch, &wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
+		s.tellOne(w, wire.KindDispatch,
+			&wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
 	}
 }
 
@@ -280,13 +284,15 @@ func (s *script) wait(gang uint64, workers ...int) (err error) {
 
 // put makes an object of one f32 vector a device.
 func (s *script) put(session uint32, op, object uint64, devices []int, value func(d int) []float32) uint64 {
-	m := &wire.Put{Op: op, Object: object, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{int64(len(value(0)))}}}
+	m := &wire.Put{Op: op, Object: object, Array: &wire.Array{
+		Dtype: uint32(shape.F32), Dims: []int64{int64(len(value(0)))}}}
 	for _, d := range devices {
 		m.Devices = append(m.Devices, uint32(d))
 	}
 	g := s.dispatch(session, wire.KindPut, m, s.of(devices)...)
 	for _, d := range devices {
-		s.client.PushBytes(uint64(firstWorker+d/s.each), transport.Key{Space: transport.Transfers(session), ID: op, Part: uint64(d)}, floats(value(d)), nil)
+		s.client.PushBytes(uint64(firstWorker+d/s.each),
+			transport.Key{Space: transport.Transfers(session), ID: op, Part: uint64(d)}, floats(value(d)), nil)
 	}
 	return g
 }
@@ -308,19 +314,21 @@ func (s *script) fetch(session uint32, op, object uint64, d, n int) ([]float32, 
 	s.t.Helper()
 	got := make(chan []float32, 1)
 	space := transport.Transfers(session)
-	s.client.Expect(uint64(firstWorker+d/s.each), transport.Key{Space: space, ID: op, Part: uint64(d)}, int64(4*n), nil, func(b transport.Block, err error) {
-		if err != nil {
-			got <- nil
-			return
-		}
-		out := make([]float32, n)
-		for i := range out {
-			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b.Data[4*i:]))
-		}
-		b.Release()
-		got <- out
-	})
-	err := s.wait(s.dispatch(session, wire.KindFetch, &wire.Fetch{Op: op, Object: object, Device: uint32(d)}, d/s.each), d/s.each)
+	s.client.Expect(uint64(firstWorker+d/s.each), transport.Key{Space: space, ID: op, Part: uint64(d)}, int64(4*n), nil,
+		func(b transport.Block, err error) {
+			if err != nil {
+				got <- nil
+				return
+			}
+			out := make([]float32, n)
+			for i := range out {
+				out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b.Data[4*i:]))
+			}
+			b.Release()
+			got <- out
+		})
+	err := s.wait(s.dispatch(session, wire.KindFetch, &wire.Fetch{Op: op, Object: object, Device: uint32(d)}, d/s.each),
+		d/s.each)
 	if err != nil {
 		s.client.Fail(space, op, err)
 		<-got

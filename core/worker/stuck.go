@@ -24,7 +24,8 @@ func (g *gang) giveUp(why error, before bool) {
 		switch {
 		case !there || w.ctx.Err() != nil:
 		case free && before:
-			w.config.Stuck(status.Wrap(why, "operation %d has failed, and does not end on worker %s, whose devices wait for others", g.ID, w.config.Name))
+			w.config.Stuck(status.Wrap(why,
+				"operation %d has failed, and does not end on worker %s, whose devices wait for others", g.ID, w.config.Name))
 		default:
 			g.giveUp(why, free)
 		}

@@ -88,7 +88,8 @@ func (g *gang) enter() {
 		g.launch(nil, 0)
 		return
 	}
-	turn, err := w.island.Enter(&schedule.Gang{Session: g.Session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
+	turn, err := w.island.Enter(&schedule.Gang{
+		Session: g.Session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
 	switch {
 	case err != nil:
 		g.spread(nil, err, 0)

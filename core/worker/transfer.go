@@ -129,7 +129,8 @@ func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 // lay makes the transfer, which has all its moves, the work of a gang.
 func (t *transfer) lay(g *gang) error {
 	for _, l := range t.parts {
-		if l.makes != nil && len(l.makes.moves) > 1 && slices.ContainsFunc(l.makes.moves, func(v *move) bool { return v.whole }) {
+		if l.makes != nil && len(l.makes.moves) > 1 &&
+			slices.ContainsFunc(l.makes.moves, func(v *move) bool { return v.whole }) {
 			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
 		}
 	}
@@ -137,7 +138,8 @@ func (t *transfer) lay(g *gang) error {
 	if len(g.queues) > 0 { // whose memories are the same
 		t.size[0] = g.queues[0].size(t.shape, t.memory)
 	}
-	t.recipe = devicequeue.Recipe{Kind: devicequeue.Transfer, Name: "a transfer", Makes: 1, Sizes: t.size[:], Bytes: t.size[0], Announced: true}
+	t.recipe = devicequeue.Recipe{Kind: devicequeue.Transfer, Name: "a transfer", Makes: 1, Sizes: t.size[:],
+		Bytes: t.size[0], Announced: true}
 	but := &devicequeue.Exceptions{Reads: make([][]uint64, len(t.parts)), MakesNone: make([]bool, len(t.parts))}
 	for part, l := range t.parts {
 		but.MakesNone[part] = l.makes == nil
@@ -151,7 +153,8 @@ func (t *transfer) lay(g *gang) error {
 
 // move reads a Move.
 func (t *transfer) move(index int, m *wire.Move) (*move, error) {
-	v := &move{index: index, source: m.Source, whole: len(m.Start) == 0 && len(m.Size) == 0, start: m.Start, size: m.Size, at: m.At, shape: t.shape}
+	v := &move{index: index, source: m.Source, whole: len(m.Start) == 0 &&
+		len(m.Size) == 0, start: m.Start, size: m.Size, at: m.At, shape: t.shape}
 	if v.whole {
 		return v, nil
 	}
@@ -160,7 +163,8 @@ func (t *transfer) move(index int, m *wire.Move) (*move, error) {
 		return nil, err
 	}
 	if v.shape.DType != t.shape.DType {
-		return nil, status.New(status.InvalidArgument, "a box of %s cannot become part of %s: the element types differ", v.shape, t.shape)
+		return nil, status.New(status.InvalidArgument, "a box of %s cannot become part of %s: the element types differ",
+			v.shape, t.shape)
 	}
 	if err := v.box().check(); err != nil {
 		return nil, err
@@ -506,7 +510,8 @@ func (q *queue) sendBoxes(g *gang, l *leg, s *devicequeue.Shard, moves []*move) 
 }
 
 // copyBoxes brings a shard to the host once, and has its boxes sent from there.
-func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(), send func(transport.Block)) {
+func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
+	send func(transport.Block)) {
 	host := pinned(bufferOf(s).Shape().HostBytes())
 	e, err := bufferOf(s).ToHost(host.Data)
 	read()

@@ -52,11 +52,13 @@ func (w *Worker) Waits() []Wait {
 	defer w.mu.Unlock()
 	for _, c := range in {
 		slices.Sort(c.Came)
-		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, w.which(c.Gang)), For: w.whom(c), Since: c.Since})
+		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, w.which(c.Gang)),
+			For: w.whom(c), Since: c.Since})
 	}
 	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
 		c := w.calls[number]
-		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID, In: w.which(c.g.ID), For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
+		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID, In: w.which(c.g.ID),
+			For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
 	}
 	return all
 }
@@ -129,7 +131,8 @@ func devices(local []int) string {
 func (s Wait) String() string {
 	since := s.Since.Round(time.Second)
 	if s.In == "" {
-		return fmt.Sprintf("%s has stood for %v at operation %d, which waits for %s", devices(s.Devices), since, s.Gang, s.For)
+		return fmt.Sprintf("%s has stood for %v at operation %d, which waits for %s", devices(s.Devices), since, s.Gang,
+			s.For)
 	}
 	have := "has"
 	if len(s.Devices) > 1 {

@@ -16,7 +16,8 @@ func TestTellsOfWaits(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			s, d := newInline(t)
-			s.tell(wire.KindPeers, &wire.Peers{Come: []*wire.Process{{Number: firstWorker, Name: "w0"}, {Number: firstWorker + 1, Name: "w1"}}})
+			s.tell(wire.KindPeers,
+				&wire.Peers{Come: []*wire.Process{{Number: firstWorker, Name: "w0"}, {Number: firstWorker + 1, Name: "w1"}}})
 			sum := &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1, Trace: []byte("train.py:3")}
 			one := s.dispatch(1, wire.KindRun, sum, 0)
 			d[0].enters(t, one)
@@ -37,7 +38,8 @@ func TestTellsOfWaits(t *testing.T) {
 					t.Error(err)
 				}
 			} else {
-				s.tell(wire.KindPeers, &wire.Peers{Gone: []uint64{firstWorker + 1}, Why: wire.Of(status.New(status.Unavailable, "no word"))})
+				s.tell(wire.KindPeers,
+					&wire.Peers{Gone: []uint64{firstWorker + 1}, Why: wire.Of(status.New(status.Unavailable, "no word"))})
 				if err := s.wait(one, 0); status.CodeOf(err) != status.Unavailable {
 					t.Errorf("the run ended with %v", err)
 				}
@@ -51,10 +53,14 @@ func TestTellsOfWaits(t *testing.T) {
 func TestTellsOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newInline(t)
-		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}, Client: &wire.Process{Number: clientProcess, Name: "notebook"}})
-		one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: callsProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0)
+		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}},
+			Client: &wire.Process{Number: clientProcess, Name: "notebook"}})
+		one := s.dispatch(1, wire.KindRun,
+			&wire.Run{Op: 1, Program: callsProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0)
 		s.until("the call in a heartbeat", func() bool {
-			return slices.Equal(s.waits[0], []string{"device 0 has waited for 6s in calls (operation 1, called at train.py:3) for a function of its client, notebook (process 1)"})
+			return slices.Equal(s.waits[0], []string{
+				"device 0 has waited for 6s in calls (operation 1, called at train.py:3) for a function of its client, notebook " +
+					"(process 1)"})
 		})
 		key := transport.Key{Space: transport.Transfers(1), ID: 1, Part: 2}
 		s.client.Expect(firstWorker, key, 0, nil, func(b transport.Block, err error) {

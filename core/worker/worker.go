@@ -181,7 +181,8 @@ type Worker struct {
 // Errors: INVALID_ARGUMENT, or why the driver does not take a collective handler.
 func New(c Config) (*Worker, error) {
 	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Window < 0 || c.Threads < 0 || c.MemoryLimit < 0 {
-		return nil, status.New(status.InvalidArgument, "a worker needs a connection, a driver and an exchange, and bounds that are not negative")
+		return nil, status.New(status.InvalidArgument,
+			"a worker needs a connection, a driver and an exchange, and bounds that are not negative")
 	}
 	if c.Window == 0 {
 		c.Window = DefaultWindow
@@ -191,7 +192,10 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config: c, conn: c.Conn, driver: c.Driver, log: c.Log, self: c.Exchange.Self(),
-		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{}, recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{}, giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{}, calls: map[uint64]calling{},
+		programs: map[programKey]*program{}, sessions: map[uint32]*session{}, graphs: map[programKey]*graph{},
+		recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{},
+		giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{},
+		calls: map[uint64]calling{},
 		slots: make(chan struct{}, 2),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -309,7 +313,8 @@ func (w *Worker) close() {
 		waits, running := w.Waits(), w.Running()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs), "waits", fmt.Sprint(waits),
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs),
+			"waits", fmt.Sprint(waits),
 			"running", fmt.Sprint(running))
 		clear(w.gangs)
 		w.idle.Broadcast()
@@ -492,7 +497,8 @@ func (w *Worker) session(m *wire.Session) {
 func (w *Worker) where(session uint32, number uint32) (place, *queue, error) {
 	s := w.sessions[session]
 	if s == nil || uint64(number) >= uint64(len(s.devices)) {
-		return place{}, nil, status.New(status.InvalidArgument, "session %d has no device %d that worker %s knows of", session, number, w.config.Name)
+		return place{}, nil, status.New(status.InvalidArgument, "session %d has no device %d that worker %s knows of",
+			session, number, w.config.Name)
 	}
 	p := s.devices[number]
 	if p.worker != w.self || p.local >= len(w.queues) {
@@ -594,7 +600,8 @@ func (w *Worker) apart() (apart []*wire.Apart) {
 	defer w.mu.Unlock()
 	for _, a := range all {
 		if since := time.Since(a.Since); since >= apartAfter && len(apart) < maxApart {
-			apart = append(apart, &wire.Apart{Process: a.Peer, Name: w.names[a.Peer], SinceMs: since.Milliseconds(), Why: a.Why.Error()})
+			apart = append(apart, &wire.Apart{Process: a.Peer, Name: w.names[a.Peer], SinceMs: since.Milliseconds(),
+				Why: a.Why.Error()})
 		}
 	}
 	return apart

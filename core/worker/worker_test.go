@@ -119,7 +119,8 @@ func newWorld(t testing.TB, workers, each int, programs ...sim.Program) *world {
 	w.all = w.of(w.devices)
 	for session := uint32(1); session <= 2; session++ {
 		for id, p := range programs {
-			if err := w.compile(session, uint64(id+1), p.Source(), sim.CompileOptions(w.devices), w.devices...).Status.Err(); err != nil {
+			if err := w.compile(session, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
+				w.devices...).Status.Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -129,7 +130,8 @@ func newWorld(t testing.TB, workers, each int, programs ...sim.Program) *world {
 
 // run dispatches program id of session 1.
 func (w *world) run(session uint32, op, id, output uint64, inputs ...uint64) uint64 {
-	return w.dispatch(session, wire.KindRun, &wire.Run{Op: op, Program: id, Inputs: inputs, FirstOutput: output, Trace: []byte("train.py:7")}, w.all...)
+	return w.dispatch(session, wire.KindRun,
+		&wire.Run{Op: op, Program: id, Inputs: inputs, FirstOutput: output, Trace: []byte("train.py:7")}, w.all...)
 }
 
 // must waits for gangs that are to succeed.
@@ -157,7 +159,8 @@ func TestFailure(t *testing.T) {
 		}
 	}
 	dependent := w.run(1, 3, 1, 3, 2)
-	if next := w.wait(dependent, w.all...); status.CodeOf(next) != status.Internal || !strings.Contains(next.Error(), "the sum was off") {
+	if next := w.wait(dependent, w.all...); status.CodeOf(next) != status.Internal ||
+		!strings.Contains(next.Error(), "the sum was off") {
 		t.Errorf("what reads a failed array: %v", next)
 	}
 	other := w.run(1, 4, 1, 4, 1)
@@ -216,7 +219,8 @@ func TestDonation(t *testing.T) {
 	if _, err := w.fetch(1, 200, 1, 0, 4); status.CodeOf(err) != status.FailedPrecondition {
 		t.Errorf("reading what was donated: %v", err)
 	}
-	kept := w.dispatch(1, wire.KindRun, &wire.Run{Op: 300, Program: 1, Inputs: []uint64{101}, FirstOutput: 400, NotDonated: []uint32{0}}, w.all...)
+	kept := w.dispatch(1, wire.KindRun,
+		&wire.Run{Op: 300, Program: 1, Inputs: []uint64{101}, FirstOutput: 400, NotDonated: []uint32{0}}, w.all...)
 	w.must(kept)
 	if got, err := w.fetch(1, 301, 101, 1, 4); err != nil || got[0] != 101 {
 		t.Errorf("reading what was not donated: %v, %v", got, err)
@@ -260,7 +264,8 @@ func TestAbort(t *testing.T) {
 	why := status.New(status.Unavailable, "the client was lost")
 	w.tell(wire.KindAbort, &wire.Abort{Gang: lost, Status: wire.Of(why)})
 	for _, g := range []uint64{lost, waits, after} {
-		if err := w.wait(g, w.all...); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "client was lost") {
+		if err := w.wait(g, w.all...); status.CodeOf(err) != status.Unavailable ||
+			!strings.Contains(err.Error(), "client was lost") {
 			t.Errorf("gang %d: %v", g, err)
 		}
 	}
@@ -274,7 +279,8 @@ func TestDrop(t *testing.T) {
 	w := newWorld(t, 2, 2, addOne())
 	w.must(w.put(1, 1, 1, w.devices, ramp), w.put(2, 1, 1, w.devices, ramp))
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
-	never := w.dispatch(1, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: array, Devices: []uint32{0, 1, 2, 3}}, w.all...)
+	never := w.dispatch(1, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: array, Devices: []uint32{0, 1, 2, 3}},
+		w.all...)
 	stands := w.run(1, 3, 1, 3, 2)
 	behind := w.run(2, 2, 1, 2, 1)
 	w.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Cancelled, "the client has left"))})
@@ -303,7 +309,8 @@ func TestLoadFails(t *testing.T) {
 	broken := w.run(1, 2, 9, 2, 1)
 	dependent := w.run(1, 3, 1, 3, 2)
 	for _, g := range []uint64{broken, dependent} {
-		if err := w.wait(g, 0); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "broken could not be loaded") {
+		if err := w.wait(g, 0); status.CodeOf(err) != status.InvalidArgument ||
+			!strings.Contains(err.Error(), "broken could not be loaded") {
 			t.Errorf("gang %d: %v", g, err)
 		}
 	}
@@ -337,7 +344,8 @@ func TestTransfer(t *testing.T) {
 	spread := &wire.Transfer{Op: 3, Object: 3, Array: array}
 	for from := range uint32(4) {
 		for to := range uint32(4) {
-			spread.Moves = append(spread.Moves, &wire.Move{Source: 2, From: from, To: to, Start: []int64{int64(to)}, Size: []int64{1}, At: []int64{int64(from)}, Shard: array})
+			spread.Moves = append(spread.Moves, &wire.Move{
+				Source: 2, From: from, To: to, Start: []int64{int64(to)}, Size: []int64{1}, At: []int64{int64(from)}, Shard: array})
 		}
 	}
 	w.must(w.dispatch(1, wire.KindTransfer, around, w.all...), w.dispatch(1, wire.KindTransfer, spread, w.all...))
@@ -351,7 +359,9 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("device %d has %v, %v", d, got, err)
 		}
 	}
-	if err := w.wait(w.dispatch(1, wire.KindTransfer, &wire.Transfer{Op: 4, Object: 4, Array: array, Moves: []*wire.Move{{Source: 99, From: 0, To: 1}}}, 0), 0); status.CodeOf(err) != status.NotFound {
+	if err := w.wait(w.dispatch(1, wire.KindTransfer, &wire.Transfer{
+		Op: 4, Object: 4, Array: array, Moves: []*wire.Move{{Source: 99, From: 0, To: 1}}}, 0),
+		0); status.CodeOf(err) != status.NotFound {
 		t.Errorf("a move from an array that is not there: %v", err)
 	}
 	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 4}}, w.all...)

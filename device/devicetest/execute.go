@@ -37,7 +37,8 @@ var programs = []check{
 			if exe.Name() == "" || exe.Fingerprint() == "" {
 				r.Errorf("%s: name %q fingerprint %q: want both", p, exe.Name(), exe.Fingerprint())
 			}
-			if c := exe.Cost(); c.ArgumentBytes < -1 || c.OutputBytes < -1 || c.AliasBytes < -1 || c.TempBytes < -1 || c.CodeBytes < -1 {
+			if c := exe.Cost(); c.ArgumentBytes < -1 || c.OutputBytes < -1 || c.AliasBytes < -1 || c.TempBytes < -1 ||
+				c.CodeBytes < -1 {
 				r.Errorf("%s: a cost is below -1: %+v", p, c)
 			} else if c.ArgumentBytes > 0 && c.ArgumentBytes < s.Bytes()*int64(p.arguments()) {
 				r.Errorf("%s: ArgumentBytes is %d for %d arguments of %d bytes", p, c.ArgumentBytes, p.arguments(), s.Bytes())
@@ -71,7 +72,8 @@ var programs = []check{
 			{"garbage", device.Program{Format: good.Format, Code: []byte("this is not a program")}, invalid},
 			{"empty", device.Program{Format: good.Format}, invalid},
 			{"half a program", device.Program{Format: good.Format, Code: good.Code[:len(good.Code)/2]}, invalid},
-			{"unknown format", device.Program{Format: "cobol", Code: good.Code}, []status.Code{status.InvalidArgument, status.Unimplemented}},
+			{"unknown format", device.Program{Format: "cobol", Code: good.Code},
+				[]status.Code{status.InvalidArgument, status.Unimplemented}},
 		} {
 			exe, err := r.driver.Compile(r.ctx, c.p, good.Options)
 			if err == nil {
@@ -112,7 +114,8 @@ var programs = []check{
 			}
 			r.keep(again)
 			if !slices.Equal(again.Devices(), exe.Devices()) || len(again.Outputs()) != len(exe.Outputs()) {
-				r.Errorf("%s has devices %v and %d outputs, after Load %v and %d", p, exe.Devices(), len(exe.Outputs()), again.Devices(), len(again.Outputs()))
+				r.Errorf("%s has devices %v and %d outputs, after Load %v and %d", p, exe.Devices(), len(exe.Outputs()),
+					again.Devices(), len(again.Outputs()))
 			}
 			exe.Close()
 			in := r.ramps(s, devs)
@@ -157,7 +160,8 @@ var executions = []check{
 			r.wait(out.Done[0])
 			r.values("argument of add_one of "+s.String(), in, x)
 			b := out.Outputs[0][0]
-			if got := b.Shape(); got.DType != s.DType || !slices.Equal(got.Dims, s.Dims) || b.Device() != 0 || b.Memory() != r.memoryKind(0) {
+			if got := b.Shape(); got.DType != s.DType || !slices.Equal(got.Dims, s.Dims) || b.Device() != 0 ||
+				b.Memory() != r.memoryKind(0) {
 				r.Errorf("output is %s on device %d memory %q", got, b.Device(), b.Memory())
 			}
 			r.values("add_one of "+s.String(), b, plus(x, 1))
@@ -256,7 +260,8 @@ var executions = []check{
 			{"too many arguments", []row{{good, good, good}}, []string{"3", "2"}, false},
 			{"no arguments", []row{{}}, []string{"0", "2"}, false},
 			{"another size", []row{{good, x(f32(5), 0)}}, []string{argument(1)}, false},
-			{"another shape of the same size", []row{{good, x(f32(2, 2), 0)}}, []string{argument(1), "f32[2,2]", "f32[4]"}, true},
+			{"another shape of the same size", []row{{good, x(f32(2, 2), 0)}}, []string{argument(1), "f32[2,2]", "f32[4]"},
+				true},
 			{"another type of the same size", []row{{x(s32(4), 0), good}}, []string{argument(0), "s32[4]", "f32[4]"}, true},
 			{"another device", []row{{good, x(s, 1)}}, []string{argument(1), "device"}, false},
 			{"a nil buffer", []row{{good, nil}}, []string{argument(1)}, false},

@@ -99,7 +99,8 @@ var lifetimes = []check{
 		r.refused("Compile after Close", err, gone)
 		_, err = r.driver.Load(r.ctx, []byte("anything"))
 		r.refused("Load after Close", err, append([]status.Code{status.Unimplemented}, gone...))
-		_, err = r.driver.FromHost(device.Host{Shape: s, Data: make([]byte, 16), Done: func() { r.Errorf("Done was called although FromHost failed") }})
+		_, err = r.driver.FromHost(device.Host{
+			Shape: s, Data: make([]byte, 16), Done: func() { r.Errorf("Done was called although FromHost failed") }})
 		r.refused("FromHost after Close", err, gone)
 		_, err = r.driver.MemoryStats(0)
 		r.refused("MemoryStats after Close", err, gone)

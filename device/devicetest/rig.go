@@ -157,7 +157,8 @@ func (r *rig) tryRun(exe device.Executable, run device.Run) (*device.Results, er
 		return nil, err
 	}
 	if len(out.Outputs) != len(run.Inputs) || len(out.Done) != len(run.Inputs) {
-		r.Errorf("Execute of %s with %d rows gave %d rows and %d events", exe.Name(), len(run.Inputs), len(out.Outputs), len(out.Done))
+		r.Errorf("Execute of %s with %d rows gave %d rows and %d events", exe.Name(), len(run.Inputs), len(out.Outputs),
+			len(out.Done))
 	}
 	for _, row := range out.Outputs {
 		for _, b := range row {

@@ -66,7 +66,8 @@ func checkHost(h device.Host) error {
 		return status.New(status.InvalidArgument, "unknown host semantics %d: use 0 to 3", h.Semantics)
 	}
 	if h.Shape.DType.Bits() == 0 {
-		return status.New(status.InvalidArgument, "an array of %s cannot be brought to a device: its type has no bytes", h.Shape)
+		return status.New(status.InvalidArgument, "an array of %s cannot be brought to a device: its type has no bytes",
+			h.Shape)
 	}
 	for i, d := range h.Shape.Dims {
 		if d < 0 {

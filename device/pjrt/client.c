@@ -124,7 +124,8 @@ pwdrv_status pwdrv_client_destroy(const PJRT_Api* api, PJRT_Client* client) {
 }
 
 pwdrv_status pwdrv_client_platform(const PJRT_Api* api, PJRT_Client* client, pwdrv_bytes* name, pwdrv_bytes* version) {
-  PWDRV_STEP(PJRT_Client_PlatformName, args.client = client, *name = (pwdrv_bytes){args.platform_name, args.platform_name_size});
+  PWDRV_STEP(PJRT_Client_PlatformName, args.client = client,
+             *name = (pwdrv_bytes){args.platform_name, args.platform_name_size});
   PWDRV_DO(PJRT_Client_PlatformVersion, args.client = client,
            *version = (pwdrv_bytes){args.platform_version, args.platform_version_size});
 }

@@ -271,7 +271,8 @@ func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHa
 		if err = p.check(C.pwdrv_memory_describe(p.api, memory, &id, &kind, &text, &debug)); err != nil {
 			return
 		}
-		d.Memories = append(d.Memories, device.Memory{ID: int(id), Kind: goString(kind), Text: goString(text), Debug: goString(debug)})
+		d.Memories = append(d.Memories,
+			device.Memory{ID: int(id), Kind: goString(kind), Text: goString(text), Debug: goString(debug)})
 		h.memories = append(h.memories, memory)
 		if memory == fallback {
 			d.Default = i

@@ -84,7 +84,8 @@ func refuse(call *device.CollectiveCall) { call.Done(notServed()) }
 
 func notServed() error {
 	return status.New(status.FailedPrecondition,
-		"the execution of a program with collectives names no client that carries them: run it by a client that serves collectives")
+		"the execution of a program with collectives names no client that carries them: run it by a client that serves "+
+			"collectives")
 }
 
 // close frees what a client's service has; nil does nothing. No program runs any

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 // says, and where python3 has its packages.
 var pluginDirs = sync.OnceValue(func() []string {
 	dirs := filepath.SplitList(os.Getenv("PATHWAYS_PLUGIN_DIRS"))
-	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+	if out, err := exec.Command("python3", "-c",
+		"import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
 	return dirs

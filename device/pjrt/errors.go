@@ -27,7 +27,9 @@ func (p *Plugin) check(s C.pwdrv_status) error {
 
 // short is the error of memory of C's that is not there.
 func short(bytes int64) error {
-	return status.New(status.ResourceExhausted, "this process has no memory left for a call of the plugin (%d bytes); drop arrays and programs that are not needed, or give the process more memory", bytes)
+	return status.New(status.ResourceExhausted,
+		"this process has no memory left for a call of the plugin (%d bytes); drop arrays and programs that are not "+
+			"needed, or give the process more memory", bytes)
 }
 
 // take converts a plugin's error, which it destroys. nil stays nil.

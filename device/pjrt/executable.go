@@ -279,7 +279,8 @@ func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
 	case "hlo":
 		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, with no configuration
 	default:
-		return nil, status.New(status.Unimplemented, "plugin %s gives optimized programs as %q, want hlo_with_config", p.path, f)
+		return nil, status.New(status.Unimplemented, "plugin %s gives optimized programs as %q, want hlo_with_config", p.path,
+			f)
 	}
 }
 

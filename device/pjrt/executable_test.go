@@ -99,7 +99,8 @@ func TestDonatedTwice(t *testing.T) {
 func TestRefusedWhole(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
-		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2), compileoptions.New(2, 1, []int{0, 1}, false))
+		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2),
+			compileoptions.New(2, 1, []int{0, 1}, false))
 		a := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
 		b := put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})
 		b.Delete()

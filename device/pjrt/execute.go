@@ -86,7 +86,8 @@ func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	}
 	var deleted C.int64_t
 	p := x.client.plugin
-	err = p.check(C.pwdrv_execute(p.api, x.loaded, l, C.int(r.LaunchID), C.size_t(len(r.NotDonated)), only, context, &deleted))
+	err = p.check(C.pwdrv_execute(p.api, x.loaded, l, C.int(r.LaunchID), C.size_t(len(r.NotDonated)), only, context,
+		&deleted))
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +128,8 @@ func (x *Executable) place(r device.Run) (devices []int, only *C.PJRT_Device, er
 		only = x.client.handles[at].raw
 	}
 	if len(r.Inputs) != len(devices) {
-		return nil, nil, status.New(status.InvalidArgument, "%s runs on %d devices: it takes %d rows of inputs, %d were given",
+		return nil, nil, status.New(status.InvalidArgument,
+			"%s runs on %d devices: it takes %d rows of inputs, %d were given",
 			x.name, len(devices), len(devices), len(r.Inputs))
 	}
 	return devices, only, nil
@@ -146,7 +148,8 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 	}()
 	numArgs := len(r.Inputs[0])
 	if x.params != nil && len(x.params.Params) != numArgs {
-		return nil, status.New(status.InvalidArgument, "%s takes %d arguments, %d were given", x.name, len(x.params.Params), numArgs)
+		return nil, status.New(status.InvalidArgument, "%s takes %d arguments, %d were given", x.name, len(x.params.Params),
+			numArgs)
 	}
 	for i, n := range r.NotDonated {
 		if n < 0 || n >= numArgs || slices.Contains(r.NotDonated[:i], n) {

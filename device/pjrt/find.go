@@ -86,7 +86,8 @@ func Find(o FindOptions) (Found, error) {
 	if path := o.Getenv("PATHWAYS_PLUGIN"); path != "" {
 		if _, err := os.Stat(path); err != nil {
 			return Found{}, status.New(status.NotFound,
-				"PATHWAYS_PLUGIN names %s, which cannot be read: set it to the path of a PJRT plugin (.so), or unset it: %w", path, err)
+				"PATHWAYS_PLUGIN names %s, which cannot be read: set it to the path of a PJRT plugin (.so), or unset it: %w", path,
+				err)
 		}
 		c := Candidate{Path: path, Name: filepath.Base(path), Kind: kindOfName(path)}
 		return found(c, "PATHWAYS_PLUGIN names it", nil), nil

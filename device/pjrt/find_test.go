@@ -55,8 +55,10 @@ func TestFindOrder(t *testing.T) {
 		{"CUDA", []string{cuda12, fastatomstruct}, []string{gpu}, nil, "", cuda12, "cuda", "1 NVIDIA"},
 		{"CUDA 13 before 12", []string{cuda12, cuda13}, []string{gpu}, nil, "", cuda13, "cuda", "NVIDIA"},
 		{"CUDA before TPU", []string{cuda12, libtpu}, []string{gpu, tpu}, nil, "", cuda12, "cuda", "NVIDIA"},
-		{"hidden CUDA", []string{cuda12, fastatomstruct}, []string{gpu}, map[string]string{"CUDA_VISIBLE_DEVICES": "-1"}, "", fastatomstruct, "cpu", "CPU"},
-		{"only the control node", []string{cuda12, fastatomstruct}, []string{"dev/nvidiactl"}, nil, "", fastatomstruct, "cpu", "CPU"},
+		{"hidden CUDA", []string{cuda12, fastatomstruct}, []string{gpu}, map[string]string{"CUDA_VISIBLE_DEVICES": "-1"}, "",
+			fastatomstruct, "cpu", "CPU"},
+		{"only the control node", []string{cuda12, fastatomstruct}, []string{"dev/nvidiactl"}, nil, "", fastatomstruct, "cpu",
+			"CPU"},
 		{"TPU", []string{libtpu, fastatomstruct}, []string{tpu}, nil, "", libtpu, "tpu", "1 TPU"},
 		{"a platform", []string{cuda12, fastatomstruct}, []string{gpu}, nil, "cpu", fastatomstruct, "cpu", "CPU"},
 		{"VFIO of someone else", []string{libtpu, fastatomstruct}, []string{vfio}, nil, "", fastatomstruct, "cpu", "CPU"},
@@ -65,7 +67,8 @@ func TestFindOrder(t *testing.T) {
 			dir, root := t.TempDir(), t.TempDir()
 			touch(t, dir, c.files...)
 			touch(t, root, c.hardware...)
-			f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(c.env), Platform: c.platform, CacheDir: root})
+			f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(c.env), Platform: c.platform,
+				CacheDir: root})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +96,8 @@ func TestFindOrder(t *testing.T) {
 		dir, root := t.TempDir(), t.TempDir()
 		touch(t, dir, libtpu, fastatomstruct)
 		touch(t, root, vfio, "sys/bus/pci/devices/0000:00:04.0/vendor")
-		if err := os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(nil)})
@@ -174,7 +178,8 @@ func TestFindDirs(t *testing.T) {
 	}
 	o.Getenv = env(map[string]string{"PATHWAYS_PLUGIN_DIRS": second})
 	_, err := Find(o)
-	refused(t, err, status.NotFound, first, second, fastatomstruct, "pip install fastatomstruct-xla-cpu", "PATHWAYS_PLUGIN")
+	refused(t, err, status.NotFound, first, second, fastatomstruct, "pip install fastatomstruct-xla-cpu",
+		"PATHWAYS_PLUGIN")
 	_, err = Find(FindOptions{Root: first, Getenv: env(nil)})
 	refused(t, err, status.NotFound, "PATHWAYS_PLUGIN_DIRS is not set", "pip install fastatomstruct-xla-cpu")
 	_, err = Find(FindOptions{Dirs: []string{third}, Root: first, Getenv: env(nil), Platform: "cuda"})
@@ -241,7 +246,8 @@ func TestFindNewestStableHLO(t *testing.T) {
 	}
 	blocked := filepath.Join(dir, "file")
 	touch(t, dir, "file")
-	f, err = Find(FindOptions{Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})
+	f, err = Find(FindOptions{
+		Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})
 	if err != nil || f.Path != newer {
 		t.Errorf("with no cache: %+v, %v", f, err)
 	}

@@ -228,7 +228,8 @@ func TestGang(t *testing.T) {
 		for _, s := range program.Collectives {
 			has[s.Op] = true
 		}
-		for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute} {
+		for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll,
+			spmd.CollectivePermute} {
 			if !has[op] {
 				t.Errorf("the program has no %s", op)
 			}
@@ -267,7 +268,8 @@ func TestGangOrder(t *testing.T) {
 			// Different amounts of work before each, and results that meet at the end.
 			fmt.Fprintf(&body, "%%e%d = stablehlo.exponential %%x : tensor<4xf32>\n", i)
 			pairs := fmt.Sprintf("dense<[[0, %d], [%d, 0]]> : tensor<2x2xi64>", i%3+1, i%3+1)
-			fmt.Fprintf(&body, "%%c%d = \"stablehlo.collective_permute\"(%%e%d) {source_target_pairs = %s, %s} : (tensor<4xf32>) -> tensor<4xf32>\n", i, i, pairs, channel)
+			fmt.Fprintf(&body, "%%c%d = \"stablehlo.collective_permute\"(%%e%d) {source_target_pairs = %s, %s} : "+
+				"(tensor<4xf32>) -> tensor<4xf32>\n", i, i, pairs, channel)
 			fmt.Fprintf(&body, "%%s%d = stablehlo.add %s, %%c%d : tensor<4xf32>\n", i, sum, i)
 			sum = fmt.Sprintf("%%s%d", i)
 		}
@@ -391,7 +393,8 @@ func TestPartitionRefused(t *testing.T) {
 		refused(t, err, status.InvalidArgument, "0 devices")
 		_, err = c.Partition(t.Context(), device.Program{Format: "mlir", Code: []byte("module {")}, one.options(), 4)
 		refused(t, err, status.InvalidArgument)
-		reducer := program{"mean", 1, 4, "4xf32", "4xf32", strings.Replace(psum(all+", "+global), "stablehlo.add", "stablehlo.subtract", 1), nil}
+		reducer := program{"mean", 1, 4, "4xf32", "4xf32",
+			strings.Replace(psum(all+", "+global), "stablehlo.add", "stablehlo.subtract", 1), nil}
 		if module, err := c.Partition(t.Context(), reducer.source(), reducer.options(), 4); err == nil {
 			_, err = spmd.Rewrite(module)
 			refused(t, err, status.Unimplemented, "all-reduce", "subtract")
@@ -399,8 +402,9 @@ func TestPartitionRefused(t *testing.T) {
 			refused(t, err, status.Unimplemented)
 		}
 		// What the plugin's compiler has no code for cannot be partitioned by it.
-		broadcast := program{"broadcast", 1, 4, "4xf32", "4xf32", `%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` +
-			channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, nil}
+		broadcast := program{"broadcast", 1, 4, "4xf32", "4xf32",
+			`%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` +
+				channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, nil}
 		_, err = c.Partition(t.Context(), broadcast.source(), broadcast.options(), 4)
 		refused(t, err, status.Unimplemented, "collective-broadcast")
 		for n := range 4 { // more sizes than are kept

@@ -10,7 +10,8 @@ func handles() map[string]int64 {
 	var counts [C.PWDRV_KINDS]C.int64_t
 	C.pwdrv_counts_read(&counts[0])
 	left := map[string]int64{}
-	for i, kind := range [...]string{"clients", "executables", "loaded executables", "buffers", "events", "contexts", "errors"} {
+	for i, kind := range [...]string{"clients", "executables", "loaded executables", "buffers", "events", "contexts",
+		"errors"} {
 		if counts[i] != 0 {
 			left[kind] = int64(counts[i])
 		}

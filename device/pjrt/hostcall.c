@@ -14,7 +14,8 @@ static bool read_values(int64_t n, const int* types, XLA_FFI_Buffer** buffers, p
     if (bits < 0) return false;
     size_t count = 1;
     for (int64_t k = 0; k < b->rank; k++) count *= (size_t)((const int64_t*)b->dims)[k];
-    out[i] = (pwdrv_value){(uint32_t)b->dtype, (const int64_t*)b->dims, (size_t)b->rank, (count * (size_t)bits + 7) / 8, b->data};
+    out[i] = (pwdrv_value){(uint32_t)b->dtype, (const int64_t*)b->dims, (size_t)b->rank, (count * (size_t)bits + 7) / 8,
+                           b->data};
   }
   return true;
 }
@@ -22,7 +23,8 @@ static bool read_values(int64_t n, const int* types, XLA_FFI_Buffer** buffers, p
 static bool read_index(const XLA_FFI_Attrs* attrs, uint64_t* index) {
   for (int64_t i = 0; i < attrs->size; i++) {
     const XLA_FFI_ByteSpan* name = ((XLA_FFI_ByteSpan**)attrs->names)[i];
-    if (name->len != 5 || memcmp(name->ptr, "index", 5) != 0 || ((const int*)attrs->types)[i] != XLA_FFI_AttrType_SCALAR)
+    if (name->len != 5 || memcmp(name->ptr, "index", 5) != 0 ||
+        ((const int*)attrs->types)[i] != XLA_FFI_AttrType_SCALAR)
       continue;
     const XLA_FFI_Scalar* scalar = ((void**)attrs->attrs)[i];
     if (scalar->dtype != XLA_FFI_DataType_U64) return false;
@@ -45,9 +47,10 @@ XLA_FFI_Error* pw_ffi_host_call(XLA_FFI_CallFrame* frame) {
   bool indexed = read_index(&frame->attrs, &call.index);
   call.client = pwdrv_client_of(api, frame->ctx);
   if (!indexed)
-    return pw_ffi_error(api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                        "host callback has no attribute index of type u64: the program was made by a JAX whose callbacks "
-                        "this version does not know");
+    return pw_ffi_error(
+        api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        "host callback has no attribute index of type u64: the program was made by a JAX whose callbacks "
+        "this version does not know");
   if (call.client == 0) {
     char text[256];
     snprintf(text, sizeof text,

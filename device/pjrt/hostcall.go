@@ -17,7 +17,8 @@ import (
 func (c *Client) ServeHostCalls(handle func(*device.HostCall)) error {
 	s := c.service.Load()
 	if s == nil {
-		return status.New(status.FailedPrecondition, "the host calls of a %s client are served where its collectives are", c.platform)
+		return status.New(status.FailedPrecondition, "the host calls of a %s client are served where its collectives are",
+			c.platform)
 	}
 	p := c.plugin
 	err := p.hostCalls.do(func(code *C.int, message **C.char) error {
@@ -48,7 +49,8 @@ func pathwaysDriverHostCall(call *C.pwdrv_host_call) (e unsafe.Pointer) {
 	s := cgo.Handle(call.client).Value().(*service)
 	handle := s.host.Load()
 	if handle == nil {
-		return collectiveError(unsafe.Pointer(call.api), status.New(status.FailedPrecondition, "nobody answers the host callbacks of this client's programs"))
+		return collectiveError(unsafe.Pointer(call.api),
+			status.New(status.FailedPrecondition, "nobody answers the host callbacks of this client's programs"))
 	}
 	h := &hostCall{answer: answer{api: unsafe.Pointer(call.api)}}
 	h.Launch, h.Local, h.Index = int32(call.launch), int(call.local), uint64(call.index)

@@ -112,7 +112,8 @@ func TestHostCalls(t *testing.T) {
 		}
 		fails = status.New(status.Internal, "the function has failed")
 		for range 4 {
-			if _, _, err := run(); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "the function has failed") {
+			if _, _, err := run(); status.CodeOf(err) != status.Internal ||
+				!strings.Contains(err.Error(), "the function has failed") {
 				t.Fatalf("got %v", err)
 			}
 			later = !later

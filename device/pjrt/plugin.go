@@ -134,7 +134,8 @@ func plugin(path string, api *C.PJRT_Api) (*Plugin, error) {
 		minor: int(api.pjrt_api_version.minor_version)}
 	if p.major != abi.Major {
 		return nil, status.New(status.FailedPrecondition,
-			"plugin %s speaks PJRT %d.%d, this build speaks %d.x (%d.%d): install a plugin of PJRT %d.x, or an openpathways that speaks %d.x",
+			"plugin %s speaks PJRT %d.%d, this build speaks %d.x (%d.%d): install a plugin of PJRT %d.x, or an openpathways "+
+				"that speaks %d.x",
 			path, p.major, p.minor, abi.Major, abi.Major, abi.Minor, abi.Major, p.major)
 	}
 	if err := p.check(C.pwdrv_initialize(p.api)); err != nil && status.CodeOf(err) != status.Unimplemented {
@@ -177,14 +178,16 @@ func inspect(path string) error {
 	}
 	defer f.Close()
 	if want, ok := machines[runtime.GOARCH]; ok && (f.Machine != want || f.Class != elf.ELFCLASS64) {
-		return bad("it is built for %s (%s), this machine is %s: install the build for this machine", f.Machine, f.Class, want)
+		return bad("it is built for %s (%s), this machine is %s: install the build for this machine", f.Machine, f.Class,
+			want)
 	}
 	if f.Type != elf.ET_DYN {
 		return bad("it is not a shared library (ELF type %s)", f.Type)
 	}
 	for _, s := range f.Progs {
 		if s.Type == elf.PT_LOAD && s.Off+s.Filesz > uint64(info.Size()) {
-			return bad("the file is cut short: it has %d bytes, its headers ask for %d; install it again", info.Size(), s.Off+s.Filesz)
+			return bad("the file is cut short: it has %d bytes, its headers ask for %d; install it again", info.Size(),
+				s.Off+s.Filesz)
 		}
 	}
 	return nil

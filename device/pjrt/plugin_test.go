@@ -94,7 +94,8 @@ func TestOpenBadPlugin(t *testing.T) {
 		{"no version", build(t, file("version.so"), "SHORT_TABLE"), failed, []string{"too short"}},
 		{"another major version", build(t, file("major.so"), "MAJOR=1", "MINOR=3"), failed,
 			[]string{"speaks PJRT 1.3", "this build speaks 0.x (0.114)"}},
-		{"does not start", build(t, file("start.so"), "BAD_START"), status.Unavailable, []string{"start.so", "the chips sleep"}},
+		{"does not start", build(t, file("start.so"), "BAD_START"), status.Unavailable,
+			[]string{"start.so", "the chips sleep"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 2 { // a second try says the same
@@ -216,9 +217,11 @@ func TestCreateOptions(t *testing.T) {
 		{"CPU devices", cpu, ClientOptions{Devices: 3}, status.Aborted, "cpu_device_count=3; "},
 		{"GPU devices", cuda, ClientOptions{Devices: 2}, status.Aborted, "visible_devices=[0][1]; "},
 		{"TPU devices", tpu, ClientOptions{Devices: 2}, status.InvalidArgument, "tpu devices cannot be chosen"},
-		{"CPU devices in a string", cpu, ClientOptions{Values: map[string]any{"cpu_device_count": "5"}}, status.Aborted, "cpu_device_count=5; "},
+		{"CPU devices in a string", cpu, ClientOptions{Values: map[string]any{"cpu_device_count": "5"}}, status.Aborted,
+			"cpu_device_count=5; "},
 		{"fewer than none", cpu, ClientOptions{Devices: -1}, status.InvalidArgument, "-1 devices"},
-		{"a type that no plugin takes", cpu, ClientOptions{Values: map[string]any{"z": struct{}{}}}, status.InvalidArgument, "option z"},
+		{"a type that no plugin takes", cpu, ClientOptions{Values: map[string]any{"z": struct{}{}}}, status.InvalidArgument,
+			"option z"},
 	} {
 		_, err := c.plugin.Create(c.o)
 		t.Run(c.name, func(t *testing.T) { refused(t, err, c.code, c.text) })
@@ -331,7 +334,8 @@ func TestJoinStore(t *testing.T) {
 					epochs.Take(in)
 				}
 			}()
-			if pending[i], err = epoch.Dial(t.Context(), epoch.Config{Dialer: network, Address: l.Address(), Name: strconv.Itoa(i), Nodes: 2}); err != nil {
+			if pending[i], err = epoch.Dial(t.Context(),
+				epoch.Config{Dialer: network, Address: l.Address(), Name: strconv.Itoa(i), Nodes: 2}); err != nil {
 				t.Fatal(err)
 			}
 			<-let

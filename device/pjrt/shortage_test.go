@@ -55,7 +55,8 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 				x.Close()
 				x = nil
 			}
-			made, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, s, 1), compileoptions.New(1, 1, []int{0}, false))
+			made, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, s, 1),
+				compileoptions.New(1, 1, []int{0}, false))
 			if err == nil {
 				x = made
 			}

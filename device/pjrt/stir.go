@@ -84,7 +84,8 @@ func (c *Client) Stir() {
 	dims := [1]C.int64_t{stirBytes}
 	var done *C.PJRT_Event
 	var raw *C.PJRT_Buffer
-	if err := p.check(C.pwdrv_from_host(p.api, c.raw, C.pwdrv_zeros(), C.int(shape.U8), &dims[0], 1, C.int(device.UntilDone),
+	if err := p.check(C.pwdrv_from_host(p.api, c.raw, C.pwdrv_zeros(), C.int(shape.U8), &dims[0], 1,
+		C.int(device.UntilDone),
 		at.raw, at.memories[c.devices[0].Default], &done, &raw)); err != nil {
 		return // it tells of its own state; who waits hears that from what he waits for
 	}

@@ -51,7 +51,8 @@ type dev struct {
 }
 
 func newDriver(o Options, m device.Membership, base, total int) *Driver {
-	d := &Driver{is: o.Island, options: o, member: m, base: base, total: total, borrowed: map[*storage]struct{}{}, gangs: map[*gang]int{}}
+	d := &Driver{is: o.Island, options: o, member: m, base: base, total: total, borrowed: map[*storage]struct{}{},
+		gangs: map[*gang]int{}}
 	for i := range o.Devices {
 		v := &dev{drv: d, id: base + i, local: i}
 		for k, limit := range []int64{o.Memory, o.HostMemory} {
@@ -143,7 +144,8 @@ func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) 
 		return nil, err
 	}
 	if prog.Devices > 0 && prog.Devices != len(ids) {
-		return nil, status.New(status.InvalidArgument, "program %q is for %d devices, the compile options for %d", prog.Name, prog.Devices, len(ids))
+		return nil, status.New(status.InvalidArgument, "program %q is for %d devices, the compile options for %d", prog.Name,
+			prog.Devices, len(ids))
 	}
 	return d.executable(prog, ids, p.Code)
 }
@@ -154,7 +156,8 @@ func (d *Driver) executable(prog *parsed, ids []int, code []byte) (device.Execut
 	seen := map[int]bool{}
 	for i, id := range ids {
 		if id < 0 || id >= d.total || seen[id] {
-			return nil, status.New(status.InvalidArgument, "program %q for devices %v: want each of them once, from 0 to %d", prog.Name, ids, d.total-1)
+			return nil, status.New(status.InvalidArgument, "program %q for devices %v: want each of them once, from 0 to %d",
+				prog.Name, ids, d.total-1)
 		}
 		seen[id] = true
 		if local := id - d.base; local >= 0 && local < len(d.devs) {
@@ -162,7 +165,8 @@ func (d *Driver) executable(prog *parsed, ids []int, code []byte) (device.Execut
 		}
 	}
 	if len(x.local) == 0 {
-		return nil, status.New(status.InvalidArgument, "program %q for devices %v: none is this member's, which has %d to %d", prog.Name, ids, d.base, d.base+len(d.devs)-1)
+		return nil, status.New(status.InvalidArgument, "program %q for devices %v: none is this member's, which has %d to %d",
+			prog.Name, ids, d.base, d.base+len(d.devs)-1)
 	}
 	blob, err := json.Marshal(serialized{Version: Version, Devices: ids, Cost: int64(prog.cost), Program: code})
 	if err != nil {
@@ -199,7 +203,8 @@ func (d *Driver) Load(ctx context.Context, blob []byte) (device.Executable, erro
 		return nil, status.New(status.InvalidArgument, "these %d bytes are not an executable of simulated devices", len(blob))
 	}
 	if s.Version != Version {
-		return nil, status.New(status.InvalidArgument, "an executable of version %d of the simulated devices, want %d: compile it again", s.Version, Version)
+		return nil, status.New(status.InvalidArgument,
+			"an executable of version %d of the simulated devices, want %d: compile it again", s.Version, Version)
 	}
 	prog, err := parse(s.Program, d.options.Cost)
 	if err != nil {
@@ -219,7 +224,8 @@ func (d *Driver) FromHost(h device.Host) (device.Buffer, error) {
 		return nil, err
 	}
 	if h.Shape.DType.Bits() == 0 || h.Shape.Bytes() < 0 || h.Shape.HostBytes() < 0 {
-		return nil, status.New(status.InvalidArgument, "host array of %s: want a known element type and dimensions that are not negative and fit in memory", h.Shape)
+		return nil, status.New(status.InvalidArgument,
+			"host array of %s: want a known element type and dimensions that are not negative and fit in memory", h.Shape)
 	}
 	if n := h.Shape.HostBytes(); int64(len(h.Data)) != n {
 		return nil, status.New(status.InvalidArgument, "host array of %s has %d bytes, want %d", h.Shape, len(h.Data), n)

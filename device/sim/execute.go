@@ -170,7 +170,8 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 			in = append(in, b)
 		}
 		if j := twice(in[i*nIn:], donated); j >= 0 {
-			return nil, status.New(status.InvalidArgument, "argument %d on device %d is donated and given twice", j, devs[i].local)
+			return nil, status.New(status.InvalidArgument, "argument %d on device %d is donated and given twice", j,
+				devs[i].local)
 		}
 	}
 	g, err := x.gang(r)
@@ -234,7 +235,8 @@ func (x *executable) argument(j int, given device.Buffer, on *dev) (*buffer, err
 	case b.on != on:
 		return nil, status.New(status.InvalidArgument, "argument %d is on device %d, want device %d", j, b.on.local, on.local)
 	case b.shape.DType != x.prog.params[j].DType || !slices.Equal(b.shape.Dims, x.prog.params[j].Dims):
-		return nil, status.New(status.InvalidArgument, "argument %d on device %d is %s, want %s", j, on.local, b.shape, x.prog.params[j])
+		return nil, status.New(status.InvalidArgument, "argument %d on device %d is %s, want %s", j, on.local, b.shape,
+			x.prog.params[j])
 	}
 	return b, status.Wrap(b.usable(), "argument %d", j)
 }

@@ -35,7 +35,8 @@ func TestMemoryLimit(t *testing.T) {
 	fails(t, "CopyTo", err, status.ResourceExhausted, "600 bytes needed")
 	_, err = b.CopyTo(0, "pinned_host")
 	fails(t, "CopyTo pinned memory", err, status.ResourceExhausted, "limit 100", "pinned_host")
-	zeros := sim.Program{Name: "zeros", Results: []sim.Result{{Op: "zeros", DType: "u8", Dims: []int64{300}}, {Op: "zeros", DType: "u8", Dims: []int64{300}}}}
+	zeros := sim.Program{Name: "zeros", Results: []sim.Result{
+		{Op: "zeros", DType: "u8", Dims: []int64{300}}, {Op: "zeros", DType: "u8", Dims: []int64{300}}}}
 	_, err = compile(t, d, zeros, 1, 0).Execute(device.Run{Inputs: noInputs(2), Only: -1})
 	fails(t, "Execute", err, status.ResourceExhausted, "device 0", "300 bytes needed", "900 in use")
 	if err := b.Ready().Wait(context.Background()); err != nil { // the copy holds the bytes too

@@ -67,15 +67,18 @@ func (x *executable) gang(r device.Run) (*gang, error) {
 		}
 		if was := d.is.launch[key]; was != nil {
 			if was.print != x.print {
-				return nil, status.New(status.InvalidArgument, "launch %d is program %q on other members", r.LaunchID, was.prog.Name)
+				return nil, status.New(status.InvalidArgument, "launch %d is program %q on other members", r.LaunchID,
+					was.prog.Name)
 			}
 			if was.shards[x.place[0]] != nil {
-				return nil, status.New(status.InvalidArgument, "launch %d was executed by this member before: want each number once in an epoch", r.LaunchID)
+				return nil, status.New(status.InvalidArgument,
+					"launch %d was executed by this member before: want each number once in an epoch", r.LaunchID)
 			}
 			return was, nil
 		}
 	}
-	g := &gang{prog: x.prog, id: r.LaunchID, joins: joins, key: key, print: x.print, ids: x.ids, cost: x.prog.cost, shards: make([]*shard, len(x.ids))}
+	g := &gang{prog: x.prog, id: r.LaunchID, joins: joins, key: key, print: x.print, ids: x.ids, cost: x.prog.cost,
+		shards: make([]*shard, len(x.ids))}
 	if j := d.options.Jitter; j > 0 {
 		g.cost += time.Duration(d.is.rng.Int64N(int64(j)))
 	}
@@ -301,7 +304,9 @@ func (is *Island) hang() error {
 					text = append(text, fmt.Sprintf("%v holds devices %v and waits for %v", g, g.occupied(), next))
 				}
 				slices.Sort(text)
-				return status.New(status.Aborted, "gangs wait for each other: %s. Launch gangs that share devices in one order on all of them", strings.Join(text, "; "))
+				return status.New(status.Aborted,
+					"gangs wait for each other: %s. Launch gangs that share devices in one order on all of them",
+					strings.Join(text, "; "))
 			}
 		}
 	}

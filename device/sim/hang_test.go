@@ -27,7 +27,8 @@ func TestOppositeOrderHangs(t *testing.T) {
 	}
 	is.Settle()
 	fails(t, "Hang", is.Hang(), status.Aborted,
-		`launch 1 of "a" holds devices [0] and waits for launch 2 of "b"`, `launch 2 of "b" holds devices [1] and waits for launch 1 of "a"`)
+		`launch 1 of "a" holds devices [0] and waits for launch 2 of "b"`,
+		`launch 2 of "b" holds devices [1] and waits for launch 1 of "a"`)
 	for i, r := range results {
 		if r.Done[0].Ready() {
 			t.Errorf("part %d of the hanging gangs is done", i)
@@ -176,7 +177,8 @@ func TestWaitingGangHoldsDevice(t *testing.T) {
 	execute(t, compile(t, m[1], gang("a", time.Second), 0, 1), 1, nil)
 	is.Advance(1500 * time.Millisecond)
 	if !a.Done[0].Ready() || b.Done[0].Ready() {
-		t.Errorf("after 1.5 s: the gang done %v, what stands behind it %v; want true, false", a.Done[0].Ready(), b.Done[0].Ready())
+		t.Errorf("after 1.5 s: the gang done %v, what stands behind it %v; want true, false", a.Done[0].Ready(),
+			b.Done[0].Ready())
 	}
 	is.Advance(500 * time.Millisecond)
 	if !b.Done[0].Ready() {

@@ -121,7 +121,8 @@ func TestInstant(t *testing.T) {
 // trace runs random work on a Manual clock and tells when everything ended.
 func trace(t *testing.T, seed uint64) string {
 	is := sim.NewIsland(sim.Manual, seed)
-	d := open(t, sim.Options{Devices: 4, Island: is, Cost: time.Millisecond, Jitter: time.Millisecond, Latency: time.Microsecond})
+	d := open(t, sim.Options{Devices: 4, Island: is, Cost: time.Millisecond, Jitter: time.Millisecond,
+		Latency: time.Microsecond})
 	rng := rand.New(rand.NewPCG(9, 9)) // the same work whatever the seed
 	var log strings.Builder
 	var last device.Buffer

@@ -38,7 +38,8 @@ func (d *dev) alloc(m *memory, n int64) (*storage, error) {
 
 func (d *dev) charge(m *memory, n int64) error {
 	if n > m.limit-m.inUse {
-		return status.New(status.ResourceExhausted, "device %d memory %q: %d bytes needed, %d in use of the limit %d: delete arrays, donate arguments or spread the program over more devices", d.id, m.kind, n, m.inUse, m.limit)
+		return status.New(status.ResourceExhausted, "device %d memory %q: %d bytes needed, %d in use of the limit %d: "+
+			"delete arrays, donate arguments or spread the program over more devices", d.id, m.kind, n, m.inUse, m.limit)
 	}
 	m.inUse += n
 	m.peak = max(m.peak, m.inUse)

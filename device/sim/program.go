@@ -99,7 +99,9 @@ func parseShape(dtype string, dims []int64) (shape.Shape, error) {
 	t, ok := dtypeByName[dtype]
 	s := shape.Shape{DType: t, Dims: dims}
 	if !ok || s.Bytes() < 0 || s.HostBytes() < 0 {
-		return s, status.New(status.InvalidArgument, "array of dtype %q and dims %v: want a type such as \"f32\" and dimensions that are not negative and fit in memory", dtype, dims)
+		return s, status.New(status.InvalidArgument,
+			"array of dtype %q and dims %v: want a type such as \"f32\" and dimensions that are not negative and fit in memory",
+			dtype, dims)
 	}
 	return s, nil
 }

@@ -27,7 +27,8 @@ func TestBadPrograms(t *testing.T) {
 		{"unknown op", `{"name": "p", "results": [{"op": "sort"}]}`, "result 0, sort"},
 		{"no such parameter", `{"name": "p", "results": [{"op": "copy", "args": [0]}]}`, "no parameter 0"},
 		{"too many args", `{"name": "p", "params": [{"dtype": "f32", "dims": []}], "results": [{"op": "copy", "args": [0, 0]}]}`, "2 args"},
-		{"no arithmetic", `{"name": "p", "params": [{"dtype": "f16", "dims": []}], "results": [{"op": "add", "args": [0]}]}`, "f16"},
+		{"no arithmetic", `{"name": "p", "params": [{"dtype": "f16", "dims": []}], "results": [{"op": "add", "args": [0]}]}`,
+			"f16"},
 		{"shapes differ", `{"name": "p", "params": [{"dtype": "f32", "dims": []}, {"dtype": "f32", "dims": [1]}], "results": [{"op": "add", "args": [0, 1]}]}`, "f32[1]"},
 		{"a fraction of s32", `{"name": "p", "results": [{"op": "fill", "dtype": "s32", "dims": [1], "value": 0.5}]}`, "0.5"},
 		{"dims of a copy", `{"name": "p", "params": [{"dtype": "f32", "dims": []}], "results": [{"op": "copy", "args": [0], "dims": [1]}]}`, "parameter 0"},
@@ -36,7 +37,8 @@ func TestBadPrograms(t *testing.T) {
 		{"a huge number of devices", `{"name": "p", "devices": 1099511627776}`, "1099511627776"},
 		{"other number of devices", `{"name": "p", "devices": 3}`, "3 devices"},
 	} {
-		_, err := d.Compile(context.Background(), device.Program{Format: "sim", Code: []byte(c.code)}, sim.CompileOptions([]int{0, 1}))
+		_, err := d.Compile(context.Background(), device.Program{Format: "sim", Code: []byte(c.code)},
+			sim.CompileOptions([]int{0, 1}))
 		fails(t, c.name, err, status.InvalidArgument, c.text)
 	}
 	for _, devs := range [][]int{{4}, {0, 0}} {
@@ -52,7 +54,8 @@ func TestArithmetic(t *testing.T) {
 		{Op: "fill", DType: "f32", Dims: []int64{3}, Value: 2.5}, {Op: "zeros", DType: "f32", Dims: []int64{2}},
 		{Op: "all-reduce", Args: []int{0}}, {Op: "copy", Args: []int{0}, Memory: "pinned_host"},
 	}}
-	out := execute(t, compile(t, d, p, 1, 0), 0, []device.Buffer{put(t, d, 1, 2, 5)}, []device.Buffer{put(t, d, 0, 10, 20)})
+	out := execute(t, compile(t, d, p, 1, 0), 0, []device.Buffer{put(t, d, 1, 2, 5)},
+		[]device.Buffer{put(t, d, 0, 10, 20)})
 	for k, want := range []string{"[6 15]", "[4 25]", "[1.5 4.5]", "[2.5 2.5 2.5]", "[0 0]", "[12 25]", "[2 5]"} {
 		if got := fmt.Sprint(get(t, out.Outputs[0][k])); got != want {
 			t.Errorf("result %d: got %s, want %s", k, got, want)
@@ -62,7 +65,8 @@ func TestArithmetic(t *testing.T) {
 		t.Errorf("result 6 is in %q", got)
 	}
 	zeros := out.Outputs[0][4] // as an argument, although it has no bytes
-	sums := execute(t, compile(t, d, sim.Program{Name: "q", Params: p.Params, Results: p.Results[2:3]}, 1), 0, []device.Buffer{zeros})
+	sums := execute(t, compile(t, d, sim.Program{Name: "q", Params: p.Params, Results: p.Results[2:3]}, 1), 0,
+		[]device.Buffer{zeros})
 	if got := fmt.Sprint(get(t, sums.Outputs[0][0])); got != "[-0.5 -0.5]" {
 		t.Errorf("zeros - 0.5: %s", got)
 	}
@@ -183,7 +187,9 @@ func FuzzLoad(f *testing.F) {
 func BenchmarkGang(b *testing.B) {
 	scalar := []sim.Param{{DType: "f32", Dims: []int64{}}}
 	for _, n := range []int{1, 8, 64, 2048} {
-		for _, p := range []sim.Program{gang("gang", 1), plain("plain", 1), {Name: "sum", Params: scalar, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}} {
+		for _, p := range []sim.Program{
+			gang("gang", 1), plain("plain", 1),
+			{Name: "sum", Params: scalar, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}} {
 			b.Run(fmt.Sprintf("%s/%d", p.Name, n), func(b *testing.B) {
 				d, err := sim.Open(sim.Options{Devices: n})
 				if err != nil {

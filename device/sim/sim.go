@@ -87,7 +87,8 @@ func (o Options) normal() (Options, error) {
 	if o.HostMemory == 0 {
 		o.HostMemory = 64 << 30
 	}
-	if o.Devices < 0 || o.Memory < 0 || o.HostMemory < 0 || o.Cost < 0 || o.Jitter < 0 || o.Latency < 0 || o.Bandwidth < 0 {
+	if o.Devices < 0 || o.Memory < 0 || o.HostMemory < 0 || o.Cost < 0 || o.Jitter < 0 || o.Latency < 0 ||
+		o.Bandwidth < 0 {
 		return o, status.New(status.InvalidArgument, "simulated devices: an option is negative: %+v", o)
 	}
 	if o.Island == nil {
@@ -125,7 +126,8 @@ func (k Kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 		return Open(k.Options)
 	}
 	if m.Node < 0 || m.Node >= m.Nodes || m.Store == nil {
-		return nil, status.New(status.InvalidArgument, "member %d of %d: want a member from 0 to %d and a rendezvous store", m.Node, m.Nodes, m.Nodes-1)
+		return nil, status.New(status.InvalidArgument, "member %d of %d: want a member from 0 to %d and a rendezvous store",
+			m.Node, m.Nodes, m.Nodes-1)
 	}
 	o, err := k.normal()
 	if err != nil {
@@ -148,10 +150,13 @@ func (k Kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 		}
 		var c card
 		if err := json.Unmarshal(value, &c); err != nil || c.Devices < 1 {
-			return nil, status.New(status.InvalidArgument, "member %d of %d put %q into the store, want its devices as JSON", node, m.Nodes, value)
+			return nil, status.New(status.InvalidArgument, "member %d of %d put %q into the store, want its devices as JSON",
+				node, m.Nodes, value)
 		}
 		if c.Island != mine.Island {
-			return nil, status.New(status.Unimplemented, "member %d is on simulated island %s, member %d on %s: members share one Island, in one process", node, c.Island, m.Node, mine.Island)
+			return nil, status.New(status.Unimplemented,
+				"member %d is on simulated island %s, member %d on %s: members share one Island, in one process", node, c.Island,
+				m.Node, mine.Island)
 		}
 		if node == m.Node {
 			base = total

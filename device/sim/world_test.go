@@ -120,7 +120,8 @@ func put(t testing.TB, d *sim.Driver, dev int, values ...float32) device.Buffer 
 	for _, v := range values {
 		data = binary.NativeEndian.AppendUint32(data, math.Float32bits(v))
 	}
-	b, err := d.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32, Dims: []int64{int64(len(values))}}, Data: data, Device: dev})
+	b, err := d.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32, Dims: []int64{int64(len(values))}}, Data: data,
+		Device: dev})
 	if err != nil {
 		t.Fatalf("FromHost: %v", err)
 	}

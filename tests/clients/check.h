@@ -29,10 +29,11 @@ static inline void check_ok(pathways_error e, const char* file, int line, const 
   _exit(1);
 }
 
-static inline void check_fails(pathways_error e, pathways_code code, const char* word, const char* file, int line, const char* call) {
+static inline void check_fails(pathways_error e, pathways_code code, const char* word, const char* file, int line,
+                               const char* call) {
   if (pathways_error_code(e) != code || strstr(pathways_error_message(e), word) == NULL) {
-    fprintf(stderr, "%s:%d: %s: expected code %d and \"%s\", got %d: %s\n", file, line, call, code, word, pathways_error_code(e),
-            pathways_error_message(e));
+    fprintf(stderr, "%s:%d: %s: expected code %d and \"%s\", got %d: %s\n", file, line, call, code, word,
+            pathways_error_code(e), pathways_error_message(e));
     _exit(1);
   }
   check_ok(pathways_drop(e), file, line, "pathways_drop");
@@ -43,20 +44,22 @@ static inline void check_fails(pathways_error e, pathways_code code, const char*
 
 // ---- programs ----
 
-#define ADD "module @add { func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {\n"                \
-            "  %0 = stablehlo.add %a, %b : tensor<4xf32>\n  return %0 : tensor<4xf32> } }"
+#define ADD                                                                                         \
+  "module @add { func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {\n" \
+  "  %0 = stablehlo.add %a, %b : tensor<4xf32>\n  return %0 : tensor<4xf32> } }"
 
 // The first argument is cut into rows on four devices, the second into columns; the
 // results are their sum, cut into rows, and the sum of all its elements everywhere.
-#define SHARDED                                                                                                            \
-  "module @sharded attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {\n"                            \
-  " func.func public @main(%a: tensor<8x8xf32> {mhlo.sharding = \"{devices=[4,1]<=[4]}\"},\n"                              \
-  "   %b: tensor<8x8xf32> {mhlo.sharding = \"{devices=[1,4]<=[4]}\"})\n"                                                   \
-  "   -> (tensor<8x8xf32> {mhlo.sharding = \"{devices=[4,1]<=[4]}\"}, tensor<f32> {mhlo.sharding = \"{replicated}\"}) {\n" \
-  "  %0 = stablehlo.add %a, %b : tensor<8x8xf32>\n"                                                                        \
-  "  %z = stablehlo.constant dense<0.0> : tensor<f32>\n"                                                                   \
-  "  %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1]\n"                                \
-  "    : (tensor<8x8xf32>, tensor<f32>) -> tensor<f32>\n"                                                                  \
+#define SHARDED                                                                                      \
+  "module @sharded attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {\n"      \
+  " func.func public @main(%a: tensor<8x8xf32> {mhlo.sharding = \"{devices=[4,1]<=[4]}\"},\n"        \
+  "   %b: tensor<8x8xf32> {mhlo.sharding = \"{devices=[1,4]<=[4]}\"})\n"                             \
+  "   -> (tensor<8x8xf32> {mhlo.sharding = \"{devices=[4,1]<=[4]}\"}, tensor<f32> {mhlo.sharding = " \
+  "\"{replicated}\"}) {\n"                                                                           \
+  "  %0 = stablehlo.add %a, %b : tensor<8x8xf32>\n"                                                  \
+  "  %z = stablehlo.constant dense<0.0> : tensor<f32>\n"                                             \
+  "  %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1]\n"          \
+  "    : (tensor<8x8xf32>, tensor<f32>) -> tensor<f32>\n"                                            \
   "  return %0, %1 : tensor<8x8xf32>, tensor<f32> } }"
 
 static inline pathways_session open_session(const char* address, int devices) {
@@ -83,7 +86,8 @@ static inline int finish(void) {
   return 0;
 }
 
-static inline pathways_executable compile(pathways_session s, const char* code, int partitions, const pathways_tiles* outputs, size_t n) {
+static inline pathways_executable compile(pathways_session s, const char* code, int partitions,
+                                          const pathways_tiles* outputs, size_t n) {
   pathways_compile_options o = {.struct_size = sizeof o,
                                 .code = code,
                                 .code_size = strlen(code),

@@ -41,7 +41,8 @@ static void until_deleted(int n) {
 
 static void in(pathways_session s, int host) {
   int64_t dims[] = {3, 4}, strides[] = {1, 3}, backward[] = {-4, 1}, repeated[] = {0, 1};
-  managed m = {.t = {.data = values, .device = {1, 0}, .num_dims = 2, .dtype = {2, 32, 1}, .dims = dims}, .deleter = count};
+  managed m = {.t = {.data = values, .device = {1, 0}, .num_dims = 2, .dtype = {2, 32, 1}, .dims = dims},
+               .deleter = count};
   versioned v = {.major = 1, .t = m.t, .deleter = count_versioned};
   pathways_array a;
   float back[12];
@@ -114,8 +115,10 @@ static void out(pathways_session s, int host) {
   void* t;
   OK(pathways_array_to_dlpack(a, 0, 1, &t));
   versioned* v = t;
-  CHECK(v->major == 1 && v->flags == 1 && v->t.device.type == 1 && v->t.num_dims == 1 && v->t.dims[0] == 12 && v->t.strides[0] == 1);
-  CHECK(v->t.dtype.code == 2 && v->t.dtype.bits == 32 && v->t.dtype.lanes == 1 && ((float*)v->t.data)[11] == values[11]);
+  CHECK(v->major == 1 && v->flags == 1 && v->t.device.type == 1 && v->t.num_dims == 1 && v->t.dims[0] == 12 &&
+        v->t.strides[0] == 1);
+  CHECK(v->t.dtype.code == 2 && v->t.dtype.bits == 32 && v->t.dtype.lanes == 1 &&
+        ((float*)v->t.data)[11] == values[11]);
   if (!host) {  // bytes that came here once
     v->deleter(v);
     OK(pathways_drop(a));
@@ -176,7 +179,10 @@ static void make(batch* b) {
   memset(b, 0, sizeof *b);
   for (int i = 0; i < 5; i++) {
     b->schemas[i] = (struct ArrowSchema){.format = formats[i], .name = names[i], .release = keep_schema};
-    b->arrays[i] = (struct ArrowArray){.length = i == 3 ? 10 : 5, .n_buffers = i == 2 || i == 4 ? 1 : 2, .buffers = b->buffers[i], .release = count_array};
+    b->arrays[i] = (struct ArrowArray){.length = i == 3 ? 10 : 5,
+                                       .n_buffers = i == 2 || i == 4 ? 1 : 2,
+                                       .buffers = b->buffers[i],
+                                       .release = count_array};
   }
   b->buffers[0][1] = values;
   b->buffers[1][1] = bits;
@@ -208,17 +214,18 @@ static void batches(pathways_session s) {
     for (int i = 0; i < 8; i++) CHECK(pairs[i / 2][i % 2] == (float)(i + 2));
     for (int i = 0; i < 3; i++) OK(pathways_drop(a[i]));
     until_deleted(before + 1);
-    FAILS(pathways_arrays_from_arrow(s, &b.arrays[4], &b.schemas[4], &o, a, 3), PATHWAYS_INVALID_ARGUMENT, "taken before");
+    FAILS(pathways_arrays_from_arrow(s, &b.arrays[4], &b.schemas[4], &o, a, 3), PATHWAYS_INVALID_ARGUMENT,
+          "taken before");
   }
 }
 
-#define LIE(change, word)                                                                                                  \
-  do {                                                                                                                     \
-    batch b;                                                                                                               \
-    make(&b);                                                                                                              \
-    change;                                                                                                                \
-    FAILS(pathways_arrays_from_arrow(s, &b.arrays[4], &b.schemas[4], NULL, a, 3), PATHWAYS_INVALID_ARGUMENT, word);           \
-    CHECK(b.arrays[4].release == count_array);                                                                             \
+#define LIE(change, word)                                                                                           \
+  do {                                                                                                              \
+    batch b;                                                                                                        \
+    make(&b);                                                                                                       \
+    change;                                                                                                         \
+    FAILS(pathways_arrays_from_arrow(s, &b.arrays[4], &b.schemas[4], NULL, a, 3), PATHWAYS_INVALID_ARGUMENT, word); \
+    CHECK(b.arrays[4].release == count_array);                                                                      \
   } while (0)
 
 static char tensor_of[256];
@@ -257,11 +264,21 @@ static void lies(pathways_session s) {
   LIE((b.buffers[0][0] = nulls, b.arrays[0].null_count = -1), "3 nulls");
   LIE((b.buffers[3][0] = nulls, b.arrays[3].null_count = -1), "nulls");
   LIE(b.schemas[0].dictionary = &b.schemas[3], "dictionary");
-  const char* formats[] = {"", "u", "+l", "+w:", "+w:-2", "+w:2x", "+w:99999999999999999999", "+w:9223372036854775807", "tdD"};
+  const char* formats[] = {
+      "", "u", "+l", "+w:", "+w:-2", "+w:2x", "+w:99999999999999999999", "+w:9223372036854775807", "tdD"};
   for (int k = 0; k < 9; k++) LIE(b.schemas[2].format = formats[k], "");
   LIE(b.schemas[2].format = NULL, "");
-  const char* tensors[] = {"",          "{",      "[]", "{\"shape\": [3]}", "{\"shape\": [-2]}", "{\"shape\": 2}", "{\"shape\": [2], \"permutation\": [1]}",
-                           "{\"shape\": [1, 2], \"permutation\": [0, 0]}", "{\"shape\": [4611686018427387904, 4, 1]}", "{\"shape\": [2]", "{\"shape\": [\"a\"]}"};
+  const char* tensors[] = {"",
+                           "{",
+                           "[]",
+                           "{\"shape\": [3]}",
+                           "{\"shape\": [-2]}",
+                           "{\"shape\": 2}",
+                           "{\"shape\": [2], \"permutation\": [1]}",
+                           "{\"shape\": [1, 2], \"permutation\": [0, 0]}",
+                           "{\"shape\": [4611686018427387904, 4, 1]}",
+                           "{\"shape\": [2]",
+                           "{\"shape\": [\"a\"]}"};
   for (int k = 0; k < 11; k++) LIE(b.schemas[2].metadata = metadata(tensors[k]), "does not describe");
   batch b;
   make(&b);
@@ -284,7 +301,8 @@ static void to_arrow(pathways_session s, int host) {
   struct ArrowArray data;
   struct ArrowSchema schema;
   int64_t dims[] = {3, 2, 2};
-  pathways_host_options o = {.struct_size = sizeof o, .data = values, .type = PATHWAYS_F32, .num_dims = 3, .dims = dims};
+  pathways_host_options o = {
+      .struct_size = sizeof o, .data = values, .type = PATHWAYS_F32, .num_dims = 3, .dims = dims};
   pathways_array a, b;
   OK(pathways_array_from_host(s, &o, &a));
   OK(pathways_array_to_arrow(a, 0, &data, &schema));
@@ -313,10 +331,15 @@ static void to_arrow(pathways_session s, int host) {
   OK(pathways_drop(b));
   CHECK(((const float*)child.buffers[1])[11] == values[11] && strcmp(item.format, "f") == 0);
   child.release(&child), item.release(&item);
-  o = (pathways_host_options){.struct_size = sizeof o, .data = "\1\0\1\1\0\0\0\0\1", .type = PATHWAYS_BOOL, .num_dims = 1, .dims = (int64_t[]){9}};
+  o = (pathways_host_options){.struct_size = sizeof o,
+                              .data = "\1\0\1\1\0\0\0\0\1",
+                              .type = PATHWAYS_BOOL,
+                              .num_dims = 1,
+                              .dims = (int64_t[]){9}};
   OK(pathways_array_from_host(s, &o, &a));
   OK(pathways_array_to_arrow(a, 0, &data, &schema));
-  CHECK(((const uint8_t*)data.buffers[1])[0] == 0x0d && ((const uint8_t*)data.buffers[1])[1] == 1 && strcmp(schema.format, "b") == 0);
+  CHECK(((const uint8_t*)data.buffers[1])[0] == 0x0d && ((const uint8_t*)data.buffers[1])[1] == 1 &&
+        strcmp(schema.format, "b") == 0);
   data.release(&data), schema.release(&schema);
   OK(pathways_drop(a));
   o.num_dims = 0;

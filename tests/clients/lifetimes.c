@@ -22,12 +22,20 @@ static void every_call_with(uint64_t h, const char* word) {
   uint64_t out = 0;
   const void* data;
   int32_t zero = 0;
-  pathways_error errors[] = {
-      pathways_drop(h), pathways_session_info(h, &si), pathways_device_info(h, 0, &di), pathways_compile(h, &co, &out),
-      pathways_executable_info(h, &ei), pathways_array_from_host(h, &ho, &out), pathways_array_info(h, &ai),
-      pathways_array_devices(h, &zero, 1), pathways_array_ready(h, &out), pathways_array_read(h, 0, ones, sizeof ones, &out),
-      pathways_array_copy(h, &zero, 1, &out), pathways_array_view(h, 0, &out, &data), pathways_run(h, NULL, NULL, 0, NULL, 0, NULL),
-      pathways_future_wait(h, 0)};
+  pathways_error errors[] = {pathways_drop(h),
+                             pathways_session_info(h, &si),
+                             pathways_device_info(h, 0, &di),
+                             pathways_compile(h, &co, &out),
+                             pathways_executable_info(h, &ei),
+                             pathways_array_from_host(h, &ho, &out),
+                             pathways_array_info(h, &ai),
+                             pathways_array_devices(h, &zero, 1),
+                             pathways_array_ready(h, &out),
+                             pathways_array_read(h, 0, ones, sizeof ones, &out),
+                             pathways_array_copy(h, &zero, 1, &out),
+                             pathways_array_view(h, 0, &out, &data),
+                             pathways_run(h, NULL, NULL, 0, NULL, 0, NULL),
+                             pathways_future_wait(h, 0)};
   for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) FAILS(errors[i], PATHWAYS_INVALID_ARGUMENT, word);
   CHECK(out == 0);
   CHECK(pathways_error_code(h) == (h ? PATHWAYS_INVALID_ARGUMENT : PATHWAYS_OK) && pathways_error_message(h) != NULL);
@@ -51,7 +59,8 @@ static void wrong_handles(pathways_session s) {
   pathways_array out;
   pathways_executable_info_t ei = {.struct_size = sizeof ei};
   FAILS(pathways_executable_info(a, &ei), PATHWAYS_INVALID_ARGUMENT, "an array: expected that of an executable");
-  FAILS(pathways_run(e, NULL, (pathways_array[]){a, e}, 2, &out, 1, NULL), PATHWAYS_INVALID_ARGUMENT, "expected that of an array");
+  FAILS(pathways_run(e, NULL, (pathways_array[]){a, e}, 2, &out, 1, NULL), PATHWAYS_INVALID_ARGUMENT,
+        "expected that of an array");
   OK(pathways_drop(a));
   OK(pathways_drop(e));
 }
@@ -87,7 +96,12 @@ static void wrong_arguments(pathways_session s, const char* address) {
   FAILS(pathways_device_info(s, -1, &di), PATHWAYS_INVALID_ARGUMENT, "no device -1");
 
   int64_t dims[] = {4, 6}, tiles[] = {3, 1}, huge[] = {INT64_MAX / 2, 6}, negative[] = {4, -1};
-  pathways_host_options good = {.struct_size = sizeof good, .data = ones, .type = PATHWAYS_U8, .num_dims = 2, .dims = dims}, o;
+  pathways_host_options good = {.struct_size = sizeof good,
+                                .data = ones,
+                                .type = PATHWAYS_U8,
+                                .num_dims = 2,
+                                .dims = dims},
+                        o;
   o = good, o.type = (pathways_type)99;
   FAILS(pathways_array_from_host(s, &o, &out), PATHWAYS_INVALID_ARGUMENT, "type 99");
   o = good, o.num_dims = 33;
@@ -123,7 +137,8 @@ static void wrong_arguments(pathways_session s, const char* address) {
   // Another session's arrays are not this one's, whichever kind either is.
   t = open_session(*address ? "" : "local:1x1", 1);
   pathways_array foreign = vector(t, ones, 4);
-  FAILS(pathways_run(e, NULL, (pathways_array[]){a, foreign}, 2, &out, 1, NULL), PATHWAYS_INVALID_ARGUMENT, "another session");
+  FAILS(pathways_run(e, NULL, (pathways_array[]){a, foreign}, 2, &out, 1, NULL), PATHWAYS_INVALID_ARGUMENT,
+        "another session");
   OK(pathways_drop(t));
   OK(pathways_drop(a));
   OK(pathways_drop(b));
@@ -244,8 +259,14 @@ static void callbacks(const char* address) {
   float* lent = aligned_alloc(64, 4096);
   int64_t n = 1024;
   for (int i = 0; i < 1024; i++) lent[i] = (float)i;
-  pathways_host_options o = {.struct_size = sizeof o, .data = lent, .type = PATHWAYS_F32, .mode = PATHWAYS_BORROW, .num_dims = 1,
-                             .dims = &n, .released = post, .released_arg = &released};
+  pathways_host_options o = {.struct_size = sizeof o,
+                             .data = lent,
+                             .type = PATHWAYS_F32,
+                             .mode = PATHWAYS_BORROW,
+                             .num_dims = 1,
+                             .dims = &n,
+                             .released = post,
+                             .released_arg = &released};
   pathways_array a;
   float back[1024];
   OK(pathways_array_from_host(s, &o, &a));
@@ -268,9 +289,16 @@ static void callbacks(const char* address) {
     OK(pathways_drop(v));
   }
   static char bytes[128] __attribute__((aligned(64)));
-  o = (pathways_host_options){.struct_size = sizeof o, .data = bytes + 1, .type = PATHWAYS_U8, .mode = PATHWAYS_BORROW_OR_FAIL,
-                              .num_dims = 1, .dims = (int64_t[]){64}, .released = post, .released_arg = &released};
-  FAILS(pathways_array_from_host(s, &o, &a), PATHWAYS_FAILED_PRECONDITION, *address ? "not this process's" : "multiple of 64");
+  o = (pathways_host_options){.struct_size = sizeof o,
+                              .data = bytes + 1,
+                              .type = PATHWAYS_U8,
+                              .mode = PATHWAYS_BORROW_OR_FAIL,
+                              .num_dims = 1,
+                              .dims = (int64_t[]){64},
+                              .released = post,
+                              .released_arg = &released};
+  FAILS(pathways_array_from_host(s, &o, &a), PATHWAYS_FAILED_PRECONDITION,
+        *address ? "not this process's" : "multiple of 64");
   CHECK(sem_trywait(&released));  // a call that fails takes nothing over
 
   // A future that is ready already, one that was dropped, and one whose session ends in the callback.
@@ -300,7 +328,9 @@ typedef struct {
 static int may_fail(pathways_error e, int session_ends) {
   if (e == 0) return 0;
   pathways_code code = pathways_error_code(e);
-  if (code != PATHWAYS_INVALID_ARGUMENT && !(session_ends && (code == PATHWAYS_CANCELLED || code == PATHWAYS_UNAVAILABLE || code == PATHWAYS_FAILED_PRECONDITION)))
+  if (code != PATHWAYS_INVALID_ARGUMENT &&
+      !(session_ends &&
+        (code == PATHWAYS_CANCELLED || code == PATHWAYS_UNAVAILABLE || code == PATHWAYS_FAILED_PRECONDITION)))
     check_ok(e, __FILE__, __LINE__, "a call beside others");
   OK(pathways_drop(e));
   return 1;

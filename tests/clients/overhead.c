@@ -30,7 +30,8 @@ static double plugin_alone(void) {
     PJRT_Buffer** results[] = {out};
     ARGS(PJRT_ExecuteOptions, options);
     ARGS(PJRT_LoadedExecutable_Execute_Args, run);
-    run.executable = loaded, run.options = &options, run.argument_lists = rows, run.num_devices = 1, run.num_args = 2, run.output_lists = results;
+    run.executable = loaded, run.options = &options, run.argument_lists = rows, run.num_devices = 1, run.num_args = 2,
+    run.output_lists = results;
     PLUGIN(PJRT_LoadedExecutable_Execute(&run));
     ARGS(PJRT_Buffer_Destroy_Args, drop);
     drop.buffer = out[0];
@@ -61,7 +62,8 @@ int main(void) {
     double both[] = {plugin_alone(), this_api(e, a)};
     for (int i = 0; i < 2; i++) least[i] = both[i] < least[i] ? both[i] : least[i];
   }
-  printf("a tiny run and the drop of its result: plugin alone %.2f us, this API %.2f us, over it %.2f us\n", least[0], least[1], least[1] - least[0]);
+  printf("a tiny run and the drop of its result: plugin alone %.2f us, this API %.2f us, over it %.2f us\n", least[0],
+         least[1], least[1] - least[0]);
   OK(pathways_drop(s));
   return 0;
 }

@@ -33,8 +33,14 @@ static pathways_executable on(pathways_session s, const char* code, const int32_
 }
 
 static pathways_host_options pair(const float* data, const int32_t* devices) {
-  return (pathways_host_options){.struct_size = sizeof(pathways_host_options), .data = data, .type = PATHWAYS_F32, .num_dims = 1,
-                                 .dims = two, .tiles = {1, two}, .devices = devices, .num_devices = 2};
+  return (pathways_host_options){.struct_size = sizeof(pathways_host_options),
+                                 .data = data,
+                                 .type = PATHWAYS_F32,
+                                 .num_dims = 1,
+                                 .dims = two,
+                                 .tiles = {1, two},
+                                 .devices = devices,
+                                 .num_devices = 2};
 }
 
 static pathways_array call(pathways_executable e, pathways_array x) {
@@ -72,7 +78,8 @@ static void figure_2(pathways_session s, int plays) {
   pathways_host_options like = pair(NULL, at[0]);
   pathways_array v;
   OK(pathways_program_input(&like, &v));
-  pathways_array x = call(a, v), x1 = to(x, at[1]), x2 = to(x, at[2]), y = call(b, x1), half = call(c, x2), h0 = to(half, at[0]);
+  pathways_array x = call(a, v), x1 = to(x, at[1]), x2 = to(x, at[2]), y = call(b, x1), half = call(c, x2),
+                 h0 = to(half, at[0]);
   pathways_array z = call(a, h0), all[] = {v, x, x1, x2, y, half, h0, z};
   pathways_program f;
   OK(pathways_program_end((pathways_array[]){y, z}, 2, &f));
@@ -241,7 +248,8 @@ static void wrong_captures(pathways_session s, const char* address) {
   pathways_executable there = compile(other, ADD, 0, NULL, 0);
   FAILS(pathways_program_end((pathways_array[]){x, foreign}, 2, &p), PATHWAYS_INVALID_ARGUMENT, "another session");
   OK(pathways_run(add, NULL, (pathways_array[]){x, x}, 2, &y, 1, NULL));
-  FAILS(pathways_run(there, NULL, (pathways_array[]){foreign, foreign}, 2, &foreign, 1, NULL), PATHWAYS_INVALID_ARGUMENT, "two clients");
+  FAILS(pathways_run(there, NULL, (pathways_array[]){foreign, foreign}, 2, &foreign, 1, NULL),
+        PATHWAYS_INVALID_ARGUMENT, "two clients");
   // After all that it ends as if nothing had been wrong.
   OK(pathways_program_end(&y, 1, &p));
   CHECK(p != 0);
@@ -252,7 +260,8 @@ static void wrong_captures(pathways_session s, const char* address) {
   FAILS(pathways_program_play(p, NULL, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "NULL");
   FAILS(pathways_program_play(p, &in, 1, NULL, 1), PATHWAYS_INVALID_ARGUMENT, "NULL");
   FAILS(pathways_program_play(p, &in, 1, out, 2), PATHWAYS_INVALID_ARGUMENT, "takes 1 arrays and gives 1");
-  FAILS(pathways_program_play(p, (pathways_array[]){in, in}, 2, out, 1), PATHWAYS_INVALID_ARGUMENT, "takes 1 arrays and gives 1");
+  FAILS(pathways_program_play(p, (pathways_array[]){in, in}, 2, out, 1), PATHWAYS_INVALID_ARGUMENT,
+        "takes 1 arrays and gives 1");
   FAILS(pathways_program_play(p, &foreign, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "another session");
   FAILS(pathways_program_play(p, &y, 1, out, 1), PATHWAYS_FAILED_PRECONDITION, "no contents");
   pathways_array shorter = vector(s, up, 3), away;

@@ -107,8 +107,12 @@ static void bytes_and_types(pathways_session s) {
           int64_t* dims = shapes[k] + 1;
           size_t n = (size_t)shapes[k][0], size = types[t].size;
           for (size_t d = 0; d < n; d++) size *= (size_t)dims[d];
-          pathways_host_options o = {.struct_size = sizeof o, .data = source + offset * (int)types[t].size, .type = types[t].type,
-                                     .mode = (pathways_host_mode)mode, .num_dims = n, .dims = dims};
+          pathways_host_options o = {.struct_size = sizeof o,
+                                     .data = source + offset * (int)types[t].size,
+                                     .type = types[t].type,
+                                     .mode = (pathways_host_mode)mode,
+                                     .num_dims = n,
+                                     .dims = dims};
           pathways_array a;
           OK(pathways_array_from_host(s, &o, &a));
           char back[512];
@@ -120,7 +124,12 @@ static void bytes_and_types(pathways_session s) {
   int32_t matrix[4][6], columns[6][4], part[4][3];
   for (int i = 0; i < 24; i++) matrix[i / 6][i % 6] = i;
   int64_t dims[] = {6, 4}, strides[] = {4, 24};  // its transpose
-  pathways_host_options o = {.struct_size = sizeof o, .data = matrix, .type = PATHWAYS_S32, .num_dims = 2, .dims = dims, .byte_strides = strides};
+  pathways_host_options o = {.struct_size = sizeof o,
+                             .data = matrix,
+                             .type = PATHWAYS_S32,
+                             .num_dims = 2,
+                             .dims = dims,
+                             .byte_strides = strides};
   pathways_array a;
   OK(pathways_array_from_host(s, &o, &a));
   read_into(a, PATHWAYS_WHOLE, columns, sizeof columns);

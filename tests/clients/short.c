@@ -34,7 +34,8 @@ static void add(PJRT_LoadedExecutable_Execute_Args* run, PJRT_ExecuteOptions* op
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   if (*argv[1]) {
-    char* (*cluster)(const char*, const char*) = (char* (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "pathways_set_cluster");
+    char* (*cluster)(const char*, const char*) =
+        (char* (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "pathways_set_cluster");
     CHECK(cluster && cluster(argv[1], "{}") == NULL);
   }
   api = ((const PJRT_Api* (*)(void))dlsym(RTLD_DEFAULT, "GetPjrtApi"))();

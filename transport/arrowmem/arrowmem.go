@@ -133,7 +133,8 @@ func (a *Allocator) find(b []byte) *shm.Block {
 	block := a.blocks[unsafe.SliceData(b)]
 	if block == nil {
 		a.mu.Unlock()
-		panic(fmt.Sprintf("arrowmem: %d bytes at %p were not allocated here, or were freed before", len(b), unsafe.SliceData(b)))
+		panic(fmt.Sprintf("arrowmem: %d bytes at %p were not allocated here, or were freed before", len(b),
+			unsafe.SliceData(b)))
 	}
 	return block
 }
@@ -165,7 +166,9 @@ func (a *Allocator) File(b []byte) (file *os.File, offset int64) {
 func (a *Allocator) Close() error {
 	a.arena.Close(status.New(status.Unavailable, "the allocator is closed; allocate before Close, or make another"))
 	if n, bytes := a.Used(); n > 0 {
-		return status.New(status.FailedPrecondition, "%d buffers of %d bytes were not released when their allocator was closed; release each array and record that was made with it", n, bytes)
+		return status.New(status.FailedPrecondition,
+			"%d buffers of %d bytes were not released when their allocator was closed; release each array and record that was "+
+				"made with it", n, bytes)
 	}
 	return nil
 }

@@ -81,7 +81,8 @@ func TestAllocator(t *testing.T) {
 		}
 		n, used := a.Used()
 		if n != some || used < total || used > 2*total+int64(some) || p.Stats().Used["arrow"] != used {
-			t.Fatalf("%d blocks of %d bytes are in use, the allocator counts %d of %d, the pool %v", some, total, n, used, p.Stats().Used)
+			t.Fatalf("%d blocks of %d bytes are in use, the allocator counts %d of %d, the pool %v", some, total, n, used,
+				p.Stats().Used)
 		}
 		for _, b := range live {
 			a.Free(b)
@@ -101,7 +102,8 @@ func TestLeak(t *testing.T) {
 	b.Resize(1000)
 	c := memory.SliceBuffer(b, 64, 100)
 	b.Release()
-	if err := a.Close(); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "1 buffers of 1024 bytes") {
+	if err := a.Close(); status.CodeOf(err) != status.FailedPrecondition ||
+		!strings.Contains(err.Error(), "1 buffers of 1024 bytes") {
 		t.Errorf("a buffer whose slice lives: %v", err)
 	}
 	c.Bytes()[0] = 1
@@ -128,7 +130,8 @@ func TestExhausted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[3<<20-1] = 7
-	if _, err := allocate(3<<20, nil); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "4194304") {
+	if _, err := allocate(3<<20, nil); status.CodeOf(err) != status.ResourceExhausted ||
+		!strings.Contains(err.Error(), "4194304") {
 		t.Errorf("more than the limit: %v", err)
 	}
 	if _, err := allocate(8<<20, b); status.CodeOf(err) != status.ResourceExhausted {
@@ -244,7 +247,9 @@ func TestFile(t *testing.T) {
 	}
 	p := private.Allocate(100)
 	for name, of := range map[string]func() (*os.File, int64){
-		"private": func() (*os.File, int64) { return private.File(p) }, "another's": func() (*os.File, int64) { return a.File(p) },
+		"private": func() (*os.File, int64) { return private.File(p) }, "another's": func() (*os.File, int64) {
+			return a.File(p)
+		},
 		"none": func() (*os.File, int64) { return a.File(nil) },
 	} {
 		if f, _ := of(); f != nil {
@@ -263,7 +268,8 @@ func TestBuffer(t *testing.T) {
 		released := 0
 		b := Received(transport.Block{Data: data, Release: func() { released++ }})
 		if b.Len() != len(data) || unsafe.SliceData(b.Bytes()) != unsafe.SliceData(data) || b.Mutable() {
-			t.Errorf("a buffer of %d bytes at %p of %d at %p", b.Len(), unsafe.SliceData(b.Bytes()), len(data), unsafe.SliceData(data))
+			t.Errorf("a buffer of %d bytes at %p of %d at %p", b.Len(), unsafe.SliceData(b.Bytes()), len(data),
+				unsafe.SliceData(data))
 		}
 		b.Retain()
 		s := memory.SliceBuffer(b, 0, len(data)/2)

@@ -25,13 +25,16 @@ func (x *Exchange) Take(in *transport.Incoming) {
 		refuse(status.New(status.Unimplemented, "links are made by unix or tcp addresses"))
 		return
 	case h.Role != wire.Role_ROLE_PEER:
-		refuse(status.New(status.InvalidArgument, "this is a process's address for the bytes of its peers; clients and workers connect to the controller"))
+		refuse(status.New(status.InvalidArgument,
+			"this is a process's address for the bytes of its peers; clients and workers connect to the controller"))
 		return
 	case h.Process == 0 || h.Process == x.config.Self:
 		refuse(status.New(status.InvalidArgument, "a link from process %d to process %d cannot be", h.Process, x.config.Self))
 		return
 	case h.Cluster != x.config.Hello.Cluster:
-		refuse(status.New(status.FailedPrecondition, "the link is of cluster %q, this process of %q; the controller was started anew, or the address is another cluster's", h.Cluster, x.config.Hello.Cluster))
+		refuse(status.New(status.FailedPrecondition,
+			"the link is of cluster %q, this process of %q; the controller was started anew, or the address is another "+
+				"cluster's", h.Cluster, x.config.Hello.Cluster))
 		return
 	}
 	p, err := x.find(h.Process, true)
@@ -215,7 +218,8 @@ func (x *Exchange) first(conn *stream.Conn) (wire.Kind, []byte, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	kind, payload, err := conn.Recv()
 	if !stop() {
-		return 0, nil, status.New(status.DeadlineExceeded, "%s did not say in time what the connection is for, or this side closes", conn.Peer())
+		return 0, nil, status.New(status.DeadlineExceeded,
+			"%s did not say in time what the connection is for, or this side closes", conn.Peer())
 	}
 	return kind, payload, err
 }

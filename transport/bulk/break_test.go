@@ -153,7 +153,8 @@ func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *tra
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o, Listeners: []transport.Listener{l}, DialTime: patience})
+		x, err := New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o,
+			Listeners: []transport.Listener{l}, DialTime: patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +210,8 @@ func TestPairApartHeals(t *testing.T) {
 			f.Cut()
 			check := func(err error) {
 				t.Helper()
-				if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 1 (one)") || !strings.Contains(err.Error(), "process 2 (two)") {
+				if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 1 (one)") ||
+					!strings.Contains(err.Error(), "process 2 (two)") {
 					t.Errorf("%v (%v), expected UNAVAILABLE that names both", err, status.CodeOf(err))
 				}
 			}
@@ -233,12 +235,14 @@ func TestPairApartHeals(t *testing.T) {
 					continue
 				}
 				apart := x.Apart()
-				if len(apart) != 1 || apart[0].Peer != 3-x.Self() || apart[0].Why == nil || time.Since(apart[0].Since) > time.Minute {
+				if len(apart) != 1 || apart[0].Peer != 3-x.Self() || apart[0].Why == nil ||
+					time.Since(apart[0].Since) > time.Minute {
 					t.Errorf("who is cut off from %s says %v", name, apart)
 				}
 			}
 			f.Heal()
-			for end := time.Now().Add(20 * time.Second); len(one.Apart())+len(two.Apart()) > 0; time.Sleep(5 * time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); len(one.Apart())+
+				len(two.Apart()) > 0; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("the network has healed, and still %v %v", one.Apart(), two.Apart())
 				}
@@ -390,7 +394,8 @@ func TestResumeOutOfTurn(t *testing.T) {
 		}
 		return status.CodeOf(r.status())
 	}
-	if kind, payload := again(h.token, 2, 0); kind != kindResume || binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 1 {
+	if kind, payload := again(h.token, 2, 0); kind != kindResume ||
+		binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 1 {
 		t.Fatalf("the second attempt: %d %v", kind, payload)
 	}
 	if code := refusal(again(h.token, 1, 0)); code != status.Aborted {

@@ -186,7 +186,8 @@ func New(config Config) (*Exchange, error) {
 func (x *Exchange) Self() uint64 { return x.config.Self }
 
 // Push implements transport.Exchange.
-func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
+func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)),
+	done func(error)) {
 	x.push(&outgoing{to: peer, key: key, size: size, fill: fill, done: done})
 }
 
@@ -217,7 +218,8 @@ func (x *Exchange) Post(peer uint64, key transport.Key, data []byte) bool {
 }
 
 // Expect implements transport.Exchange.
-func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte, arrived func(transport.Block, error)) {
+func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
+	arrived func(transport.Block, error)) {
 	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
 	t, found, err := x.table.Expect(e)
 	switch {
@@ -316,7 +318,8 @@ func (x *Exchange) find(number uint64, add bool) (*peer, error) {
 		return p, nil
 	}
 	if !add {
-		return nil, status.New(status.Unavailable, "process %d is not known here; the controller has not spoken of it", number)
+		return nil, status.New(status.Unavailable, "process %d is not known here; the controller has not spoken of it",
+			number)
 	}
 	p := &peer{x: x, number: number, links: map[*link]struct{}{}}
 	x.peers[number] = p

@@ -50,9 +50,12 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 	var pools []*shm.Pool
 	addresses := make([][]string, n+1)
 	for i := 1; i <= n; i++ {
-		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(log), Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
+		c := Config{Self: uint64(i), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: o, Log: slog.New(log),
+			Pool: shm.NewPool(shm.Config{Limit: 1 << 30})}
 		if !deaf(i) {
-			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) { t.Logf("%s was not let in: %v", peer, err) })
+			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) {
+				t.Logf("%s was not let in: %v", peer, err)
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +70,8 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 		pools = append(pools, c.Pool)
 	}
 	for _, x := range w.Exchanges {
-		x.Peers(transporttest.Processes(n, func(i int) []string { return addresses[i] }, func(int) string { return "here" }), nil, nil)
+		x.Peers(transporttest.Processes(n, func(i int) []string { return addresses[i] }, func(int) string { return "here" }),
+			nil, nil)
 	}
 	w.Used = func() (all int64) {
 		for _, p := range pools {
@@ -117,7 +121,8 @@ func TestHeartbeats(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x[i], err = New(Config{Self: uint64(i + 1), Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}})
+			x[i], err = New(Config{Self: uint64(i + 1), Options: o, Hello: &wire.Hello{Cluster: "test"},
+				Listeners: []transport.Listener{l}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +189,8 @@ func TestGoodbye(t *testing.T) {
 				}
 				last.(*Exchange).Leave(status.New(status.Internal, "my disk is full"))
 				for _, x := range w.Exchanges[:n-1] {
-					if err := <-ends; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "has gone: my disk is full") {
+					if err := <-ends; status.CodeOf(err) != status.Unavailable ||
+						!strings.Contains(err.Error(), "has gone: my disk is full") {
 						t.Errorf("what is expected of a process that has gone: %v", err)
 					}
 					x.PushBytes(n, key(10, 0), nil, func(err error) { ends <- err })

@@ -204,7 +204,8 @@ func (l *link) taken(conn *stream.Conn, attempt, received uint64) (*carrier, err
 			return nil, why
 		}
 		return nil, status.New(status.Unavailable, "%s ends", conn.Peer())
-	case kind != kindResume || len(payload) != resumeSize || !bytes.Equal(payload[:tokenSize], l.token[:]) || binary.LittleEndian.Uint64(payload[tokenSize:]) != attempt:
+	case kind != kindResume || len(payload) != resumeSize || !bytes.Equal(payload[:tokenSize], l.token[:]) ||
+		binary.LittleEndian.Uint64(payload[tokenSize:]) != attempt:
 		return nil, wrong("a message of kind %d with %d bytes where it was to take a link up again", kind, len(payload))
 	}
 	return l.carry(conn, attempt, binary.LittleEndian.Uint64(payload[tokenSize+8:]), func() error { return nil })

@@ -107,7 +107,8 @@ func neighbours(t testing.TB, kind string) (x, neighbour *Exchange, address stri
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { neighbour.Close() })
-	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}}, {Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
+	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}},
+		{Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
 	x.Peers(both, nil, nil)
 	neighbour.Peers(both, nil, nil)
 	return x, neighbour, address
@@ -168,13 +169,17 @@ func TestHostile(t *testing.T) {
 			h.send(kindOffer, offerFrame(nil, 1, key(99, 1), 100))
 			h.send(kindWritten, numbers(nil, 1))
 		}},
-		{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) { h.send(kindWritten, numbers(nil, 5)) }},
+		{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindWritten, numbers(nil, 5))
+		}},
 		{"a failure that is none", "", func(t *testing.T, h *hostile, _ string) {
 			h.send(kindOffer, offerFrame(nil, 1, key(98, 0), 100))
 			h.send(kindFailed, withStatus(numbers(nil, 1), nil))
 		}},
 		{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
-		{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindTaken, withStatus(numbers(nil, 9), nil)) }},
+		{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindTaken, withStatus(numbers(nil, 9), nil))
+		}},
 		{"credit that was not given", "", func(t *testing.T, h *hostile, _ string) { h.send(kindCredit, numbers(nil, 64)) }},
 		{"a long block unasked", "", func(t *testing.T, h *hostile, _ string) {
 			h.send(kindEager, eagerFrame(nil, 1, key(98, 0), make([]byte, eagerSize+1)))
@@ -202,7 +207,9 @@ func TestHostile(t *testing.T) {
 		{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
 			_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
 		}},
-		{"memory without a file", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindSegment, segmentFrame(1, 4096)) }},
+		{"memory without a file", "unix", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindSegment, segmentFrame(1, 4096))
+		}},
 		{"memory that may shrink", "unix", func(t *testing.T, h *hostile, _ string) {
 			f := memory(t, 4096, false)
 			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 4096), f)
@@ -213,8 +220,12 @@ func TestHostile(t *testing.T) {
 		{"memory to read that could be cut short", "unix", func(t *testing.T, h *hostile, _ string) {
 			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, false))
 		}},
-		{"the end of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindHide, []byte{1, 0, 0, 0}) }},
-		{"a block of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0)) }},
+		{"the end of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindHide, []byte{1, 0, 0, 0})
+		}},
+		{"a block of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
+		}},
 		{"a block beyond memory it shows", "unix", func(t *testing.T, h *hostile, _ string) {
 			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
 			h.send(kindLend, lendFrame(1, key(1, 1), 4096, 1, 1))
@@ -224,7 +235,9 @@ func TestHostile(t *testing.T) {
 			h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
 			h.send(kindWritten, numbers(nil, 1))
 		}},
-		{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) { h.send(kindUnmap, []byte{1, 0, 0, 0}) }},
+		{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
+			h.send(kindUnmap, []byte{1, 0, 0, 0})
+		}},
 		{"a file that nothing speaks of", "unix", func(t *testing.T, h *hostile, _ string) {
 			for range 100 {
 				_ = h.conn.PostFile(kindFailed, nil, memory(t, 4096, true))
@@ -380,7 +393,8 @@ func TestSilent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: time.Second})
+			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"},
+				Listeners: []transport.Listener{l}, DialTime: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -455,7 +469,8 @@ func TestFailedWhileItComes(t *testing.T) {
 	h := intrude(t, address, 3)
 	s := raw(t, h.dial(address, 3, kindStream))
 	piece := func(n, offset uint64, data []byte) {
-		if _, err := s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, n, offset), uint32(len(data))), data...)); err != nil {
+		if _, err := s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, n, offset), uint32(len(data))),
+			data...)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -503,13 +518,16 @@ func seeker(t *testing.T, dialTime time.Duration, names ...string) (x *Exchange,
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err = New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"}, Listeners: []transport.Listener{l}, DialTime: dialTime})
+	x, err = New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
+		Listeners: []transport.Listener{l}, DialTime: dialTime})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { x.Close() })
 	for i, name := range names {
-		x.Peers([]*wire.Process{{Number: uint64(i + 2), Name: name, Host: "here", Addresses: []string{"unix:" + filepath.Join(dir, "none")}}}, nil, nil)
+		x.Peers([]*wire.Process{
+			{Number: uint64(i + 2), Name: name, Host: "here", Addresses: []string{"unix:" + filepath.Join(dir, "none")}}}, nil,
+			nil)
 	}
 	return x, l.Address()
 }
@@ -564,7 +582,8 @@ func FuzzLink(f *testing.F) {
 	f.Add(offer, binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 4))
 	f.Add(frame(kindEager, eagerFrame(nil, 1, key(1, 0), make([]byte, 100))), []byte{1})
 	f.Add(frame(kindQuiet, eagerFrame(nil, 1, key(3, 0), make([]byte, 100))), []byte{})
-	f.Add(append(bytes.Clone(offer), frame(kindFailed, withStatus(numbers(nil, 1), status.New(status.Aborted, "no")))...), []byte{})
+	f.Add(append(bytes.Clone(offer), frame(kindFailed, withStatus(numbers(nil, 1), status.New(status.Aborted, "no")))...),
+		[]byte{})
 	f.Add(append(bytes.Clone(offer), frame(kindWritten, numbers(nil, 1))...), make([]byte, 60))
 	f.Add(frame(kindGrant, grantFrame(nil, 1, 0, 0)), []byte{})
 	f.Add(frame(kindTaken, withStatus(numbers(nil, 1), nil)), []byte{})

@@ -118,7 +118,8 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 	case t.err != nil:
 		t.settle()
 	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
-		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(), t.size, t.link.x.config.Self, e.Size))
+		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(),
+			t.size, t.link.x.config.Self, e.Size))
 	case t.lent != nil:
 		return t.borrow()
 	case t.eager && e.Into != nil:

@@ -31,14 +31,17 @@ func (x *Exchange) CanLend(peer uint64, data []byte) error {
 	return nil
 }
 
-var errNotShared = status.New(status.FailedPrecondition, "the bytes do not lie in shared memory of this process's pool, which others on this host can read")
+var errNotShared = status.New(status.FailedPrecondition,
+	"the bytes do not lie in shared memory of this process's pool, which others on this host can read")
 
 func errTooOld(peer string) error {
-	return status.New(status.FailedPrecondition, "%s is of a version that cannot be lent memory; install the same version of openpathways on both", peer)
+	return status.New(status.FailedPrecondition,
+		"%s is of a version that cannot be lent memory; install the same version of openpathways on both", peer)
 }
 
 func errElsewhere(peer string) error {
-	return status.New(status.FailedPrecondition, "%s is not on this host, or not there: it cannot read this process's memory", peer)
+	return status.New(status.FailedPrecondition,
+		"%s is not on this host, or not there: it cannot read this process's memory", peer)
 }
 
 // Lend implements transport.Lender.
@@ -58,7 +61,9 @@ func (t *outgoing) show() {
 	case s == nil:
 		t.err = errNotShared
 	case l.shown[s] == 0 && len(l.shown) >= maxShared: // more, and the peer would hang up
-		t.err = status.New(status.ResourceExhausted, "%s reads from %d pieces of memory of this process already; release some, or allocate from fewer allocators", l.peer.title(), maxShared)
+		t.err = status.New(status.ResourceExhausted,
+			"%s reads from %d pieces of memory of this process already; release some, or allocate from fewer allocators",
+			l.peer.title(), maxShared)
 	case l.shown[s] == 0:
 		if t.err = l.postFile(kindShow, segmentFrame(l.numbered+1, s.Size), s.File); t.err == nil {
 			l.numbered++

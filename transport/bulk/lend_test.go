@@ -159,7 +159,8 @@ func TestLendingRounds(t *testing.T) {
 			p.mu.Lock()
 			for l := range p.links {
 				if n := len(l.outgoing) + len(l.incoming) + len(l.shown) + len(l.views); n != 0 {
-					t.Errorf("%s has %d blocks out, %d in, %d and %d segments", side, len(l.outgoing), len(l.incoming), len(l.shown), len(l.views))
+					t.Errorf("%s has %d blocks out, %d in, %d and %d segments", side, len(l.outgoing), len(l.incoming), len(l.shown),
+						len(l.views))
 				}
 			}
 			p.mu.Unlock()

@@ -61,8 +61,10 @@ type link struct {
 }
 
 func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
-	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend, resumes: protocol >= wire.ProtocolResume,
-		next: make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes, frame: make([]byte, 0, 8+keySize+eagerSize),
+	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend,
+		resumes: protocol >= wire.ProtocolResume,
+		next:    make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes,
+		frame:    make([]byte, 0, 8+keySize+eagerSize),
 		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{}, shown: map[*shm.Segment]uint32{},
 		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}, views: map[uint32]*shm.Mapping{}}
 	l.carrier = newCarrier(conn)
@@ -323,7 +325,8 @@ func wrong(format string, args ...any) error {
 }
 
 // mapSegment adds memory of the peer to what is mapped here.
-func mapSegment(segments map[uint32]*shm.Mapping, number uint32, size int64, file *os.File, open func(*os.File, int64) (*shm.Mapping, error)) error {
+func mapSegment(segments map[uint32]*shm.Mapping, number uint32, size int64, file *os.File,
+	open func(*os.File, int64) (*shm.Mapping, error)) error {
 	switch {
 	case file == nil:
 		return wrong("shared memory without a file")

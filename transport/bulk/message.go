@@ -33,7 +33,9 @@ const (
 	kindHide // number
 	kindLend // n, key, size, segment's number, offset
 	// From either, since protocol 5. Neither kindResume nor kindAck is counted.
-	kindResume // dialler: this connection is for the link with that token; the token, the number of the attempt, messages received; and back
+	// dialler: this connection is for the link with that token; the token, the number of the attempt, messages received;
+	// and back
+	kindResume
 	kindAck    // messages received so far, see transport/resume
 	kindAgain  // from who receives; n: its bytes were lost with the streams, send them again
 	kindAfresh // from who pushes; n, and 1 where its end was announced since: the answer to kindAgain

@@ -63,7 +63,8 @@ func eagerUse(size int64) int64 { return size + eagerCost }
 func (l *link) submit(t *outgoing) (fill bool) {
 	if len(l.outgoing) >= maxOffers || l.sent.Bytes() > maxUnread/2 {
 		if t.err == nil {
-			t.err = status.New(status.ResourceExhausted, "%d blocks are under way to %s; push fewer at a time", len(l.outgoing), l.peer.title())
+			t.err = status.New(status.ResourceExhausted, "%d blocks are under way to %s; push fewer at a time", len(l.outgoing),
+				l.peer.title())
 			t.tell()
 		}
 		return false

@@ -101,7 +101,8 @@ func (p *peer) submit(t *outgoing) {
 		fill = p.out.submit(t)
 	case len(p.waiting) >= maxOffers:
 		if t.err == nil {
-			t.err = status.New(status.ResourceExhausted, "%d blocks wait for a link to %s; push fewer at a time", len(p.waiting), p.title())
+			t.err = status.New(status.ResourceExhausted, "%d blocks wait for a link to %s; push fewer at a time", len(p.waiting),
+				p.title())
 			t.tell()
 		}
 	default:
@@ -160,7 +161,8 @@ func (p *peer) leave(why error) {
 	if p.away != nil {
 		return
 	}
-	p.away = status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", p.x.title(), p.title(), why)
+	p.away = status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", p.x.title(), p.title(),
+		why)
 	p.x.log.Warn("a peer cannot be reached", "peer", p.title(), "why", why)
 	p.x.end(p.x.table.Forsake(p.number, p.away), p.away)
 	p.fail(func(transport.Key) bool { return true }, p.away)
@@ -210,7 +212,8 @@ func (p *peer) reason() error {
 
 // dial makes a link if there is none and the process can be reached. Mu is held.
 func (p *peer) dial() {
-	if p.dialing || p.out != nil || p.lost != nil || p.process == nil || len(p.process.Addresses) == 0 || p.x.ctx.Err() != nil {
+	if p.dialing || p.out != nil || p.lost != nil || p.process == nil || len(p.process.Addresses) == 0 ||
+		p.x.ctx.Err() != nil {
 		return
 	}
 	p.dialing, p.since = true, time.Now()
@@ -289,7 +292,8 @@ func (p *peer) try(process *wire.Process) error {
 		return nil
 	}
 	if failed == nil {
-		failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine", process.Addresses)
+		failed = status.New(status.Unavailable, "none of its addresses %q can be reached from this machine",
+			process.Addresses)
 	}
 	return failed
 }

@@ -59,7 +59,8 @@ func listen(kind, dir string, number int) (*Exchange, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(), Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
+	x, err := New(Config{Self: uint64(number), Host: "here", Hello: &wire.Hello{Cluster: "test"}, Options: options(),
+		Listeners: []transport.Listener{l}, DialTime: 300 * time.Millisecond})
 	return x, l.Address(), err
 }
 
@@ -90,7 +91,8 @@ func process(s string) error {
 	if err != nil {
 		return err
 	}
-	x.Peers([]*wire.Process{{Number: 1, Name: "test", Host: "here", Addresses: []string{strings.TrimSpace(test)}}}, nil, nil)
+	x.Peers([]*wire.Process{{Number: 1, Name: "test", Host: "here", Addresses: []string{strings.TrimSpace(test)}}}, nil,
+		nil)
 	switch mode {
 	case "sink": // takes blocks 1, 2, 3 …
 		var next func(id uint64)
@@ -214,7 +216,9 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 			t.Fatal(err)
 		}
 		fmt.Fprintln(c.stdin, at)
-		x.Peers([]*wire.Process{{Number: uint64(number), Name: fmt.Sprint("child-", number), Host: "here", Addresses: []string{c.address}}}, nil, nil)
+		x.Peers([]*wire.Process{
+			{Number: uint64(number), Name: fmt.Sprint("child-", number), Host: "here", Addresses: []string{c.address}}}, nil,
+			nil)
 		children = append(children, c)
 	}
 	return x, children
@@ -229,7 +233,8 @@ func held(t testing.TB) (files int, shared int) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "socket:") || strings.Contains(to, "memfd:") {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "socket:") ||
+			strings.Contains(to, "memfd:") {
 			files++
 		}
 	}
@@ -273,7 +278,8 @@ func TestProcesses(t *testing.T) {
 				back.Wait()
 				x.Close()
 				if f, s := held(t); f > files || s > shared {
-					t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files, shared)
+					t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files,
+						shared)
 				}
 			})
 		}
@@ -352,7 +358,8 @@ func TestKilled(t *testing.T) {
 			}
 			x.Close()
 			if f, s := held(t); f > files || s > shared {
-				t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files, shared)
+				t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files,
+					shared)
 			}
 		})
 	}

@@ -233,7 +233,8 @@ func (l *link) readStrand(socket net.Conn, rest []byte) error {
 		if _, err := io.ReadFull(from, header[got:]); err != nil {
 			return err
 		}
-		n, offset, size := binary.LittleEndian.Uint64(header), binary.LittleEndian.Uint64(header[8:]), int64(binary.LittleEndian.Uint32(header[16:]))
+		n, offset, size := binary.LittleEndian.Uint64(header), binary.LittleEndian.Uint64(header[8:]),
+			int64(binary.LittleEndian.Uint32(header[16:]))
 		t, into, err := l.begin(n, offset, size)
 		if err != nil {
 			return err

@@ -19,7 +19,8 @@ func chain(tb testing.TB, w *world, g Gang, s *spmd.Spec, times int) {
 		left := times
 		c := Call{Launch: g.Launch, Local: at.Local, Spec: s}
 		for i := range s.Operands {
-			c.Operands, c.Results = append(c.Operands, aligned(s.Operands[i].Bytes())), append(c.Results, aligned(s.Results[i].Bytes()))
+			c.Operands, c.Results = append(c.Operands, aligned(s.Operands[i].Bytes())),
+				append(c.Results, aligned(s.Results[i].Bytes()))
 		}
 		e := w.engines[at.Process]
 		c.Done = func(err error) {
@@ -45,7 +46,8 @@ func allReduce(ranks int, x shape.Shape) *spmd.Spec {
 	for r := range group {
 		group[r] = r
 	}
-	return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{group}, Reduction: spmd.Sum, DType: x.DType, Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
+	return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{group}, Reduction: spmd.Sum, DType: x.DType,
+		Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
 }
 
 // BenchmarkScalar is one all-reduce of a chain of scalar ones.
@@ -53,7 +55,8 @@ func BenchmarkScalar(b *testing.B) {
 	for _, processes := range []int{1, 2, 8} {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			b.ReportAllocs()
-			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(8, processes)}, allReduce(8, shape.Shape{DType: shape.F32}), b.N)
+			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(8, processes)},
+				allReduce(8, shape.Shape{DType: shape.F32}), b.N)
 		})
 		b.Run(fmt.Sprintf("board/processes=%d", processes), func(b *testing.B) {
 			b.ReportAllocs()
@@ -71,7 +74,8 @@ func BenchmarkLarge(b *testing.B) {
 	for _, processes := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			b.SetBytes(4 * bytes)
-			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(4, processes)}, allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{bytes / 4}}), b.N)
+			chain(b, newWorld(b, processes, 0), Gang{ID: 1, Launch: 1, Ranks: blocked(4, processes)},
+				allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{bytes / 4}}), b.N)
 		})
 	}
 	b.Run("copy", func(b *testing.B) { // what this machine can move

@@ -148,7 +148,8 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "a board of %d bytes could not be mapped: %w", info.Size, err)
 	}
-	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail][]byte{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
+	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail][]byte{},
+		open: map[*meeting]int{}, live: map[uint64]bool{}}
 	n := binary.LittleEndian.Uint64(data[8:])
 	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
 		_ = unix.Munmap(data)
@@ -226,7 +227,8 @@ func (b *Board) want(member int) *atomic.Uint64 {
 // ring gives the ring by which one member writes to another.
 func (b *Board) ring(from, to int) (written, read *atomic.Uint64, bytes []byte) {
 	at := boardPage + b.places*bellBytes + (from*b.places+to)*(ringHeader+ringBytes)
-	return (*atomic.Uint64)(unsafe.Pointer(&b.data[at])), (*atomic.Uint64)(unsafe.Pointer(&b.data[at+64])), b.data[at+ringHeader : at+ringHeader+ringBytes]
+	return (*atomic.Uint64)(unsafe.Pointer(&b.data[at])), (*atomic.Uint64)(unsafe.Pointer(&b.data[at+64])),
+		b.data[at+ringHeader : at+ringHeader+ringBytes]
 }
 
 // post sends a block. It does not wait: where the ring is full, the block stays
@@ -532,7 +534,8 @@ func sleep(word *atomic.Uint32, n uint32, most time.Duration) {
 		t := unix.NsecToTimespec(most.Nanoseconds())
 		end = &t
 	}
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0, uintptr(n), uintptr(unsafe.Pointer(end)), 0, 0)
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0, uintptr(n), uintptr(unsafe.Pointer(end)), 0,
+		0)
 }
 
 func wake(word *atomic.Uint32) { // which never blocks, so the scheduler is not told

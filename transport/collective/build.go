@@ -287,7 +287,8 @@ func (b *builder) owners() error {
 	}
 	for i, x := range b.spec.Results {
 		for _, d := range b.members[b.own][1:] {
-			two.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: dense(0, x.Bytes())}, ref{kind: result, call: b.call[first], buf: i, reg: dense(0, x.Bytes())})
+			two.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: dense(0, x.Bytes())},
+				ref{kind: result, call: b.call[first], buf: i, reg: dense(0, x.Bytes())})
 		}
 	}
 	b.table.rounds = []round{one, two}

@@ -185,7 +185,8 @@ func (e *Engine) Enter(c Call) {
 	g := e.launches[c.Launch]
 	e.mu.RUnlock()
 	if g == nil {
-		c.Done(status.New(status.FailedPrecondition, "a device entered %s %d of launch %d, of which this worker knows no gang", c.Spec.Op, c.Spec.Site, c.Launch))
+		c.Done(status.New(status.FailedPrecondition,
+			"a device entered %s %d of launch %d, of which this worker knows no gang", c.Spec.Op, c.Spec.Site, c.Launch))
 		return
 	}
 	g.enter(c)
@@ -252,7 +253,8 @@ func (g *gang) site(spec *spmd.Spec) (*site, error) {
 		return &site{plan: g.engine.plan(spec, g.ranks)}, nil
 	}
 	if spec.Site < 0 || spec.Site >= sites {
-		return nil, status.New(status.Unimplemented, "%s has number %d in its program: there may be %d", spec.Op, spec.Site, sites)
+		return nil, status.New(status.Unimplemented, "%s has number %d in its program: there may be %d", spec.Op, spec.Site,
+			sites)
 	}
 	for len(g.sites) <= spec.Site {
 		g.sites = append(g.sites, nil)
@@ -289,24 +291,28 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 // admit says whether a call fits its spec and its device has a part in it.
 func (s *site) admit(c *Call) error {
 	if c.Local < 0 || c.Local >= len(s.plan.seats) || s.plan.seats[c.Local].rank < 0 {
-		return status.New(status.FailedPrecondition, "device %d entered %s %d, but the gang has no rank there", c.Local, c.Spec.Op, c.Spec.Site)
+		return status.New(status.FailedPrecondition, "device %d entered %s %d, but the gang has no rank there", c.Local,
+			c.Spec.Op, c.Spec.Site)
 	}
 	if err := s.plan.seats[c.Local].err; err != nil {
 		return err
 	}
 	spec := s.plan.spec
 	if len(c.Operands) != len(spec.Operands) || len(c.Results) != len(spec.Results) {
-		return status.New(status.InvalidArgument, "%s %d has %d operands and %d results, the call %d and %d", spec.Op, spec.Site,
+		return status.New(status.InvalidArgument, "%s %d has %d operands and %d results, the call %d and %d", spec.Op,
+			spec.Site,
 			len(spec.Operands), len(spec.Results), len(c.Operands), len(c.Results))
 	}
 	for i, b := range c.Operands {
 		if want := spec.Operands[i].Bytes(); int64(len(b)) != want {
-			return status.New(status.InvalidArgument, "operand %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site, len(b), spec.Operands[i], want)
+			return status.New(status.InvalidArgument, "operand %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site,
+				len(b), spec.Operands[i], want)
 		}
 	}
 	for i, b := range c.Results {
 		if want := spec.Results[i].Bytes(); int64(len(b)) != want {
-			return status.New(status.InvalidArgument, "result %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site, len(b), spec.Results[i], want)
+			return status.New(status.InvalidArgument, "result %d of %s %d has %d bytes, %s has %d", i, spec.Op, spec.Site,
+				len(b), spec.Results[i], want)
 		}
 	}
 	return nil

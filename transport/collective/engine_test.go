@@ -108,7 +108,8 @@ func blocked(ranks, processes int) []Place {
 
 // drawSpec draws a collective and how large its arrays are.
 func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
-	s := &spmd.Spec{Op: rapid.SampledFrom([]spmd.Op{spmd.AllReduce, spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute,
+	s := &spmd.Spec{Op: rapid.SampledFrom([]spmd.Op{
+		spmd.AllReduce, spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute,
 		spmd.CollectiveBroadcast, spmd.RaggedAllToAll, spmd.PartitionID, spmd.ReplicaID}).Draw(t, "op"), Parts: 1}
 	order := rapid.Permutation(slices.Collect(func(yield func(int) bool) {
 		for r := range ranks {
@@ -219,7 +220,8 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 		s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
 	case spmd.RaggedAllToAll:
 		updates := rapid.Int64Range(1, 2).Draw(t, "updates")
-		list := shape.Shape{DType: rapid.SampledFrom([]shape.DType{shape.S32, shape.S64}).Draw(t, "offsets"), Dims: []int64{int64(n) * updates}}
+		list := shape.Shape{DType: rapid.SampledFrom([]shape.DType{shape.S32, shape.S64}).Draw(t, "offsets"),
+			Dims: []int64{int64(n) * updates}}
 		in := shape.Shape{DType: shape.F32, Dims: []int64{10, 3}}
 		out := shape.Shape{DType: shape.F32, Dims: []int64{int64(n) * updates * 2, 3}}
 		s.Operands, s.Results = []shape.Shape{in, out, list, list, list, list}, []shape.Shape{out}
@@ -275,7 +277,8 @@ func put(s *spmd.Spec, ops [][]byte, operand, i int, v int64) {
 // enter lets all ranks enter one collective so many times, each again when its
 // call is done, in any order, and gives the results of the last time and each
 // rank's error.
-func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.Rand) (results [][][]byte, errs []error) {
+func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.Rand) (results [][][]byte,
+	errs []error) {
 	results, errs = make([][][]byte, len(g.Ranks)), make([]error, len(g.Ranks))
 	var wg sync.WaitGroup
 	for _, r := range rng.Perm(len(g.Ranks)) {
@@ -286,7 +289,9 @@ func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.
 		wg.Add(1)
 		left := times
 		var again func(error)
-		c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: in[r], Results: results[r], Done: func(err error) { again(err) }}
+		c := Call{Launch: g.Launch, Local: at.Local, Spec: s, Operands: in[r], Results: results[r], Done: func(err error) {
+			again(err)
+		}}
 		again = func(err error) {
 			if left--; err != nil || left == 0 {
 				errs[r] = err
@@ -353,7 +358,8 @@ func TestOneBlockForAllRanks(t *testing.T) {
 	w := newWorld(t, 2, 0)
 	g := Gang{ID: 1, Launch: 1, Ranks: blocked(8, 2)}
 	x := shape.Shape{DType: shape.F32, Dims: []int64{4}}
-	s := &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}, Reduction: spmd.Sum, DType: shape.F32, Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
+	s := &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}, Reduction: spmd.Sum, DType: shape.F32,
+		Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
 	w.begin(g)
 	rng := rand.New(rand.NewPCG(1, 2))
 	w.enter(g, s, bring(s, 8, rng), 3, rng)
@@ -380,9 +386,12 @@ func testChain(t *testing.T, near int) {
 	w.begin(g)
 	x := shape.Shape{DType: shape.S64}
 	specs := []*spmd.Spec{
-		{Op: spmd.AllReduce, Site: 0, Groups: [][]int{{0, 1, 2, 3}}, Reduction: spmd.Sum, Operands: []shape.Shape{x}, Results: []shape.Shape{x}},
-		{Op: spmd.AllReduce, Site: 1, Groups: [][]int{{0, 2}, {1, 3}}, Reduction: spmd.Max, Operands: []shape.Shape{x}, Results: []shape.Shape{x}},
-		{Op: spmd.CollectiveBroadcast, Site: 2, Groups: [][]int{{0, 1, 2, 3}}, Operands: []shape.Shape{x}, Results: []shape.Shape{x}},
+		{Op: spmd.AllReduce, Site: 0, Groups: [][]int{{0, 1, 2, 3}}, Reduction: spmd.Sum, Operands: []shape.Shape{x},
+			Results: []shape.Shape{x}},
+		{Op: spmd.AllReduce, Site: 1, Groups: [][]int{{0, 2}, {1, 3}}, Reduction: spmd.Max, Operands: []shape.Shape{x},
+			Results: []shape.Shape{x}},
+		{Op: spmd.CollectiveBroadcast, Site: 2, Groups: [][]int{{0, 1, 2, 3}}, Operands: []shape.Shape{x},
+			Results: []shape.Shape{x}},
 	}
 	var wg sync.WaitGroup
 	for r, at := range g.Ranks {
@@ -411,7 +420,8 @@ func testChain(t *testing.T, near int) {
 			elements[int64](in)[0] = int64(r + step)
 			s := specs[step%3]
 			step++
-			w.engines[at.Process].Enter(Call{Launch: 3, Local: at.Local, Spec: s, Operands: [][]byte{in}, Results: [][]byte{out}, Done: next})
+			w.engines[at.Process].Enter(Call{Launch: 3, Local: at.Local, Spec: s, Operands: [][]byte{in}, Results: [][]byte{out},
+				Done: next})
 		}
 		next(nil)
 	}
@@ -479,7 +489,8 @@ func TestAbortAndLoss(t *testing.T) {
 			want := status.Aborted
 			if loss {
 				want = status.Unavailable
-				if text := fmt.Sprintf("worker %d", dead); !strings.Contains(err.Error(), text) && !strings.Contains(err.Error(), "process has gone") {
+				if text := fmt.Sprintf("worker %d", dead); !strings.Contains(err.Error(), text) &&
+					!strings.Contains(err.Error(), "process has gone") {
 					rt.Errorf("rank %d: %v does not name %s", r, err, text)
 				}
 			}
@@ -508,7 +519,8 @@ func spin() {
 func TestRefusals(t *testing.T) {
 	x := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	good := func() *spmd.Spec {
-		return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0}}, Reduction: spmd.Sum, DType: shape.F32, Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
+		return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0}}, Reduction: spmd.Sum, DType: shape.F32,
+			Operands: []shape.Shape{x}, Results: []shape.Shape{x}}
 	}
 	w := newWorld(t, 1, 0)
 	g := Gang{ID: 1, Launch: 1, Ranks: []Place{{1, 0}}}
@@ -520,7 +532,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"launch", func(_ *spmd.Spec, c *Call) { c.Launch = 8 }, status.FailedPrecondition, "launch 8"},
 		{"device", func(_ *spmd.Spec, c *Call) { c.Local = 3 }, status.FailedPrecondition, "device 3"},
-		{"short operand", func(_ *spmd.Spec, c *Call) { c.Operands[0] = c.Operands[0][:8] }, status.InvalidArgument, "operand 0 of all-reduce 0 has 8 bytes, f32[4] has 16"},
+		{"short operand", func(_ *spmd.Spec, c *Call) { c.Operands[0] = c.Operands[0][:8] }, status.InvalidArgument,
+			"operand 0 of all-reduce 0 has 8 bytes, f32[4] has 16"},
 		{"no result", func(_ *spmd.Spec, c *Call) { c.Results = nil }, status.InvalidArgument, "1 results, the call 1 and 0"},
 		{"no group", func(s *spmd.Spec, _ *Call) { s.Groups = nil }, status.InvalidArgument, "rank 0 is in no group"},
 		{"unknown rank", func(s *spmd.Spec, _ *Call) { s.Groups = [][]int{{0, 1}} }, status.InvalidArgument, "rank 1 of 1"},
@@ -534,7 +547,8 @@ func TestRefusals(t *testing.T) {
 			w.begin(g)
 			defer w.end(1)
 			s, got := good(), make(chan error, 1)
-			call := Call{Launch: 1, Spec: s, Operands: [][]byte{aligned(16)}, Results: [][]byte{aligned(16)}, Done: func(err error) { got <- err }}
+			call := Call{Launch: 1, Spec: s, Operands: [][]byte{aligned(16)}, Results: [][]byte{aligned(16)},
+				Done: func(err error) { got <- err }}
 			c.make(s, &call)
 			w.engines[1].Enter(call)
 			err := <-got

@@ -18,7 +18,8 @@ import (
 )
 
 // dtypes that have kernels.
-var dtypes = []shape.DType{shape.Pred, shape.S8, shape.S16, shape.S32, shape.S64, shape.U8, shape.U16, shape.U32, shape.U64,
+var dtypes = []shape.DType{shape.Pred, shape.S8, shape.S16, shape.S32, shape.S64, shape.U8, shape.U16, shape.U32,
+	shape.U64,
 	shape.F16, shape.BF16, shape.F32, shape.F64, shape.C64, shape.C128}
 
 var reductions = []spmd.Reduction{spmd.Sum, spmd.Product, spmd.Min, spmd.Max, spmd.And, spmd.Or, spmd.Xor}
@@ -101,7 +102,9 @@ func TestFoldsAreXLAs(t *testing.T) {
 			t.Fatal(err)
 		}
 		dtype := dtypes[slices.IndexFunc(dtypes, func(d shape.DType) bool { return d.String() == x.DType })]
-		reduction := reductions[slices.IndexFunc(reductions, func(r spmd.Reduction) bool { return reductionName(r) == x.Reduction })]
+		reduction := reductions[slices.IndexFunc(reductions, func(r spmd.Reduction) bool {
+			return reductionName(r) == x.Reduction
+		})]
 		k, err := kernelOf(dtype, reduction)
 		if err != nil {
 			t.Errorf("XLA folds %s by %s: %v", x.DType, x.Reduction, err)

@@ -25,7 +25,8 @@ func newHub(t testing.TB, processes int) *hub {
 	h := &hub{t: t, nodes: map[uint64]*node{}}
 	for i := range processes {
 		self := uint64(i + 1)
-		h.nodes[self] = &node{hub: h, self: self, slots: map[slotKey]*slot{}, failed: map[[2]uint64]error{}, gone: map[uint64]error{}}
+		h.nodes[self] = &node{hub: h, self: self, slots: map[slotKey]*slot{}, failed: map[[2]uint64]error{},
+			gone: map[uint64]error{}}
 	}
 	return h
 }
@@ -95,7 +96,8 @@ func (n *node) Post(peer uint64, key transport.Key, data []byte) bool {
 	return true
 }
 
-func (n *node) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
+func (n *node) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)),
+	done func(error)) {
 	n.mu.Lock()
 	err := n.failed[[2]uint64{key.Space, key.ID}]
 	if err == nil {

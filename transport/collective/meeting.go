@@ -118,7 +118,9 @@ func (m *meeting) start(inHand int) {
 		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1:
 			m.owes(i, toTake)
 			reg := s.pieces[0].from.reg
-			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], func(err error) { m.settle(i, toTake, err) })
+			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], func(err error) {
+				m.settle(i, toTake, err)
+			})
 		default:
 			m.owes(i, toTake)
 			ex.Push(peer, key, s.bytes, func(dst []byte, written func(error)) {

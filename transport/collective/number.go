@@ -77,7 +77,8 @@ func f16Bits(f float32) uint16 {
 		return sign | 0x7e00 | uint16(a>>13&0x1ff)
 	case a >= 0x477ff000: // 65520 and above round to infinity
 		return sign | 0x7c00
-	case a < 0x38800000: // below 2^-14: subnormal. Adding 0.5 leaves the fraction, rounded to units of 2^-24, in the low bits
+	// below 2^-14: subnormal. Adding 0.5 leaves the fraction, rounded to units of 2^-24, in the low bits
+	case a < 0x38800000:
 		return sign | uint16(math.Float32bits(math.Float32frombits(a)+0.5)-0x3f000000)
 	}
 	return sign | uint16((a-(112<<23)+0xfff+a>>13&1)>>13)

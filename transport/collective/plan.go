@@ -118,7 +118,8 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
 		p.seat(i, g, self)
 	}
 	for i := range p.seats {
-		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute && p.spec.Op != spmd.CollectiveBroadcast {
+		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute &&
+			p.spec.Op != spmd.CollectiveBroadcast {
 			s.err = status.New(status.InvalidArgument, "rank %d is in no group of %s %d", s.rank, p.spec.Op, p.spec.Site)
 		}
 	}
@@ -157,7 +158,9 @@ func (p *plan) check() error {
 	}
 	numberless := s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID
 	if !numberless && (s.Site < 0 || s.Site >= sites) || len(s.Groups) > groupsMax {
-		return status.New(status.Unimplemented, "%s %d of a program with %d groups: sites are numbered below %d, and have %d groups at most", s.Op, s.Site, len(s.Groups), sites, groupsMax)
+		return status.New(status.Unimplemented,
+			"%s %d of a program with %d groups: sites are numbered below %d, and have %d groups at most", s.Op, s.Site,
+			len(s.Groups), sites, groupsMax)
 	}
 	for _, x := range slices.Concat(s.Operands, s.Results) {
 		if x.Bytes() < 0 {
@@ -256,7 +259,8 @@ func components(pairs [][2]int) [][]int {
 
 // seat plans one group, if a rank of it is here.
 func (p *plan) seat(index int, group []int, self uint64) {
-	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)), proc: make([]int, len(group))}
+	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)),
+		proc: make([]int, len(group))}
 	var processes []uint64
 	for place, rank := range group {
 		at := p.ranks[rank]
@@ -292,7 +296,9 @@ func (p *plan) seat(index int, group []int, self uint64) {
 // received sizes.
 func checkRagged(s *spmd.Spec) error {
 	bad := func() error {
-		return status.New(status.InvalidArgument, "%s %d takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has %v and gives %v",
+		return status.New(status.InvalidArgument,
+			"%s %d takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has "+
+				"%v and gives %v",
 			s.Op, s.Site, s.Operands, s.Results)
 	}
 	if len(s.Operands) != 6 || len(s.Results) != 1 {
@@ -304,7 +310,8 @@ func checkRagged(s *spmd.Spec) error {
 		return bad()
 	}
 	for _, x := range s.Operands[2:] {
-		if len(x.Dims) != 1 || x.DType != s.Operands[2].DType || x.DType != shape.S32 && x.DType != shape.S64 || x.Dims[0] != s.Operands[2].Dims[0] {
+		if len(x.Dims) != 1 || x.DType != s.Operands[2].DType || x.DType != shape.S32 && x.DType != shape.S64 ||
+			x.Dims[0] != s.Operands[2].Dims[0] {
 			return bad()
 		}
 		for _, g := range s.Groups {

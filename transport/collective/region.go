@@ -25,7 +25,8 @@ func (r region) like(o region) region {
 // dimension.
 func slab(s shape.Shape, dim, part, parts int) (region, error) {
 	if dim < 0 || dim >= len(s.Dims) || s.Dims[dim]%int64(parts) != 0 {
-		return region{}, status.New(status.InvalidArgument, "%s does not divide into %d parts along dimension %d", s, parts, dim)
+		return region{}, status.New(status.InvalidArgument, "%s does not divide into %d parts along dimension %d", s, parts,
+			dim)
 	}
 	outer, inner := int64(1), int64(s.DType.Bits())
 	for _, d := range s.Dims[:dim] {

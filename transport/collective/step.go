@@ -136,7 +136,8 @@ func (m *meeting) ragged(s *step) error {
 			return m.memory(r)[r.reg.off : r.reg.off+r.reg.run]
 		}
 		in := get(0)
-		starts, sizes, targets := offsets(spec.Operands[2].DType, get(2)), offsets(spec.Operands[3].DType, get(3)), offsets(spec.Operands[4].DType, get(4))
+		starts, sizes, targets := offsets(spec.Operands[2].DType, get(2)), offsets(spec.Operands[3].DType, get(3)),
+			offsets(spec.Operands[4].DType, get(4))
 		each := len(starts) / n // updates for one member
 		for i := place * each; i < (place+1)*each; i++ {
 			a, c, b := starts[i], sizes[i], targets[i]

@@ -24,7 +24,8 @@ type scene struct {
 }
 
 func newScene(t testing.TB, w *world, elements int64) *scene {
-	s := &scene{t: t, w: w, g: Gang{ID: 9, Launch: 9, Ranks: []Place{{1, 0}, {2, 0}, {1, 1}, {3, 0}}}, spec: allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{elements}})}
+	s := &scene{t: t, w: w, g: Gang{ID: 9, Launch: 9, Ranks: []Place{{1, 0}, {2, 0}, {1, 1}, {3, 0}}},
+		spec: allReduce(4, shape.Shape{DType: shape.F32, Dims: []int64{elements}})}
 	s.spec.Site = 5
 	w.begin(s.g)
 	return s
@@ -34,7 +35,8 @@ func (s *scene) enter(rank int) {
 	at := s.g.Ranks[rank]
 	s.ends.Add(1)
 	size := s.spec.Operands[0].Bytes()
-	s.w.engines[at.Process].Enter(Call{Launch: s.g.Launch, Local: at.Local, Spec: s.spec, Operands: [][]byte{aligned(size)}, Results: [][]byte{aligned(size)}, Done: func(err error) {
+	s.w.engines[at.Process].Enter(Call{Launch: s.g.Launch, Local: at.Local, Spec: s.spec, Operands: [][]byte{
+		aligned(size)}, Results: [][]byte{aligned(size)}, Done: func(err error) {
 		if err != nil {
 			s.t.Errorf("rank %d: %v", rank, err)
 		}
@@ -67,7 +69,8 @@ func TestWaits(t *testing.T) {
 		name     string
 		near     int
 		elements int64
-	}{{"exchange", 0, 1}, {"board", 3, 1}, {"board and exchange", 2, 1}, {"large, two rounds", 0, 1 << 16}, {"large, with a board", 3, 1 << 16}} {
+	}{{"exchange", 0, 1}, {"board", 3, 1}, {"board and exchange", 2, 1}, {"large, two rounds", 0, 1 << 16},
+		{"large, with a board", 3, 1 << 16}} {
 		t.Run(how.name, func(t *testing.T) {
 			w := newWorld(t, 3, how.near)
 			s := newScene(t, w, how.elements)

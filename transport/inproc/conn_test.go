@@ -31,7 +31,8 @@ func TestNetwork(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})
-	if _, _, err := n.Dial(context.Background(), "inproc:nobody", &wire.Hello{}); status.CodeOf(err) != status.Unavailable {
+	if _, _, err := n.Dial(context.Background(), "inproc:nobody",
+		&wire.Hello{}); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a name that nothing listens at: %v", err)
 	}
 	l, err := n.Listen("x")

@@ -85,7 +85,8 @@ type transfer struct {
 
 // Join makes the exchange of a process number.
 func (h *Hub) Join(self uint64) (*Exchange, error) {
-	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{}, names: map[uint64]string{}}
+	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{},
+		names: map[uint64]string{}}
 	x.arena = h.pool.Arena("blocks", false, nil)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +107,8 @@ func (h *Hub) find(number uint64) *Exchange {
 func (x *Exchange) Self() uint64 { return x.self }
 
 // Push implements transport.Exchange.
-func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)), done func(error)) {
+func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(dst []byte, written func(error)),
+	done func(error)) {
 	x.push(peer, &transfer{from: x, key: key, size: size, fill: fill, done: done})
 }
 
@@ -236,7 +238,8 @@ func (h *Hub) Part(a, b uint64) {
 	cut := &apart{since: time.Now(), why: status.New(status.Unavailable, "the network between them is cut")}
 	h.apart[p] = cut
 	for i, ends := range [][2]uint64{{a, b}, {b, a}} {
-		cut.timers = append(cut.timers, time.AfterFunc(h.Patience+time.Duration(i)*h.Delay(a, b), func() { h.giveUp(p, cut, ends[0], ends[1]) }))
+		cut.timers = append(cut.timers,
+			time.AfterFunc(h.Patience+time.Duration(i)*h.Delay(a, b), func() { h.giveUp(p, cut, ends[0], ends[1]) }))
 	}
 }
 
@@ -255,7 +258,8 @@ func (h *Hub) giveUp(p pair, cut *apart, at, other uint64) {
 		h.mu.Unlock()
 		return
 	}
-	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", x.name(at), x.name(other), cut.why)
+	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", x.name(at),
+		x.name(other), cut.why)
 	expected := x.table.Forsake(other, err) // with the lock: Meet comes before, or after
 	h.mu.Unlock()
 	x.failAll(nil, expected, err, func(t *transfer) bool { return t.from.self == other || t.to.self == other })
@@ -303,7 +307,8 @@ func (t *transfer) offer() {
 }
 
 // Expect implements transport.Exchange.
-func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte, arrived func(transport.Block, error)) {
+func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
+	arrived func(transport.Block, error)) {
 	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
 	t, found, err := x.table.Expect(e)
 	switch {
@@ -332,7 +337,8 @@ func (t *transfer) begin(e *match.Expected) {
 	}
 	switch {
 	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
-		t.fail(status.New(status.InvalidArgument, "process %d sends %d bytes where process %d expects %d", t.from.self, t.size, t.to.self, e.Size))
+		t.fail(status.New(status.InvalidArgument, "process %d sends %d bytes where process %d expects %d", t.from.self,
+			t.size, t.to.self, e.Size))
 	case e.Into != nil:
 		t.write(e.Into)
 	case t.lend:

@@ -60,7 +60,8 @@ func (n *Network) Dial(ctx context.Context, address string, hello *wire.Hello) (
 	l := n.listeners[name]
 	if !ok || l == nil {
 		n.mu.Unlock()
-		return nil, nil, status.New(status.Unavailable, "%s cannot be reached: nothing in this process listens there", address)
+		return nil, nil, status.New(status.Unavailable, "%s cannot be reached: nothing in this process listens there",
+			address)
 	}
 	n.dialled++
 	self := hello.Name

@@ -157,7 +157,8 @@ func (n *Network) silent(j *joined) {
 		return
 	}
 	j.timer = time.AfterFunc(d, func() {
-		j.snap(status.New(status.Unavailable, "%s and %s have not heard of each other for %v; one has stopped or hangs, or the network is cut", j.a, j.b, d))
+		j.snap(status.New(status.Unavailable,
+			"%s and %s have not heard of each other for %v; one has stopped or hangs, or the network is cut", j.a, j.b, d))
 	})
 }
 

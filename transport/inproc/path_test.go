@@ -99,7 +99,8 @@ func TestDelay(t *testing.T) {
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})
-		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }, Silence: time.Second}
+		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
+			Silence: time.Second}
 		a, atA := connected(t, n, "a")
 		b, atB := connected(t, n, "b")
 		n.Cut("a")
@@ -121,7 +122,8 @@ func TestCut(t *testing.T) {
 		begun := time.Now()
 		for _, c := range []transport.Conn{a, atA} {
 			_, _, err := c.Recv()
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(fmt.Sprint(err), "a and centre of a have not heard of each other for 1s") {
+			if status.CodeOf(err) != status.Unavailable ||
+				!strings.Contains(fmt.Sprint(err), "a and centre of a have not heard of each other for 1s") {
 				t.Errorf("a cut that does not heal: %v", err)
 			}
 			if got := c.Send(wire.KindRun, nil); got != err {

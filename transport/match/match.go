@@ -93,7 +93,8 @@ func (t *Table[O]) Expect(e *Expected) (offer O, found bool, err error) {
 		return offer, false, err
 	}
 	if t.expected[s] != nil {
-		return offer, false, status.New(status.AlreadyExists, "a block from process %d is expected twice under the key %v", e.Peer, e.Key)
+		return offer, false, status.New(status.AlreadyExists, "a block from process %d is expected twice under the key %v",
+			e.Peer, e.Key)
 	}
 	t.expected[s] = e
 	return offer, false, nil

@@ -61,7 +61,8 @@ func TestRemembers(t *testing.T) {
 			}
 		}
 	}
-	for what, r := range map[string]int{"processes": table.lost.Len(), "their order": len(table.lost.order), "operations": table.failed.Len(), "offers": len(table.offers)} {
+	for what, r := range map[string]int{"processes": table.lost.Len(), "their order": len(table.lost.order),
+		"operations": table.failed.Len(), "offers": len(table.offers)} {
 		if r > remembered {
 			t.Errorf("%d %s are kept, of %d", r, what, many)
 		}

@@ -71,7 +71,8 @@ func (s *Sent) AddFile(kind wire.Kind, payload []byte, f *os.File) error {
 // Errors: INVALID_ARGUMENT where the peer cannot have that many, or had more before.
 func (s *Sent) Ack(count uint64) error {
 	if count > s.count || count < s.acked {
-		return status.New(status.InvalidArgument, "it has received %d messages, of %d that were sent and %d that it had", count, s.count, s.acked)
+		return status.New(status.InvalidArgument, "it has received %d messages, of %d that were sent and %d that it had",
+			count, s.count, s.acked)
 	}
 	for ; s.acked < count; s.acked++ {
 		s.head += wire.Header + int(binary.LittleEndian.Uint32(s.frames[s.head:]))

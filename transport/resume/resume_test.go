@@ -37,7 +37,8 @@ func TestFramesArriveOnceInOrder(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"send": func(t *rapid.T) {
 				for range rapid.IntRange(1, 300).Draw(t, "frames") {
-					payload := append(fmt.Appendf(nil, "%d.", sent), make([]byte, rapid.SampledFrom([]int{0, 10, 5000}).Draw(t, "bytes"))...)
+					payload := append(fmt.Appendf(nil, "%d.", sent),
+						make([]byte, rapid.SampledFrom([]int{0, 10, 5000}).Draw(t, "bytes"))...)
 					s.Add(wire.KindBulk, payload)
 					line = append(line, bytes.Clone(payload))
 					sent++

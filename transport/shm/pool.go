@@ -183,7 +183,9 @@ func (a *Arena) Get(size int, then func(*Block, error)) {
 	}
 	if need := segmentFor(size, 0); need > p.config.Limit {
 		p.mu.Unlock()
-		then(nil, status.New(status.ResourceExhausted, "%d bytes for %s are more than the %d that this process's transfers may use; raise the limit or send smaller pieces", size, a.purpose, p.config.Limit))
+		then(nil, status.New(status.ResourceExhausted,
+			"%d bytes for %s are more than the %d that this process's transfers may use; raise the limit or send smaller pieces",
+			size, a.purpose, p.config.Limit))
 		return
 	}
 	if b := a.take(size); b != nil {
@@ -235,7 +237,9 @@ func (a *Arena) Make(size int) (*Block, error) {
 		mapped := p.mapped
 		p.mu.Unlock()
 		unmap(gone)
-		return nil, status.New(status.ResourceExhausted, "%d bytes for %s do not fit beside %d bytes of memory that are in use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size, a.purpose, mapped, p.config.Limit)
+		return nil, status.New(status.ResourceExhausted, "%d bytes for %s do not fit beside %d bytes of memory that are in "+
+			"use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size,
+			a.purpose, mapped, p.config.Limit)
 	}
 	p.mapped += need
 	a.mapped += need

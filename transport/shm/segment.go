@@ -50,7 +50,8 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 	s := &Segment{Number: number, Size: size, arena: a, free: []extent{{0, size}}}
 	failed := func(what string, err error) error {
-		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be had (%s): %w", size, a.purpose, what, err)
+		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be had (%s): %w", size, a.purpose,
+			what, err)
 	}
 	flags, fd := unix.MAP_PRIVATE|unix.MAP_ANON, -1
 	if a.shared {
@@ -165,7 +166,8 @@ func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	}
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {
-		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and said it were %d", info.Size, size)
+		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and said it were %d",
+			info.Size, size)
 	}
 	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate)
 	if err != nil {
@@ -179,7 +181,8 @@ func (m *Mapping) Use(offset, size int64) (_ []byte, done func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gone || offset < 0 || size < 0 || offset > int64(len(m.data)) || size > int64(len(m.data))-offset {
-		return nil, nil, status.New(status.InvalidArgument, "the peer named %d bytes at %d of shared memory that is not there", size, offset)
+		return nil, nil, status.New(status.InvalidArgument,
+			"the peer named %d bytes at %d of shared memory that is not there", size, offset)
 	}
 	m.users++
 	return m.data[offset : offset+size : offset+size], m.done, nil

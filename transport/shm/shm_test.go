@@ -102,7 +102,8 @@ func TestBlocks(t *testing.T) {
 			}
 			used[which] += int64(size)
 			blocks = append(blocks, live{b, stamp, which})
-			if s := p.Stats(); s.Used["a"] != used[0] || s.Used["b"] != used[1] || s.Mapped > 64<<20 || s.Mapped < used[0]+used[1] {
+			if s := p.Stats(); s.Used["a"] != used[0] || s.Used["b"] != used[1] || s.Mapped > 64<<20 ||
+				s.Mapped < used[0]+used[1] {
 				t.Fatalf("%+v, expected %v", s, used)
 			}
 		}
@@ -379,7 +380,8 @@ func TestMapRefuses(t *testing.T) {
 	for _, c := range []struct {
 		file *os.File
 		size int64
-	}{{file(4096, 0), 4096}, {file(4096, unix.F_SEAL_SHRINK), 8192}, {file(4096, unix.F_SEAL_SHRINK), 0}, {file(4096, unix.F_SEAL_SHRINK), -1}, {plain, 0}} {
+	}{{file(4096, 0), 4096}, {file(4096, unix.F_SEAL_SHRINK), 8192}, {file(4096, unix.F_SEAL_SHRINK), 0},
+		{file(4096, unix.F_SEAL_SHRINK), -1}, {plain, 0}} {
 		if _, err := Map(c.file, c.size); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%d bytes: %v", c.size, err)
 		}

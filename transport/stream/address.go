@@ -21,7 +21,8 @@ func split(address string) (network, at string, err error) {
 	switch {
 	case network == "unix" && at != "":
 		if len(at) > 107 {
-			return "", "", status.New(status.InvalidArgument, "the path of %q has %d bytes, a unix socket's at most 107; choose a shorter directory", address, len(at))
+			return "", "", status.New(status.InvalidArgument,
+				"the path of %q has %d bytes, a unix socket's at most 107; choose a shorter directory", address, len(at))
 		}
 		return network, at, nil
 	case network == "tcp":
@@ -59,7 +60,8 @@ func secure(network, at string, with *tls.Config) (*tls.Config, error) {
 	if with == nil {
 		if !loopback(at) {
 			return nil, status.New(status.FailedPrecondition, "tcp:%s can be reached from other machines, and there is no TLS: "+
-				"give the authority by --tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY), in whose place a client may show the token; "+
+				"give the authority by --tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY), in "+
+				"whose place a client may show the token; "+
 				"or use a loopback address or a unix socket", at)
 		}
 		return nil, nil
@@ -151,13 +153,16 @@ func clearSocket(path string) error {
 		return status.New(status.PermissionDenied, "cannot listen at unix:%s: %w", path, err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return status.New(status.AlreadyExists, "cannot listen at unix:%s: there is a file that is no socket; choose another path", path)
+		return status.New(status.AlreadyExists,
+			"cannot listen at unix:%s: there is a file that is no socket; choose another path", path)
 	}
 	if socket, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		socket.Close()
-		return status.New(status.AlreadyExists, "cannot listen at unix:%s: another process does; stop it or choose another path", path)
+		return status.New(status.AlreadyExists,
+			"cannot listen at unix:%s: another process does; stop it or choose another path", path)
 	} else if !errors.Is(err, syscall.ECONNREFUSED) {
-		return status.New(status.AlreadyExists, "cannot listen at unix:%s: there is a socket that cannot be asked: %w", path, err)
+		return status.New(status.AlreadyExists, "cannot listen at unix:%s: there is a socket that cannot be asked: %w", path,
+			err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return status.New(status.PermissionDenied, "cannot remove the stale socket %s: %w", path, err)

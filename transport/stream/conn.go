@@ -155,7 +155,9 @@ const (
 // unless it is for later.
 func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	if len(payload) > c.config.MaxFrame || kind == 0 {
-		return status.New(status.InvalidArgument, "a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload), c.config.MaxFrame)
+		return status.New(status.InvalidArgument,
+			"a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload),
+			c.config.MaxFrame)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,7 +408,8 @@ func (c *Conn) look() {
 	case now.Sub(w.done) >= o.FrameTime:
 		err = transport.LostPeer(c.peer, "began a message and did not end it in %v", o.FrameTime)
 	}
-	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing && now.Sub(w.sent) >= o.Heartbeat/2 {
+	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing &&
+		now.Sub(w.sent) >= o.Heartbeat/2 {
 		c.pending = wire.AppendFrame(c.pending, wire.KindHeartbeat, nil) // there is nothing before it to join
 		if c.idle {
 			c.idle = false

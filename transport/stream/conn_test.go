@@ -301,7 +301,8 @@ func TestDetach(t *testing.T) {
 		t.Errorf("%q %q %v", rest, more, err)
 	}
 	got := make([]byte, 12)
-	if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, append(frame(21, []byte("y")), frame(22, []byte("z"))...)) {
+	if _, err := io.ReadFull(raw, got); err != nil ||
+		!bytes.Equal(got, append(frame(21, []byte("y")), frame(22, []byte("z"))...)) {
 		t.Errorf("%v %v", got, err)
 	}
 	conn.Close()
@@ -333,7 +334,8 @@ func TestAddresses(t *testing.T) {
 		{"tcp::0", Options{Credentials: cred()}, status.FailedPrecondition},
 		{"tcp:example.org:1", Options{Credentials: cred()}, status.FailedPrecondition},
 		{"tcp:127.0.0.1:0", Options{TLS: open}, status.FailedPrecondition},
-		{"tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: &tls.Config{RootCAs: secured.RootCAs}}, status.FailedPrecondition},
+		{"tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: &tls.Config{RootCAs: secured.RootCAs}},
+			status.FailedPrecondition},
 	} {
 		l, err := Listen(c.address, c.o, nil)
 		if status.CodeOf(err) != c.code {
@@ -343,7 +345,8 @@ func TestAddresses(t *testing.T) {
 			l.Close()
 		}
 	}
-	if _, _, err := Dial(context.Background(), "tcp:10.1.2.3:4", &wire.Hello{}, Options{Credentials: cred()}); status.CodeOf(err) != status.FailedPrecondition {
+	if _, _, err := Dial(context.Background(), "tcp:10.1.2.3:4", &wire.Hello{},
+		Options{Credentials: cred()}); status.CodeOf(err) != status.FailedPrecondition {
 		t.Errorf("another machine without TLS: %v", err)
 	}
 
@@ -372,7 +375,8 @@ func TestStrangersCertificate(t *testing.T) {
 		"no certificate":    {RootCAs: o.TLS.RootCAs},
 		"old TLS":           {RootCAs: o.TLS.RootCAs, Certificates: o.TLS.Certificates, MaxVersion: tls.VersionTLS12},
 	} {
-		if _, _, err := Dial(context.Background(), l.Address(), &wire.Hello{}, Options{Credentials: cred(), TLS: with}); err == nil {
+		if _, _, err := Dial(context.Background(), l.Address(), &wire.Hello{},
+			Options{Credentials: cred(), TLS: with}); err == nil {
 			t.Errorf("%s: let in", name)
 		}
 	}
@@ -437,7 +441,8 @@ func TestLastWords(t *testing.T) {
 				t.Fatal(err)
 			}
 			a.Close()
-			for end := time.Now().Add(20 * time.Second); b.Send(wire.KindHeartbeat, []byte("to nobody")) == nil; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); b.Send(wire.KindHeartbeat,
+				[]byte("to nobody")) == nil; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("what is sent to a closed connection does not fail")
 				}

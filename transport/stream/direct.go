@@ -31,7 +31,8 @@ var begin = time.Now()
 func (d *direct) init(raw syscall.RawConn) {
 	d.raw = raw
 	d.try = func(fd uintptr) bool {
-		d.n, _ = call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(d.out)), uintptr(len(d.out))) // the writer meets the error
+		// the writer meets the error
+		d.n, _ = call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(d.out)), uintptr(len(d.out)))
 		return true
 	}
 }

@@ -97,7 +97,8 @@ func TestJoin(t *testing.T) {
 	}{
 		{"two", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 2, []int{2}},
 		{"one", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 1, []int{0}},
-		{"many", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 2*wire.MaxBurst + 1, []int{wire.MaxBurst, wire.MaxBurst, 0}},
+		{"many", func(a *Conn, i int) error { return a.Join(wire.KindRun, []byte{byte(i)}, true) }, 2*wire.MaxBurst + 1,
+			[]int{wire.MaxBurst, wire.MaxBurst, 0}},
 		{"others between them", func(a *Conn, i int) error {
 			if i%3 == 2 {
 				return a.Later(wire.KindCompile, []byte{byte(i)})
@@ -150,7 +151,8 @@ func TestJoin(t *testing.T) {
 				}
 			}
 			if kind, payload, err := b.Recv(); err != nil || kind != wire.KindRun || payload[0] != 99 || at != c.n {
-				t.Errorf("got %d messages and then %v of kind %d, %v; want %d, and the one sent behind them by itself", at, payload, kind, err, c.n)
+				t.Errorf("got %d messages and then %v of kind %d, %v; want %d, and the one sent behind them by itself", at, payload,
+					kind, err, c.n)
 			}
 			if err := <-left; err != nil {
 				t.Error(err)

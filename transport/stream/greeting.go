@@ -178,9 +178,11 @@ func readGreeting(socket io.Reader, head []byte, cred transport.Credentials) ([]
 	n, kind := int(binary.LittleEndian.Uint32(head)), wire.Kind(head[4])
 	switch {
 	case kind != wire.KindHello:
-		return nil, status.New(status.InvalidArgument, "it began with a message of kind %d, expected %d; is it a process of Open Pathways?", kind, wire.KindHello)
+		return nil, status.New(status.InvalidArgument,
+			"it began with a message of kind %d, expected %d; is it a process of Open Pathways?", kind, wire.KindHello)
 	case n > greetingSize:
-		return nil, status.New(status.InvalidArgument, "it began with a message of %d bytes, at most %d are allowed", n, greetingSize)
+		return nil, status.New(status.InvalidArgument, "it began with a message of %d bytes, at most %d are allowed", n,
+			greetingSize)
 	}
 	frame := slices.Clone(head)
 	for checked := false; len(frame) < header+n; {

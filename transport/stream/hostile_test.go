@@ -240,7 +240,8 @@ func TestLongGreetings(t *testing.T) {
 	} else {
 		in.Close()
 	}
-	if _, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long + long}, o); status.CodeOf(err) != status.InvalidArgument {
+	if _, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long + long},
+		o); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a hello that is too long: %v (%v)", err, status.CodeOf(err))
 	}
 }
@@ -383,7 +384,8 @@ func TestMessagesThatNeverEnd(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	if p := &l.long.pool; len(p.holding) != 0 || len(p.waiting) != 0 || len(l.long.of) != 0 || p.lent != 0 || p.first != nil {
+	if p := &l.long.pool; len(p.holding) != 0 || len(p.waiting) != 0 || len(l.long.of) != 0 || p.lent != 0 ||
+		p.first != nil {
 		t.Errorf("room is still lent: %+v", p)
 	}
 	runtime.ReadMemStats(&heap)
@@ -480,7 +482,8 @@ func TestManyLongMessages(t *testing.T) {
 // A role that sends short messages has a short bound.
 func TestBoundsOfRoles(t *testing.T) {
 	o := Options{Credentials: cred()}
-	for role, code := range map[wire.Role]status.Code{wire.Role_ROLE_CLIENT: status.OK, wire.Role_ROLE_WORKER: status.OK, wire.Role_ROLE_ADMIN: status.InvalidArgument, wire.Role_ROLE_PEER: status.InvalidArgument} {
+	for role, code := range map[wire.Role]status.Code{wire.Role_ROLE_CLIENT: status.OK, wire.Role_ROLE_WORKER: status.OK,
+		wire.Role_ROLE_ADMIN: status.InvalidArgument, wire.Role_ROLE_PEER: status.InvalidArgument} {
 		l := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"), o)
 		got := make(chan error, 1)
 		go func() {

@@ -86,16 +86,19 @@ func Listen(address string, o Options, refused func(peer string, err error)) (*L
 		return nil, err
 	}
 	if with != nil && len(with.Certificates) == 0 && with.GetCertificate == nil {
-		return nil, status.New(status.FailedPrecondition, "%s needs a certificate and its key, by which those who connect know it", address)
+		return nil, status.New(status.FailedPrecondition,
+			"%s needs a certificate and its key, by which those who connect know it", address)
 	}
 	if with != nil && with.ClientAuth != tls.RequireAndVerifyClientCert && o.Token == "" {
-		return nil, status.New(status.FailedPrecondition, "%s has neither clients' certificates nor a token to know who may connect; give one of them", address)
+		return nil, status.New(status.FailedPrecondition,
+			"%s has neither clients' certificates nor a token to know who may connect; give one of them", address)
 	}
 	l, err := bind(network, at)
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{net: l, address: address, options: o, tls: with, let: make(chan *transport.Incoming), tales: tales{tell: refused}}
+	s := &Listener{net: l, address: address, options: o, tls: with, let: make(chan *transport.Incoming),
+		tales: tales{tell: refused}}
 	if network == "tcp" && strings.HasSuffix(at, ":0") {
 		host, _, _ := net.SplitHostPort(at)
 		_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -140,7 +143,8 @@ func (s *Listener) run() {
 			s.pause(err)
 			continue
 		}
-		n := &newcomer{socket: socket, source: sourceOf(socket), peer: socket.RemoteAddr().Network() + ":" + socket.RemoteAddr().String()}
+		n := &newcomer{socket: socket, source: sourceOf(socket), peer: socket.RemoteAddr().Network() + ":" +
+			socket.RemoteAddr().String()}
 		if socket.RemoteAddr().Network() == "unix" {
 			n.peer = "a process at " + s.address
 		}
@@ -159,7 +163,9 @@ func (s *Listener) greet(n *newcomer) {
 	defer s.running.Done()
 	in, err := s.hello(n)
 	if s.new.remove(n) && err != nil {
-		err = status.New(status.ResourceExhausted, "it had said no hello when its place was needed: at most %d connections, %d of one source, wait at a time", maxNewcomers, maxOfSource)
+		err = status.New(status.ResourceExhausted,
+			"it had said no hello when its place was needed: at most %d connections, %d of one source, wait at a time",
+			maxNewcomers, maxOfSource)
 	}
 	if err != nil {
 		if s.ctx.Err() == nil && !errors.Is(err, transport.ErrProbed) {
@@ -205,11 +211,14 @@ func (s *Listener) listen(n *newcomer, cred transport.Credentials) (socket net.C
 	socket = n.socket
 	switch {
 	case speaksTLS(head) && s.tls == nil:
-		err = status.New(status.Unauthenticated, "%s speaks TLS, and nothing else speaks it at this address: connect without TLS options, or give the listening process certificates", n.peer)
+		err = status.New(status.Unauthenticated,
+			"%s speaks TLS, and nothing else speaks it at this address: connect without TLS options, or give the listening "+
+				"process certificates", n.peer)
 		refuse(socket, cred.Software, err)
 		return nil, nil, err
 	case !speaksTLS(head) && s.tls != nil:
-		err = status.New(status.Unauthenticated, "%s asks for TLS, and the connection came without: give the authority by --tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY) or the token", s.address)
+		err = status.New(status.Unauthenticated, "%s asks for TLS, and the connection came without: give the authority by "+
+			"--tls-ca or PATHWAYS_TLS_CA, and a certificate (PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY) or the token", s.address)
 		refuse(socket, cred.Software, err)
 		return nil, nil, err
 	case s.tls != nil:

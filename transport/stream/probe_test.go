@@ -12,9 +12,10 @@ import (
 // lets nothing in. One without an identity is never looked for.
 func TestProbe(t *testing.T) {
 	for _, own := range []string{"", "own"} {
-		l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: transport.Credentials{Token: "secret", Identity: []byte(own)}}, func(peer string, err error) {
-			t.Errorf("%s was refused: %v", peer, err)
-		})
+		l, err := Listen("tcp:127.0.0.1:0",
+			Options{Credentials: transport.Credentials{Token: "secret", Identity: []byte(own)}}, func(peer string, err error) {
+				t.Errorf("%s was refused: %v", peer, err)
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +24,8 @@ func TestProbe(t *testing.T) {
 			if asked == own && own != "" {
 				want = status.OK
 			}
-			c, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: []byte(asked)}, Options{})
+			c, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: []byte(asked)},
+				Options{})
 			if status.CodeOf(err) != want {
 				t.Errorf("a listener of identity %q is asked for %q: %v, expected %v", own, asked, err, want)
 			}

@@ -107,9 +107,11 @@ func (r *reader) next() (wire.Kind, []byte, error) {
 		n, kind := int64(binary.LittleEndian.Uint32(r.buf[r.r:])), wire.Kind(r.buf[r.r+4])
 		switch limit := r.max.Load(); {
 		case kind == 0:
-			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of no kind; is it a process of Open Pathways?", r.conn.peer)
+			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of no kind; is it a process of Open Pathways?",
+				r.conn.peer)
 		case n > limit:
-			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of %d bytes, at most %d are allowed", r.conn.peer, n, limit)
+			return 0, nil, status.New(status.InvalidArgument, "%s sent a message of %d bytes, at most %d are allowed",
+				r.conn.peer, n, limit)
 		case kind == wire.KindHeartbeat && n == 0:
 			r.r += header
 			r.frames.Add(1)

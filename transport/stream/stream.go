@@ -12,7 +12,8 @@
 // and a read buffer. Of frames that have yet to end, or are in use, the connections
 // of a listener hold an allowance each, and beyond that two of the largest frames
 // together; see pool. Memory grows with what comes, not with what is announced. A
-// peer that has yet to say hello holds a few KiB, and shuts nobody out. A frame longer than allowed, of kind 0, cut short, or not
+// peer that has yet to say hello holds a few KiB, and shuts nobody out. A frame longer than allowed, of kind 0, cut
+// short, or not
 // ended in time, a peer that does not read, and one that is silent for too long
 // each fail this connection and no other. One timer a connection watches all of
 // these; no call sets a deadline.
@@ -37,13 +38,16 @@ const (
 
 // Config bounds a connection. Zero fields take the defaults.
 type Config struct {
-	MaxFrame   int           // bytes of a payload; 64 MiB
-	MaxPending int           // bytes that wait for the writer before Send waits; 1 MiB
-	Heartbeat  time.Duration // a connection that has sent nothing for so long sends KindHeartbeat, with no payload, which Recv passes over; 0 is never
-	Silence    time.Duration // a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
-	FrameTime  time.Duration // a frame that was begun ends within it; 30 s
-	WriteTime  time.Duration // a peer reads something within it, or is gone; 30 s
-	CloseTime  time.Duration // how long Close tries to write what was sent; 2 s
+	MaxFrame   int // bytes of a payload; 64 MiB
+	MaxPending int // bytes that wait for the writer before Send waits; 1 MiB
+	// a connection that has sent nothing for so long sends KindHeartbeat, with no payload, which Recv passes over; 0 is
+	// never
+	Heartbeat time.Duration
+	// a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
+	Silence   time.Duration
+	FrameTime time.Duration // a frame that was begun ends within it; 30 s
+	WriteTime time.Duration // a peer reads something within it, or is gone; 30 s
+	CloseTime time.Duration // how long Close tries to write what was sent; 2 s
 }
 
 func (c Config) filled() Config {

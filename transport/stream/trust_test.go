@@ -100,7 +100,9 @@ func TestDistrust(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			refused := make(chan error, 10)
-			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: c.server}, func(_ string, err error) { refused <- err })
+			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: c.server}, func(_ string, err error) {
+				refused <- err
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +154,8 @@ func TestHandshakeThatBreaks(t *testing.T) {
 			socket.Close()
 		}
 	}()
-	_, _, err = Dial(t.Context(), "tcp:"+l.Addr().String(), &wire.Hello{}, Options{TLS: newAuthority(t).config(-time.Hour, time.Hour, "127.0.0.1")})
+	_, _, err = Dial(t.Context(), "tcp:"+l.Addr().String(), &wire.Hello{},
+		Options{TLS: newAuthority(t).config(-time.Hour, time.Hour, "127.0.0.1")})
 	if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "does it speak TLS") {
 		t.Errorf("%v (%v), expected UNAVAILABLE", err, status.CodeOf(err))
 	}

@@ -37,9 +37,11 @@ type unfinished struct {
 //
 // Errors: RESOURCE_EXHAUSTED.
 func (u *unfinished) begin(c *Conn, size int) (*arrival, error) {
-	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, status.New(status.ResourceExhausted, "there is no memory for a message of %d bytes from %s: %w", size, c.peer, err)
+		return nil, status.New(status.ResourceExhausted, "there is no memory for a message of %d bytes from %s: %w", size,
+			c.peer, err)
 	}
 	return &arrival{conn: c, memory: memory}, nil
 }
@@ -119,7 +121,9 @@ func (u *unfinished) endStalled() {
 	}
 	u.mu.Unlock()
 	for _, c := range ended { // their readers meet the error, and call end
-		c.fail(status.New(status.ResourceExhausted, "%s sent less than %d bytes of a long message in %v, while others waited to send theirs; send it again on another connection", c.peer, stallBytes, stallTime))
+		c.fail(status.New(status.ResourceExhausted,
+			"%s sent less than %d bytes of a long message in %v, while others waited to send theirs; send it again on another "+
+				"connection", c.peer, stallBytes, stallTime))
 	}
 }
 

@@ -287,7 +287,8 @@ func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 			var e ends
 			e.t = t
 			w.of(1).PushBytes(2, key(uint64(i), 0), make([]byte, size), e.done(status.InvalidArgument))
-			if got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1), nil); status.CodeOf(got.err) != status.InvalidArgument {
+			if got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1),
+				nil); status.CodeOf(got.err) != status.InvalidArgument {
 				t.Errorf("%d bytes where one more is expected: %v (%v)", size, got.err, status.CodeOf(got.err))
 			}
 			e.left.Wait()
@@ -299,7 +300,8 @@ func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 			var e ends
 			e.t = t
 			why := status.New(status.DataLoss, "device 3 lost power")
-			w.of(1).Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) { written(why) }, e.done(status.DataLoss))
+			w.of(1).Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) { written(why) },
+				e.done(status.DataLoss))
 			got := <-expect(t, w.of(2), 1, key(uint64(i), 0), size, nil)
 			if status.CodeOf(got.err) != status.DataLoss || !strings.Contains(got.err.Error(), "device 3 lost power") {
 				t.Errorf("%d bytes: %v (%v)", size, got.err, status.CodeOf(got.err))
@@ -524,7 +526,8 @@ func losing(t *testing.T, open func(*testing.T, int) World) {
 // Processes are the descriptions of numbers 1 … n, for Peers.
 func Processes(n int, addresses func(number int) []string, host func(number int) string) (all []*wire.Process) {
 	for i := 1; i <= n; i++ {
-		all = append(all, &wire.Process{Number: uint64(i), Name: string(rune('a' + i - 1)), Addresses: addresses(i), Host: host(i)})
+		all = append(all, &wire.Process{Number: uint64(i), Name: string(rune('a' + i - 1)), Addresses: addresses(i),
+			Host: host(i)})
 	}
 	return all
 }
@@ -536,7 +539,8 @@ func ExchangeBench(b *testing.B, world func(b *testing.B, n int) World) {
 		name string
 		size int
 		into bool
-	}{{"64B", 64, false}, {"16KiB", 16 << 10, false}, {"1MiB", 1 << 20, false}, {"64MiB", 64 << 20, false}, {"64MiB-into", 64 << 20, true}} {
+	}{{"64B", 64, false}, {"16KiB", 16 << 10, false}, {"1MiB", 1 << 20, false}, {"64MiB", 64 << 20, false},
+		{"64MiB-into", 64 << 20, true}} {
 		b.Run(c.name, func(b *testing.B) {
 			w := world(b, 2)
 			defer w.of(1).Close()
@@ -550,7 +554,9 @@ func ExchangeBench(b *testing.B, world func(b *testing.B, n int) World) {
 			id := uint64(0)
 			once := func() {
 				id++
-				w.of(2).Expect(1, key(id, 0), int64(c.size), into, func(block transport.Block, err error) { arrived <- result{block, err} })
+				w.of(2).Expect(1, key(id, 0), int64(c.size), into, func(block transport.Block, err error) {
+					arrived <- result{block, err}
+				})
 				w.of(1).PushBytes(2, key(id, 0), data, func(err error) { sent <- err })
 				got := <-arrived
 				if err := <-sent; err != nil || got.err != nil {

@@ -55,7 +55,8 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 	}{
 		{"wrong token", &wire.Hello{Token: "guess"}, status.Unauthenticated, []string{"token"}},
 		{"prefix of the token", &wire.Hello{Token: cred.Token[:1]}, status.Unauthenticated, []string{"token"}},
-		{"other version", &wire.Hello{Versions: map[string]string{"jax": "0.0.7"}}, status.FailedPrecondition, []string{"jax", `"0.0.7"`, `"` + cred.Versions["jax"] + `"`}},
+		{"other version", &wire.Hello{Versions: map[string]string{"jax": "0.0.7"}}, status.FailedPrecondition,
+			[]string{"jax", `"0.0.7"`, `"` + cred.Versions["jax"] + `"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := d.Dial(ctx, l.Address(), c.hello)

@@ -144,7 +144,8 @@ func main() {
 		if !forward && strings.HasSuffix(f.Name, "_Destroy") {
 			answer = "NULL"
 		}
-		fmt.Fprintf(&b, "static PJRT_Error* missing_%s(%s* args) {\n  (void)args;\n  return %s;\n}\n\n", f.Name, f.Args, answer)
+		fmt.Fprintf(&b, "static PJRT_Error* missing_%s(%s* args) {\n  (void)args;\n  return %s;\n}\n\n", f.Name, f.Args,
+			answer)
 		slot := "missing_" + f.Name
 		if _, ok := made[f.Name]; ok && forward {
 			slot = fmt.Sprintf("PW_HAS(%s) ? %s : %s", f.Name, maker(&b, f.Name, f.Args, a.Structs[f.Args].Fields), slot)
@@ -222,9 +223,12 @@ func forwarder(b *bytes.Buffer, slot, args string, fields []field) string {
 		}
 		switch {
 		case lower[t] != "":
-			before = append(before, fmt.Sprintf("  %s %s = args->%s;\n  args->%s = %s(%s);\n", t, f.Name, f.Name, f.Name, lower[t], f.Name))
+			before = append(before,
+				fmt.Sprintf("  %s %s = args->%s;\n  args->%s = %s(%s);\n", t, f.Name, f.Name, f.Name, lower[t], f.Name))
 		case t == "PJRT_Buffer*":
-			before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b == NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return %s;\n  if (b != NULL && b->under == NULL) return %s;\n  args->%s = b ? b->under : NULL;\n",
+			before = append(before, fmt.Sprintf("  PJRT_Buffer* %s = args->%s;\n  pw_buffer* b = pw_buffer_of(%s);\n  if (b "+
+				"== NULL && %s != NULL) return pw_buffer_gone(%q);\n  if (b != NULL && pw_is_deleted(b)) return %s;\n  if (b != "+
+				"NULL && b->under == NULL) return %s;\n  args->%s = b ? b->under : NULL;\n",
 				f.Name, f.Name, f.Name, f.Name, slot, ofDeleted(slot), ofUnmade(slot), f.Name))
 		default:
 			continue
@@ -234,7 +238,8 @@ func forwarder(b *bytes.Buffer, slot, args string, fields []field) string {
 	if len(before) == 0 {
 		return "pw_under->" + slot
 	}
-	fmt.Fprintf(b, "static PJRT_Error* forward_%s(%s* args) {\n  if (pw_forked) return %s;\n%s  PJRT_Error* err = pw_under->%s(args);\n%s  return err;\n}\n\n",
+	fmt.Fprintf(b, "static PJRT_Error* forward_%s(%s* args) {\n  if (pw_forked) return %s;\n%s  PJRT_Error* err = "+
+		"pw_under->%s(args);\n%s  return err;\n}\n\n",
 		slot, args, inFork(slot), strings.Join(before, ""), slot, strings.Join(after, ""))
 	return "forward_" + slot
 }

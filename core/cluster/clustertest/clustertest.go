@@ -107,7 +107,8 @@ func (s *Session) Array(sh shape.Shape, devices []int, data func(d int) []byte) 
 // Start submits a run and returns its token and its first output.
 func (s *Session) Start(r *client.Remote, inputs ...uint64) (token, output uint64) {
 	s.T.Helper()
-	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.Tokens(1)}
+	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1,
+		Token: s.Tokens(1)}
 	if err := s.Run(spec); err != nil {
 		s.T.Fatal(err)
 	}

@@ -36,12 +36,14 @@ func TestError(t *testing.T) {
 		{"too long a file", "/f", &os.PathError{Op: "write", Path: "/f", Err: syscall.EFBIG}, status.ResourceExhausted},
 		{"missing", filepath.Join(dir, "none"), open(filepath.Join(dir, "none"), os.O_RDONLY), status.NotFound},
 		{"there", file, open(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY), status.AlreadyExists},
-		{"no directory", filepath.Join(file, "below"), open(filepath.Join(file, "below"), os.O_RDONLY), status.FailedPrecondition},
+		{"no directory", filepath.Join(file, "below"), open(filepath.Join(file, "below"), os.O_RDONLY),
+			status.FailedPrecondition},
 		{"other", "", errors.New("a surprise"), status.Internal},
 		{"coded", "", status.New(status.DataLoss, "gone"), status.DataLoss},
 	} {
 		err := system.Error(c.err, "cannot do %d things", 2)
-		if status.CodeOf(err) != c.code || !strings.HasPrefix(err.Error(), "cannot do 2 things: ") || !strings.Contains(err.Error(), c.path) {
+		if status.CodeOf(err) != c.code || !strings.HasPrefix(err.Error(), "cannot do 2 things: ") ||
+			!strings.Contains(err.Error(), c.path) {
 			t.Errorf("%s: %v (%v), expected %v with the path %s", c.name, err, status.CodeOf(err), c.code, c.path)
 		}
 		if !errors.Is(err, c.err) {

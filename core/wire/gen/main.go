@@ -26,7 +26,8 @@ func main() {
 }
 
 func run() error {
-	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{}, SourceInfoMode: protocompile.SourceInfoStandard}
+	compiler := protocompile.Compiler{
+		Resolver: &protocompile.SourceResolver{}, SourceInfoMode: protocompile.SourceInfoStandard}
 	files, err := compiler.Compile(context.Background(), source)
 	if err != nil {
 		return err

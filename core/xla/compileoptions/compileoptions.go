@@ -94,7 +94,8 @@ func (o *Options) parse(options []byte) error {
 		}
 	}
 	if o.Replicas < 1 || o.Partitions < 1 || o.Replicas > maxDevices || o.Partitions > maxDevices/o.Replicas {
-		return invalid("%d replicas of %d partitions, want at least 1 of each and at most %d devices", o.Replicas, o.Partitions, maxDevices)
+		return invalid("%d replicas of %d partitions, want at least 1 of each and at most %d devices", o.Replicas,
+			o.Partitions, maxDevices)
 	}
 	if assignment == nil || o.Portable {
 		return nil
@@ -118,7 +119,8 @@ func (o *Options) parse(options []byte) error {
 			}
 		}
 		if p == o.Partitions || len(column) != o.Replicas {
-			return invalid("partition %d has %d devices, want %d for each of %d partitions", p, len(column), o.Replicas, o.Partitions)
+			return invalid("partition %d has %d devices, want %d for each of %d partitions", p, len(column), o.Replicas,
+				o.Partitions)
 		}
 		for r, id := range column {
 			o.Devices[r*o.Partitions+p] = id
@@ -169,7 +171,8 @@ func assign(replicas, partitions int, ids []int64) []byte {
 		for r := range column {
 			column[r] = ids[r*partitions+p]
 		}
-		assignment = protowalk.AppendBytes(assignment, assignmentDevices, protowalk.AppendInts(nil, computationReplicaIDs, column...))
+		assignment = protowalk.AppendBytes(assignment, assignmentDevices,
+			protowalk.AppendInts(nil, computationReplicaIDs, column...))
 	}
 	return assignment
 }
@@ -182,7 +185,8 @@ func WithDevices(options []byte, ids []int64) ([]byte, error) {
 		return nil, err
 	}
 	if len(ids) != o.Replicas*o.Partitions {
-		return nil, invalid("compile options: %d devices for %d replicas of %d partitions", len(ids), o.Replicas, o.Partitions)
+		return nil, invalid("compile options: %d devices for %d replicas of %d partitions", len(ids), o.Replicas,
+			o.Partitions)
 	}
 	outer, build := take(options, compilePortable)
 	build = without(build, buildAssignment, buildDeviceOrdinal)
@@ -282,7 +286,8 @@ func OneDevice(options []byte, arguments [][]byte, result []byte) ([]byte, error
 }
 
 // unneeded lists the passes before the partitioner that a program does not need if each instruction has a sharding. The
-// first one infers shardings, and prints a deprecation warning. The others add instructions without shardings, which only
+// first one infers shardings, and prints a deprecation warning. The others add instructions without shardings, which
+// only
 // the first one would add, and without shardings XLA ends the process.
 const unneeded = "sharding-propagation,conditional-canonicalizer,zero-sized-hlo-elimination"
 

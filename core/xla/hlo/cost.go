@@ -94,7 +94,8 @@ func (a *analysis) computation(id int64) (Cost, error) {
 // called returns the cost of the nth computation that an instruction calls.
 func (a *analysis) called(in *instruction, n int) (Cost, error) {
 	if n >= len(in.called) {
-		return nil, status.New(status.InvalidArgument, "an instruction %s calls %d computations, want more than %d", in.opcode, len(in.called), n)
+		return nil, status.New(status.InvalidArgument, "an instruction %s calls %d computations, want more than %d",
+			in.opcode, len(in.called), n)
 	}
 	return a.computation(in.called[n])
 }

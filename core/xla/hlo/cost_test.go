@@ -126,17 +126,22 @@ func TestReadCostOfNoProgram(t *testing.T) {
 		code []byte
 		want string
 	}{
-		"no entry":             {module(), "no computation 1"},
-		"no root":              {module(computation(1, 7, instruction(2, "iota"))), "no root"},
-		"an operand not there": {module(computation(1, 2, instruction(2, "negate", protowalk.AppendInts(nil, instructionOperands, 3)...))), "operand 3"},
-		"itself an operand":    {module(computation(1, 2, instruction(2, "negate", protowalk.AppendInts(nil, instructionOperands, 2)...))), "operand 2"},
-		"a call of nothing":    {module(computation(1, 2, instruction(2, "call"))), "calls 0 computations"},
-		"a call into the air":  {module(computation(1, 2, call(2, 9))), "no computation 9"},
-		"a call of itself":     {module(computation(1, 2, call(2, 1))), "deep"},
-		"calls in a circle":    {module(computation(1, 2, call(2, 3)), computation(3, 2, call(2, 1))), "deep"},
-		"cut":                  {module(computation(1, 2, instruction(2, "iota")))[:9], "protobuf"},
+		"no entry": {module(), "no computation 1"},
+		"no root":  {module(computation(1, 7, instruction(2, "iota"))), "no root"},
+		"an operand not there": {
+			module(computation(1, 2, instruction(2, "negate", protowalk.AppendInts(nil, instructionOperands, 3)...))),
+			"operand 3"},
+		"itself an operand": {
+			module(computation(1, 2, instruction(2, "negate", protowalk.AppendInts(nil, instructionOperands, 2)...))),
+			"operand 2"},
+		"a call of nothing":   {module(computation(1, 2, instruction(2, "call"))), "calls 0 computations"},
+		"a call into the air": {module(computation(1, 2, call(2, 9))), "no computation 9"},
+		"a call of itself":    {module(computation(1, 2, call(2, 1))), "deep"},
+		"calls in a circle":   {module(computation(1, 2, call(2, 3)), computation(3, 2, call(2, 1))), "deep"},
+		"cut":                 {module(computation(1, 2, instruction(2, "iota")))[:9], "protobuf"},
 	} {
-		if cost, err := ReadCost("hlo", c.code); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
+		if cost, err := ReadCost("hlo", c.code); status.CodeOf(err) != status.InvalidArgument ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, %v", name, cost, err)
 		}
 	}
@@ -146,7 +151,8 @@ func TestReadCostOfNoProgram(t *testing.T) {
 		levels = append(levels, computation(i, 2, call(2, i+1), call(3, i+1)))
 	}
 	scalar := protowalk.AppendInt(nil, shapeElementType, 11)
-	levels = append(levels, computation(200, 2, instruction(2, "negate", protowalk.AppendBytes(nil, instructionShape, scalar)...)))
+	levels = append(levels, computation(200, 2,
+		instruction(2, "negate", protowalk.AppendBytes(nil, instructionShape, scalar)...)))
 	if cost, err := ReadCost("hlo", module(levels...)); err != nil || cost[Flops] != math.Pow(2, 199) {
 		t.Errorf("many calls: %v, %v", cost, err)
 	}

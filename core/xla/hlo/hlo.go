@@ -149,7 +149,8 @@ func (s *Signature) readAliases(b []byte) error {
 			case entryParameter:
 				parameter = int(e.Value)
 			case entryTuple:
-				return status.New(status.InvalidArgument, "there is an alias of a part of parameter %d, which is not a tuple", parameter)
+				return status.New(status.InvalidArgument, "there is an alias of a part of parameter %d, which is not a tuple",
+					parameter)
 			}
 		}
 		s.Donated = append(s.Donated, parameter)

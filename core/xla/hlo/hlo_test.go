@@ -32,7 +32,8 @@ func TestReadSignatureTellsHowArraysLie(t *testing.T) {
 		program = protowalk.AppendBytes(program, programParameters, array(2, 1, 0))
 		program = protowalk.AppendBytes(program, programResult, c.result)
 		s, err := ReadSignature("hlo", protowalk.AppendBytes(nil, moduleProgramShape, program))
-		if err != nil || !reflect.DeepEqual(s.ParamOrders, [][]int64{{0, 2, 1}, nil}) || !reflect.DeepEqual(s.ResultOrders, c.want) {
+		if err != nil || !reflect.DeepEqual(s.ParamOrders, [][]int64{{0, 2, 1}, nil}) ||
+			!reflect.DeepEqual(s.ResultOrders, c.want) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}

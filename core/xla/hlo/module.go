@@ -132,7 +132,8 @@ func readComputation(b []byte) (*computation, error) {
 			for _, id := range in.operandIDs {
 				operand := byID[id]
 				if operand == nil {
-					return nil, status.New(status.InvalidArgument, "an instruction %s has an operand %d that is not defined before it", in.opcode, id)
+					return nil, status.New(status.InvalidArgument, "an instruction %s has an operand %d that is not defined before it",
+						in.opcode, id)
 				}
 				in.operands = append(in.operands, operand)
 				// If this instruction is a user already, it is the last one.

@@ -80,7 +80,8 @@ func TestRewrite(t *testing.T) {
 			out = append(out, f.Raw...)
 		}
 	}
-	if want := protowalk.AppendInt(protowalk.AppendBytes(protowalk.AppendInt(nil, 9, 1), 2, "new"), 7, 3); !bytes.Equal(out, want) {
+	if want := protowalk.AppendInt(protowalk.AppendBytes(protowalk.AppendInt(nil, 9, 1), 2, "new"), 7,
+		3); !bytes.Equal(out, want) {
 		t.Errorf("got %x, want %x", out, want)
 	}
 }

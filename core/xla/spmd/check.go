@@ -26,7 +26,8 @@ func (s *Spec) checkFields() error {
 	}
 	if s.Op == PartitionID || s.Op == ReplicaID {
 		u32 := shape.Shape{DType: shape.U32}
-		if len(s.Operands) != 0 || len(s.Results) != 1 || !same(s.Results[0], u32) || s.Replicas < 1 || s.Parts < 1 || s.Site != -1 {
+		if len(s.Operands) != 0 || len(s.Results) != 1 || !same(s.Results[0], u32) || s.Replicas < 1 || s.Parts < 1 ||
+			s.Site != -1 {
 			return bad("want the numbers of replicas and partitions, and one result u32[]")
 		}
 		return nil
@@ -99,7 +100,8 @@ func (s *Spec) checkShapes() error {
 	}
 	parts := s.Op == AllToAll && s.Dim == -1
 	if parts && len(s.Operands) != size {
-		return status.New(status.InvalidArgument, "%d operands for a group of %d ranks: want one for each", len(s.Operands), size)
+		return status.New(status.InvalidArgument, "%d operands for a group of %d ranks: want one for each", len(s.Operands),
+			size)
 	}
 	if (!sized && s.Dim != 0) || (s.Dim < 0 && !parts) {
 		return status.New(status.InvalidArgument, "dimension %d", s.Dim)

@@ -326,7 +326,8 @@ func cutMesh(sizes []int64, axes []axis) (*meshParts, error) {
 	return m, nil
 }
 
-// of takes the parts that make up axes, which must be among those that the mesh was cut for. It returns their numbers and
+// of takes the parts that make up axes, which must be among those that the mesh was cut for. It returns their numbers
+// and
 // the product of their sizes. A part can be taken once.
 func (m *meshParts) of(axes []axis) (numbers []int64, size int64, err error) {
 	size = 1

@@ -41,7 +41,8 @@ type Whole struct {
 	Result     []byte
 }
 
-// Placed returns the first result that the program places in another memory than the default one, or -1 if there is none.
+// Placed returns the first result that the program places in another memory than the default one, or -1 if there is
+// none.
 func (w *Whole) Placed() int {
 	results := tupleShapes(w.Result)
 	if results == nil {
@@ -66,9 +67,12 @@ func (w *Whole) Placed() int {
 // results have the shapes and shardings of the whole program, and its body is entirely manual. It keeps the program's
 // name, its aliases and its donated parameters.
 //
-// before and after are the program before and after the pass that partitions it, each an HloModuleProto or a message that
-// has one as its first field, like XLA's dumps (HloProto). Shardings and groups of collectives are written in their oldest
-// form, and instructions are renumbered, since the XLA that reads the result may be older than the one that wrote these.
+// before and after are the program before and after the pass that partitions it, each an HloModuleProto or a message
+// that
+// has one as its first field, like XLA's dumps (HloProto). Shardings and groups of collectives are written in their
+// oldest
+// form, and instructions are renumbered, since the XLA that reads the result may be older than the one that wrote
+// these.
 //
 // Errors: UNIMPLEMENTED if the program has tuples as parameters, or an unknown sharding.
 func Manual(before, after []byte) (*Whole, error) {
@@ -106,7 +110,8 @@ func manual(before, after []byte) (*Whole, error) {
 		}
 	}
 	if i := slices.IndexFunc(local, func(s []byte) bool { return s == nil }); i >= 0 || len(w.parameters) != len(local) {
-		return nil, status.New(status.InvalidArgument, "%d parameters, shardings of %d: one is missing", len(local), len(w.parameters))
+		return nil, status.New(status.InvalidArgument, "%d parameters, shardings of %d: one is missing", len(local),
+			len(w.parameters))
 	}
 	if root := body.byID[body.root]; len(tupleShapes(root.shape)) != len(tupleShapes(w.whole.result)) {
 		return nil, status.New(status.InvalidArgument, "%s has %d parts, and the whole result %d", root.name,
@@ -194,7 +199,8 @@ func (w *wrapper) readShardings(code []byte) error {
 	return nil
 }
 
-// write returns the module: the computations as they are, and a new entry that calls the old one. local holds the shapes
+// write returns the module: the computations as they are, and a new entry that calls the old one. local holds the
+// shapes
 // of the old entry's parameters.
 func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 	manual := w.controlled()
@@ -220,7 +226,8 @@ func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 	out = protowalk.AppendBytes(out, moduleEntryName, name)
 	out = protowalk.AppendInt(out, moduleEntry, entry)
 	out = protowalk.AppendBytes(out, moduleProgramShape, w.whole.raw)
-	return protowalk.AppendBytes(out, moduleComputations, w.entry(name, entry, ids[body.id], local, body.byID[body.root].shape)), nil
+	return protowalk.AppendBytes(out, moduleComputations,
+		w.entry(name, entry, ids[body.id], local, body.byID[body.root].shape)), nil
 }
 
 // controlled returns the computations that run as parts of the entry: not those that combine elements, nor those of
@@ -277,7 +284,8 @@ func (w *wrapper) renumber(c *computation, ids map[int64]int64, manual bool) ([]
 		b = appendInts(b, instructionControl, renumbered(in.control, numbers))
 		for _, id := range in.called {
 			if ids[id] == 0 {
-				return nil, status.New(status.InvalidArgument, "%s calls a computation %d that is not defined before it", in.name, id)
+				return nil, status.New(status.InvalidArgument, "%s calls a computation %d that is not defined before it", in.name,
+					id)
 			}
 		}
 		b = appendInts(b, instructionCalled, renumbered(in.called, ids))
@@ -342,9 +350,11 @@ func (w *wrapper) entry(name string, id, body int64, local [][]byte, result []by
 	for i, shape := range local {
 		parameter := add("parameter", fmt.Sprintf("whole.%d", i), w.whole.parameters[i], w.parameters[i],
 			protowalk.AppendInt(nil, instructionParameter, int64(i)))
-		parts[i] = add("custom-call", fmt.Sprintf("shard.%d", i), shape, manualSharding(shape), target(fullToShard), parameter)
+		parts[i] = add("custom-call", fmt.Sprintf("shard.%d", i), shape, manualSharding(shape), target(fullToShard),
+			parameter)
 	}
-	root := add("call", "manual", result, manualSharding(result), protowalk.AppendInts(nil, instructionCalled, body), parts...)
+	root := add("call", "manual", result, manualSharding(result), protowalk.AppendInts(nil, instructionCalled, body),
+		parts...)
 	if wholes := tupleShapes(w.whole.result); wholes == nil {
 		root = add("custom-call", "result", w.whole.result, w.result, target(shardToFull), root)
 	} else {

@@ -227,7 +227,8 @@ func TestManualOfLoops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"parameter manual", "--", "parameter manual", "constant manual", "--", "parameter manual", "while manual", "--"}
+	want := []string{"parameter manual", "--", "parameter manual", "constant manual", "--", "parameter manual",
+		"while manual", "--"}
 	if got := lines(t, whole.Module); !slices.Equal(got[:len(want)], want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -236,7 +237,8 @@ func TestManualOfLoops(t *testing.T) {
 func ref(a axis) []byte {
 	b := protowalk.AppendInt(nil, axisRefIndex, a.index)
 	if a.size > 0 {
-		b = protowalk.AppendBytes(b, axisRefSub, protowalk.AppendInt(protowalk.AppendInt(nil, subPre, a.pre), subSize, a.size))
+		b = protowalk.AppendBytes(b, axisRefSub,
+			protowalk.AppendInt(protowalk.AppendInt(nil, subPre, a.pre), subSize, a.size))
 	}
 	return b
 }
@@ -269,16 +271,24 @@ func TestNamedShardingsAreWrittenInTiles(t *testing.T) {
 		named, want []byte
 		code        status.Code
 	}{
-		{"rows over one axis of two", named([]int64{4, 2}, nil, nil, []axis{x}, nil), inTiles(true, []int64{4, 1, 2}, []int64{0, 1, 2, 3, 4, 5, 6, 7}), 0},
-		{"rows over the other", named([]int64{4, 2}, nil, nil, []axis{y}, nil), inTiles(true, []int64{2, 1, 4}, []int64{0, 2, 4, 6, 1, 3, 5, 7}), 0},
-		{"both", named([]int64{4, 2}, nil, nil, []axis{y}, []axis{x}), inTiles(false, []int64{2, 4}, []int64{0, 2, 4, 6, 1, 3, 5, 7}), 0},
-		{"rows over both", named([]int64{4, 2}, nil, nil, []axis{x, y}), inTiles(false, []int64{8}, []int64{0, 1, 2, 3, 4, 5, 6, 7}), 0},
-		{"devices in another order", named([]int64{2, 2}, []int64{3, 2, 1, 0}, nil, []axis{x}, []axis{y}), inTiles(false, []int64{2, 2}, []int64{3, 2, 1, 0}), 0},
-		{"a part of an axis", named([]int64{8}, nil, nil, []axis{{0, 2, 4}}), inTiles(true, []int64{4, 2}, []int64{0, 4, 1, 5, 2, 6, 3, 7}), 0},
+		{"rows over one axis of two", named([]int64{4, 2}, nil, nil, []axis{x}, nil),
+			inTiles(true, []int64{4, 1, 2}, []int64{0, 1, 2, 3, 4, 5, 6, 7}), 0},
+		{"rows over the other", named([]int64{4, 2}, nil, nil, []axis{y}, nil),
+			inTiles(true, []int64{2, 1, 4}, []int64{0, 2, 4, 6, 1, 3, 5, 7}), 0},
+		{"both", named([]int64{4, 2}, nil, nil, []axis{y}, []axis{x}),
+			inTiles(false, []int64{2, 4}, []int64{0, 2, 4, 6, 1, 3, 5, 7}), 0},
+		{"rows over both", named([]int64{4, 2}, nil, nil, []axis{x, y}),
+			inTiles(false, []int64{8}, []int64{0, 1, 2, 3, 4, 5, 6, 7}), 0},
+		{"devices in another order", named([]int64{2, 2}, []int64{3, 2, 1, 0}, nil, []axis{x}, []axis{y}),
+			inTiles(false, []int64{2, 2}, []int64{3, 2, 1, 0}), 0},
+		{"a part of an axis", named([]int64{8}, nil, nil, []axis{{0, 2, 4}}),
+			inTiles(true, []int64{4, 2}, []int64{0, 4, 1, 5, 2, 6, 3, 7}), 0},
 		{"no axis", named(cube, nil, nil, nil, nil), replicated, 0},
 		{"no mesh", named(nil, nil, nil), replicated, 0},
-		{"all manual", named([]int64{4}, nil, protowalk.AppendBytes(nil, namedManual, ref(x))), protowalk.AppendInt(nil, shardingType, manualType), 0},
-		{"some manual", named([]int64{4, 2}, nil, protowalk.AppendBytes(nil, namedManual, ref(x))), nil, status.Unimplemented},
+		{"all manual", named([]int64{4}, nil, protowalk.AppendBytes(nil, namedManual, ref(x))),
+			protowalk.AppendInt(nil, shardingType, manualType), 0},
+		{"some manual", named([]int64{4, 2}, nil, protowalk.AppendBytes(nil, namedManual, ref(x))), nil,
+			status.Unimplemented},
 		{"unreduced", named([]int64{4}, nil, protowalk.AppendBytes(nil, namedUnreduced, ref(x))), nil, status.Unimplemented},
 		{"an axis twice", named([]int64{4}, nil, nil, []axis{x}, []axis{x}), nil, status.InvalidArgument},
 		{"an axis that is not there", named([]int64{4}, nil, nil, []axis{{index: 3}}), nil, status.InvalidArgument},

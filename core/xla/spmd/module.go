@@ -134,7 +134,8 @@ func readModule(code []byte) (*module, error) {
 	return m, nil
 }
 
-// unwrap returns the HloModuleProto in a HloModuleProtoWithConfig or a HloProto, and the configuration of the former. It
+// unwrap returns the HloModuleProto in a HloModuleProtoWithConfig or a HloProto, and the configuration of the former.
+// It
 // returns a HloModuleProto unchanged.
 func unwrap(code []byte) (inner, config []byte, err error) {
 	for f, err := range protowalk.Fields(code) {
@@ -219,7 +220,8 @@ func readComputation(b []byte) (*computation, error) {
 			for _, ids := range [...][]int64{in.operands, in.control} {
 				for _, id := range ids {
 					if c.byID[id] == nil {
-						return nil, status.New(status.InvalidArgument, "%s needs an instruction %d that is not defined before it", in.name, id)
+						return nil, status.New(status.InvalidArgument, "%s needs an instruction %d that is not defined before it",
+							in.name, id)
 					}
 				}
 			}

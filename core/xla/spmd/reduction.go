@@ -28,7 +28,8 @@ func (m *module) reduction(id int64, of shape.DType) (Reduction, error) {
 	}
 	if params != [2]bool{true, true} {
 		return 0, status.New(status.Unimplemented,
-			"it reduces by %s of its arguments, want add, multiply, minimum, maximum, and, or or xor of the two alone", root.name)
+			"it reduces by %s of its arguments, want add, multiply, minimum, maximum, and, or or xor of the two alone",
+			root.name)
 	}
 	// Booleans are the numbers 0 and 1, which saturate.
 	if of == shape.Pred {

@@ -95,10 +95,13 @@ func opOf(opcode string) (op Op, half string, found bool) {
 func unknown(in *instruction) error {
 	switch name := in.opcode; {
 	case name == "send" || name == "recv" || name == "send-done" || name == "recv-done":
-		return status.New(status.Unimplemented, "%s sends from point to point (%s): that cannot be carried between workers yet", in.name, name)
-	case strings.HasPrefix(name, "all-") || strings.HasPrefix(name, "collective-") || strings.HasPrefix(name, "reduce-scatter") ||
+		return status.New(status.Unimplemented,
+			"%s sends from point to point (%s): that cannot be carried between workers yet", in.name, name)
+	case strings.HasPrefix(name, "all-") || strings.HasPrefix(name, "collective-") ||
+		strings.HasPrefix(name, "reduce-scatter") ||
 		strings.HasPrefix(name, "ragged-all"):
-		return status.New(status.Unimplemented, "%s is a collective (%s) that cannot be carried between workers", in.name, name)
+		return status.New(status.Unimplemented, "%s is a collective (%s) that cannot be carried between workers", in.name,
+			name)
 	}
 	return nil
 }
@@ -215,7 +218,8 @@ func (w *rewriter) rewrite(c *computation, in *instruction) error {
 	}
 	// The text is written once for each device's call, and contains the ranks.
 	if w.text += len(in.spec); w.text > maxText {
-		return status.New(status.ResourceExhausted, "the collectives of the program take more than %d bytes to describe", maxText)
+		return status.New(status.ResourceExhausted, "the collectives of the program take more than %d bytes to describe",
+			maxText)
 	}
 	return nil
 }
@@ -318,7 +322,8 @@ func (w *rewriter) group(fields []protowalk.Field, n numbering) (*grouping, erro
 	}
 	const most = 1 << 24
 	if w.text += len(g.text); w.ranks > most || w.text > maxText {
-		return nil, status.New(status.ResourceExhausted, "the groups of the program's collectives name more than %d ranks", most)
+		return nil, status.New(status.ResourceExhausted, "the groups of the program's collectives name more than %d ranks",
+			most)
 	}
 	w.groups[string(key)] = g
 	return g, nil
@@ -338,7 +343,8 @@ func (w *rewriter) shapes(c *computation, in *instruction, s *Spec, dims []int64
 			if err != nil {
 				return err
 			}
-			if s.Op != RaggedAllToAll && s.Op != AllReduce && s.Op != CollectivePermute && s.Op != CollectiveBroadcast && len(dims) > 0 {
+			if s.Op != RaggedAllToAll && s.Op != AllReduce && s.Op != CollectivePermute && s.Op != CollectiveBroadcast &&
+				len(dims) > 0 {
 				if order != nil && !slices.Equal(order, place) {
 					return status.New(status.Unimplemented, "its operands and results are laid out in different ways")
 				}

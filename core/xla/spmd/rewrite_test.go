@@ -116,7 +116,8 @@ func mesh(sizes []int64, axes ...axis) []byte {
 	for _, a := range axes {
 		ref := protowalk.AppendInt(nil, axisRefIndex, a.index)
 		if a.size > 0 {
-			ref = protowalk.AppendBytes(ref, axisRefSub, protowalk.AppendInt(protowalk.AppendInt(nil, subPre, a.pre), subSize, a.size))
+			ref = protowalk.AppendBytes(ref, axisRefSub,
+				protowalk.AppendInt(protowalk.AppendInt(nil, subPre, a.pre), subSize, a.size))
 		}
 		b = protowalk.AppendBytes(b, meshGroupsAxes, ref)
 	}
@@ -161,22 +162,30 @@ func TestGroups(t *testing.T) {
 		{"all replicas", 8, 1, nil, "0:8"},
 		{"no groups, two partitions", 4, 2, nil, "0:4:2/1:4:2"},
 		{"lists", 8, 1, groups([]int64{0, 3}, []int64{7, 5}), "0,3/7,5"},
-		{"replicas with their partitions", 4, 2, protowalk.AppendInt(groups([]int64{3, 0}, []int64{1, 2}), instructionChannel, 1),
+		{"replicas with their partitions", 4, 2,
+			protowalk.AppendInt(groups([]int64{3, 0}, []int64{1, 2}), instructionChannel, 1),
 			"6:2,0:2/2:4"},
 		{"ranks", 4, 2, flat(groups([]int64{0, 7})), "0,7"},
 		{"device list", 1, 8, flat(protowalk.AppendBytes(nil, instructionDeviceList,
 			protowalk.AppendBytes(nil, deviceListGroups, protowalk.AppendInts(nil, groupIDs, 4, 5)))), "4:2"},
 		{"iota in a device list", 1, 8, flat(protowalk.AppendBytes(nil, instructionDeviceList,
 			protowalk.AppendBytes(nil, deviceListIota, tiles(2, 4, []int64{8}, []int64{0})))), "0:4/4:4"},
-		{"iota", 1, 8, flat(protowalk.AppendBytes(nil, instructionIota, tiles(4, 2, []int64{2, 4}, []int64{1, 0}))), "0,4/1,5/2,6/3,7"},
-		{"iota of three", 1, 8, flat(protowalk.AppendBytes(nil, instructionIota, tiles(2, 4, []int64{2, 2, 2}, []int64{1, 0, 2}))),
+		{"iota", 1, 8, flat(protowalk.AppendBytes(nil, instructionIota, tiles(4, 2, []int64{2, 4}, []int64{1, 0}))),
+			"0,4/1,5/2,6/3,7"},
+		{"iota of three", 1, 8,
+			flat(protowalk.AppendBytes(nil, instructionIota, tiles(2, 4, []int64{2, 2, 2}, []int64{1, 0, 2}))),
 			"0:2,4:2/2:2,6:2"},
-		{"last axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 1}))), "0:4/4:4"},
-		{"first axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 0}))), "0,4/1,5/2,6/3,7"},
-		{"axes in another order", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 1}, axis{index: 0}))),
+		{"last axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 1}))),
+			"0:4/4:4"},
+		{"first axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 0}))),
+			"0,4/1,5/2,6/3,7"},
+		{"axes in another order", 1, 8,
+			flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{2, 4}, axis{index: 1}, axis{index: 0}))),
 			"0,4,1,5,2,6,3,7"},
-		{"part of an axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{8}, axis{0, 2, 2}))), "0,2/1,3/4,6/5,7"},
-		{"two parts of an axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{8}, axis{0, 4, 2}, axis{0, 1, 2}))),
+		{"part of an axis", 1, 8, flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{8}, axis{0, 2, 2}))),
+			"0,2/1,3/4,6/5,7"},
+		{"two parts of an axis", 1, 8,
+			flat(protowalk.AppendBytes(nil, instructionMesh, mesh([]int64{8}, axis{0, 4, 2}, axis{0, 1, 2}))),
 			"0,4,1,5/2,6,3,7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -232,7 +241,8 @@ func TestPairs(t *testing.T) {
 		t.Errorf("got %q, want %q", got, list)
 	}
 	text := string(p.Module)
-	for _, part := range []string{`{spec = "all-gather site=0`, `{spec = "partition-id site=-1 out=u32[] replicas=1 parts=2"}`, Target, "kept"} {
+	for _, part := range []string{
+		`{spec = "all-gather site=0`, `{spec = "partition-id site=-1 out=u32[] replicas=1 parts=2"}`, Target, "kept"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the module lacks %q", part)
 		}
@@ -291,19 +301,28 @@ func TestRefused(t *testing.T) {
 	}{
 		{"send", one(instr{opcode: "send", shape: f32(2)}), status.Unimplemented, []string{"send.2"}},
 		{"unknown", one(instr{opcode: "collective-sort", shape: f32(2)}), status.Unimplemented, []string{"collective-sort"}},
-		{"reduction", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{1}}), status.Unimplemented, []string{"all-reduce.2", "subtract.3"}},
+		{"reduction", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{1}}), status.Unimplemented,
+			[]string{"all-reduce.2", "subtract.3"}},
 		{"in a fusion", func() []byte {
 			b := &builder{replicas: 2}
-			c := b.computation(instr{opcode: "parameter", shape: f32(2)}, instr{opcode: "collective-broadcast", shape: f32(2), operands: []int64{1}})
-			b.computation(instr{opcode: "parameter", shape: f32(2)}, instr{opcode: "fusion", shape: f32(2), operands: []int64{1}, called: []int64{c}})
+			c := b.computation(instr{opcode: "parameter", shape: f32(2)},
+				instr{opcode: "collective-broadcast", shape: f32(2), operands: []int64{1}})
+			b.computation(instr{opcode: "parameter", shape: f32(2)},
+				instr{opcode: "fusion", shape: f32(2), operands: []int64{1}, called: []int64{c}})
 			return b.program()
 		}(), status.Unimplemented, []string{"fusion.2"}},
-		{"not awaited", one(instr{opcode: "all-reduce-start", shape: f32(2), called: []int64{0}}), status.Unimplemented, []string{"all-reduce-start.2"}},
-		{"shape", one(instr{opcode: "all-reduce", shape: f32(3), called: []int64{0}}), status.InvalidArgument, []string{"f32[3]", "f32[2]"}},
-		{"rank", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{0}, fields: groups([]int64{0, 2})}), status.InvalidArgument, []string{"holds 2"}},
-		{"rank twice", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{0}, fields: groups([]int64{0}, []int64{0})}), status.InvalidArgument, []string{"holds 0"}},
-		{"split", one(instr{opcode: "all-to-all", shape: f32(2), fields: protowalk.AppendInts(nil, instructionDimensions, 1)}), status.InvalidArgument, []string{"dimensions [1]"}},
-		{"slices", one(instr{opcode: "collective-permute", shape: f32(2), fields: protowalk.AppendInts(nil, instructionSliceSizes, 1)}), status.Unimplemented, []string{"slices"}},
+		{"not awaited", one(instr{opcode: "all-reduce-start", shape: f32(2), called: []int64{0}}), status.Unimplemented,
+			[]string{"all-reduce-start.2"}},
+		{"shape", one(instr{opcode: "all-reduce", shape: f32(3), called: []int64{0}}), status.InvalidArgument,
+			[]string{"f32[3]", "f32[2]"}},
+		{"rank", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{0}, fields: groups([]int64{0, 2})}),
+			status.InvalidArgument, []string{"holds 2"}},
+		{"rank twice", one(instr{opcode: "all-reduce", shape: f32(2), called: []int64{0},
+			fields: groups([]int64{0}, []int64{0})}), status.InvalidArgument, []string{"holds 0"}},
+		{"split", one(instr{opcode: "all-to-all", shape: f32(2),
+			fields: protowalk.AppendInts(nil, instructionDimensions, 1)}), status.InvalidArgument, []string{"dimensions [1]"}},
+		{"slices", one(instr{opcode: "collective-permute", shape: f32(2),
+			fields: protowalk.AppendInts(nil, instructionSliceSizes, 1)}), status.Unimplemented, []string{"slices"}},
 		{"empty", nil, status.InvalidArgument, []string{"entry"}},
 	} {
 		_, err := Rewrite(c.code)
@@ -325,13 +344,16 @@ func FuzzRewrite(f *testing.F) {
 	b := &builder{replicas: 2, partitions: 2}
 	add := b.reducer("add")
 	body := b.computation(instr{opcode: "parameter", shape: f32(2)},
-		instr{opcode: "all-reduce", shape: f32(2), operands: []int64{1}, called: []int64{add}, fields: flat(groups([]int64{0, 1}, []int64{2, 3}))})
+		instr{opcode: "all-reduce", shape: f32(2), operands: []int64{1}, called: []int64{add},
+			fields: flat(groups([]int64{0, 1}, []int64{2, 3}))})
 	b.computation(instr{opcode: "parameter", shape: f32(2)},
 		instr{opcode: "while", shape: f32(2), operands: []int64{1}, called: []int64{body, body}},
-		instr{opcode: "all-gather", shape: f32(4), operands: []int64{2}, fields: protowalk.AppendInts(protowalk.AppendBytes(nil, instructionIota,
-			tiles(1, 2, []int64{2}, []int64{0})), instructionDimensions, 0)},
-		instr{opcode: "collective-permute", shape: f32(4), operands: []int64{3}, fields: protowalk.AppendBytes(nil, instructionPairs,
-			protowalk.AppendInt(protowalk.AppendInt(nil, pairSource, 0), pairTarget, 1))})
+		instr{opcode: "all-gather", shape: f32(4), operands: []int64{2},
+			fields: protowalk.AppendInts(protowalk.AppendBytes(nil, instructionIota,
+				tiles(1, 2, []int64{2}, []int64{0})), instructionDimensions, 0)},
+		instr{opcode: "collective-permute", shape: f32(4), operands: []int64{3},
+			fields: protowalk.AppendBytes(nil, instructionPairs,
+				protowalk.AppendInt(protowalk.AppendInt(nil, pairSource, 0), pairTarget, 1))})
 	f.Add(b.program())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, code []byte) {

@@ -145,7 +145,8 @@ func tiled(named []byte) ([]byte, error) {
 	case manual > 0 && manual == len(sizes):
 		return protowalk.AppendInt(nil, shardingType, manualType), nil
 	case manual > 0:
-		return nil, status.New(status.Unimplemented, "an array that is manual over %d of %d mesh axes as a parameter or result", manual, len(sizes))
+		return nil, status.New(status.Unimplemented,
+			"an array that is manual over %d of %d mesh axes as a parameter or result", manual, len(sizes))
 	case len(sizes) == 0 && len(devices) == 1:
 		out := protowalk.AppendInt(nil, shardingType, maximalType)
 		out = protowalk.AppendInts(out, shardingTiles, 1)

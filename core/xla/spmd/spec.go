@@ -59,8 +59,10 @@ const (
 // operand of the first member of a group. A RaggedAllToAll has six operands, as in XLA:
 // input, output, input offsets, send sizes, output offsets, receive sizes.
 type Spec struct {
-	Op        Op
-	Site      int         // number of the collective in its program, from 0; all forms of one call in a loop have the same number. -1 for PartitionID and ReplicaID
+	Op Op
+	// number of the collective in its program, from 0; all forms of one call in a loop have the same number. -1 for
+	// PartitionID and ReplicaID
+	Site      int
 	Groups    [][]int     // ranks that take part together, in group order; every rank is in at most one group
 	Pairs     [][2]int    // of CollectivePermute: source and target ranks; each is at most once a source and once a target
 	Reduction Reduction   // of AllReduce and ReduceScatter

@@ -59,9 +59,12 @@ func TestBadText(t *testing.T) {
 	if _, err := ParseSpec(good); err != nil {
 		t.Fatal(err)
 	}
-	for _, change := range [][2]string{{"all-reduce", "all-reduced"}, {"0:2", "0:0"}, {"0:2", "0:2:-1"}, {"0:2", "0:2/1"}, {"0:2", "0:99999999"},
-		{"0:2", "-1"}, {"sum", "mean"}, {"type=f32", "type=f99"}, {"in=f32[2]", "in=f32[2"}, {"in=f32[2]", "in=f32[3]"}, {"in=f32[2]", "in=f32[-2]"},
-		{"in=f32[2] ", ""}, {"site=0", "site=0 site=1"}, {"site=0", "site=-1"}, {"type=f32", "type=s32"}, {"site=0", "color=1"}, {"site=0", "site"},
+	for _, change := range [][2]string{{"all-reduce", "all-reduced"}, {"0:2", "0:0"}, {"0:2", "0:2:-1"}, {"0:2", "0:2/1"},
+		{"0:2", "0:99999999"},
+		{"0:2", "-1"}, {"sum", "mean"}, {"type=f32", "type=f99"}, {"in=f32[2]", "in=f32[2"}, {"in=f32[2]", "in=f32[3]"},
+		{"in=f32[2]", "in=f32[-2]"},
+		{"in=f32[2] ", ""}, {"site=0", "site=0 site=1"}, {"site=0", "site=-1"}, {"type=f32", "type=s32"},
+		{"site=0", "color=1"}, {"site=0", "site"},
 		{"groups=0:2 ", ""}, {"site=0", "pairs=0>1"}, {"site=0", "dim=1"}} {
 		text := strings.Replace(good, change[0], change[1], 1)
 		if _, err := ParseSpec(text); status.CodeOf(err) != status.InvalidArgument {

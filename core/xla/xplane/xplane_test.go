@@ -19,7 +19,8 @@ func space(t *testing.T) protoreflect.MessageDescriptor {
 	t.Helper()
 	type field = descriptorpb.FieldDescriptorProto
 	one := func(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, of string, many bool) *field {
-		f := &field{Name: &name, Number: &number, Type: kind.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
+		f := &field{Name: &name, Number: &number, Type: kind.Enum(),
+			Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
 		if many {
 			f.Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 		}
@@ -28,20 +29,29 @@ func space(t *testing.T) protoreflect.MessageDescriptor {
 		}
 		return f
 	}
-	const number, text, message = descriptorpb.FieldDescriptorProto_TYPE_INT64, descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_MESSAGE
+	const number, text, message = descriptorpb.FieldDescriptorProto_TYPE_INT64,
+		descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_MESSAGE
 	messages := []*descriptorpb.DescriptorProto{
-		{Name: proto.String("Space"), Field: []*field{one("planes", 1, message, "Plane", true), one("warnings", 3, text, "", true)}},
-		{Name: proto.String("Plane"), Field: []*field{one("id", 1, number, "", false), one("name", 2, text, "", false), one("lines", 3, message, "Line", true),
-			one("events", 4, message, "Entry", true), one("stat_names", 5, message, "Entry", true), one("stats", 6, message, "Stat", true)}},
-		{Name: proto.String("Line"), Field: []*field{one("id", 1, number, "", false), one("name", 2, text, "", false), one("timestamp_ns", 3, number, "", false),
+		{Name: proto.String("Space"),
+			Field: []*field{one("planes", 1, message, "Plane", true), one("warnings", 3, text, "", true)}},
+		{Name: proto.String("Plane"), Field: []*field{one("id", 1, number, "", false), one("name", 2, text, "", false),
+			one("lines", 3, message, "Line", true),
+			one("events", 4, message, "Entry", true), one("stat_names", 5, message, "Entry", true),
+			one("stats", 6, message, "Stat", true)}},
+		{Name: proto.String("Line"), Field: []*field{
+			one("id", 1, number, "", false), one("name", 2, text, "", false), one("timestamp_ns", 3, number, "", false),
 			one("events", 4, message, "Event", true), one("duration_ps", 9, number, "", false)}},
-		{Name: proto.String("Event"), Field: []*field{one("metadata_id", 1, number, "", false), one("offset_ps", 2, number, "", false),
-			one("duration_ps", 3, number, "", false), one("stats", 4, message, "Stat", true)}},
-		{Name: proto.String("Stat"), Field: []*field{one("metadata_id", 1, number, "", false), one("int64", 4, number, "", false), one("str", 5, text, "", false)}},
+		{Name: proto.String("Event"),
+			Field: []*field{one("metadata_id", 1, number, "", false), one("offset_ps", 2, number, "", false),
+				one("duration_ps", 3, number, "", false), one("stats", 4, message, "Stat", true)}},
+		{Name: proto.String("Stat"), Field: []*field{
+			one("metadata_id", 1, number, "", false), one("int64", 4, number, "", false), one("str", 5, text, "", false)}},
 		{Name: proto.String("Metadata"), Field: []*field{one("id", 1, number, "", false), one("name", 2, text, "", false)}},
-		{Name: proto.String("Entry"), Field: []*field{one("key", 1, number, "", false), one("value", 2, message, "Metadata", false)}},
+		{Name: proto.String("Entry"),
+			Field: []*field{one("key", 1, number, "", false), one("value", 2, message, "Metadata", false)}},
 	}
-	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: proto.String("x.proto"), Package: proto.String("x"),
+	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+		Name: proto.String("x.proto"), Package: proto.String("x"),
 		Syntax: proto.String("proto3"), MessageType: messages}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -78,29 +88,32 @@ func read(m protoreflect.Message) map[string]any {
 
 func TestAppendIsWhatAParserReads(t *testing.T) {
 	stats := []xplane.Stat{{Name: "hlo_op", Text: "jit_f"}, {Name: "run_id", Number: 7}, {Name: "less", Number: -1}}
-	b := xplane.Append(nil, []xplane.Plane{{ID: 3, Name: "/device:X:3", Stats: []xplane.Stat{{Name: "worker", Text: "w0"}}, Lines: []xplane.Line{
-		{ID: 1, Name: "XLA Ops", Begin: 1_700_000_000_000_000_000, Events: []xplane.Event{
-			{Name: "jit_f", Begin: 1_700_000_000_000_000_000, End: 1_700_000_000_000_000_010, Stats: stats},
-			{Name: "jit_g", Begin: 1_700_000_000_000_000_020, End: 1_700_000_000_000_000_050, Stats: stats[:1]},
-			{Name: "jit_f", Begin: 1_700_000_000_000_000_060, End: 1_700_000_000_000_000_060},
-		}},
-	}}, {Name: "bad \xff name"}}, []string{"5 are dropped"})
+	b := xplane.Append(nil, []xplane.Plane{
+		{ID: 3, Name: "/device:X:3", Stats: []xplane.Stat{{Name: "worker", Text: "w0"}}, Lines: []xplane.Line{
+			{ID: 1, Name: "XLA Ops", Begin: 1_700_000_000_000_000_000, Events: []xplane.Event{
+				{Name: "jit_f", Begin: 1_700_000_000_000_000_000, End: 1_700_000_000_000_000_010, Stats: stats},
+				{Name: "jit_g", Begin: 1_700_000_000_000_000_020, End: 1_700_000_000_000_000_050, Stats: stats[:1]},
+				{Name: "jit_f", Begin: 1_700_000_000_000_000_060, End: 1_700_000_000_000_000_060},
+			}},
+		}}, {Name: "bad \xff name"}}, []string{"5 are dropped"})
 	m := dynamicpb.NewMessage(space(t))
 	if err := proto.Unmarshal(b, m); err != nil {
 		t.Fatal(err)
 	}
 	type o = map[string]any
 	type l = []any
-	op, run, less := o{"metadata_id": int64(1), "str": "jit_f"}, o{"metadata_id": int64(2), "int64": int64(7)}, o{"metadata_id": int64(3), "int64": int64(-1)}
+	op, run, less := o{"metadata_id": int64(1), "str": "jit_f"}, o{"metadata_id": int64(2), "int64": int64(7)},
+		o{"metadata_id": int64(3), "int64": int64(-1)}
 	entry := func(id int64, name string) o { return o{"key": id, "value": o{"id": id, "name": name}} }
 	want := o{
 		"planes": l{
 			o{"id": int64(3), "name": "/device:X:3", "stats": l{o{"metadata_id": int64(4), "str": "w0"}},
-				"lines": l{o{"id": int64(1), "name": "XLA Ops", "timestamp_ns": int64(1_700_000_000_000_000_000), "duration_ps": int64(60_000), "events": l{
-					o{"metadata_id": int64(1), "duration_ps": int64(10_000), "stats": l{op, run, less}},
-					o{"metadata_id": int64(2), "offset_ps": int64(20_000), "duration_ps": int64(30_000), "stats": l{op}},
-					o{"metadata_id": int64(1), "offset_ps": int64(60_000)},
-				}}},
+				"lines": l{o{"id": int64(1), "name": "XLA Ops", "timestamp_ns": int64(1_700_000_000_000_000_000),
+					"duration_ps": int64(60_000), "events": l{
+						o{"metadata_id": int64(1), "duration_ps": int64(10_000), "stats": l{op, run, less}},
+						o{"metadata_id": int64(2), "offset_ps": int64(20_000), "duration_ps": int64(30_000), "stats": l{op}},
+						o{"metadata_id": int64(1), "offset_ps": int64(60_000)},
+					}}},
 				"events":     l{entry(1, "jit_f"), entry(2, "jit_g")},
 				"stat_names": l{entry(1, "hlo_op"), entry(2, "run_id"), entry(3, "less"), entry(4, "worker")}},
 			o{"name": "bad \ufffd name"},

@@ -106,12 +106,17 @@ static PJRT_Error* create(PJRT_Client_Create_Args* args) {
     const PJRT_NamedValue* v = &args->create_options[i];
     n += snprintf(text + n, sizeof text - n, "%.*s=", (int)v->name_size, v->name);
     switch (v->type) {
-      case PJRT_NamedValue_kString: n += snprintf(text + n, sizeof text - n, "'%.*s'", (int)v->value_size, v->string_value); break;
+      case PJRT_NamedValue_kString:
+        n += snprintf(text + n, sizeof text - n, "'%.*s'", (int)v->value_size, v->string_value);
+        break;
       case PJRT_NamedValue_kInt64: n += snprintf(text + n, sizeof text - n, "%ld", (long)v->int64_value); break;
       case PJRT_NamedValue_kFloat: n += snprintf(text + n, sizeof text - n, "%g", v->float_value); break;
-      case PJRT_NamedValue_kBool: n += snprintf(text + n, sizeof text - n, "%s", v->bool_value ? "true" : "false"); break;
+      case PJRT_NamedValue_kBool:
+        n += snprintf(text + n, sizeof text - n, "%s", v->bool_value ? "true" : "false");
+        break;
       case PJRT_NamedValue_kInt64List:
-        for (size_t j = 0; j < v->value_size; j++) n += snprintf(text + n, sizeof text - n, "[%ld]", (long)v->int64_array_value[j]);
+        for (size_t j = 0; j < v->value_size; j++)
+          n += snprintf(text + n, sizeof text - n, "[%ld]", (long)v->int64_array_value[j]);
     }
     n += snprintf(text + n, sizeof text - n, "; ");
   }

@@ -163,7 +163,8 @@ typedef struct {
 //
 // Errors: INVALID_ARGUMENT for an unknown island or kind, or invalid options;
 // RESOURCE_EXHAUSTED if there are too few such devices.
-pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options, pathways_slice* slice);
+pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options,
+                                   pathways_slice* slice);
 
 // pathways_slice_devices writes the ids of a slice's devices, at most room of them, in
 // row-major order of its topology.
@@ -315,10 +316,12 @@ enum { PATHWAYS_WHOLE = -1 };
 //
 // Errors: FAILED_PRECONDITION for the whole of an array whose layout is not known;
 // INVALID_ARGUMENT if size is not exactly the number of bytes.
-pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size, pathways_future* future);
+pathways_error pathways_array_read(pathways_array array, int32_t shard, void* data, size_t size,
+                                   pathways_future* future);
 
 // pathways_array_copy copies an array to other devices, as many as it has shards.
-pathways_error pathways_array_copy(pathways_array array, const int32_t* devices, size_t num_devices, pathways_array* copy);
+pathways_error pathways_array_copy(pathways_array array, const int32_t* devices, size_t num_devices,
+                                   pathways_array* copy);
 
 // pathways_array_view returns the address of a shard's bytes, dense with the last
 // dimension fastest: for a CPU device in this process, the device's own memory; for a CPU

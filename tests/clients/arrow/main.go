@@ -105,6 +105,7 @@ func run(ctx context.Context, address string) (err error) {
 			sum += float64(v)
 		}
 	}
-	fmt.Printf("%d rows on %d devices: total %.0f, and %.0f by hand\n", each.Len(), results[0].Shards(), total.(*array.Float32).Value(0), sum)
+	fmt.Printf("%d rows on %d devices: total %.0f, and %.0f by hand\n", each.Len(), results[0].Shards(),
+		total.(*array.Float32).Value(0), sum)
 	return nil
 }

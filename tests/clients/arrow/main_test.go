@@ -82,7 +82,8 @@ func TestExample(t *testing.T) {
 	}
 	t.Run("shared memory", func(t *testing.T) {
 		run(t, "2", "2", "sharing", "the device saw 1000000, the same memory is true, the result: "+
-			"the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a copy here\n")
+			"the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a "+
+			"copy here\n")
 	})
 	t.Run("more than 2 GiB", func(t *testing.T) {
 		if os.Getenv("PATHWAYS_TEST_LARGE") == "" {
@@ -113,7 +114,8 @@ func TestExampleInAnotherModule(t *testing.T) {
 		t.Fatal(err, "docs/guides/go.md has no commands that begin with go mod edit")
 	}
 	folder := t.TempDir()
-	for name, text := range map[string][]byte{"main.go": source, "go.mod": []byte("module example.org/client\n\ngo 1.26\n")} {
+	for name, text := range map[string][]byte{
+		"main.go": source, "go.mod": []byte("module example.org/client\n\ngo 1.26\n")} {
 		if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}

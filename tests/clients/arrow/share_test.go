@@ -43,7 +43,8 @@ func sharing(ctx context.Context) error {
 	}
 	in.Float32Values()[n-1] = 1000 // nobody does that outside of tests
 	compiled, err := session.Compile(ctx, sharded.CompileSpec{
-		Code: []byte(strings.ReplaceAll(program, "<1000x", fmt.Sprintf("<%dx", n))), Devices: devices, Partitions: 4, Outputs: [][]int64{{4}, {1}},
+		Code: []byte(strings.ReplaceAll(program, "<1000x", fmt.Sprintf("<%dx", n))), Devices: devices, Partitions: 4,
+		Outputs: [][]int64{{4}, {1}},
 	})
 	if err != nil {
 		return err
@@ -63,7 +64,8 @@ func sharing(ctx context.Context) error {
 	}
 	_, refused := arrowio.ShardShared(ctx, results[0], 3)
 	same := unsafe.SliceData(shared.(*array.Float32).Float32Values()) == &in.Float32Values()[n/4*3]
-	fmt.Printf("the device saw %.0f, the same memory is %v, the result: %v\n", last.(*array.Float32).Value(n/4-1), same, refused)
+	fmt.Printf("the device saw %.0f, the same memory is %v, the result: %v\n", last.(*array.Float32).Value(n/4-1), same,
+		refused)
 	in.Release()
 	x.Free()
 	shared.Release()

@@ -25,7 +25,8 @@ func start() *parameters {
 		}
 		return out
 	}
-	return &parameters{w1: normal(inputs*hidden, 1), b1: normal(hidden, 0.5), w2: normal(hidden, 0.25), b2: make([]float64, 1)}
+	return &parameters{w1: normal(inputs*hidden, 1), b1: normal(hidden, 0.5), w2: normal(hidden, 0.25),
+		b2: make([]float64, 1)}
 }
 
 // step goes down the gradient of the mean squared error once, and gives the error

@@ -78,7 +78,8 @@ func newTrainer(client *pjrt.Client, devices int, p *parameters, x [][inputs]flo
 		put := func(values []float64, dims ...int) *pjrt.Buffer {
 			return must(client.BufferFromHost().FromFlatDataWithDimensions(single(values), dims).ToDeviceNum(place).Done())
 		}
-		t.state = append(t.state, []*pjrt.Buffer{put(p.w1, inputs, hidden), put(p.b1, hidden), put(p.w2, hidden, 1), put(p.b2, 1)})
+		t.state = append(t.state,
+			[]*pjrt.Buffer{put(p.w1, inputs, hidden), put(p.b1, hidden), put(p.w2, hidden, 1), put(p.b2, 1)})
 		t.data = append(t.data, []*pjrt.Buffer{put(flat(x[d*n:(d+1)*n]), n, inputs), put(y[d*n:(d+1)*n], n, 1)})
 	}
 	return t

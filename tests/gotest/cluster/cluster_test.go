@@ -32,7 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // plugin is the CPU plugin that the environment names, or that python3 has.
 var plugin = sync.OnceValues(func() (*pjrt.Plugin, error) {
 	o := pjrt.FindOptions{Platform: "cpu"}
-	if out, err := exec.Command("python3", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
+	if out, err := exec.Command("python3", "-c",
+		"import sysconfig; print(sysconfig.get_path('purelib'))").Output(); err == nil {
 		o.Dirs = append(o.Dirs, filepath.Clean(strings.TrimSpace(string(out))))
 	}
 	found, err := pjrt.Find(o)
@@ -91,7 +92,9 @@ type session struct{ *clustertest.Session }
 
 func (r *rig) connect(t testing.TB, name string) *session {
 	t.Helper()
-	return &session{clustertest.Begin(t, func(n client.Notify) (client.Cluster, error) { return r.Connect(t.Context(), name, n) })}
+	return &session{clustertest.Begin(t, func(n client.Notify) (client.Cluster, error) {
+		return r.Connect(t.Context(), name, n)
+	})}
 }
 
 // program is StableHLO with its place on all devices.
@@ -154,23 +157,29 @@ func programs(n int) []program {
 		}
 	}
 	module := func(name, result, body string) program {
-		return program{name, fmt.Sprintf("module @%s {\n  func.func public @main(%%x: %s) -> %s {\n%s\n  }\n}\n", name, in, result, body), n}
+		return program{name, fmt.Sprintf("module @%s {\n  func.func public @main(%%x: %s) -> %s {\n%s\n  }\n}\n", name, in,
+			result, body), n}
 	}
 	return []program{
 		module("alone", in, fmt.Sprintf("%%y = stablehlo.sine %%x : %s\n return %%y : %s", in, in)),
 		module("sum", in, fmt.Sprintf("%%y = %s\n return %%y : %s", sum("%x", everyone(n)), in)),
-		module("pairs", in, fmt.Sprintf("%%y = %s\n return %%y : %s", sum("%x", fmt.Sprintf("dense<[%s]> : tensor<%dx2xi64>", strings.Join(pairs, ", "), len(pairs))), in)),
+		module("pairs", in, fmt.Sprintf("%%y = %s\n return %%y : %s",
+			sum("%x", fmt.Sprintf("dense<[%s]> : tensor<%dx2xi64>", strings.Join(pairs, ", "), len(pairs))), in)),
 		module("gather", fmt.Sprintf("tensor<%dxf32>", n*length), fmt.Sprintf(
-			"%%y = \"stablehlo.all_gather\"(%%x) {all_gather_dim = 0 : i64, replica_groups = %s} : (%s) -> tensor<%dxf32>\n return %%y : tensor<%dxf32>",
+			"%%y = \"stablehlo.all_gather\"(%%x) {all_gather_dim = 0 : i64, replica_groups = %s} : (%s) -> tensor<%dxf32>\n "+
+				"return %%y : tensor<%dxf32>",
 			everyone(n), in, n*length, n*length)),
 		module("scatter", fmt.Sprintf("tensor<%dxf32>", length/n), fmt.Sprintf(
-			"%%y = \"stablehlo.reduce_scatter\"(%%x) %s {scatter_dimension = 0 : i64, replica_groups = %s} : (%s) -> tensor<%dxf32>\n return %%y : tensor<%dxf32>",
+			"%%y = \"stablehlo.reduce_scatter\"(%%x) %s {scatter_dimension = 0 : i64, replica_groups = %s} : (%s) -> "+
+				"tensor<%dxf32>\n return %%y : tensor<%dxf32>",
 			adder, everyone(n), in, length/n, length/n)),
 		module("around", in, fmt.Sprintf(
-			"%%s = stablehlo.cosine %%x : %s\n %%y = \"stablehlo.collective_permute\"(%%s) {source_target_pairs = dense<[%s]> : tensor<%dx2xi64>} : (%s) -> %s\n return %%y : %s",
+			"%%s = stablehlo.cosine %%x : %s\n %%y = \"stablehlo.collective_permute\"(%%s) {source_target_pairs = dense<[%s]> "+
+				": tensor<%dx2xi64>} : (%s) -> %s\n return %%y : %s",
 			in, strings.Join(circle, ", "), n, in, in, in)),
 		module("turned", in, fmt.Sprintf(
-			"%%y = \"stablehlo.all_to_all\"(%%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = %d : i64, replica_groups = %s} : (%s) -> %s\n return %%y : %s",
+			"%%y = \"stablehlo.all_to_all\"(%%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = %d : "+
+				"i64, replica_groups = %s} : (%s) -> %s\n return %%y : %s",
 			n, everyone(n), in, in, in)),
 		module("loop", in, fmt.Sprintf(`
     %%zero = stablehlo.constant dense<0> : tensor<i32>
@@ -261,7 +270,8 @@ func TestBits(t *testing.T) {
 					for d := range devices {
 						got, err := s.Read(y, d, int64(len(want[p.name][d])))
 						if err != nil || !bytes.Equal(got, want[p.name][d]) {
-							t.Errorf("%s, round %d, device %d: %v, other bits than in one driver: %v", p.name, round, d, err, !bytes.Equal(got, want[p.name][d]))
+							t.Errorf("%s, round %d, device %d: %v, other bits than in one driver: %v", p.name, round, d, err,
+								!bytes.Equal(got, want[p.name][d]))
 						}
 					}
 					s.Free([]uint64{y})
@@ -378,7 +388,8 @@ func TestReshard(t *testing.T) {
 	m := &wire.Transfer{Object: s.Objects(1), Array: array}
 	for from := range uint32(4) {
 		for to := range uint32(4) {
-			m.Moves = append(m.Moves, &wire.Move{Source: x, From: from, To: to, Start: []int64{int64(to) * quarter}, Size: []int64{quarter}, At: []int64{int64(from) * quarter}, Shard: array})
+			m.Moves = append(m.Moves, &wire.Move{Source: x, From: from, To: to, Start: []int64{int64(to) * quarter},
+				Size: []int64{quarter}, At: []int64{int64(from) * quarter}, Shard: array})
 		}
 	}
 	y := m.Object

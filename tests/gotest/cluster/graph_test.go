@@ -32,7 +32,8 @@ module @%[1]s attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 :
 
 func compiled(t *testing.T, s *sharded.Session, op, by string, devices ...int) *sharded.Program {
 	t.Helper()
-	p, err := s.Compile(t.Context(), sharded.CompileSpec{Code: each(op, by), Devices: devices, Partitions: 2, Outputs: [][]int64{{2}}})
+	p, err := s.Compile(t.Context(), sharded.CompileSpec{
+		Code: each(op, by), Devices: devices, Partitions: 2, Outputs: [][]int64{{2}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,11 +43,12 @@ func compiled(t *testing.T, s *sharded.Session, op, by string, devices ...int) *
 // vector puts eight floats.
 func vector(t *testing.T, s *sharded.Session, l sharded.Layout) *sharded.Array {
 	t.Helper()
-	a, err := s.Put(sharded.PutSpec{DType: shape.F32, Dims: []int64{8}, Layout: l, Fill: func(start, size []int64, dst []byte) {
-		for i := range size[0] {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(float32(start[0]+i)))
-		}
-	}})
+	a, err := s.Put(sharded.PutSpec{
+		DType: shape.F32, Dims: []int64{8}, Layout: l, Fill: func(start, size []int64, dst []byte) {
+			for i := range size[0] {
+				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(float32(start[0]+i)))
+			}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,8 @@ func TestGraph(t *testing.T) {
 		r := open(t, workers, 6/workers)
 		s := shardedOf(t, r, "client")
 		pairs := [][]int{{0, 1}, {2, 3}, {4, 5}}
-		a, b, c := compiled(t, s, "multiply", "2.0", pairs[0]...), compiled(t, s, "add", "1.0", pairs[1]...), compiled(t, s, "divide", "4.0", pairs[2]...)
+		a, b, c := compiled(t, s, "multiply", "2.0", pairs[0]...), compiled(t, s, "add", "1.0", pairs[1]...),
+			compiled(t, s, "divide", "4.0", pairs[2]...)
 		build := s.Build()
 		v := build.Input(shape.F32, []int64{8}, sharded.Rows(pairs[0]...))
 		x := build.RunDonating(a, nil, v)[0] // the input stays all the same
@@ -103,7 +106,8 @@ func TestGraph(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wants := [][]float32{counted(func(x float32) float32 { return 2*x + 1 }), counted(func(x float32) float32 { return x }), counted(func(x float32) float32 { return x })}
+			wants := [][]float32{counted(func(x float32) float32 { return 2*x + 1 }),
+				counted(func(x float32) float32 { return x }), counted(func(x float32) float32 { return x })}
 			for i, want := range wants {
 				if got := floats(t, out[i]); !slices.Equal(got, want) {
 					t.Errorf("%d workers: output %d is %v, expected %v", workers, i, got, want)
@@ -118,7 +122,8 @@ func TestGraph(t *testing.T) {
 			"few":       {nil, "takes 1 array, got 0"},
 			"elsewhere": {[]*sharded.Array{vector(t, s, sharded.Rows(2, 3))}, "input 0: the array is on the devices [2 3]"},
 		} {
-			if _, err := g.Play(c.inputs...); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
+			if _, err := g.Play(c.inputs...); status.CodeOf(err) != status.InvalidArgument ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -137,7 +142,8 @@ func TestGraph(t *testing.T) {
 func TestBadGraph(t *testing.T) {
 	s := shardedOf(t, open(t, 1, 4), "client")
 	p := compiled(t, s, "add", "1.0", 0, 1)
-	blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: each("add", "1.0"), Devices: []int{0, 1}, Partitions: 2})
+	blind, err := s.Compile(t.Context(), sharded.CompileSpec{
+		Code: each("add", "1.0"), Devices: []int{0, 1}, Partitions: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,16 +153,26 @@ func TestBadGraph(t *testing.T) {
 		build func(b *sharded.Builder, v *sharded.Value) *sharded.Value
 		want  string
 	}{
-		"an input as an output": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return v }, "output 0: it is an input"},
-		"another's value":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, other)[0] }, "node 0: argument 0 of add: the value belongs to another graph"},
-		"other devices":         {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, b.Copy(v, 2, 3))[0] }, "node 1: argument 0 of add: the array is on the devices [2 3]"},
+		"an input as an output": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return v },
+			"output 0: it is an input"},
+		"another's value": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p, other)[0] },
+			"node 0: argument 0 of add: the value belongs to another graph"},
+		"other devices": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
+			return b.Run(p, b.Copy(v, 2, 3))[0]
+		}, "node 1: argument 0 of add: the array is on the devices [2 3]"},
 		"other shards": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Reshard(v, sharded.Layout{Devices: []int{0, 1}}))[0]
 		}, "has shards of f32[8]; expected f32[4]"},
-		"few arguments":     {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] }, "takes 1 argument, got 0"},
-		"few devices":       {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Copy(v, 2) }, "node 0, a transfer: an array of 2 shards"},
-		"a bad layout":      {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(v, sharded.Rows(0, 1, 2)) }, "node 0, a transfer: an array of dimensions [8] cannot be cut"},
-		"an unknown layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Reshard(b.Run(blind, v)[0], rows) }, "the layout of the array is not known"},
+		"few arguments": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Run(p)[0] },
+			"takes 1 argument, got 0"},
+		"few devices": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.Copy(v, 2) },
+			"node 0, a transfer: an array of 2 shards"},
+		"a bad layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
+			return b.Reshard(v, sharded.Rows(0, 1, 2))
+		}, "node 0, a transfer: an array of dimensions [8] cannot be cut"},
+		"an unknown layout": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
+			return b.Reshard(b.Run(blind, v)[0], rows)
+		}, "the layout of the array is not known"},
 		"a bad input": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
 			return b.Run(p, b.Input(shape.F32, []int64{7}, rows))[0]
 		}, "input 1: an array of dimensions [7]"},
@@ -165,10 +181,13 @@ func TestBadGraph(t *testing.T) {
 			b.RunDonating(p, nil, x)
 			return b.Run(p, x)[0]
 		}, "which node 1, add, has consumed by donation"},
-		"an argument to keep": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value { return b.RunDonating(p, []int{1}, v)[0] }, "keep names argument 1 of add"},
+		"an argument to keep": {func(b *sharded.Builder, v *sharded.Value) *sharded.Value {
+			return b.RunDonating(p, []int{1}, v)[0]
+		}, "keep names argument 1 of add"},
 	} {
 		b := s.Build()
-		if _, err := b.End(c.build(b, b.Input(shape.F32, []int64{8}, rows))); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := b.End(c.build(b, b.Input(shape.F32, []int64{8}, rows))); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, expected %q", name, err, c.want)
 		}
 	}
@@ -194,7 +213,8 @@ func TestDonation(t *testing.T) {
 			}
 			want++
 			if keep == nil {
-				if _, err := p.Run(x); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "argument 0 of add: the array was donated") {
+				if _, err := p.Run(x); status.CodeOf(err) != status.FailedPrecondition ||
+					!strings.Contains(err.Error(), "argument 0 of add: the array was donated") {
 					t.Errorf("an array that was donated: %v", err)
 				}
 				if _, err := x.Shard(t.Context(), 0); status.CodeOf(err) != status.FailedPrecondition {
@@ -215,7 +235,8 @@ func TestDonation(t *testing.T) {
 		if _, err := p.RunDonating([]int{7}, x); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("an argument that there is not: %v", err)
 		}
-		if _, err := p.RunDonating(nil, vector(t, s, sharded.Layout{Devices: []int{0, 1}})); status.CodeOf(err) != status.InvalidArgument {
+		if _, err := p.RunDonating(nil,
+			vector(t, s, sharded.Layout{Devices: []int{0, 1}})); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("another layout: %v", err)
 		}
 		x.Free()
@@ -233,7 +254,8 @@ func TestShardedReshard(t *testing.T) {
 		for _, n := range tiles {
 			parts *= n
 		}
-		n := rapid.SampledFrom([]int{1, 2, 3, 4}).Filter(func(n int) bool { return int64(n)%parts == 0 }).Draw(rt, name+" devices")
+		n := rapid.SampledFrom([]int{1, 2, 3, 4}).Filter(func(n int) bool { return int64(n)%parts == 0 }).Draw(rt, name+
+			" devices")
 		return sharded.Layout{Devices: rapid.Permutation([]int{0, 1, 2, 3}).Draw(rt, name+" order")[:n], Tiles: tiles}
 	}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -283,7 +305,8 @@ module @twice {
 		data[i] = byte(i)
 	}
 	returned := make(chan struct{})
-	a, err := s.Lend(sharded.LendSpec{DType: shape.U8, Dims: []int64{4096}, At: func(_, _ []int64) []byte { return data }, Returned: func() { close(returned) }})
+	a, err := s.Lend(sharded.LendSpec{DType: shape.U8, Dims: []int64{4096}, At: func(_, _ []int64) []byte { return data },
+		Returned: func() { close(returned) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,8 @@ func calling(n int) program {
 
 // startCalling is start of a run whose functions are call.
 func (s *session) startCalling(r *client.Remote, call func(*client.HostCall), inputs ...uint64) (token, output uint64) {
-	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1, Token: s.Tokens(1), Call: call}
+	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1,
+		Token: s.Tokens(1), Call: call}
 	if err := s.Run(spec); err != nil {
 		s.T.Error(err)
 	}

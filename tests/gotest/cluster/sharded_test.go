@@ -49,14 +49,15 @@ func shardedOf(t *testing.T, r *rig, name string) *sharded.Session {
 // matrix puts an 8 by 4 array whose elements count from first.
 func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *sharded.Array {
 	t.Helper()
-	a, err := s.Put(sharded.PutSpec{DType: shape.F32, Dims: []int64{8, 4}, Layout: l, Fill: func(start, size []int64, dst []byte) {
-		for i := range size[0] {
-			for j := range size[1] {
-				v := first + float32((start[0]+i)*4+start[1]+j)
-				binary.LittleEndian.PutUint32(dst[4*(i*size[1]+j):], math.Float32bits(v))
+	a, err := s.Put(sharded.PutSpec{
+		DType: shape.F32, Dims: []int64{8, 4}, Layout: l, Fill: func(start, size []int64, dst []byte) {
+			for i := range size[0] {
+				for j := range size[1] {
+					v := first + float32((start[0]+i)*4+start[1]+j)
+					binary.LittleEndian.PutUint32(dst[4*(i*size[1]+j):], math.Float32bits(v))
+				}
 			}
-		}
-	}})
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,8 @@ func TestSharded(t *testing.T) {
 		r := open(t, workers, 4/workers)
 		s := shardedOf(t, r, "client")
 		all := []int{0, 1, 2, 3}
-		p, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}, {1}}})
+		p, err := s.Compile(t.Context(), sharded.CompileSpec{
+			Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}, {1}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,11 +130,15 @@ func TestSharded(t *testing.T) {
 			code      status.Code
 			want      string
 		}{
-			"few":             {[]*sharded.Array{x}, status.InvalidArgument, "takes 2 arguments, got 1"},
-			"freed":           {[]*sharded.Array{freed, y}, status.FailedPrecondition, "argument 0 of scaled: the array was freed"},
-			"another's":       {[]*sharded.Array{other, y}, status.InvalidArgument, "another session"},
-			"cut another way": {[]*sharded.Array{x, x}, status.InvalidArgument, "argument 1 of scaled: the array has shards of f32[4,2]; expected f32[2,4]"},
-			"elsewhere":       {[]*sharded.Array{matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument, "argument 0 of scaled: the array is on the devices [1 0 2 3]; expected [0 1 2 3]"},
+			"few": {[]*sharded.Array{x}, status.InvalidArgument, "takes 2 arguments, got 1"},
+			"freed": {[]*sharded.Array{freed, y}, status.FailedPrecondition,
+				"argument 0 of scaled: the array was freed"},
+			"another's": {[]*sharded.Array{other, y}, status.InvalidArgument, "another session"},
+			"cut another way": {[]*sharded.Array{x, x}, status.InvalidArgument,
+				"argument 1 of scaled: the array has shards of f32[4,2]; expected f32[2,4]"},
+			"elsewhere": {[]*sharded.Array{
+				matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument,
+				"argument 0 of scaled: the array is on the devices [1 0 2 3]; expected [0 1 2 3]"},
 		} {
 			if _, err := p.Run(c.arguments...); status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", name, err)
@@ -157,7 +163,8 @@ func TestSharded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := arrowio.Read(t.Context(), results[0], mem); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "CompileSpec.Outputs") {
+		if _, err := arrowio.Read(t.Context(), results[0], mem); status.CodeOf(err) != status.FailedPrecondition ||
+			!strings.Contains(err.Error(), "CompileSpec.Outputs") {
 			t.Errorf("%d workers: an array that lies nobody knows how: %v", workers, err)
 		}
 		b, err := results[1].Shard(t.Context(), 3)
@@ -208,12 +215,13 @@ func TestPutIsOneCopy(t *testing.T) {
 	d, s := watchedSession(t)
 	var mu sync.Mutex
 	var written []*byte
-	a, err := s.Put(sharded.PutSpec{DType: shape.U8, Dims: []int64{1 << 21}, Layout: sharded.Rows(0, 1), Fill: func(_, _ []int64, dst []byte) {
-		mu.Lock()
-		defer mu.Unlock()
-		clear(dst)
-		written = append(written, unsafe.SliceData(dst))
-	}})
+	a, err := s.Put(sharded.PutSpec{DType: shape.U8, Dims: []int64{1 << 21}, Layout: sharded.Rows(0, 1),
+		Fill: func(_, _ []int64, dst []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			clear(dst)
+			written = append(written, unsafe.SliceData(dst))
+		}})
 	if err == nil {
 		err = a.Wait(t.Context())
 	}
