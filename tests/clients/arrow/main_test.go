@@ -82,8 +82,8 @@ func TestExample(t *testing.T) {
 	}
 	t.Run("shared memory", func(t *testing.T) {
 		run(t, "2", "2", "sharing", "the device saw 1000000, the same memory is true, the result: "+
-			"the array lies in memory of the workers, where their devices made it or it was copied to; Shard brings a "+
-			"copy here\n")
+			"the array is in memory of the workers, because their devices made it or it was copied there; call Shard "+
+			"for a copy\n")
 	})
 	t.Run("more than 2 GiB", func(t *testing.T) {
 		if os.Getenv("PATHWAYS_TEST_LARGE") == "" {
