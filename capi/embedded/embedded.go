@@ -3,9 +3,8 @@
 // capi/cluster.
 //
 // embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and
-// pass
-// through; whatever only reads is answered in C; a run enters Go once, to be given its turn, and the plugin is then
-// called on the same thread with no Go frame around it.
+// pass through; whatever only reads is answered in C; a run enters Go once, to be given its turn, and the plugin is
+// then called on the same thread with no Go frame around it.
 //
 // # Guarantees
 //

@@ -32,8 +32,7 @@ static const char* const optional[] = {
     // (jax.ffi.register_ffi_target_as_batch_partitionable).
     "num_batch_dims",
     // The memory that compute_on places a result in. It asks nothing of Python, but older partitioners refuse it where
-    // the
-    // result is split: jaxlib's does not.
+    // the result is split: jaxlib's does not.
     "annotate_device_placement",
 };
 

@@ -1,13 +1,11 @@
 // Package partition gives programs what XLA's partitioner asks of Python, where the PJRT plugin cannot ask: how a
 // function of jax.experimental.custom_partitioning is split, whom jax.debug.inspect_array_sharding tells, how calls of
-// a
-// debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also has jaxlib split what
-// older partitioners refuse or get wrong: results that compute_on places in a memory, meshes in several orders.
+// a debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also has jaxlib split
+// what older partitioners refuse or get wrong: results that compute_on places in a memory, meshes in several orders.
 //
 // JAX brings such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
 // there, for as many devices, and XLA is made to dump it on both sides of the pass that partitions. What came out of
-// that
-// pass is the program that the plugin compiles, as one that is manual from its first instruction to its last
+// that pass is the program that the plugin compiles, as one that is manual from its first instruction to its last
 // (spmd.Manual). Nothing that the dumped program has depends on the build of XLA that partitioned it: fusions and the
 // lowering to a processor come later.
 //
@@ -15,8 +13,7 @@
 //
 // A program that asks nothing costs a search of its bytes for a few names, and stays as it is. The user's functions run
 // once for each compile, on the compiling thread. What they raise is the error of the compile, with their text. Dumps
-// go
-// to a directory of their own that only this user can read, and which is gone when the call returns.
+// go to a directory of their own that only this user can read, and which is gone when the call returns.
 //
 // # Concurrency
 //
@@ -71,8 +68,7 @@ func Apply(p Program) (Program, error) {
 }
 
 // errPlaced is the end of what is said of a program that places a result in a memory. pw_partition_refused says the
-// same
-// of those that the plugin refuses.
+// same of those that the plugin refuses.
 var errPlaced = errors.New(C.PW_PARTITION_PLACED)
 
 func apply(p Program) (Program, error) {

@@ -105,8 +105,7 @@ func BenchmarkGangs(b *testing.B) {
 
 // A chain of 128 computations that add one to an array on all devices, which are
 // simulated: defined once and played, and submitted one by one, in turns. Each play or chain ends before the next
-// begins. Ratio is how many times
-// faster the play is.
+// begins. Ratio is how many times faster the play is.
 func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
 	for _, size := range []struct{ workers, each int }{{1, 1}, {8, 1}, {4, 4}, {32, 4}, {128, 4}, {512, 4}} {

@@ -102,8 +102,7 @@ func (d Directory) Check() error {
 }
 
 // checkAbove checks that only this user and root can replace a directory: no other user may be able to change one of
-// its
-// parents, or a symbolic link on the way.
+// its parents, or a symbolic link on the way.
 func (d Directory) checkAbove(path string) error {
 	for ; path != d.Above; path = filepath.Dir(path) {
 		info, err := os.Lstat(path)

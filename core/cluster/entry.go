@@ -76,8 +76,8 @@ func (e *entry) introduce() error {
 }
 
 // listen opens the addresses at which peers reach this worker. Peers may connect as soon as the controller has
-// announced
-// the worker, before this side has read its welcome: they are admitted once the key to check them has arrived.
+// announced the worker, before this side has read its welcome: they are admitted once the key to check them has
+// arrived.
 func (e *entry) listen() error {
 	from := e.options
 	from.Identity = make([]byte, identitySize)
@@ -167,8 +167,7 @@ func (e *entry) config() worker.Config {
 }
 
 // work serves until ctx ends or the controller is gone, and tells peers why this worker leaves, since they may notice
-// it
-// before the controller tells them.
+// it before the controller tells them.
 func (e *entry) work(ctx context.Context, w *worker.Worker) error {
 	over := func() (why error) { // nil if this worker was stopped
 		if e.in != nil {

@@ -12,12 +12,9 @@ import (
 )
 
 // A worker tells the controller the addresses at which other processes reach it. Before the controller admits the
-// worker,
-// it dials the TCP addresses, as another process would. So an address that the worker's certificate does not include,
-// an
-// address behind a firewall, and a loopback address of another machine are found when the worker joins, and not when
-// the
-// first array is moved there.
+// worker, it dials the TCP addresses, as another process would. So an address that the worker's certificate does not
+// include, an address behind a firewall, and a loopback address of another machine are found when the worker joins, and
+// not when the first array is moved there.
 
 // probeTime bounds how long a worker that joins waits for that. In this time the system can resend a lost packet twice.
 // It is less than transport.HelloTime, after which the worker would give up.
@@ -27,8 +24,8 @@ const probeTime = 5 * time.Second
 const maxProbed = 16
 
 // probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for
-// workers
-// of an older version, which do not know probes, and if an address is malformed, so that the worker is refused anyway.
+// workers of an older version, which do not know probes, and if an address is malformed, so that the worker is refused
+// anyway.
 func (d door) probed(h *wire.Hello) (addresses []string) {
 	o := h.GetWorker()
 	if h.Role != wire.Role_ROLE_WORKER || len(o.GetIdentity()) == 0 || len(o.GetAddresses()) > maxProbed {

@@ -114,8 +114,7 @@ func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Opti
 }
 
 // reach tries to reach the controller until Wait is over. It looks for the token each time, because a controller that
-// has
-// just started may have made it.
+// has just started may have made it.
 func (c WorkerConfig) reach(ctx context.Context, o stream.Options, dial func(stream.Options) error) error {
 	end := time.Now().Add(c.Wait)
 	for {

@@ -92,8 +92,7 @@ func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 }
 
 // stopUnlisted stops a controller that `pathways up` did not start, and blocks until it has ended. It removes nothing:
-// a
-// controller that does not listen at the directory's socket cannot be found, but may need the token in the directory.
+// a controller that does not listen at the directory's socket cannot be found, but may need the token in the directory.
 //
 // Errors: NOT_FOUND if no controller answers.
 func (p *program) stopUnlisted(c place, wait time.Duration) error {

@@ -35,9 +35,8 @@ type claim struct {
 // A frame is granted all that it needs at once, so that none holds room while it waits for more: there is no deadlock.
 // The pool has two halves, of the largest frame each. One is for the frame that has waited longest, whatever its size:
 // each frame gets its turn. The other is granted to the smallest frames first, as far as it reaches: one that is
-// smaller
-// than all others waits at most until the frames in its way end or are found to have stalled, and not for each of the
-// others in turn.
+// smaller than all others waits at most until the frames in its way end or are found to have stalled, and not for each
+// of the others in turn.
 type pool struct {
 	half    int64    // bytes of each half
 	first   *claim   // has the first half

@@ -287,8 +287,7 @@ func OneDevice(options []byte, arguments [][]byte, result []byte) ([]byte, error
 
 // unneeded lists the passes before the partitioner that a program does not need if each instruction has a sharding. The
 // first one infers shardings, and prints a deprecation warning. The others add instructions without shardings, which
-// only
-// the first one would add, and without shardings XLA ends the process.
+// only the first one would add, and without shardings XLA ends the process.
 const unneeded = "sharding-propagation,conditional-canonicalizer,zero-sized-hlo-elimination"
 
 // Manual returns options for compiling a program in which each instruction has a sharding. arguments and result,

@@ -327,8 +327,7 @@ func cutMesh(sizes []int64, axes []axis) (*meshParts, error) {
 }
 
 // of takes the parts that make up axes, which must be among those that the mesh was cut for. It returns their numbers
-// and
-// the product of their sizes. A part can be taken once.
+// and the product of their sizes. A part can be taken once.
 func (m *meshParts) of(axes []axis) (numbers []int64, size int64, err error) {
 	size = 1
 	for _, a := range axes {

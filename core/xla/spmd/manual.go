@@ -68,11 +68,9 @@ func (w *Whole) Placed() int {
 // name, its aliases and its donated parameters.
 //
 // before and after are the program before and after the pass that partitions it, each an HloModuleProto or a message
-// that
-// has one as its first field, like XLA's dumps (HloProto). Shardings and groups of collectives are written in their
-// oldest
-// form, and instructions are renumbered, since the XLA that reads the result may be older than the one that wrote
-// these.
+// that has one as its first field, like XLA's dumps (HloProto). Shardings and groups of collectives are written in
+// their oldest form, and instructions are renumbered, since the XLA that reads the result may be older than the one
+// that wrote these.
 //
 // Errors: UNIMPLEMENTED if the program has tuples as parameters, or an unknown sharding.
 func Manual(before, after []byte) (*Whole, error) {
@@ -200,8 +198,7 @@ func (w *wrapper) readShardings(code []byte) error {
 }
 
 // write returns the module: the computations as they are, and a new entry that calls the old one. local holds the
-// shapes
-// of the old entry's parameters.
+// shapes of the old entry's parameters.
 func (w *wrapper) write(body *computation, local [][]byte) ([]byte, error) {
 	manual := w.controlled()
 	ids := map[int64]int64{}

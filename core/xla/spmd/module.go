@@ -135,8 +135,7 @@ func readModule(code []byte) (*module, error) {
 }
 
 // unwrap returns the HloModuleProto in a HloModuleProtoWithConfig or a HloProto, and the configuration of the former.
-// It
-// returns a HloModuleProto unchanged.
+// It returns a HloModuleProto unchanged.
 func unwrap(code []byte) (inner, config []byte, err error) {
 	for f, err := range protowalk.Fields(code) {
 		if err != nil {
