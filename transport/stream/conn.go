@@ -32,6 +32,7 @@ type Conn struct {
 	files    []passed  // files that go with them
 	idle     bool      // the writer waits in work
 	closing  bool      // nothing more is sent; the writer ends when pending is empty
+	spoke    bool      // this side has sent a message, or read the peer's Hello: heartbeats may follow
 	err      error     // why the connection is no more
 	hears    bool      // err is that of a write: what the peer said before is still received
 	detached bool      // the socket is somebody else's
@@ -63,14 +64,16 @@ type watch struct {
 }
 
 // New makes a Conn of a socket, which it owns from now on. Trusted is true where
-// the other side need not be let in by Greet or Incoming first.
+// the other side need not be let in by Greet or Incoming first. It sends no heartbeat
+// before its first message: a listener expects a Hello, and reads nothing else.
 func New(socket net.Conn, peer string, config Config, trusted bool) *Conn {
 	return newConn(socket, peer, config, trusted, nil)
 }
 
 // newConn is New of a socket of which something was read, which is received first.
 func newConn(socket net.Conn, peer string, config Config, trusted bool, begin []byte) *Conn {
-	c := &Conn{net: socket, peer: peer, config: config.filled(), ended: make(chan struct{}), gone: make(chan struct{})}
+	c := &Conn{net: socket, peer: peer, config: config.filled(), spoke: begin != nil, ended: make(chan struct{}),
+		gone: make(chan struct{})}
 	c.shut = sync.OnceFunc(func() {
 		socket.Close()
 		close(c.gone)
@@ -176,6 +179,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	if fd >= 0 {
 		c.files = append(c.files, passed{len(c.pending), fd})
 	}
+	c.spoke = true
 	if how&joins == 0 || !c.join(kind, payload) {
 		c.burst = burst{at: len(c.pending)}
 		if how&joins != 0 {
@@ -408,7 +412,7 @@ func (c *Conn) look() {
 	case now.Sub(w.done) >= o.FrameTime:
 		err = transport.LostPeer(c.peer, "began a message and did not end it in %v", o.FrameTime)
 	}
-	if err == nil && c.err == nil && o.Heartbeat > 0 && !busy && len(c.pending) == 0 && !c.closing &&
+	if err == nil && c.err == nil && o.Heartbeat > 0 && c.spoke && !busy && len(c.pending) == 0 && !c.closing &&
 		now.Sub(w.sent) >= o.Heartbeat/2 {
 		c.pending = wire.AppendFrame(c.pending, wire.KindHeartbeat, nil) // there is nothing before it to join
 		if c.idle {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -191,8 +192,11 @@ func TestLiveness(t *testing.T) {
 	t.Run("heartbeats", func(t *testing.T) {
 		config := Config{Heartbeat: 5 * time.Millisecond, Silence: time.Minute}
 		conn, raw := sockets(t, config, true)
-		got := make([]byte, 3*header)
-		if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got[:header], frame(wire.KindHeartbeat, nil)) {
+		if err := conn.Send(20, nil); err != nil {
+			t.Fatal(err)
+		}
+		got, want := make([]byte, 2*header), append(frame(20, nil), frame(wire.KindHeartbeat, nil)...)
+		if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%v %v", got, err)
 		}
 		// They are passed over, unless they say something.
@@ -213,6 +217,48 @@ func TestLiveness(t *testing.T) {
 			}
 		}
 		conn.Close()
+	})
+}
+
+// A dialler that stands still between its connection and its Hello sends no heartbeat first, which no listener would
+// let in. The side that has read a Hello sends them at once.
+func TestHeartbeatsFollowTheHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := Config{Heartbeat: time.Second}
+		dialled, accepted := net.Pipe()
+		c := New(dialled, "the listener", config, true)
+		frames := make(chan []byte)
+		go func() {
+			defer close(frames)
+			for got := make([]byte, header); ; {
+				if _, err := io.ReadFull(accepted, got); err != nil {
+					return
+				}
+				frames <- bytes.Clone(got)
+			}
+		}()
+		time.Sleep(10 * config.Heartbeat)
+		if err := c.Send(wire.KindHello, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []wire.Kind{wire.KindHello, wire.KindHeartbeat} {
+			if got := <-frames; !bytes.Equal(got, frame(want, nil)) {
+				t.Errorf("sent %v, want a message of kind %d", got, want)
+			}
+		}
+		accepted.Close()
+		for range frames {
+		}
+		c.Close()
+
+		dialled, accepted = net.Pipe()
+		c = newConn(accepted, "the dialler", config, false, frame(wire.KindHello, nil))
+		got := make([]byte, header)
+		if _, err := io.ReadFull(dialled, got); err != nil || !bytes.Equal(got, frame(wire.KindHeartbeat, nil)) {
+			t.Errorf("%v %v", got, err)
+		}
+		dialled.Close()
+		c.Close()
 	})
 }
 
