@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -431,9 +430,9 @@ func TestReshard(t *testing.T) {
 func TestPartFails(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
-	sum := s.compile(programs(2)[1])
+	sum := s.compile(calling(2))
 	x := s.Array(input, clustertest.UpTo(2), values(length))
-	token, warm := s.Start(sum, x)
+	token, warm := s.startCalling(sum, negate, x)
 	if err := s.Wait(token); err != nil {
 		t.Fatal(err)
 	}
@@ -450,9 +449,10 @@ func TestPartFails(t *testing.T) {
 	if err := s.Put(p); err != nil {
 		t.Fatal(err)
 	}
-	token, y := s.Start(sum, p.Object)
-	beside, z := s.Start(sum, x)
-	time.Sleep(20 * time.Millisecond) // the other worker is likely to be in the collective; it must not matter
+	begun := make(chan struct{}, 2)
+	token, y := s.startCalling(sum, func(h *client.HostCall) { negate(h); begun <- struct{}{} }, p.Object)
+	beside, z := s.startCalling(sum, negate, x)
+	<-begun // the other worker has what it adds in the collective
 	(<-fail)(status.New(status.DataLoss, "the file of the array was cut short"))
 	for _, of := range []uint64{p.Token, token} {
 		if err := s.Wait(of); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "cut short") {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
@@ -110,13 +109,16 @@ func TestHostCalls(t *testing.T) {
 func TestRunEndsAfterItsCalls(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
-	p := s.compile(calling(2))
+	p, plain := s.compile(calling(2)), s.compile(programs(2)[1])
 	x := s.Array(input, clustertest.UpTo(2), values(length))
 	held := make(chan *client.HostCall, 2)
 	token, _ := s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	one, two := <-held, <-held
 	r.Lose(1)
-	time.Sleep(20 * time.Millisecond) // the loss is likely to be known; it must not matter
+	behind, _ := s.Start(plain, x)
+	if err := s.Wait(behind); status.CodeOf(err) != status.Unavailable { // the client has heard of the loss
+		t.Errorf("a run behind the loss: %v", err)
+	}
 	if err, over := s.Ended(token); over {
 		t.Fatalf("the run ended while two calls were under way: %v", err)
 	}
@@ -136,16 +138,10 @@ func TestClientGoesWhileItIsCalled(t *testing.T) {
 	held := make(chan *client.HostCall, 4)
 	s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	calls := []*client.HostCall{<-held, <-held, <-held, <-held}
-	closed := make(chan struct{})
-	go func() {
-		s.Close()
-		close(closed)
-	}()
-	time.Sleep(20 * time.Millisecond)
+	s.Close()
 	for _, h := range calls {
 		negate(h)
 	}
-	<-closed
 	q := other.compile(programs(4)[1])
 	y := other.Array(input, clustertest.UpTo(4), values(length))
 	token, z := other.Start(q, y)
