@@ -66,7 +66,9 @@ type program struct {
 // usage marks an error of the command line itself.
 type usage struct{ error }
 
-// Main runs a command line, given without the program's name, and returns the exit code.
+// Main runs a command line, given without the program's name, and returns the exit code. Once SIGINT or SIGTERM has
+// ended a command, the process is about to end with that code, which another such signal must not replace by its own:
+// Main then leaves both caught. Otherwise it leaves them as they were before.
 func Main(ctx context.Context, args []string, env Env) int {
 	if env.Lookup == nil {
 		env.Lookup = os.LookupEnv
@@ -76,9 +78,12 @@ func Main(ctx context.Context, args []string, env Env) int {
 	root.SetArgs(args)
 	root.SetOut(p.out)
 	root.SetErr(p.err)
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	return p.exit(ctx, root.ExecuteContext(ctx))
+	until, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	code := p.exit(until, root.ExecuteContext(until))
+	if signalled := until.Err() != nil && ctx.Err() == nil; !signalled {
+		stop()
+	}
+	return code
 }
 
 // exit prints why a command has failed, if it has, and returns the exit code.

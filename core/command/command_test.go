@@ -24,6 +24,9 @@ import (
 // A process with this variable is a command line, not a test: what `up` starts.
 const asCommand = "PATHWAYS_TEST_COMMAND"
 
+// With this one as well, it sends SIGTERM to itself between the end of the command and its own.
+const signalsItself = "PATHWAYS_TEST_SIGNALS_ITSELF"
+
 func TestMain(m *testing.M) {
 	if size := os.Getenv(onSmallDisk); size != "" {
 		if err := mountSmallDisk(os.Getenv("HOME"), size); err != nil {
@@ -35,7 +38,11 @@ func TestMain(m *testing.M) {
 		if os.Getenv(onSmallDisk) != "" {
 			variables["HOME"] = os.Getenv("HOME")
 		}
-		os.Exit(Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, variables)))
+		code := Main(context.Background(), os.Args[1:], environment(os.Stdout, os.Stderr, variables))
+		if os.Getenv(signalsItself) != "" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		}
+		os.Exit(code)
 	}
 	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // or each process of a test ends a second later
 	goleak.VerifyTestMain(m)

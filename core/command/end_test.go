@@ -39,3 +39,22 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 		})
 	}
 }
+
+// A second SIGTERM does not change the exit code of a controller that ends because of the first.
+func TestSecondSignalKeepsTheExitCode(t *testing.T) {
+	t.Setenv(signalsItself, "1")
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	controller := command(t, dir, "controller")
+	waitFor(t, "the controller", func() bool {
+		_, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, false)
+		return err == nil
+	})
+	_ = controller.Process.Signal(syscall.SIGTERM)
+	if code, said := controller.wait(t); code != ExitSuccess {
+		t.Errorf("exit code %d, want %d:\n%s", code, ExitSuccess, said)
+	}
+}
