@@ -25,28 +25,35 @@ const TokenFile = "token"
 // tokenBytes is the number of random bytes of a token: 192 bits, too many to guess.
 const tokenBytes = 24
 
-// ReadToken reads a token from a file.
+// What to do about an empty token file: one that the user names, and one in a cluster's directory.
+const (
+	fillNamed = "write into it the token that all processes of the cluster share"
+	fillKept  = "write the cluster's token into it, or remove the file and start the controller again, which makes one"
+)
+
+// ReadToken reads a token from a file that the user names.
 //
 // Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT if it is empty.
-func ReadToken(path string) (string, error) {
+func ReadToken(path string) (string, error) { return readTokenAt(path, fillNamed) }
+
+func readTokenAt(path, remedy string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", system.Error(err, "the token file cannot be read")
 	}
 	defer f.Close()
-	return readToken(f)
+	return readToken(f, remedy)
 }
 
-func readToken(f *os.File) (string, error) {
+// readToken reads a token from an open file. If that is empty, the error says what to do.
+func readToken(f *os.File, remedy string) (string, error) {
 	b, err := io.ReadAll(f)
 	if err != nil {
 		return "", system.Error(err, "the token file cannot be read")
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
-		return "", status.New(status.InvalidArgument,
-			"the token file %s is empty; write the cluster's token into it, or remove the file and start the controller "+
-				"again, which makes one", f.Name())
+		return "", status.New(status.InvalidArgument, "the token file %s is empty; %s", f.Name(), remedy)
 	}
 	return token, nil
 }
@@ -104,7 +111,7 @@ func (d Directory) ownToken() (string, error) {
 			"other users have access to the token file %s (%v, of user %d); remove it, and a new one is made", f.Name(),
 			info.Mode(), owner)
 	}
-	return readToken(f)
+	return readToken(f, fillKept)
 }
 
 // HoldToken marks the directory's token as required by this process, until the returned file is closed: IsTokenHeld
@@ -137,7 +144,7 @@ func (d Directory) IsTokenHeld() bool {
 // Errors: PERMISSION_DENIED if the token is another user's.
 func findToken(address, dir string) (string, error) {
 	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
-		token, err := ReadToken(filepath.Join(filepath.Dir(socket), TokenFile))
+		token, err := readTokenAt(filepath.Join(filepath.Dir(socket), TokenFile), fillKept)
 		if status.CodeOf(err) != status.NotFound {
 			return token, err
 		}
@@ -145,7 +152,7 @@ func findToken(address, dir string) (string, error) {
 	if dir == "" || !stream.Local(address) || !isTrusted(address) {
 		return "", nil
 	}
-	token, err := ReadToken(filepath.Join(dir, TokenFile))
+	token, err := readTokenAt(filepath.Join(dir, TokenFile), fillKept)
 	if status.CodeOf(err) == status.NotFound { // the controller may not require one
 		err = nil
 	}

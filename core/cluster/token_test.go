@@ -165,19 +165,34 @@ func TestKeepTokenTakesUsualPlaces(t *testing.T) {
 	}
 }
 
-// A token that was not named is shown only to a process of this user or of root.
-// The error of an empty file, such as a full disk leaves, says what to do.
-func TestReadTokenRefusesAnEmptyFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), TokenFile)
+// The error of an empty file, such as a full disk leaves, says what to do: a controller makes a token only where it
+// keeps one itself.
+func TestEmptyTokenFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, TokenFile)
 	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := ReadToken(path)
-	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), path+" is empty; write") {
-		t.Error(err)
+	_, named := ReadToken(path)
+	_, kept := Directory{Path: dir}.KeepToken()
+	_, found := findToken("unix:"+filepath.Join(dir, Socket), "")
+	for _, c := range []struct {
+		name string
+		err  error
+		says string
+	}{
+		{"named", named, "write into it the token that all processes of the cluster share"},
+		{"kept", kept, "start the controller again, which makes one"},
+		{"found", found, "start the controller again, which makes one"},
+	} {
+		if status.CodeOf(c.err) != status.InvalidArgument || !strings.Contains(c.err.Error(), path+" is empty; write") ||
+			!strings.HasSuffix(c.err.Error(), c.says) {
+			t.Errorf("%s: %v, want it to end with %q", c.name, c.err, c.says)
+		}
 	}
 }
 
+// A token that was not named is shown only to a process of this user or of root.
 func TestFindToken(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, TokenFile), 0o600)
