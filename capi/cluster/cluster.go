@@ -235,6 +235,14 @@ func (s *session) close() {
 // Latest is the session made last of those that are open, or 0.
 func Latest() uint64 { return sessions.Latest(func(s *session) bool { return !s.closed.Load() }) }
 
+// Lost returns why the session that Latest names is lost; nil if it is not, or if there is none.
+func Lost() error {
+	if s := sessions.Get(Latest()); s != nil {
+		return s.cluster.Lost()
+	}
+	return nil
+}
+
 // Slices gives who grants a session's slices.
 //
 // Errors: UNAVAILABLE after its end.

@@ -20,6 +20,8 @@ char* pathways_set_cluster(const char* address, const char* versions) {
   return pw_forked ? pw_forked_refusal() : pw_choose(address ? address : "", versions ? versions : "");
 }
 
+char* pathways_lost(void) { return pw_forked ? pw_forked_refusal() : pwGoLost(); }
+
 char* pathways_info(void) { return pw_forked ? pw_copy_text("{}") : pwGoInfo(); }
 
 char* pathways_stats(void) { return pw_forked ? pw_copy_text("{}") : pwGoStats(); }

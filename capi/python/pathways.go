@@ -95,6 +95,9 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 	return nil
 }
 
+//export pwGoLost
+func pwGoLost() *C.char { return refusal(cluster.Lost()) }
+
 type version struct {
 	Major int `json:"major"`
 	Minor int `json:"minor"`

@@ -31,6 +31,10 @@ int pathways_plugin_dirs(const char* directories);
 // as {"jax": "0.12.0"}; NULL where there is nothing to compare.
 char* pathways_set_cluster(const char* address, const char* versions);
 
+// Says why the client made last cannot be used any more, if it is a cluster's and has lost its session: with the
+// code and the text that its calls fail with.
+char* pathways_lost(void);
+
 // What this library is and which plugin it uses, as a JSON object: version, go,
 // pjrt {major, minor}, plugin {path, kind, why, pjrt_version, attributes},
 // candidates [{path, kind, chosen, note}], error.

@@ -79,7 +79,7 @@ def init(
 ) -> None:
     """Configures Pathways, before the first use of JAX. It makes no devices itself, unless `wait` is given.
 
-    Calling it again with the same settings does nothing.
+    Calling it again with the same settings does nothing, as long as the session on the cluster is not lost.
 
     Args:
       address: a cluster, by the address of its controller ("tcp:host:port", "unix:/path"), or a cluster inside this
@@ -99,7 +99,8 @@ def init(
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
         together with a cluster, whose workers have limits of their own; FAILED_PRECONDITION if JAX already runs with
         other settings; NOT_FOUND if the library is missing. With wait, also RESOURCE_EXHAUSTED if the cluster still has
-        too few devices when the time is over, and UNAVAILABLE if no controller answered.
+        too few devices when the time is over, and UNAVAILABLE if no controller answered. UNAVAILABLE also if JAX
+        already runs on a cluster and has lost its session: call shutdown() first.
     """
     _backend.init(address, devices, memory_limit, wait, unknown)
 

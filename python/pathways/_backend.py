@@ -290,7 +290,7 @@ def init(address: Any, count: Any, memory_limit: Any, wait: Any, unknown: dict[s
 
 
 def _settle(asked: Settings) -> None:
-    """Stores the settings or, if JAX already runs, checks that it runs with them."""
+    """Stores the settings or, if JAX already runs, checks that it runs with them and has not lost its cluster."""
     global _settings, _closed
     with _lock:
         register()
@@ -318,6 +318,7 @@ def _settle(asked: Settings) -> None:
                 f"pathways.init(devices={asked.devices}) comes too late: JAX already runs on {have} Pathways devices; "
                 "call it before the first use of JAX, or call pathways.shutdown() first",
             )
+        _native.check_session()
 
 
 def address() -> str | None:

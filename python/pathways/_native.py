@@ -61,6 +61,7 @@ def _open(path: Path) -> ctypes.CDLL:
         for name, result, arguments in (
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
             ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
+            ("pathways_lost", ctypes.c_void_p, []),
             ("pathways_info", ctypes.c_void_p, []),
             ("pathways_stats", ctypes.c_void_p, []),
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
@@ -120,6 +121,11 @@ def set_cluster(address: str | None, versions: dict[str, str]) -> None:
     """
     library = load()
     _raise(_text(library, library.pathways_set_cluster((address or "").encode(), json.dumps(versions).encode())))
+
+
+def check_session() -> None:
+    """Raises the error of the session on a cluster, if it is lost."""
+    check(load().pathways_lost())
 
 
 def info() -> dict[str, Any]:

@@ -56,6 +56,15 @@ except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's
 )
 PLAYS = FOREVER.replace("def twenty", "@pathways.program\ndef twenty")
 
+# Behind the loss of the controller: init() does not go on returning as if the devices could be used.
+AGAIN = """
+for again in (pathways.init, lambda: pathways.init(devices=len(devices))):
+    try:
+        while True:  # the session may hear of it after the workers
+            again()
+    except pathways.PathwaysError as error:
+        assert error.code == "UNAVAILABLE" and "pathways.shutdown()" in error.message, error
+"""
 
 KEEPS = "keep = [step(x) for _ in range(100)]\nprint(len(keep), flush=True)\ninput()\n"
 
@@ -184,9 +193,9 @@ def test_clients_that_die_leave_nothing_open():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_controller_is_lost(number):
-    """Clients are told, and workers end by themselves."""
+    """Clients are told, also by init(), and workers end by themselves."""
     with Cluster(2, 1, *FREEZES) as cluster:
-        client = cluster.start(FOREVER)
+        client = cluster.start(FOREVER + (AGAIN if number == signal.SIGKILL else ""))
         lines(client, 2)
         cluster.signal("controller", number)
         error = ended(client)
