@@ -100,7 +100,7 @@ var rooms = []room{
 
 	// Ways in: clients of C and Python call in here.
 	{"capi/base", []string{
-		"capi/base/shortage", "capi/drivers", "capi/export", "capi/capture", "capi/profile", "capi/partition",
+		"capi/base/shortage", "capi/drivers", "capi/ffi", "capi/export", "capi/capture", "capi/profile", "capi/partition",
 		"capi/embedded",
 		"capi/cluster", "capi/slices", "capi/python", "capi/public"}},
 	{"capi/base/shortage", nil},

@@ -47,6 +47,20 @@ func Fail[Char ~int8 | ~uint8](err error, message **Char) int32 {
 	return int32(code(err))
 }
 
+// Failure returns the error of a code and a text that C returned, and frees the text: nil if the code is 0. Without a
+// text there was no memory for it, which is then the error.
+func Failure[Code ~int32, Char ~int8 | ~uint8](code Code, message *Char) error {
+	switch {
+	case code == 0:
+		return nil
+	case message == nil:
+		return status.New(status.ResourceExhausted, "this process has no memory left, not even for the text of an error")
+	}
+	text := (*C.char)(unsafe.Pointer(message))
+	defer C.free(unsafe.Pointer(text))
+	return &status.Error{Code: status.Code(code), Message: C.GoString(text)}
+}
+
 // Guard turns a panic into an error. Every function that C calls defers it.
 func Guard[Code ~int32, Char ~int8 | ~uint8](to *Code, message **Char) {
 	if p := recover(); p != nil {

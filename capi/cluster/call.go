@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/status"
 )
 
 // caller runs the functions that jaxlib gave to an execution. The thread that
@@ -104,10 +104,5 @@ func (c *caller) run(h *client.HostCall) {
 	var message *C.char
 	code := C.pw_ffi_call_python(c.functions, C.uint64_t(h.Index), &words[0], C.size_t(len(words)), &message)
 	runtime.KeepAlive(h)
-	var err error
-	if code != 0 {
-		err = &status.Error{Code: status.Code(code), Message: C.GoString(message)}
-		C.free(unsafe.Pointer(message))
-	}
-	h.Done(err)
+	h.Done(base.Failure(code, message))
 }

@@ -113,8 +113,8 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: handlers})
 	if err != nil {
 		text := err.Error()
-		if said := partition.Refused(text); said != "" {
-			return nil, status.New(status.Unimplemented, "%s", said)
+		if refused := partition.Refused(text); refused != nil {
+			return nil, refused
 		}
 		if strings.Contains(text, "No FFI handler registered") && !strings.Contains(text, "--import") {
 			return nil, status.New(status.CodeOf(err),

@@ -291,8 +291,7 @@ func (m *move) now(failed int) error {
 	for i := range m.dests {
 		var message *C.char
 		if code := m.put(&m.dests[i], &message); code != 0 {
-			defer C.free(unsafe.Pointer(message))
-			return status.New(status.Code(code), "%s", C.GoString(message))
+			return base.Failure(code, message)
 		}
 	}
 	return nil

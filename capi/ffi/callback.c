@@ -19,6 +19,8 @@ typedef struct {
 
 enum { WORDS_ON_STACK = 256 };
 
+static const char kNotCalled[] = "CpuCallback error calling callback: it could not be called";
+
 static pw_callback python;  // read and set atomically
 
 // --- who is inside Python ---
@@ -97,8 +99,8 @@ static XLA_FFI_Error* find_callable(const XLA_FFI_CallFrame* frame, void** calla
   uint64_t index;
   if (!find_index(&frame->attrs, &index))
     return fail(api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                pw_ffi_format("host callback has no attribute index of type u64: the program was made by a JAX whose "
-                              "callbacks this version does not know"));
+                pw_text("host callback has no attribute index of type u64: the program was made by a JAX whose "
+                        "callbacks this version does not know"));
   XLA_FFI_TypeId type_id = {PW_FFI_HOST_CALLBACKS};
   XLA_FFI_ExecutionContext_Get_Args args = {.struct_size = XLA_FFI_ExecutionContext_Get_Args_STRUCT_SIZE,
                                             .ctx = frame->ctx,
@@ -113,9 +115,9 @@ static XLA_FFI_Error* find_callable(const XLA_FFI_CallFrame* frame, void** calla
     return NULL;
   }
   error = fail(api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
-               pw_ffi_format("host callback %llu has no Python function in this execution%s%s. Callbacks belong to the "
-                             "process that traced them: trace and compile the function again here",
-                             (unsigned long long)index, why ? ": " : "", why ? why : ""));
+               pw_text("host callback %llu has no Python function in this execution%s%s. Callbacks belong to the "
+                       "process that traced them: trace and compile the function again here",
+                       (unsigned long long)index, why ? ": " : "", why ? why : ""));
   free(why);
   return error;
 }
@@ -157,14 +159,13 @@ static XLA_FFI_Error* host_callback(XLA_FFI_CallFrame* frame) {
 
   int64_t few[WORDS_ON_STACK];
   size_t count = count_words(frame);
-  int64_t* words = count <= WORDS_ON_STACK ? few : malloc(count * sizeof(int64_t));
+  int64_t* words = count <= WORDS_ON_STACK ? few : pw_alloc(count * sizeof(int64_t));
   if (words == NULL)
     return pw_ffi_error(api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "no memory for the arguments of a host callback");
   put_words(frame, words);
-  pw_callback_call call = {NULL};
+  pw_callback_call call = {0};
   if (run(callable, &call, words, count) != 1)
-    error = pw_ffi_error(api, XLA_FFI_Error_Code_INTERNAL,
-                         call.error ? call.error : "CpuCallback error calling callback: it could not be called");
+    error = pw_ffi_callback_error(api, XLA_FFI_Error_Code_INTERNAL, &call, kNotCalled);
   free(call.error);
   if (words != few) free(words);
   return error;
@@ -175,7 +176,7 @@ bool pw_ffi_has_functions(const void* functions) { return ((const host_callbacks
 void* pw_ffi_functions_copy(const void* functions) {
   const host_callbacks* from = functions;
   size_t size = from->count * sizeof *from->callables;
-  host_callbacks* to = malloc(sizeof *to + size);
+  host_callbacks* to = pw_alloc(sizeof *to + size);
   if (to == NULL) return NULL;
   *to = (host_callbacks){(void**)(to + 1), from->count};
   memcpy(to->callables, from->callables, size);
@@ -186,29 +187,38 @@ int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* wor
   const host_callbacks* table = functions;
   *message = NULL;
   if (index >= table->count) {
-    *message = pw_ffi_format("host callback %llu has no Python function in this execution, which has %u",
-                             (unsigned long long)index, table->count);
+    *message = pw_text("host callback %llu has no Python function in this execution, which has %u",
+                       (unsigned long long)index, table->count);
     return PJRT_Error_Code_FAILED_PRECONDITION;
   }
   pw_callback run = __atomic_load_n(&python, __ATOMIC_ACQUIRE);
   if (run == NULL || !pw_ffi_enter_python()) {
-    *message = strdup(PW_FFI_EXITING);
+    *message = pw_copy_text(PW_FFI_EXITING);
     return PJRT_Error_Code_UNAVAILABLE;
   }
-  pw_callback_call call = {NULL};
+  pw_callback_call call = {0};
   int done = run(table->callables[index], &call, words, count);
   pw_ffi_leave_python();
   if (done == 1) {
     free(call.error);
     return 0;
   }
-  *message = call.error ? call.error : strdup("CpuCallback error calling callback: it could not be called");
+  *message = call.error || call.no_memory ? call.error : pw_copy_text(kNotCalled);
   return PJRT_Error_Code_INTERNAL;
 }
 
 void pathways_ffi_callback_fail(pw_callback_call* call, const char* text) {
   free(call->error);
-  call->error = strdup(text);
+  call->error = pw_copy_text(text);
+  call->no_memory = call->error == NULL;
+}
+
+XLA_FFI_Error* pw_ffi_callback_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const pw_callback_call* call,
+                                     const char* silent) {
+  if (call->no_memory)
+    return pw_ffi_error(api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                        "this process has no memory left for the text of an exception of Python's");
+  return pw_ffi_error(api, code, call->error ? call->error : silent);
 }
 
 char* pathways_set_callback(pw_callback callback) {

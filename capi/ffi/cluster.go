@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -139,7 +140,8 @@ func load(h *wire.Handler) error {
 		stages[i] = c
 	}
 	var message *C.char
-	if err := answer(C.pw_ffi_load(name, platform, &stages[0], C.uint32_t(h.Traits), &message), message); err != nil {
+	code := C.pw_ffi_load(name, platform, &stages[0], C.uint32_t(h.Traits), &message)
+	if err := base.Failure(code, message); err != nil {
 		return err
 	}
 	if loaded.all == nil {
@@ -163,15 +165,8 @@ func loadType(t *wire.HandlerType) error {
 	}
 	defer free()
 	var message *C.char
-	return answer(C.pw_ffi_load_type(name, id, info, &message), message)
-}
-
-func answer(code C.int, message *C.char) error {
-	if code == 0 {
-		return nil
-	}
-	defer C.free(unsafe.Pointer(message))
-	return &status.Error{Code: status.Code(code), Message: C.GoString(message)}
+	code := C.pw_ffi_load_type(name, id, info, &message)
+	return base.Failure(code, message)
 }
 
 // check makes a symbol one that can be looked up: its library is here, and the

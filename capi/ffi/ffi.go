@@ -18,6 +18,7 @@
 //     execution. An exception, a wrong result or a closed interpreter is an
 //     XLA_FFI_Error, never a crash, and nothing calls into Python after
 //     pathways_ffi_close.
+//   - Memory that is not there is an error: RESOURCE_EXHAUSTED.
 //
 // Concurrency: every function may be called from any thread, with or without
 // the GIL. No lock is held while the plugin or a handler runs, and no Go frame
@@ -26,7 +27,7 @@
 // Importers: capi packages only (ffi.h is the contract between them).
 package ffi
 
-// #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow
+// #cgo CFLAGS: -I${SRCDIR}/../base -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow
 // #include "ffi.h"
 import "C"
 

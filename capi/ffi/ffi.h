@@ -1,8 +1,8 @@
 // The C contract of package ffi. Functions named pw_ffi_* are for the front
 // door in the same library; pathways_* are exported to the Python package.
 //
-// Messages are malloc'd C strings owned by the caller. Those of pathways_*
-// functions read "CODE: text" and are freed by pathways_free.
+// Messages are malloc'd C strings owned by the caller, and NULL where there was no
+// memory for one. Those of pathways_* functions are refusals (see base.h).
 #ifndef PATHWAYS_CAPI_FFI_FFI_H_
 #define PATHWAYS_CAPI_FFI_FFI_H_
 
@@ -82,7 +82,7 @@ char* pathways_ffi_register_type(const char* name, int64_t* type_id, void* type_
 // when there is none.
 char* pathways_ffi_refusals(void);
 
-// "major.minor" of the attached plugin's XLA FFI, NULL when there is none.
+// "major.minor" of the attached plugin's XLA FFI, NULL when there is none, or no memory for the text.
 char* pathways_ffi_version(void);
 
 // One host callback, as Python sees it: words[] is a flat list of int64,

@@ -2,8 +2,7 @@
 #ifndef PATHWAYS_CAPI_FFI_INTERNAL_H_
 #define PATHWAYS_CAPI_FFI_INTERNAL_H_
 
-#include <stdarg.h>
-
+#include "base.h"
 #include "ffi.h"
 
 // shim.c: trampolines.
@@ -26,14 +25,16 @@ typedef struct {
 } pw_ffi_version;
 extern _Thread_local pw_ffi_version pw_ffi_probed;
 
-// malloc'd formatted text.
-char* pw_ffi_format(const char* format, ...) __attribute__((format(printf, 1, 2)));
-
 // callback.c
 
 struct pw_callback_call {
-  char* error;  // malloc'd
+  char* error;     // malloc'd
+  bool no_memory;  // there was none for error
 };
+
+// The error of a call of Python that has failed: its text with a code, or silent where Python gave none.
+XLA_FFI_Error* pw_ffi_callback_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const pw_callback_call* call,
+                                     const char* silent);
 
 // Marks that this thread goes into Python; false when it is closed, and then
 // there is nothing to leave.
@@ -52,6 +53,7 @@ char* pw_ffi_serve_local(pw_ffi_handler handler);
 int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
                            uint32_t traits, char** message);
 int pw_ffi_register_type(const char* name, int64_t* type_id, void* type_info, char** message);
+// A refusal (see base.h) of a code and its text, which it frees; NULL where the code is 0.
 char* pw_ffi_status(int code, char* message);
 
 #endif  // PATHWAYS_CAPI_FFI_INTERNAL_H_

@@ -20,15 +20,15 @@ XLA_FFI_Error* pathways_ffi_prepare(XLA_FFI_CallFrame* frame) {
                         "FFI handler not prepared: no Python is attached to this process");
   if (!pw_ffi_enter_python())
     return pw_ffi_error(frame->api, XLA_FFI_Error_Code_UNAVAILABLE, "FFI handler not prepared: Python is exiting");
-  pw_callback_call call = {NULL};
+  pw_callback_call call = {0};
   bool done = run(&call) == 1;
   pw_ffi_leave_python();
   XLA_FFI_Error* error = NULL;
   if (done)
     __atomic_store_n(&prepared, true, __ATOMIC_RELEASE);
   else
-    error = pw_ffi_error(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
-                         call.error ? call.error : "FFI handler not prepared: Python could not be called");
+    error = pw_ffi_callback_error(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION, &call,
+                                  "FFI handler not prepared: Python could not be called");
   free(call.error);
   return error;
 }

@@ -2,9 +2,7 @@
 //
 // The plugin's own PJRT_FFI_Register_Handler drops the status of a refusal, so
 // registrations go through the Handler_Register of its XLA_FFI_Api.
-#define _GNU_SOURCE
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,9 +44,9 @@ static const char* code_name(int code) {
 
 char* pw_ffi_status(int code, char* message) {
   if (code == 0) return NULL;
-  char* text = pw_ffi_format("%s: %s", code_name(code), message ? message : "out of memory for the error's text");
+  char* text = message ? pw_text("%s: %s", code_name(code), message) : NULL;
   free(message);
-  return text;
+  return pw_refusal(text);
 }
 
 static entry* find(const char* name, const char* platform) {
@@ -60,12 +58,13 @@ static entry* find(const char* name, const char* platform) {
 }
 
 static entry* add(const char* name, const char* platform) {
-  entry* e = calloc(1, sizeof(*e));
+  entry* e = pw_zeros(1, sizeof(*e));
   if (e == NULL) return NULL;
-  e->name = strdup(name);
-  e->platform = platform ? strdup(platform) : NULL;
+  e->name = pw_copy_text(name);
+  e->platform = platform ? pw_copy_text(platform) : NULL;
   if (e->name == NULL || (platform != NULL && e->platform == NULL)) {
     free(e->name);
+    free(e->platform);
     free(e);
     return NULL;
   }
@@ -77,8 +76,9 @@ static entry* add(const char* name, const char* platform) {
 // --- talking to the plugin (no lock held) ---
 
 static int no_ffi(char** message) {
-  *message = strdup("the plugin underneath has no FFI extension, so custom calls cannot be registered with it. Use a "
-                    "plugin with one (PATHWAYS_PLUGIN)");
+  *message = pw_copy_text(
+      "the plugin underneath has no FFI extension, so custom calls cannot be registered with it. Use a plugin with one "
+      "(PATHWAYS_PLUGIN)");
   return PJRT_Error_Code_UNIMPLEMENTED;
 }
 
@@ -91,15 +91,15 @@ static int plugin_register(const XLA_FFI_Api* to, const char* name, const char* 
   int code = pw_ffi_take_error(to, error, &text);
   if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_INVALID_ARGUMENT;
   if (pw_ffi_probed.major >= 0)
-    *message = pw_ffi_format(
+    *message = pw_text(
         "FFI handler \"%s\" for platform %s was refused by the plugin: %s. The handler was built with XLA FFI %d.%d, "
         "the plugin has %d.%d; when they do not match, rebuild the handler with the headers of a jaxlib near the "
         "plugin's age (jax.ffi.include_dir()) or use another plugin",
         name, platform, text ? text : "", pw_ffi_probed.major, pw_ffi_probed.minor, to->api_version.major_version,
         to->api_version.minor_version);
   else
-    *message = pw_ffi_format("FFI handler \"%s\" for platform %s was refused by the plugin: %s", name, platform,
-                             text ? text : "");
+    *message = pw_text("FFI handler \"%s\" for platform %s was refused by the plugin: %s", name, platform,
+                       text ? text : "");
   free(text);
   return code;
 }
@@ -118,7 +118,7 @@ static int plugin_register_type(const XLA_FFI_Api* to, const char* name, int64_t
   char* text;
   int code = pw_ffi_take_error(to, error, &text);
   if (code == XLA_FFI_Error_Code_UNKNOWN) code = XLA_FFI_Error_Code_INVALID_ARGUMENT;
-  *message = pw_ffi_format("FFI type \"%s\" was refused by the plugin: %s", name, text ? text : "");
+  *message = pw_text("FFI type \"%s\" was refused by the plugin: %s", name, text ? text : "");
   free(text);
   return code;
 }
@@ -136,7 +136,7 @@ static bool wrap_bundle(const entry* e, pw_ffi_handler wrapped[PW_FFI_STAGES]) {
 }
 
 static int no_room(const char* name, char** message) {
-  *message = pw_ffi_format(
+  *message = pw_text(
       "no room for FFI handler \"%s\": this process has registered as many different handler functions as there are "
       "trampolines (%d). Register each function once, or put fewer targets into one process",
       name, PW_FFI_SLOTS);
@@ -149,7 +149,7 @@ static int no_room(const char* name, char** message) {
 static int carry(entry* e, char** message) {
   const PJRT_Api* of;
   int code;
-  free(e->refusal);
+  pw_refusal_free(e->refusal);
   e->refusal = NULL;
   *message = NULL;
   do {
@@ -175,7 +175,7 @@ static int carry(entry* e, char** message) {
 }
 
 static int already_exists(const char* what, const char* name, char** message) {
-  *message = pw_ffi_format(
+  *message = pw_text(
       "FFI %s \"%s\" is already registered with other functions, and a target cannot be replaced. Use another name, or "
       "start a new process",
       what, name);
@@ -192,7 +192,7 @@ static int settle(entry* e, char** message) {
 int pw_ffi_register_bundle(const char* name, const char* platform, const pw_ffi_handler bundle[PW_FFI_STAGES],
                            uint32_t traits, char** message) {
   if (bundle[PW_FFI_STAGES - 1] == NULL) {
-    *message = pw_ffi_format("FFI handler \"%s\" has no execute function; every target needs one", name);
+    *message = pw_text("FFI handler \"%s\" has no execute function; every target needs one", name);
     return PJRT_Error_Code_INVALID_ARGUMENT;
   }
   pthread_mutex_lock(&mu);
@@ -254,9 +254,13 @@ char* pathways_ffi_refusals(void) {
   pthread_mutex_lock(&mu);
   for (entry* e = entries; e != NULL; e = e->next) {
     if (e->refusal == NULL) continue;
-    char* longer = pw_ffi_format("%s%s%s", all ? all : "", all ? "\n" : "", e->refusal);
+    char* longer = pw_text("%s%s%s", all ? all : "", all ? "\n" : "", e->refusal);
     free(all);
     all = longer;
+    if (all == NULL) {
+      all = pw_refusal(NULL);
+      break;
+    }
   }
   pthread_mutex_unlock(&mu);
   return all;
@@ -265,7 +269,7 @@ char* pathways_ffi_refusals(void) {
 char* pathways_ffi_version(void) {
   pthread_mutex_lock(&mu);
   char* text =
-      api ? pw_ffi_format("%d.%d", api->api_version.major_version, api->api_version.minor_version) : NULL;
+      api ? pw_text("%d.%d", api->api_version.major_version, api->api_version.minor_version) : NULL;
   pthread_mutex_unlock(&mu);
   return text;
 }
@@ -329,7 +333,7 @@ void pw_ffi_attach(const PJRT_Api* to) {
 // --- the front door's FFI extension ---
 
 static int bad_size(const char* what, size_t got, size_t want, char** message) {
-  *message = pw_ffi_format("%s: struct_size is %zu, expected at least %zu", what, got, want);
+  *message = pw_text("%s: struct_size is %zu, expected at least %zu", what, got, want);
   return PJRT_Error_Code_INVALID_ARGUMENT;
 }
 
@@ -338,8 +342,8 @@ int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** messa
   *message = NULL;
   if (args->struct_size < want) return bad_size("PJRT_FFI_Register_Handler_Args", args->struct_size, want, message);
   uint32_t traits = args->struct_size >= PJRT_FFI_Register_Handler_Args_STRUCT_SIZE ? args->traits : 0;
-  char* name = strndup(args->target_name, args->target_name_size);
-  char* platform = strndup(args->platform_name, args->platform_name_size);
+  char* name = pw_copy(args->target_name, args->target_name_size);
+  char* platform = pw_copy(args->platform_name, args->platform_name_size);
   int code = PJRT_Error_Code_RESOURCE_EXHAUSTED;
   if (name != NULL && platform != NULL) {
     const pw_ffi_handler bundle[PW_FFI_STAGES] = {NULL, NULL, NULL, args->handler};

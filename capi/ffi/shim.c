@@ -5,8 +5,6 @@
 // only append. So each handler is registered behind a trampoline that answers
 // the probe with the plugin's version and passes every other frame on. Handlers
 // have no user data, so trampolines are a static table of C functions.
-#define _GNU_SOURCE
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,17 +26,6 @@ _Thread_local pw_ffi_version pw_ffi_probed = {-1, -1};
 
 static _Thread_local int depth;
 int pw_ffi_in_callback(void) { return depth; }
-
-// --- text ---
-
-char* pw_ffi_format(const char* format, ...) {
-  va_list list;
-  va_start(list, format);
-  char* text = NULL;
-  if (vasprintf(&text, format, list) < 0) text = NULL;
-  va_end(list);
-  return text;
-}
 
 // --- probes ---
 

@@ -25,11 +25,11 @@ const char* pw_ffi_own_library(void) {
 static void* resolve(const char* library, const char* name, char** message) {
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == NULL) {
-    *message = pw_ffi_format("it cannot be loaded: %s", dlerror());
+    *message = pw_text("it cannot be loaded: %s", dlerror());
     return NULL;
   }
   void* address = dlsym(handle, name);
-  if (address == NULL) *message = pw_ffi_format("it has no symbol %s", name);
+  if (address == NULL) *message = pw_text("it has no symbol %s", name);
   return address;
 }
 

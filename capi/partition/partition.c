@@ -3,10 +3,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
 #include "interpreter.h"
 
 // ---- which programs ask ----
@@ -58,23 +57,24 @@ bool pw_partition_asks(const char* code, size_t size) {
   return !pw_partition_optional(code, size);
 }
 
-char* pw_partition_refused(const char* text, size_t size) {
+bool pw_partition_refused(const char* text, size_t size, char** said) {
+  const char *what = NULL, *why = NULL, *instead = NULL;
   if (has(text, size, "annotate_device_placement")) {
-    char* said = NULL;
-    int n = asprintf(&said, "%s; on one device, a newer plugin places it: pip install --no-deps lammps-jax-pjrt-cpu. "
-                            "XLA says: %.*s", PW_PARTITION_PLACED, (int)size, text);
-    return n < 0 ? NULL : said;
+    what = PW_PARTITION_PLACED;
+    why = "; on one device, a newer plugin places it: ";
+    instead = "pip install --no-deps lammps-jax-pjrt-cpu";
   }
-  for (size_t i = 0; i < kRequired; i++) {
+  for (size_t i = 0; what == NULL && i < kRequired; i++) {
     if (!has(text, size, required[i].target)) continue;
-    char* said = NULL;
-    int n = asprintf(&said,
-                     "%s needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU "
-                     "devices with one replica. %s. XLA says: %.*s",
-                     required[i].what, required[i].instead, (int)size, text);
-    return n < 0 ? NULL : said;
+    what = required[i].what;
+    why =
+        " needs XLA's partitioner to call Python: that works in a Python process, in programs for CPU devices with one "
+        "replica. ";
+    instead = required[i].instead;
   }
-  return NULL;
+  if (what == NULL) return false;
+  *said = pw_text("%s%s%s. XLA says: %.*s", what, why, instead, (int)size, text);
+  return true;
 }
 
 // ---- who partitions ----
@@ -93,8 +93,8 @@ void pathways_set_partitioner(pw_partitioner to) {
 }
 
 void pathways_partition_fail(pw_partition_call* call, const char* text) {
-  free(call->error);
-  call->error = strdup(text);
+  pw_refusal_free(call->error);
+  call->error = pw_refusal(pw_copy_text(text));
 }
 
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,

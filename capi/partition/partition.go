@@ -22,8 +22,9 @@
 package partition
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../base -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
+#cgo CFLAGS: -I${SRCDIR}/../base -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
 #include <stdlib.h>
+#include "base.h"
 #include "partition.h"
 */
 import "C"
@@ -36,7 +37,7 @@ import (
 	"path/filepath"
 	"unsafe"
 
-	_ "github.com/openpathways/pathways/capi/base" // what partition.c calls
+	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
@@ -109,7 +110,7 @@ func call(p Program, directory string) (bool, error) {
 	var text *C.char
 	how := C.pw_partition_call_python((*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code)),
 		(*C.char)(unsafe.Pointer(unsafe.SliceData(p.Options))), C.size_t(len(p.Options)), where, &text)
-	defer C.free(unsafe.Pointer(text))
+	defer C.pw_refusal_free(text)
 	switch how {
 	case C.PW_PARTITION_DONE:
 		return true, nil
@@ -179,10 +180,12 @@ func pwGoPartition(format *C.char, formatSize C.size_t, code *C.char, codeSize C
 	return 0
 }
 
-// Refused gives what there is to say of a program that a plugin refused with this text because its partitioner would
-// have had to ask Python; "" where that was not why.
-func Refused(text string) string {
-	said := C.pw_partition_refused((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
-	defer C.free(unsafe.Pointer(said))
-	return C.GoString(said)
+// Refused returns the error of a program that a plugin refused with this text because its partitioner would have had to
+// ask Python; nil if that was not why.
+func Refused(text string) error {
+	var said *C.char
+	if !C.pw_partition_refused((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)), &said) {
+		return nil
+	}
+	return base.Failure(C.int(status.Unimplemented), said)
 }

@@ -25,9 +25,9 @@ typedef struct {
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
                   pw_partitioned* out, char** message);
 
-// What to say of a program that a plugin refused with this text because its partitioner would have had to ask Python;
-// malloc'd, NULL where that was not why.
-char* pw_partition_refused(const char* text, size_t size);
+// Reports whether a plugin refused a program with this text because its partitioner would have had to ask Python. Said
+// is then what there is to say of that, malloc'd; NULL where there is no memory for it.
+bool pw_partition_refused(const char* text, size_t size, char** said);
 
 #define PW_PARTITION_PLACED                                                                                          \
   "on CPU devices a program's results are in the default memory, and this one places them by a memory kind "         \
@@ -57,7 +57,7 @@ bool pw_partition_optional(const char* code, size_t size);
 
 enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NOBODY, PW_PARTITION_INTERRUPTED };
 
-// Calls who partitions. *error is malloc'd where that failed.
+// Calls who partitions. *error is a refusal (see base.h) where that failed.
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
                              const char* directory, char** error);
 

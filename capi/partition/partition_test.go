@@ -7,6 +7,7 @@ import (
 
 	_ "github.com/openpathways/pathways/capi/cluster" // the doors, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
@@ -39,16 +40,18 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 		"xla_ffi_partitioned_python_cpu_callback": "Leave partitioned=True out",
 		"CustomSPMDPartitioning":                  "jax.shard_map",
 	} {
-		said := partition.Refused("NOT_FOUND: no call " + target)
-		if !strings.Contains(said, instead) || !strings.Contains(said, "Python process") || !strings.HasSuffix(said, target) {
-			t.Errorf("%s: %q", target, said)
+		err := partition.Refused("NOT_FOUND: no call " + target)
+		if status.CodeOf(err) != status.Unimplemented || !strings.Contains(err.Error(), instead) ||
+			!strings.Contains(err.Error(), "Python process") || !strings.HasSuffix(err.Error(), target) {
+			t.Errorf("%s: %v", target, err)
 		}
 	}
-	said := partition.Refused("NOT_FOUND: no call annotate_device_placement")
-	if !strings.Contains(said, "jax.device_put outside of jax.jit") || !strings.Contains(said, "a newer plugin") {
-		t.Errorf("annotate_device_placement: %q", said)
+	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
+	if status.CodeOf(err) != status.Unimplemented || !strings.Contains(err.Error(), "jax.device_put outside of jax.jit") ||
+		!strings.Contains(err.Error(), "a newer plugin") {
+		t.Errorf("annotate_device_placement: %v", err)
 	}
-	if said := partition.Refused("INTERNAL: something else"); said != "" {
-		t.Errorf("of something else: %q", said)
+	if err := partition.Refused("INTERNAL: something else"); err != nil {
+		t.Errorf("of something else: %v", err)
 	}
 }
