@@ -82,6 +82,9 @@ type Device struct {
 	Kind     string // such as "cpu" or "NVIDIA H200"
 	Memories []Memory
 	Default  int // index into Memories
+	// Attributes are what the platform says of the device, such as
+	// "compute_capability" (string) and "core_count" (int64); nil where it says nothing.
+	Attributes map[string]any
 }
 
 // Memory is a memory space of a device, such as "device" or "pinned_host".

@@ -48,12 +48,26 @@ type Want struct {
 	Name string
 	// Count is how many devices, where that can be said; 0 is the driver's default.
 	Count int
+	// First is the index of the first GPU of so many.
+	First int
 	// Dirs hold packages with plugins.
 	Dirs []string
 	// Loaded is told of the plugin before a client of it is made; it may be nil.
 	Loaded func(*pjrt.Plugin)
 	// OwnProcess is that of pjrt.ClientOptions.
 	OwnProcess bool
+}
+
+// GPUs counts the GPUs of this machine that the devices of this name are, 0 if they are none.
+func GPUs(name string) int {
+	if name != "" && name != "auto" && name != "cuda" {
+		return 0
+	}
+	look := pjrt.FindOptions{Dirs: Dirs()}
+	if found, err := pjrt.Find(look); err != nil || found.Kind != "cuda" {
+		return 0
+	}
+	return look.GPUs()
 }
 
 // Kind finds a kind of devices.
@@ -90,5 +104,5 @@ func Kind(want Want) (device.Kind, error) {
 	if want.Loaded != nil {
 		want.Loaded(p)
 	}
-	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count, OwnProcess: want.OwnProcess}), nil
+	return pjrt.NewKind(p, pjrt.ClientOptions{Devices: count, First: want.First, OwnProcess: want.OwnProcess}), nil
 }

@@ -45,9 +45,10 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 		Self: a.Self, Versions: a.Versions, Elsewhere: a.Elsewhere, Imported: a.Imported, Version: base.Version,
 		Out: os.Stdout, Err: os.Stderr,
 		Handler: ffi.Load,
-		Kinds: func(name string, count int) (device.Kind, error) {
+		GPUs:    drivers.GPUs,
+		Kinds: func(name string, count, first int) (device.Kind, error) {
 			// The FFI handlers of this process, LAPACK among them, go to the plugin.
-			return drivers.Kind(drivers.Want{Name: name, Count: count, Dirs: drivers.Dirs(), OwnProcess: true,
+			return drivers.Kind(drivers.Want{Name: name, Count: count, First: first, Dirs: drivers.Dirs(), OwnProcess: true,
 				Loaded: func(p *driver.Plugin) {
 					C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
 				}})

@@ -40,8 +40,11 @@ type Env struct {
 	// path of this program.
 	Self []string
 	// Kinds finds devices: name is the value of --driver, count that of --devices (0 if
-	// it was not set).
-	Kinds func(name string, count int) (device.Kind, error)
+	// it was not set), and first that of --first-device.
+	Kinds func(name string, count, first int) (device.Kind, error)
+	// GPUs counts the GPUs of this machine that a driver of this name would use; nil means
+	// that there are none.
+	GPUs func(name string) int
 	// Handler registers a handler of XLA custom calls, which a client has registered, in
 	// this process. Nil means that the program supports none.
 	Handler func(*wire.Handler) error

@@ -53,7 +53,7 @@ func environment(out, err interface{ Write([]byte) (int, error) }, variables map
 	return Env{
 		Self: []string{self}, Version: "1.2.3", Out: out, Err: err, Elsewhere: map[string]string{"doctor": "look"},
 		Lookup: func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
-		Kinds: func(name string, count int) (device.Kind, error) {
+		Kinds: func(name string, count, _ int) (device.Kind, error) {
 			o := sim.Options{Devices: count}
 			if name == "real" { // computations take their time
 				o.Island = sim.NewIsland(sim.Real, 1)

@@ -40,8 +40,11 @@ var options = []option{
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the certificate authority that signed the other processes' certificates"},
 	{"tls-mutual", true, "whether clients must show a TLS certificate; if false, the token is enough"},
-	{"workers", 2, "number of workers to start"},
-	{"devices", 0, "number of devices that each worker makes, on a CPU or simulated; 0 means 1"},
+	{"workers", 2, "number of workers to start; on a machine with GPUs the default is 1"},
+	{"devices", 0, "number of devices of each worker; 0 means 1 on a CPU or simulated, and all GPUs there are, divided " +
+		"among the workers that pathways up starts"},
+	{"first-device", 0, "index of the first GPU that the worker uses, where several workers of a machine divide " +
+		"its GPUs with --devices"},
 	{"nodes", 0, "number of workers of the island that join their devices to one interconnect; 0 means that none does"},
 	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as " +
 		"the device has"},

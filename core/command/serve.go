@@ -113,7 +113,7 @@ The worker waits for the others. When one of them leaves, all restart and wait a
 			if p.Kinds == nil {
 				return status.New(status.Unimplemented, "this program has no device drivers")
 			}
-			kind, err := p.Kinds(s.text("driver"), s.number("devices"))
+			kind, err := p.Kinds(s.text("driver"), s.number("devices"), s.number("first-device"))
 			if err != nil {
 				return err
 			}
@@ -129,8 +129,8 @@ The worker waits for the others. When one of them leaves, all restart and wait a
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // cannot fail: the flag exists
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"devices", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence", "evict-after",
-		"wait")
+		"devices", "first-device", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence",
+		"evict-after", "wait")
 	return cmd
 }
 
@@ -153,6 +153,9 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	}
 	if n := s.number("devices"); n < 0 {
 		return c, usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", n)}
+	}
+	if n := s.number("first-device"); n < 0 {
+		return c, usage{status.New(status.InvalidArgument, "--first-device is %d; expected 0 or more", n)}
 	}
 	memory, err := s.size("memory-limit")
 	if err != nil {

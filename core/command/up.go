@@ -54,12 +54,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if err != nil {
 		return err
 	}
-	workers := s.number("workers")
-	if workers < 1 {
-		return usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", workers)}
-	}
-	if s.number("devices") < 0 {
-		return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", s.number("devices"))}
+	workers, devices, err := p.divided(s)
+	if err != nil {
+		return err
 	}
 	if _, err := s.size("memory-limit"); err != nil {
 		return err
@@ -84,7 +81,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
 	}
-	report, err := p.start(ctx, s, c, workers)
+	report, err := p.start(ctx, s, c, workers, devices)
 	if err == nil && !s.flag("no-restart") {
 		err = p.leave(s, c)
 	}
@@ -108,6 +105,36 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	_, err = p.stop(c, s.time("wait"))
 	return err
+}
+
+// divided returns how many workers to start, and how many devices each gets: GPUs are divided among them.
+func (p *program) divided(s settings) (workers, devices int, err error) {
+	workers, devices = s.number("workers"), s.number("devices")
+	if workers < 1 {
+		return 0, 0, usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", workers)}
+	}
+	if devices < 0 {
+		return 0, 0, usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", devices)}
+	}
+	gpus := 0
+	if p.GPUs != nil {
+		gpus = p.GPUs(s.text("driver"))
+	}
+	if gpus == 0 {
+		return workers, devices, nil
+	}
+	if !s.Changed("workers") {
+		workers = 1
+	}
+	if devices == 0 && gpus%workers == 0 {
+		devices = gpus / workers
+	}
+	if devices == 0 || workers*devices > gpus {
+		return 0, 0, usage{status.New(status.InvalidArgument,
+			"%s cannot be divided among %s with --devices %d; expected --workers times --devices to be at most %d",
+			status.Count(gpus, "GPU"), status.Count(workers, "worker"), devices, gpus)}
+	}
+	return workers, devices, nil
 }
 
 // failed takes a cluster down after an error, and prints where its logs are.
@@ -143,7 +170,7 @@ func run(ctx context.Context, command []string, c place) error {
 }
 
 // start starts the processes and blocks until the controller has all workers.
-func (p *program) start(ctx context.Context, s settings, c place, workers int) (*wire.Report, error) {
+func (p *program) start(ctx context.Context, s settings, c place, workers, devices int) (*wire.Report, error) {
 	var all []process
 	launch := func(name string, args ...string) error {
 		q, err := p.launch(c, name,
@@ -164,7 +191,8 @@ func (p *program) start(ctx context.Context, s settings, c place, workers int) (
 	for i := range workers {
 		name := fmt.Sprintf("worker-%d", i)
 		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
-			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(s.number("devices")),
+			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(devices),
+			"--first-device", strconv.Itoa(i * devices),
 			"--memory-limit", s.text("memory-limit"),
 			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--evict-after",
 			s.time("evict-after").String(), "--wait", s.time("wait").String()}, common...)...)

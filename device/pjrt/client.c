@@ -143,6 +143,14 @@ pwdrv_status pwdrv_device_describe(const PJRT_Api* api, PJRT_Device* device, int
            *kind = (pwdrv_bytes){args.device_kind, args.device_kind_size});
 }
 
+pwdrv_status pwdrv_device_attributes(const PJRT_Api* api, PJRT_Device* device, const PJRT_NamedValue** out,
+                                     size_t* count) {
+  PJRT_DeviceDescription* description;
+  PWDRV_STEP(PJRT_Device_GetDescription, args.device = device, description = args.device_description);
+  PWDRV_DO(PJRT_DeviceDescription_Attributes, args.device_description = description,
+           *out = args.attributes; *count = args.num_attributes);
+}
+
 pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJRT_Memory* const** out, size_t* count,
                                    PJRT_Memory** fallback) {
   PWDRV_STEP(PJRT_Device_AddressableMemories, args.device = device, *out = args.memories; *count = args.num_memories);

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ type ClientOptions struct {
 	// Devices is the number of devices; 0 leaves it to the plugin. It becomes the
 	// plugin's own option: cpu_device_count, or visible_devices for CUDA.
 	Devices int
+	// First is the index of the first GPU of so many; of other kinds it has no meaning.
+	First int
 	// Values are options of the plugin, by name: string, bool, any integer,
 	// []int64, float32 or float64. An option that the plugin does not know gives
 	// the plugin's error.
@@ -106,6 +109,11 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		c.Close() // nothing is open: no error
 		return nil, err
 	}
+	if have := len(c.devices); o.Devices > 0 && have != o.Devices { // CUDA leaves out those that are not there
+		c.Close()
+		return nil, status.New(status.ResourceExhausted, "%s asked for, and this machine has %d: ask for at most so many",
+			status.Count(o.Devices, p.Kind()+" device"), have)
+	}
 	c.giveBack = host.Spare(len(c.devices)) // of which each may have a goroutine that waits in the plugin
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		C.pwdrv_teach_malloc()
@@ -149,10 +157,14 @@ func countDevices(v any) (int64, error) {
 
 // options builds the plugin's create options in C memory.
 func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
-	values := maps.Clone(o.Values)
-	if values == nil {
-		values = map[string]any{}
+	values := map[string]any{}
+	if p.Kind() == "cuda" {
+		var err error
+		if values, err = cudaOptions(os.Getenv); err != nil {
+			return nil, err
+		}
 	}
+	maps.Copy(values, o.Values)
 	if o.Devices < 0 {
 		return nil, status.New(status.InvalidArgument, "%d devices were asked for: ask for one or more", o.Devices)
 	}
@@ -161,11 +173,7 @@ func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 		case "cpu":
 			values[cpuDevices] = o.Devices
 		case "cuda":
-			visible := make([]int64, o.Devices)
-			for i := range visible {
-				visible[i] = int64(i)
-			}
-			values["visible_devices"] = visible
+			values["visible_devices"] = visible(o.First, o.Devices)
 		default:
 			return nil, status.New(status.InvalidArgument,
 				"the number of %s devices cannot be chosen: leave it out, and the plugin takes what is there", p.Kind())
@@ -189,6 +197,15 @@ func (p *Plugin) options(o ClientOptions) (*C.pwdrv_options, error) {
 		}
 	}
 	return options, nil
+}
+
+// visible returns the indices of so many devices.
+func visible(first, count int) []int64 {
+	all := make([]int64, count)
+	for i := range all {
+		all[i] = int64(first + i)
+	}
+	return all
 }
 
 // addOption adds one option of the plugin's.
@@ -260,6 +277,11 @@ func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHa
 	}
 	d.ID, d.Kind = int(id), goString(kind)
 	h.raw = raw
+	var attributes *C.PJRT_NamedValue
+	var number C.size_t
+	if err := p.check(C.pwdrv_device_attributes(p.api, raw, &attributes, &number)); err == nil { // old plugins have none
+		d.Attributes = namedValues(attributes, number)
+	}
 	var list **C.PJRT_Memory
 	var count C.size_t
 	var fallback *C.PJRT_Memory

@@ -86,6 +86,8 @@ pwdrv_status pwdrv_client_destroy(const PJRT_Api* api, PJRT_Client* client);
 pwdrv_status pwdrv_client_platform(const PJRT_Api* api, PJRT_Client* client, pwdrv_bytes* name, pwdrv_bytes* version);
 pwdrv_status pwdrv_client_devices(const PJRT_Api* api, PJRT_Client* client, PJRT_Device* const** out, size_t* count);
 pwdrv_status pwdrv_device_describe(const PJRT_Api* api, PJRT_Device* device, int* id, pwdrv_bytes* kind);
+pwdrv_status pwdrv_device_attributes(const PJRT_Api* api, PJRT_Device* device, const PJRT_NamedValue** out,
+                                     size_t* count);
 pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJRT_Memory* const** out, size_t* count,
                                    PJRT_Memory** fallback);
 pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind,

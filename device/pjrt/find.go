@@ -66,9 +66,15 @@ var packaged = map[string][]string{
 }
 
 var installs = map[string]string{
-	"cuda": "pip install jax-cuda13-pjrt",
+	"cuda": `pip install "jax[cuda13]"`,
 	"tpu":  "pip install libtpu",
 	"cpu":  "pip install fastatomstruct-xla-cpu",
+}
+
+// RegisteredByJAX reports whether the plugin's package is one that JAX finds and registers by
+// itself.
+func (f Found) RegisteredByJAX() bool {
+	return slices.ContainsFunc(packaged["cuda"], func(file string) bool { return strings.HasSuffix(f.Path, "/"+file) })
 }
 
 // Find says which plugin to use. PATHWAYS_PLUGIN, a path, comes first; then the
@@ -223,7 +229,7 @@ func (o FindOptions) hardware(kind string) (bool, string) {
 			return false, "CUDA_VISIBLE_DEVICES=" + v + " hides the GPUs"
 		}
 		if n := len(o.nodes("dev/nvidia[0-9]*")); n > 0 {
-			return true, fmt.Sprintf("this machine has %d NVIDIA device nodes", n)
+			return true, "this machine has " + status.Count(n, "NVIDIA device node")
 		}
 		// Under WSL there is one node for all GPUs, and the driver's library.
 		if len(o.nodes("dev/dxg")) > 0 && loads("libcuda.so.1") {
@@ -232,14 +238,32 @@ func (o FindOptions) hardware(kind string) (bool, string) {
 		return false, "no NVIDIA GPU here (no /dev/nvidia0)"
 	case "tpu":
 		if n := len(o.nodes("dev/accel[0-9]*")); n > 0 {
-			return true, fmt.Sprintf("this machine has %d TPU device nodes", n)
+			return true, "this machine has " + status.Count(n, "TPU device node")
 		}
 		if n := len(o.nodes("dev/vfio/[0-9]*")); n > 0 && o.googlePCI() {
-			return true, fmt.Sprintf("this machine has %d TPU device groups", n)
+			return true, "this machine has " + status.Count(n, "TPU device group")
 		}
 		return false, "no TPU here (no /dev/accel0, no Google device in /dev/vfio)"
 	}
 	return true, "the packaged CPU plugin"
+}
+
+// GPUs counts the NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide.
+func (o FindOptions) GPUs() int {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	if there, _ := o.hardware("cuda"); !there {
+		return 0
+	}
+	n := max(1, len(o.nodes("dev/nvidia[0-9]*"))) // under WSL there is one node for all
+	if v := o.Getenv("CUDA_VISIBLE_DEVICES"); v != "" {
+		n = min(n, len(strings.Split(v, ",")))
+	}
+	return n
 }
 
 func (o FindOptions) nodes(pattern string) []string {

@@ -107,6 +107,17 @@ func TestFindOrder(t *testing.T) {
 	})
 }
 
+func TestGPUsAreCounted(t *testing.T) {
+	root := t.TempDir()
+	touch(t, root, "dev/nvidia0", "dev/nvidia1", "dev/nvidia2", "dev/nvidiactl")
+	for visible, want := range map[string]int{"": 3, "0,2": 2, "-1": 0, "0,1,2,3": 3} {
+		if got := (FindOptions{
+			Root: root, Getenv: env(map[string]string{"CUDA_VISIBLE_DEVICES": visible})}).GPUs(); got != want {
+			t.Errorf("with CUDA_VISIBLE_DEVICES=%s there are %d GPUs, want %d", visible, got, want)
+		}
+	}
+}
+
 func TestFindNamed(t *testing.T) {
 	dir := t.TempDir()
 	touch(t, dir, "mine.so", "my_cuda_plugin.so", fastatomstruct)
@@ -183,10 +194,10 @@ func TestFindDirs(t *testing.T) {
 	_, err = Find(FindOptions{Root: first, Getenv: env(nil)})
 	refused(t, err, status.NotFound, "PATHWAYS_PLUGIN_DIRS is not set", "pip install fastatomstruct-xla-cpu")
 	_, err = Find(FindOptions{Dirs: []string{third}, Root: first, Getenv: env(nil), Platform: "cuda"})
-	refused(t, err, status.NotFound, cuda12, "no NVIDIA GPU", "pip install jax-cuda13-pjrt")
+	refused(t, err, status.NotFound, cuda12, "no NVIDIA GPU", `pip install "jax[cuda13]"`)
 	touch(t, first, "dev/nvidia0")
 	_, err = Find(FindOptions{Dirs: []string{second}, Root: first, Getenv: env(nil)})
-	refused(t, err, status.NotFound, "1 NVIDIA", "pip install jax-cuda13-pjrt", fastatomstruct)
+	refused(t, err, status.NotFound, "1 NVIDIA", `pip install "jax[cuda13]"`, fastatomstruct)
 }
 
 func TestFindNewestStableHLO(t *testing.T) {

@@ -28,8 +28,9 @@ func main() {
 	}
 	os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
 		Self: []string{self}, Version: version, Out: os.Stdout, Err: os.Stderr,
-		Kinds: func(name string, count int) (device.Kind, error) {
-			return drivers.Kind(drivers.Want{Name: name, Count: count, OwnProcess: true})
+		GPUs: drivers.GPUs,
+		Kinds: func(name string, count, first int) (device.Kind, error) {
+			return drivers.Kind(drivers.Want{Name: name, Count: count, First: first, OwnProcess: true})
 		},
 	}))
 }

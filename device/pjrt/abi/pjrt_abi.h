@@ -225,6 +225,7 @@ typedef struct PJRT_DeviceDescription PJRT_DeviceDescription;
 typedef struct PJRT_Event PJRT_Event;
 typedef struct PJRT_Executable PJRT_Executable;
 typedef struct PJRT_ExecuteContext PJRT_ExecuteContext;
+typedef struct PJRT_Get_Stream_For_External_Ready_Events PJRT_Get_Stream_For_External_Ready_Events;
 typedef struct PJRT_Layouts_MemoryLayout PJRT_Layouts_MemoryLayout;
 typedef struct PJRT_Layouts_SerializedLayout PJRT_Layouts_SerializedLayout;
 typedef struct PJRT_LoadedExecutable PJRT_LoadedExecutable;
@@ -234,6 +235,7 @@ typedef struct PJRT_SerializedCompileOptions PJRT_SerializedCompileOptions;
 typedef struct PJRT_SerializedExecutable PJRT_SerializedExecutable;
 typedef struct PJRT_SerializedTopology PJRT_SerializedTopology;
 typedef struct PJRT_TopologyDescription PJRT_TopologyDescription;
+typedef struct PJRT_Wait_Until_Buffer_Ready_On_Stream PJRT_Wait_Until_Buffer_Ready_On_Stream;
 typedef struct PJRT_AbiVersion_Extension PJRT_AbiVersion_Extension;
 typedef struct PJRT_Api PJRT_Api;
 typedef struct PJRT_Api_Version PJRT_Api_Version;
@@ -372,6 +374,7 @@ typedef struct PJRT_FFI_Type_Info PJRT_FFI_Type_Info;
 typedef struct PJRT_FFI_Type_Register_Args PJRT_FFI_Type_Register_Args;
 typedef struct PJRT_FFI_UserData PJRT_FFI_UserData;
 typedef struct PJRT_FFI_UserData_Add_Args PJRT_FFI_UserData_Add_Args;
+typedef struct PJRT_Get_Stream_For_External_Ready_Events_Args PJRT_Get_Stream_For_External_Ready_Events_Args;
 typedef struct PJRT_HloOutputCallbackInfo PJRT_HloOutputCallbackInfo;
 typedef struct PJRT_KeyValueGetCallback_Args PJRT_KeyValueGetCallback_Args;
 typedef struct PJRT_KeyValuePutCallback_Args PJRT_KeyValuePutCallback_Args;
@@ -432,6 +435,7 @@ typedef struct PJRT_ShapeSpec PJRT_ShapeSpec;
 typedef struct PJRT_Shardings_Extension PJRT_Shardings_Extension;
 typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args PJRT_Shardings_PJRT_Executable_OutputShardings_Args;
 typedef struct PJRT_Shardings_PJRT_Executable_ParameterShardings_Args PJRT_Shardings_PJRT_Executable_ParameterShardings_Args;
+typedef struct PJRT_Stream_Extension PJRT_Stream_Extension;
 typedef struct PJRT_TopologyDescription_Attributes_Args PJRT_TopologyDescription_Attributes_Args;
 typedef struct PJRT_TopologyDescription_Create_Args PJRT_TopologyDescription_Create_Args;
 typedef struct PJRT_TopologyDescription_Deserialize_Args PJRT_TopologyDescription_Deserialize_Args;
@@ -443,6 +447,7 @@ typedef struct PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args PJ
 typedef struct PJRT_TopologyDescription_PlatformName_Args PJRT_TopologyDescription_PlatformName_Args;
 typedef struct PJRT_TopologyDescription_PlatformVersion_Args PJRT_TopologyDescription_PlatformVersion_Args;
 typedef struct PJRT_TopologyDescription_Serialize_Args PJRT_TopologyDescription_Serialize_Args;
+typedef struct PJRT_Wait_Until_Buffer_Ready_On_Stream_Args PJRT_Wait_Until_Buffer_Ready_On_Stream_Args;
 typedef struct PJRT_XlaTransform_Args PJRT_XlaTransform_Args;
 typedef struct PJRT_XlaTransform_Callbacks PJRT_XlaTransform_Callbacks;
 typedef struct PJRT_XlaTransform_string PJRT_XlaTransform_string;
@@ -2986,6 +2991,17 @@ _Static_assert(offsetof(PJRT_FFI_UserData_Add_Args, user_data) == 24, "PJRT_FFI_
 _Static_assert(sizeof(PJRT_FFI_UserData_Add_Args) == 40, "size of PJRT_FFI_UserData_Add_Args");
 enum { PJRT_FFI_UserData_Add_Args_STRUCT_SIZE = 40 };
 
+struct PJRT_Get_Stream_For_External_Ready_Events_Args {
+  size_t struct_size;
+  PJRT_Device* device;
+  intptr_t stream;
+};
+_Static_assert(offsetof(PJRT_Get_Stream_For_External_Ready_Events_Args, struct_size) == 0, "PJRT_Get_Stream_For_External_Ready_Events_Args.struct_size");
+_Static_assert(offsetof(PJRT_Get_Stream_For_External_Ready_Events_Args, device) == 8, "PJRT_Get_Stream_For_External_Ready_Events_Args.device");
+_Static_assert(offsetof(PJRT_Get_Stream_For_External_Ready_Events_Args, stream) == 16, "PJRT_Get_Stream_For_External_Ready_Events_Args.stream");
+_Static_assert(sizeof(PJRT_Get_Stream_For_External_Ready_Events_Args) == 24, "size of PJRT_Get_Stream_For_External_Ready_Events_Args");
+enum { PJRT_Get_Stream_For_External_Ready_Events_Args_STRUCT_SIZE = 24 };
+
 struct PJRT_HloOutputCallbackInfo {
   void* user_arg;
   void* callback;
@@ -3886,6 +3902,17 @@ _Static_assert(offsetof(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, 
 _Static_assert(sizeof(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args) == 48, "size of PJRT_Shardings_PJRT_Executable_ParameterShardings_Args");
 enum { PJRT_Shardings_PJRT_Executable_ParameterShardings_Args_STRUCT_SIZE = 48 };
 
+struct PJRT_Stream_Extension {
+  PJRT_Extension_Base base;
+  PJRT_Get_Stream_For_External_Ready_Events* get_stream;
+  PJRT_Wait_Until_Buffer_Ready_On_Stream* wait_stream;
+};
+_Static_assert(offsetof(PJRT_Stream_Extension, base) == 0, "PJRT_Stream_Extension.base");
+_Static_assert(offsetof(PJRT_Stream_Extension, get_stream) == 24, "PJRT_Stream_Extension.get_stream");
+_Static_assert(offsetof(PJRT_Stream_Extension, wait_stream) == 32, "PJRT_Stream_Extension.wait_stream");
+_Static_assert(sizeof(PJRT_Stream_Extension) == 40, "size of PJRT_Stream_Extension");
+enum { PJRT_Stream_Extension_STRUCT_SIZE = 40 };
+
 struct PJRT_TopologyDescription_Attributes_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -4064,6 +4091,17 @@ _Static_assert(offsetof(PJRT_TopologyDescription_Serialize_Args, serialized_topo
 _Static_assert(offsetof(PJRT_TopologyDescription_Serialize_Args, serialized_topology_deleter) == 48, "PJRT_TopologyDescription_Serialize_Args.serialized_topology_deleter");
 _Static_assert(sizeof(PJRT_TopologyDescription_Serialize_Args) == 56, "size of PJRT_TopologyDescription_Serialize_Args");
 enum { PJRT_TopologyDescription_Serialize_Args_STRUCT_SIZE = 56 };
+
+struct PJRT_Wait_Until_Buffer_Ready_On_Stream_Args {
+  size_t struct_size;
+  intptr_t stream;
+  PJRT_Buffer* buffer;
+};
+_Static_assert(offsetof(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, struct_size) == 0, "PJRT_Wait_Until_Buffer_Ready_On_Stream_Args.struct_size");
+_Static_assert(offsetof(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, stream) == 8, "PJRT_Wait_Until_Buffer_Ready_On_Stream_Args.stream");
+_Static_assert(offsetof(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, buffer) == 16, "PJRT_Wait_Until_Buffer_Ready_On_Stream_Args.buffer");
+_Static_assert(sizeof(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args) == 24, "size of PJRT_Wait_Until_Buffer_Ready_On_Stream_Args");
+enum { PJRT_Wait_Until_Buffer_Ready_On_Stream_Args_STRUCT_SIZE = 24 };
 
 struct PJRT_XlaTransform_string {
   void* data;

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	case "pathways":
 		os.Exit(command.Main(context.Background(), os.Args[1:], command.Env{
 			Self: []string{os.Args[0]}, Version: "test", Out: os.Stdout, Err: os.Stderr,
-			Kinds: func(name string, count int) (device.Kind, error) {
+			Kinds: func(name string, count, _ int) (device.Kind, error) {
 				return drivers.Kind(drivers.Want{Name: name, Count: count, Dirs: python(), OwnProcess: true})
 			},
 		}))

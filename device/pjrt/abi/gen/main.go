@@ -44,7 +44,7 @@ type abi struct {
 
 // Extensions of other vendors' tooling that nothing here reads.
 var skip = regexp.MustCompile(
-	`^(JAX_|PJRT_(Tpu|Megascale|Triton|RawBuffer|DeviceEvent|Collectives|MultiSlice|Callback_|Gpu_|Stream_|Get_Stream|Wait_Until))|^PJRT_.*(Megascale|Tpu[A-Z])`)
+	`^(JAX_|PJRT_(Tpu|Megascale|Triton|RawBuffer|DeviceEvent|Collectives|MultiSlice|Callback_|Gpu_))|^PJRT_.*(Megascale|Tpu[A-Z])`)
 
 // The data gives unions by size only; these are their members.
 var unions = map[string]string{
