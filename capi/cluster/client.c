@@ -76,6 +76,24 @@ bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
          int_attribute(&d->attributes[2], "local_index", local);
 }
 
+// room makes room for one more attribute of a device; NULL where there is no memory.
+static PJRT_NamedValue* room(PJRT_DeviceDescription* d) {
+  PJRT_NamedValue* grown = pw_resize(d->attributes, (d->num_attributes + 1) * sizeof *grown);
+  if (grown == NULL) return NULL;
+  d->attributes = grown;
+  return memset(&grown[d->num_attributes++], 0, sizeof *grown);
+}
+
+bool pr_device_string(PJRT_Client* c, size_t i, const char* name, const char* value) {
+  PJRT_NamedValue* v = room(&c->device_structs[i].description);
+  return v && string_attribute(v, name, value);
+}
+
+bool pr_device_int(PJRT_Client* c, size_t i, const char* name, int64_t value) {
+  PJRT_NamedValue* v = room(&c->device_structs[i].description);
+  return v && int_attribute(v, name, value);
+}
+
 bool pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind, const char* text, const char* debug) {
   pr_memory* m = pw_zeros(1, sizeof *m);
   if (m == NULL) return false;

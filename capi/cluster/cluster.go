@@ -175,6 +175,7 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 		C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
 	C.free(unsafe.Pointer(kind))
 	C.free(unsafe.Pointer(worker))
+	made = made && C.bool(s.describeKind(c, i, d.Kind))
 	for j, m := range d.Memories {
 		words, debugs := s.cluster.Platform().MemoryText(m, first+j)
 		kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
@@ -184,6 +185,38 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 		C.free(unsafe.Pointer(debug))
 	}
 	return bool(made)
+}
+
+// Attributes that a session's devices have of the cluster, not of their plugin.
+var ofCluster = []string{"slice_index", "worker", "local_index"}
+
+// describeKind gives a device the attributes of its kind. It reports whether there was
+// memory for them.
+func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {
+	kinds := s.cluster.Platform().GetKinds()
+	at := slices.IndexFunc(kinds, func(k *wire.DeviceKind) bool { return k.GetKind() == kind })
+	if at < 0 {
+		return true
+	}
+	made := true
+	of := func(k string, set func(name *C.char) C.bool) {
+		if slices.Contains(ofCluster, k) {
+			return
+		}
+		name := C.CString(k)
+		made = made && bool(set(name))
+		C.free(unsafe.Pointer(name))
+	}
+	strings, ints := kinds[at].GetStrings(), kinds[at].GetInts()
+	for _, k := range slices.Sorted(maps.Keys(strings)) {
+		value := C.CString(strings[k])
+		of(k, func(name *C.char) C.bool { return C.pr_device_string(c, C.size_t(i), name, value) })
+		C.free(unsafe.Pointer(value))
+	}
+	for _, k := range slices.Sorted(maps.Keys(ints)) {
+		of(k, func(name *C.char) C.bool { return C.pr_device_int(c, C.size_t(i), name, C.int64_t(ints[k])) })
+	}
+	return made
 }
 
 // describePlugin writes what the plugin's attributes are from now on. It reports whether

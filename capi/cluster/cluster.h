@@ -199,6 +199,9 @@ struct PJRT_Client {
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
 bool pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
+// More attributes of a device, after those that pr_client_device sets.
+bool pr_device_string(PJRT_Client* client, size_t i, const char* name, const char* value);
+bool pr_device_int(PJRT_Client* client, size_t i, const char* name, int64_t value);
 bool pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
                       const char* debug);
 bool pr_client_done(PJRT_Client* client);

@@ -21,9 +21,16 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// bufferCallback is the custom call by which programs show Python their buffers in
-// place.
-const bufferCallback = "xla_buffer_python_cpu_callback"
+// refusals are custom calls that no program of a cluster may make, and why.
+var refusals = []struct{ call, why string }{
+	// Programs show Python their buffers in place by it.
+	{"xla_buffer_python_", "the program has a buffer_callback, whose function reads and writes the memory of a " +
+		"device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address"},
+	// jaxlib's handler of it would look for the function in the worker.
+	{"_python_gpu_callback",
+		"the program calls back into Python (jax.debug.print, pure_callback, io_callback), which GPUs " +
+			"of a cluster cannot do; leave the call out, or run it with pathways.init() without an address"},
+}
 
 //export prGoCompile
 func prGoCompile(c *C.PJRT_Client, format *C.char, formatSize C.size_t, code *C.char, codeSize C.size_t,
@@ -94,10 +101,10 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bytes.Contains(p.code, []byte(bufferCallback)) {
-		return nil, status.New(status.Unimplemented, "the program has a buffer_callback, whose function reads and writes "+
-			"the memory of a device, and that is another process's; use jax.pure_callback or io_callback, or run it with "+
-			"pathways.init() without an address")
+	for _, r := range refusals {
+		if bytes.Contains(p.code, []byte(r.call)) {
+			return nil, status.New(status.Unimplemented, "%s", r.why)
+		}
 	}
 	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other
 		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options, Manual: p.manual})

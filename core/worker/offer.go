@@ -36,6 +36,7 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 		describePlatform(o.Platform, a.Attributes())
 	}
 	o.Platform.Memories = memoryNames(d.Devices())
+	o.Platform.Kinds = kinds(d.Devices())
 	for i, v := range d.Devices() {
 		l := &wire.LocalDevice{Local: uint32(i), Kind: v.Kind, DefaultMemory: uint32(v.Default)}
 		for _, m := range v.Memories {
@@ -50,6 +51,34 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 		o.Devices = append(o.Devices, l)
 	}
 	return o
+}
+
+// kinds returns what all devices of each kind say of themselves.
+func kinds(devices []device.Device) (all []*wire.DeviceKind) {
+	same := map[string]map[string]any{}
+	for _, d := range devices {
+		of, known := same[d.Kind]
+		if !known {
+			same[d.Kind] = maps.Clone(d.Attributes)
+			continue
+		}
+		maps.DeleteFunc(of, func(name string, v any) bool { return !reflect.DeepEqual(v, d.Attributes[name]) })
+	}
+	for _, kind := range slices.Sorted(maps.Keys(same)) {
+		k := &wire.DeviceKind{Kind: kind, Strings: map[string]string{}, Ints: map[string]int64{}}
+		for name, value := range same[kind] {
+			switch v := value.(type) {
+			case string:
+				k.Strings[name] = v
+			case int64:
+				k.Ints[name] = v
+			}
+		}
+		if len(k.Strings)+len(k.Ints) > 0 {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // memoryNames returns how a driver writes its memories, kind by kind, with a place

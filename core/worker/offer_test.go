@@ -62,6 +62,23 @@ func TestDevicesWithoutMemoryOfTheirOwnOfferTheMachines(t *testing.T) {
 	}
 }
 
+func TestWhatDevicesOfAKindDifferInIsNotOffered(t *testing.T) {
+	got := kinds([]device.Device{
+		{Kind: "H100", Attributes: map[string]any{"compute_capability": "9.0", "core_count": int64(132), "uuid": "1"}},
+		{Kind: "H100", Attributes: map[string]any{"compute_capability": "9.0", "core_count": int64(132), "uuid": "2",
+			"odd": true}},
+		{Kind: "L4", Attributes: map[string]any{"compute_capability": "8.9"}},
+		{Kind: "silent"},
+	})
+	want := []*wire.DeviceKind{
+		{Kind: "H100", Strings: map[string]string{"compute_capability": "9.0"}, Ints: map[string]int64{"core_count": 132}},
+		{Kind: "L4", Strings: map[string]string{"compute_capability": "8.9"}},
+	}
+	if !slices.EqualFunc(got, want, func(a, b *wire.DeviceKind) bool { return proto.Equal(a, b) }) {
+		t.Errorf("offered %v, want %v", got, want)
+	}
+}
+
 func TestMemoriesAreOfferedWithoutTheirNumbers(t *testing.T) {
 	got := memoryNames([]device.Device{
 		{Memories: []device.Memory{{ID: 0, Kind: "device", Text: "Memory(id=0, process_index=0)", Debug: "CPU_DEVICE_0"},
