@@ -17,7 +17,8 @@ static char* load_message;  // why there is no plugin; NULL where there is one
 static void load(void) {
   int code = 0;
   PW_COUNT(go_entries, 1);
-  pw_under = pwGoPlugin(&code, &load_message);
+  bool profiled = false;
+  pw_under = pwGoPlugin(&profiled, &code, &load_message);
   load_code = (PJRT_Error_Code)code;
   table.struct_size = PJRT_Api_STRUCT_SIZE;
   table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
@@ -26,7 +27,7 @@ static void load(void) {
   if (pw_under) {
     if (pw_under->pjrt_api_version.minor_version < PW_ABI_MINOR)
       table.pjrt_api_version.minor_version = pw_under->pjrt_api_version.minor_version;
-    table.extension_start = pw_extensions();
+    table.extension_start = pw_extensions(profiled);
     pw_ffi_attach(pw_under);
   }
   pw_table_fill(&table);

@@ -230,6 +230,15 @@ PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseEx
   return pw_origin_error(pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a), b);
 }
 
+PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args* args, pw_wait_on_stream under) {
+  READS(b, args->buffer, "PJRT_Wait_Until_Buffer_Ready_On_Stream");
+  PJRT_Error* err = kept(b, "PJRT_Wait_Until_Buffer_Ready_On_Stream", true);
+  if (err) return err;
+  PW_COPY(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, a, args);
+  a.buffer = b->under;
+  return pw_origin_error(under(&a), b);
+}
+
 // The count goes down also where the buffer was deleted since it went up.
 PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);

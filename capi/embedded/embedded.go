@@ -87,14 +87,18 @@ func closed() error {
 	return status.New(status.Unavailable, "this session was shut down; call pathways.init() to begin a new one")
 }
 
+// pwGoPlugin loads the plugin. It sets profiled if JAX asks the plugin itself for its
+// profiles, without our table.
+//
 //export pwGoPlugin
-func pwGoPlugin(code *C.int, message **C.char) (api *C.PJRT_Api) {
+func pwGoPlugin(profiled *C.bool, code *C.int, message **C.char) (api *C.PJRT_Api) {
 	defer base.Guard(code, message)
-	_, p, err := Plugin()
+	f, p, err := Plugin()
 	if err != nil {
 		*code = C.int(base.Fail(err, message))
 		return nil
 	}
+	*profiled = C.bool(f.RegisteredByJAX())
 	return (*C.PJRT_Api)(p.API())
 }
 

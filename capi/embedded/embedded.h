@@ -262,7 +262,11 @@ extern const pp_door pw_door;
 // ---- the table and its extensions (table_gen.c, extension.c) ----
 const PJRT_Api* pw_embedded_api(void);  // the table; the same for ever
 void pw_table_fill(PJRT_Api* table);
-PJRT_Extension_Base* pw_extensions(void);
+PJRT_Extension_Base* pw_extensions(bool profiled);
+
+// pw_buffer_wait_on_stream makes a stream of the device's wait for a buffer, by the plugin's own function.
+typedef PJRT_Error* (*pw_wait_on_stream)(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args*);
+PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args* args, pw_wait_on_stream under);
 // Whether all results have the default layout, as far as the plugin can tell.
 bool pw_default_layouts(PJRT_Executable* executable);
 PJRT_Error* pw_load_error(void);  // why there is no plugin

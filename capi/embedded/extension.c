@@ -6,6 +6,7 @@
 
 // The plugin's own extensions, kept to call what ours unwrap for.
 static PJRT_Layouts_Extension* layouts;
+static PJRT_Stream_Extension* streams;
 
 typedef PJRT_Error* (*client_layout)(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args*);
 typedef PJRT_Error* (*user_data)(PJRT_FFI_UserData_Add_Args*);
@@ -37,6 +38,19 @@ static PJRT_Error* memory_layout(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args* arg
   PJRT_Error* err = ((buffer_layout)layouts->PJRT_Layouts_PJRT_Buffer_MemoryLayout)(args);
   args->buffer = handle;
   return err;
+}
+
+// Streams are CUDA's: who shares an array by DLPack reads it in the order of a stream.
+static PJRT_Error* get_stream(PJRT_Get_Stream_For_External_Ready_Events_Args* args) {
+  PJRT_Device* device = args->device;
+  args->device = device->under;
+  PJRT_Error* err = ((PJRT_Error * (*)(PJRT_Get_Stream_For_External_Ready_Events_Args*)) streams->get_stream)(args);
+  args->device = device;
+  return err;
+}
+
+static PJRT_Error* wait_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args* args) {
+  return pw_buffer_wait_on_stream(args, (pw_wait_on_stream)(void*)streams->wait_stream);
 }
 
 static PJRT_Error* register_handler(PJRT_FFI_Register_Handler_Args* args) {
@@ -80,13 +94,14 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
 }
 
 // keeps says which extensions of the plugin's are ours too: those that take no
-// handle of ours, and the two that are unwrapped here.
+// handle of ours, and those that are unwrapped here.
 static bool keeps(PJRT_Extension_Type type) {
   switch (type) {
     case PJRT_Extension_Type_Gpu_Custom_Call:
     case PJRT_Extension_Type_Profiler:
     case PJRT_Extension_Type_Custom_Partitioner:
     case PJRT_Extension_Type_Layouts:
+    case PJRT_Extension_Type_Stream:
     case PJRT_Extension_Type_FFI:
     case PJRT_Extension_Type_MemoryDescriptions:
     case PJRT_Extension_Type_Triton:
@@ -144,17 +159,23 @@ bool pw_default_layouts(PJRT_Executable* executable) {
   return all;
 }
 
-PJRT_Extension_Base* pw_extensions(void) {
+// A plugin has one profiler, which cannot record two profiles at once. So it is left out where JAX has
+// registered it already.
+PJRT_Extension_Base* pw_extensions(bool profiled) {
   PJRT_Extension_Base *first = NULL, **last = &first;
-  bool profiles = false;
+  bool profiles = profiled;
   for (PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next) {
-    if (!keeps(x->type)) continue;
+    if (!keeps(x->type) || (profiled && x->type == PJRT_Extension_Type_Profiler)) continue;
     profiles |= x->type == PJRT_Extension_Type_Profiler;
     // A copy as long as the plugin's, so that fields newer than this build pass.
-    // Of Layouts no more than is known here, since more may take handles of ours.
+    // Of Layouts and Stream no more than is known here, since more may take handles of ours.
     size_t size = x->struct_size;
     if (x->type == PJRT_Extension_Type_Layouts && size > sizeof(PJRT_Layouts_Extension))
       size = sizeof(PJRT_Layouts_Extension);
+    if (x->type == PJRT_Extension_Type_Stream) {
+      if (!COVERS(x, PJRT_Stream_Extension, wait_stream)) continue;
+      size = sizeof(PJRT_Stream_Extension);
+    }
     PJRT_Extension_Base* y = pw_zeros(1, size < sizeof *y ? sizeof *y : size);
     if (y == NULL) continue;  // the table is made once and returns no error: a client looks for the extension in vain
     memcpy(y, x, size);
@@ -165,6 +186,10 @@ PJRT_Extension_Base* pw_extensions(void) {
       layouts = (PJRT_Layouts_Extension*)x;
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Client_GetDefaultLayout = (void*)default_layout;
       ((PJRT_Layouts_Extension*)y)->PJRT_Layouts_PJRT_Buffer_MemoryLayout = (void*)memory_layout;
+    } else if (x->type == PJRT_Extension_Type_Stream) {
+      streams = (PJRT_Stream_Extension*)x;
+      ((PJRT_Stream_Extension*)y)->get_stream = (void*)get_stream;
+      ((PJRT_Stream_Extension*)y)->wait_stream = (void*)wait_stream;
     } else if (x->type == PJRT_Extension_Type_FFI && COVERS(x, PJRT_FFI_Extension, register_handler)) {
       ffi = (PJRT_FFI_Extension*)x;
       ((PJRT_FFI_Extension*)y)->user_data_add = (void*)user_data_add;
