@@ -76,6 +76,11 @@ test-python: $(VENVS:=/.installed) ## run pytest: on the devices of one process,
 test-cluster: $(VENVS:=/.installed) ## run the tests of one process on clusters of 1, 2 and 4 workers
 	$(two_at_once) $(on_workers)
 
+.PHONY: test-gpu
+test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an NVIDIA GPU
+	$(VENV)/bin/python -m pip install --quiet "jax[cuda13]==$$($(VENV)/bin/python -c 'import jax; print(jax.__version__)')"
+	$(VENV)/bin/python -m pytest tests/gpu
+
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
@@ -83,7 +88,7 @@ sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
 
 .PHONY: pytest-embedded pytest-cluster pytest-newest pytest-newest-default pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
 pytest-embedded:
-	@$(call pytest,$(VENV),,--ignore tests/cluster $(all))
+	@$(call pytest,$(VENV),,--ignore tests/cluster --ignore tests/gpu $(all))
 pytest-cluster:
 	@$(call pytest,$(VENV),,tests/cluster $(all))
 pytest-newest:
@@ -103,7 +108,7 @@ pytest-newest-on-2:
 pytest = echo; echo "== $@: $$($(1)/bin/python -V), jax $$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
 	$(if $(2),$(call on_cluster,$(1),$(2),$(3)),$(1)/bin/python -m pytest $(3))
 on_cluster = $(1)/bin/pathways up --cluster test$(patsubst $(VENV)%,%,$(1))-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
-	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/python $(3)'
+	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/gpu --ignore tests/python $(3)'
 
 .PHONY: lint
 lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, staticcheck, ruff, and that generated code is fresh

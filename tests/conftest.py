@@ -10,6 +10,7 @@ mark says where else a test runs:
 - `versions`: it depends on JAX, on Python or on the plugin underneath. It also runs on the newest of them, embedded and
   on two workers.
 - `sizes`: it depends on how many workers share the devices. It also runs on clusters of one worker and of four.
+- `gpu`: it is about GPUs. On a machine with one, only these run.
 - `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.
 
 `make test-all` runs every test everywhere. It sets PATHWAYS_TEST_THOROUGH, with which tests of rare faults repeat more
@@ -21,6 +22,7 @@ counts what is alive, and nothing but what JAX keeps for the life of the process
 
 import gc
 import os
+from pathlib import Path
 
 # Before the import, which reads them: settings of the user who runs the tests must not affect them.
 os.environ["PATHWAYS_DEVICES"] = "8"
@@ -28,6 +30,10 @@ for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRE
     os.environ.pop(_name, None)
 ADDRESS = os.environ.get("PATHWAYS_TEST_ADDRESS", "").strip()
 THOROUGH = bool(os.environ.get("PATHWAYS_TEST_THOROUGH"))
+GPU = any(Path("/dev").glob("nvidia[0-9]*"))
+if GPU:  # all that are there; some of their memory, since tests start processes of their own
+    del os.environ["PATHWAYS_DEVICES"]
+    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", "0.3")
 if ADDRESS:
     os.environ["PATHWAYS_ADDRESS"] = ADDRESS
 
@@ -38,6 +44,7 @@ from waiting import comes  # isort: skip
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: about GPUs; on a machine with one, only these run")
     config.addinivalue_line("markers", "embedded(why): needs devices that are no cluster's; why says what for")
     config.addinivalue_line("markers", "versions: depends on JAX, Python or the plugin; runs on the newest ones too")
     config.addinivalue_line("markers", "sizes: depends on the number of workers; runs on clusters of 1 and 4 too")
@@ -46,6 +53,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
+    if GPU:
+        for item in items:
+            if not item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs several devices, such as a CPU plugin shows"))
     if not ADDRESS:
         return
     for item in items:

@@ -194,11 +194,26 @@ def _make_client(factory: Callable[[], Any], made: Callable[[], None]) -> Any:
     from pathways import _ffi
 
     client = _when_there(factory, _settings.with_environment())
+    _answer_to_platform(client)
     made()  # only after success: otherwise JAX would fall back to another backend at its next use
     # The plugin has just been loaded, and has received the FFI targets that were registered before.
     if refused := _ffi.refusals():
         _ffi.warn(refused)
     return client
+
+
+def _answer_to_platform(client: Any) -> None:
+    """Makes JAX find the client under its platform's own name too: jax.devices("gpu"), or DLPack's "cuda".
+
+    Without it, all that looks for a platform by name would fail where the devices are GPUs or TPUs: torch tensors by
+    DLPack, jax.export, cuDNN's attention. The name "cpu" stays with JAX's own client. JAX creates backends one at a
+    time and holds their lock now. Seen in jax 0.10.2, 0.11.2 and 0.12.0.1.
+    """
+    from jax._src import xla_bridge
+
+    platform = getattr(client, "_raw_platform", client.platform)
+    if platform != "cpu":
+        xla_bridge._backends.setdefault(platform, client)
 
 
 def _when_there(make: Callable[[], Any], asked: Settings) -> Any:

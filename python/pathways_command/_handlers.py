@@ -9,6 +9,7 @@ module that uses these private parts of JAX (seen in jax 0.10.2 and 0.12.0.1):
 - `jaxlib.cpu._lapack.initialize()` must be called before one of its handlers runs. JAX does so when it lowers a
   program, which a worker never does.
 - `jaxlib.plugin_support._PLUGIN_MODULE_NAMES`: the packages with handlers for GPUs.
+- `initialize()` of `jax_plugins.xla_cuda13`: registers them (seen in 0.11.2).
 
 Of JAX's other targets for CPUs, the driver has its own host callbacks, `dce_sink` is in libpathways.so, and clients
 refuse programs with a `buffer_callback`. tests/cluster/test_worker_start.py compares the names with JAX's own.
@@ -23,6 +24,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jax_plugins.pathways import places
@@ -31,6 +33,7 @@ from pathways_command import _capsule
 
 PLATFORM = b"Host"  # XLA's name for CPUs
 TYPED = "_ffi"
+CUDA_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")  # best first, as device/pjrt/find.go has them
 EXIT_TIMEOUT_MS = 5000  # for an import of SciPy in progress when the process ends
 
 _PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -49,6 +52,7 @@ def install(library: ctypes.CDLL, modules: Sequence[str]) -> None:
     if modules or _is_jax_needed():
         import pathways  # noqa: F401, since it passes every registration with JAX to the library
 
+        _register_cuda()
         for module in modules:
             importlib.import_module(module)
         _lapack.initialize()
@@ -78,6 +82,20 @@ def _is_jax_needed() -> bool:
         return True
     packages = ["libtpu", *(name for names in named.values() for name in names)]
     return any(importlib.util.find_spec(package) for package in packages)
+
+
+def _register_cuda() -> None:
+    """Makes JAX register its handlers for GPUs (cuSOLVER's, Triton's) with the CUDA plugin, if there is a GPU.
+
+    JAX does so when it first looks for devices, which a worker never does. The plugin is loaded once in a process, so
+    the worker's driver has the handlers too.
+    """
+    if not (any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()):
+        return
+    for name in CUDA_PLUGINS:
+        if importlib.util.find_spec(name):
+            importlib.import_module(name).initialize()
+            return
 
 
 def _prepared_later(library: ctypes.CDLL, lapack: Any) -> int | None:
