@@ -24,8 +24,9 @@ import (
 // refusals are custom calls that no program of a cluster may make, and why.
 var refusals = []struct{ call, why string }{
 	// Programs show Python their buffers in place by it.
-	{"xla_buffer_python_", "the program has a buffer_callback, whose function reads and writes the memory of a " +
-		"device, and that is another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address"},
+	{"xla_buffer_python_",
+		"the program has a buffer_callback, whose function reads and writes the memory of a device, and that is " +
+			"another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address"},
 	// jaxlib's handler of it would look for the function in the worker.
 	{"_python_gpu_callback",
 		"the program calls back into Python (jax.debug.print, pure_callback, io_callback), which GPUs " +
