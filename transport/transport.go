@@ -35,8 +35,10 @@ type Conn interface {
 	// Send queues one message, which the connection's single writer puts into its
 	// next write along with all others that are queued. It copies payload. Where
 	// the queue's bound is reached it waits until there is room, or the
-	// connection fails. An error means that the connection is no more; nil does
-	// not mean that the message arrived.
+	// connection fails. INVALID_ARGUMENT means that the message is longer than the
+	// connection takes, see wire.MaxFrame, and was not sent; the sender ends what it
+	// was about. Any other error means that the connection is no more; nil does not
+	// mean that the message arrived.
 	Send(kind wire.Kind, payload []byte) error
 	// Recv waits for the next message. The payload is the caller's until the next
 	// call of Recv.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"slices"
 	"time"
 	"unsafe"
 
@@ -353,6 +354,10 @@ func (r *remote) Free(objects []uint64) {
 	}
 }
 
+// maxFreed is how many objects one Free names: few enough for a frame, whatever their
+// numbers.
+const maxFreed = 1 << 20
+
 // takeFrees sends the freed objects, in one write with the operation that follows. The
 // caller holds order.
 func (r *remote) takeFrees() {
@@ -364,8 +369,10 @@ func (r *remote) takeFrees() {
 	}
 	r.frees, r.spare = r.spare[:0], nil
 	r.freeing.Unlock()
-	r.buf = (&wire.Free{Objects: frees}).Append(r.buf[:0])
-	_ = r.post(wire.KindFree, true) // if it fails, the reader gets the error too
+	for some := range slices.Chunk(frees, maxFreed) {
+		r.buf = (&wire.Free{Objects: some}).Append(r.buf[:0])
+		_ = r.post(wire.KindFree, true) // if it fails, the reader gets the error too
+	}
 	r.freeing.Lock()
 	r.spare = frees
 	r.freeing.Unlock()

@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -148,6 +149,11 @@ func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report
 		case kind == wire.KindReport:
 			var r wire.Report
 			return &r, wire.Decode(kind, payload, &r)
+		case kind == wire.KindGoodbye: // the answer would not fit, or the controller stops
+			var m wire.Goodbye
+			if err := cmp.Or(wire.Decode(kind, payload, &m), m.Status.Err()); err != nil {
+				return nil, err
+			}
 		}
 	}
 }

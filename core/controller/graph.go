@@ -50,7 +50,10 @@ func (st *State) define(s *session, m *wire.Graph, payload []byte) {
 	}
 	g := &graph{id: m.Graph}
 	s.graphs[g.id] = g
-	if s.nodes+len(m.Nodes) > st.limits.Nodes {
+	if len(payload) > maxOperation {
+		g.err = status.New(status.InvalidArgument,
+			"the graph is a message of %d bytes, of at most %d; capture fewer operations at a time", len(payload), maxOperation)
+	} else if s.nodes+len(m.Nodes) > st.limits.Nodes {
 		g.err = status.New(status.ResourceExhausted,
 			"the session's graphs have %d nodes, and with this one's %d more than %d; forget some", s.nodes, len(m.Nodes),
 			st.limits.Nodes)

@@ -547,12 +547,17 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 	return was, true
 }
 
+// maxFreed is how many objects are in one Free: a number takes up to ten bytes, and a frame is six times as long.
+const maxFreed = 1 << 20
+
 // letGo tells workers that objects have gone.
 func (st *State) letGo(s *session, kept []uint64, workers set) {
 	to := st.connsOf(workers)
 	if len(kept) == 0 || len(to) == 0 {
 		return
 	}
-	st.gang++
-	st.deliverDispatch(to, st.gang, s, wire.KindFree, (&wire.Free{Objects: kept}).Append(nil))
+	for some := range slices.Chunk(kept, maxFreed) {
+		st.gang++
+		st.deliverDispatch(to, st.gang, s, wire.KindFree, (&wire.Free{Objects: some}).Append(nil))
+	}
 }

@@ -4,6 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -51,12 +54,21 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 }
 
 // put sends a copy of payload, and says whether it waits for a flush of the
-// connection. What goes wrong is for the connection's reader to find.
+// connection. What goes wrong is for the connection's reader to find. A payload that
+// no frame holds ends the connection, whose peer is told.
 func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
 		return false
+	}
+	if len(payload) > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
+		why, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, len(payload)),
+			"the controller cannot answer"))})
+		if err == nil {
+			kind, payload = wire.KindGoodbye, why
+			defer o.finish()
+		}
 	}
 	if !o.busy && o.pending != nil && o.pending() < directBytes {
 		if o.later != nil {

@@ -461,6 +461,11 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	} else if len(s.queue)-s.head > 2*st.limits.Credit+2 {
 		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
 	}
+	if item.op != 0 && item.nodes == 0 && len(ev.Payload) > maxOperation {
+		item.err = status.New(status.InvalidArgument,
+			"the operation is a message of %d bytes, of at most %d; use fewer arguments or shards at a time", len(ev.Payload),
+			maxOperation)
+	}
 	item.payload = ev.Payload
 	if s.head == len(s.queue) && s.play == nil && st.may(s) {
 		st.perform(s, &item)
@@ -470,6 +475,9 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	s.queue = append(s.queue, item)
 	return nil
 }
+
+// maxOperation bounds an operation's message, so that it also fits into a Dispatch.
+const maxOperation = wire.MaxFrame - 4<<10
 
 // may says that the session's next operation, or node of a play, can be performed
 // now.

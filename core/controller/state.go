@@ -396,9 +396,14 @@ func (st *State) flush() {
 			continue
 		}
 		if s.conn != 0 {
-			from := len(st.buffer)
-			st.buffer = (&wire.Completed{Ok: s.ok, Failed: s.failed}).Append(st.buffer)
-			st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
+			ok, failed := s.ok, s.failed
+			for first := true; first || len(failed) > 0; first = false {
+				n := min(len(failed), wire.MaxFailures)
+				from := len(st.buffer)
+				st.buffer = (&wire.Completed{Ok: ok, Failed: failed[:n]}).Append(st.buffer)
+				st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
+				ok, failed = nil, failed[n:]
+			}
 			s.underWay -= len(s.ok) + len(s.failed)
 			s.ok = s.ok[:0]
 			clear(s.failed)

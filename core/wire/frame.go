@@ -10,6 +10,20 @@ import (
 // in four bytes, the lowest first, and its kind.
 const Header = 5
 
+// MaxFrame bounds a message's payload, on every connection. What may be longer than ContentSize travels by itself, see
+// transport/content.
+const MaxFrame = 64 << 20
+
+// ContentSize is how long program text, or an executable, may be and still be part of a message: so short that hashing
+// and copying it under a lock takes well below a millisecond.
+const ContentSize = 256 << 10
+
+// TooLong is the error of a message that is longer than MaxFrame, which is not sent.
+func TooLong(kind Kind, payload int) error {
+	return status.New(status.InvalidArgument, "a message of kind %d would have %d bytes; a message has at most %d", kind,
+		payload, MaxFrame)
+}
+
 // What a burst holds at most: so much that its parts cost little together, and so
 // little that nobody waits for it.
 const (

@@ -12,6 +12,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -110,13 +111,27 @@ func Agree(low, high uint32) (uint32, error) {
 	return min(high, ProtocolMax), nil
 }
 
-// Of puts an error into a message; nil is OK.
+// What Of keeps of a long error: its beginning, which says what was wrong, and its end, where causes are. With both,
+// MaxFailures errors are far shorter than a frame. Compilers put whole programs into their errors.
+const (
+	errorBegin = 12 << 10
+	errorEnd   = 4 << 10
+)
+
+// MaxFailures is how many errors are in one message.
+const MaxFailures = 256
+
+// Of puts an error into a message; nil is OK. Of a text that is longer than 16 KiB it keeps the beginning and the end.
 func Of(err error) *Status {
 	if err == nil {
 		return nil
 	}
+	text := err.Error()
+	if left := len(text) - errorBegin - errorEnd; left > 0 {
+		text = fmt.Sprintf("%s … [%d bytes left out] … %s", text[:errorBegin], left, text[len(text)-errorEnd:])
+	}
 	// A message that is no text would make the whole frame one that does not decode.
-	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(err.Error(), "\ufffd")}
+	return &Status{Code: uint32(status.CodeOf(err)), Message: strings.ToValidUTF8(text, "\ufffd")}
 }
 
 // Err takes an error out of a message.

@@ -60,6 +60,10 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		c.Done(status.New(status.Internal, "a call of the client does not encode: %w", err))
 		return
 	}
+	if len(payload) > wire.MaxFrame {
+		c.Done(status.Wrap(wire.TooLong(wire.KindHostCall, len(payload)), "a call of the client"))
+		return
+	}
 	// The memory stays until both the arguments have left and the results have come.
 	var left atomic.Int32
 	var why error // of the results

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -69,9 +70,9 @@ func (r *report) flush() {
 	}
 	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
 		r.sending = true
-		r.payload = (&wire.Completed{Ok: r.ok, Failed: r.failed}).Append(r.payload[:0])
-		clear(r.failed)
-		r.ok, r.failed = r.ok[:0], r.failed[:0]
+		failed := r.failed[:min(len(r.failed), wire.MaxFailures)]
+		r.payload = (&wire.Completed{Ok: r.ok, Failed: failed}).Append(r.payload[:0])
+		r.ok, r.failed = r.ok[:0], slices.Delete(r.failed, 0, len(failed)) // which clears what it frees
 		r.mu.Unlock()
 		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
 		r.mu.Lock()

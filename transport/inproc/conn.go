@@ -66,6 +66,9 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 	if kind == 0 {
 		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
 	}
+	if len(payload) > wire.MaxFrame {
+		return wire.TooLong(kind, len(payload))
+	}
 	q := c.out
 	q.mu.Lock()
 	defer q.mu.Unlock()

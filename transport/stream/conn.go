@@ -157,6 +157,9 @@ const (
 // send queues a message, and a file with it unless fd is -1, and has it written
 // unless it is for later.
 func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
+	if len(payload) > wire.MaxFrame {
+		return wire.TooLong(kind, len(payload))
+	}
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument,
 			"a message of kind %d with %d bytes cannot be sent: at most %d bytes, and no kind 0", kind, len(payload),

@@ -3,11 +3,13 @@ package stream
 import (
 	"slices"
 	"time"
+
+	"github.com/openpathways/pathways/core/wire"
 )
 
 const (
 	// largestFrame is the default of Config.MaxFrame, which no part of the system makes larger.
-	largestFrame = 64 << 20
+	largestFrame = wire.MaxFrame
 	// allowance is what a connection may always hold of a frame on its way. Nearly all programs are smaller, so that
 	// they wait for no other; 256 sessions, a controller's bound, hold 256 MiB together.
 	allowance = 1 << 20

@@ -1,0 +1,37 @@
+package stream
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/transporttest"
+)
+
+// A message arrives, or its sender is told that it does not, and why; the connection goes on. So do those that are sent
+// in other ways than by Send.
+func TestMessageTooLongIsAnErrorOfItsSender(t *testing.T) {
+	address, o := places(t)["unix"](t)
+	a, b := transporttest.Greeted(t, listen(t, address, o), o)
+	defer a.Close()
+	defer b.Close()
+	conn := a.(*Conn)
+	ways := map[string]func(wire.Kind, []byte) error{"send": conn.Send, "post": conn.Post, "later": conn.Later,
+		"join": func(kind wire.Kind, payload []byte) error { return conn.Join(kind, payload, false) }}
+	long := make([]byte, 200<<20)
+	for name, send := range ways {
+		for _, size := range []int{65 << 20, 200 << 20} {
+			err := send(wire.KindRun, long[:size])
+			if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "at most 67108864") {
+				t.Errorf("%s of %d bytes: %v, want INVALID_ARGUMENT and the bound", name, size, err)
+			}
+		}
+	}
+	for _, size := range []int{0, 63 << 20, 64 << 20} {
+		go func() { _ = conn.Send(wire.KindRun, long[:size]) }() // what fails is seen below
+		if kind, payload, err := b.Recv(); err != nil || kind != wire.KindRun || len(payload) != size {
+			t.Fatalf("%d bytes arrived as kind %d with %d, %v", size, kind, len(payload), err)
+		}
+	}
+}
