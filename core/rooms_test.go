@@ -54,7 +54,7 @@ var rooms = []room{
 	// Links: between processes.
 	{"transport", []string{
 		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective",
-		"transport/arrowmem",
+		"transport/arrowmem", "transport/content",
 		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster",
 		"core/sharded",
 		"core/arrowio", "capi/cluster"}},
@@ -66,6 +66,7 @@ var rooms = []room{
 	{"transport/stream", []string{"transport/bulk", "core/cluster"}},
 	{"transport/bulk", []string{"core/cluster", "capi/cluster"}},
 	{"transport/collective", []string{"core/worker", "core/cluster"}},
+	{"transport/content", []string{"core/client", "core/worker"}},
 	{"transport/arrowmem", []string{"core/arrowio"}},
 	{"transport/transporttest", nil},
 

@@ -78,6 +78,10 @@ func Transfers(session uint32) uint64 { return uint64(session) }
 // Collectives is the space of an island's gangs.
 func Collectives(island uint32) uint64 { return 1<<63 | uint64(island) }
 
+// Contents is the space of what travels apart from messages, see transport/content.
+// The ID is the number that the controller gave the transfer.
+func Contents() uint64 { return 1 << 62 }
+
 // Block is memory that holds what arrived. Data is 64-byte aligned and lies
 // outside the Go heap. Release gives the memory back, once.
 type Block struct {

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 // Config configures a session on a controller.
@@ -99,6 +101,7 @@ type pending struct {
 type compiling struct {
 	answer chan *wire.Compiled // has room for the answer; closed without one if the session is lost
 	slow   func(worker string, since time.Duration)
+	text   []byte // if it is not part of the message: workers that compile it are sent it
 }
 
 // freeAfter is how long freed objects wait for a submission that can carry them along.
@@ -186,6 +189,17 @@ func (r *remote) Close() error {
 
 // Compile implements Cluster.
 func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
+	m := &wire.Compile{Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers}
+	var text []byte
+	if len(c.Code) > content.MaxSize {
+		return nil, status.New(status.ResourceExhausted, "the program has %d bytes; at most %d, as many as XLA reads",
+			len(c.Code), content.MaxSize)
+	}
+	if len(c.Code) > wire.ContentSize && r.welcome.Protocol >= wire.ProtocolContent {
+		sum := sha256.Sum256(c.Code)
+		m.Code, text = nil, c.Code
+		m.Text = &wire.Content{Size: uint64(len(text)), Sha256: sum[:]}
+	}
 	answer := make(chan *wire.Compiled, 1)
 	id := r.programs.Add(1)
 	r.mu.Lock()
@@ -195,10 +209,10 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 	}
 	r.compile++
 	op := r.compile
-	r.compiles[op] = &compiling{answer, c.Slow}
+	r.compiles[op] = &compiling{answer, c.Slow, text}
 	r.mu.Unlock()
-	err := r.sendMessage(wire.KindCompile,
-		&wire.Compile{Op: op, Program: id, Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers})
+	m.Op, m.Program = op, id
+	err := r.sendMessage(wire.KindCompile, m)
 	if err == nil {
 		select {
 		case m, ok := <-answer:
@@ -277,6 +291,11 @@ func (r *remote) read() {
 				m := new(wire.Compiling)
 				if err = wire.Decode(kind, payload, m); err == nil {
 					r.compiling(m)
+				}
+			case wire.KindGive:
+				m := new(wire.Give)
+				if err = wire.Decode(kind, payload, m); err == nil {
+					r.give(m)
 				}
 			case wire.KindSliceAnswer:
 				m := new(wire.SliceAnswer)
@@ -411,6 +430,20 @@ func (r *remote) compiled(payload []byte) error {
 		c.answer <- m
 	}
 	return nil
+}
+
+// give sends the text of a program to the worker that compiles it.
+func (r *remote) give(m *wire.Give) {
+	r.mu.Lock()
+	c := r.compiles[m.Op]
+	r.mu.Unlock()
+	if c == nil || c.text == nil {
+		content.Refuse(r.exchange, m.To, m.Transfer,
+			status.New(status.Cancelled, "the client does not wait for the program any more"))
+		return
+	}
+	// The controller hears from the worker what became of it.
+	content.Send(r.exchange, m.To, m.Transfer, [][]byte{c.text}, func(error) {})
 }
 
 // compiling reports a compilation that takes long to CompileSpec.Slow.

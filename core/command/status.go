@@ -119,6 +119,10 @@ func (p *program) show(r *wire.Report, address string) error {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
 			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
 	}
+	if r.Compiled > 0 {
+		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
+			size(r.CompiledBytes), size(r.ArtifactBytes))
+	}
 	showSlices(w, r)
 	showRunning(w, r)
 	showApart(w, r)

@@ -8,6 +8,12 @@ import (
 // set is a set of small numbers: slots of workers, or virtual devices.
 type set []uint64
 
+// setOf returns the set of one number.
+func setOf(i int) (s set) {
+	s.add(i)
+	return s
+}
+
 func (s set) has(i int) bool { return i>>6 < len(s) && s[i>>6]>>(i&63)&1 != 0 }
 
 func (s *set) add(i int) {

@@ -30,6 +30,7 @@ func (st *State) Check() error {
 	}
 	a.workers()
 	a.compiles()
+	a.artifacts()
 	a.islands()
 	return errors.Join(a.wrong...)
 }
@@ -165,6 +166,27 @@ func (a *audit) compiles() {
 		for _, w := range c.waiting {
 			if a.st.sessions[w.s.id] != w.s {
 				a.say("program %s is awaited by session %d, which is gone", key, w.s.id)
+			}
+		}
+	}
+}
+
+func (a *audit) artifacts() {
+	for number, c := range a.st.artifacts {
+		if c.number != number || c.artifact == nil {
+			a.say("artifact %d is listed as artifact %d", c.number, number)
+			continue
+		}
+		known := a.st.compiled[c.key] == c
+		if c.users == 0 && !known {
+			a.say("artifact %d is kept and nobody uses it", number)
+		}
+		if len(c.artifact.holders) == 0 && (known || len(c.artifact.wants)+len(c.artifact.givings) > 0) {
+			a.say("artifact %d is nowhere, and can be asked for", number)
+		}
+		for _, w := range c.artifact.holders {
+			if w.gone != nil {
+				a.say("artifact %d is on worker %s, which is gone", number, w.name)
 			}
 		}
 	}

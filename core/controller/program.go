@@ -21,12 +21,16 @@ import (
 type compiled struct {
 	key           string
 	format        string
-	code, options []byte
+	text          *wire.Content // size and hash of code
+	code, options []byte        // no code: the clients that wait have it, see artifact.go
 	handlers      []*wire.Handler
-	by            *worker // that compiles it
-	op            uint64  // in State.compiles
-	begun         int64   // then
-	unwanted      bool    // by was told that nobody waits for it
+	source        waiter    // whose client sends the text
+	number        uint64    // of what it was compiled to: Loadable.artifact
+	artifact      *artifact // nil where all of it is in loadable
+	by            *worker   // that compiles it
+	op            uint64    // in State.compiles
+	begun         int64     // then
+	unwanted      bool      // by was told that nobody waits for it
 	waiting       []waiter
 	ready         bool
 	info          *wire.ProgramInfo // without devices
@@ -62,10 +66,13 @@ type program struct {
 
 func (st *State) compileFor(s *session, m *wire.Compile) {
 	err := func() error {
+		text, err := textOf(m)
 		switch {
-		case len(m.Code)+len(m.Options) > st.limits.Program:
-			return status.New(status.ResourceExhausted, "the program has %d bytes; at most %d", len(m.Code)+len(m.Options),
-				st.limits.Program)
+		case err != nil:
+			return err
+		case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
+			return status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
+				text.Size, len(m.Options), st.limits.Program, maxOptions)
 		case len(s.compiling) >= st.limits.Compiles:
 			return status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
 				len(s.compiling))
@@ -99,7 +106,7 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 		if err := st.alive(p); err != nil {
 			return err
 		}
-		key := st.key(s, m, options, p, o.Portable)
+		key := st.key(s, m, text, options, p, o.Portable)
 		w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: o.Portable}
 		c := st.compiled[key]
 		if c != nil && c.ready {
@@ -111,7 +118,8 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 			c.waiting = append(c.waiting, w)
 			return nil
 		}
-		c = &compiled{key: key, format: m.Format, code: m.Code, options: options, handlers: m.Handlers, waiting: []waiter{w}}
+		c = &compiled{key: key, format: m.Format, text: text, code: m.Code, options: options, handlers: m.Handlers,
+			waiting: []waiter{w}}
 		st.compiled[key], s.compiling[w.program] = c, c
 		if st.config.Cached {
 			st.out = append(st.out, Action{Kind: Read, Key: key})
@@ -123,6 +131,40 @@ func (st *State) compileFor(s *session, m *wire.Compile) {
 	if err != nil {
 		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
 	}
+}
+
+// Bounds of what is part of messages about programs: of the options, and of what a worker says of what it compiled.
+const (
+	maxOptions   = 8 << 20
+	maxLoadable  = wire.MaxFrame - 16<<20 // beside the places
+	maxOptimized = wire.MaxFrame / 2
+)
+
+// Inlined is how many bytes of what was compiled may come with a worker's answer where the controller has a cache on
+// disk, which keeps what comes here and nothing else.
+const Inlined = 8 << 20
+
+// textOf returns the size and hash of a program's text. Where the text is here, they are its own, which Server has seen
+// to without its lock; otherwise they are the client's word, and the worker that gets the text compares.
+func textOf(m *wire.Compile) (*wire.Content, error) {
+	t := m.Text
+	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {
+		t = ContentOf(m.Code)
+	}
+	switch {
+	case t == nil:
+		return new(wire.Content), nil
+	case len(t.Sha256) != sha256.Size || t.Size == 0:
+		return nil, invalid("a program's text has %d bytes and a hash of %d; expected a text, and %d", t.Size, len(t.Sha256),
+			sha256.Size)
+	}
+	return &wire.Content{Size: t.Size, Sha256: t.Sha256}, nil
+}
+
+// ContentOf names a text.
+func ContentOf(text []byte) *wire.Content {
+	sum := sha256.Sum256(text)
+	return &wire.Content{Size: uint64(len(text)), Sha256: sum[:]}
 }
 
 // rows are the session's devices that a program is for.
@@ -151,7 +193,7 @@ func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
 }
 
 // key names what compiles to the same.
-func (st *State) key(s *session, m *wire.Compile, options []byte, p *place, portable bool) string {
+func (st *State) key(s *session, m *wire.Compile, text *wire.Content, options []byte, p *place, portable bool) string {
 	h := sha256.New()
 	put := func(b []byte) {
 		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
@@ -159,7 +201,7 @@ func (st *State) key(s *session, m *wire.Compile, options []byte, p *place, port
 	}
 	first := st.workers[s.slots[p.rows[0]]]
 	put([]byte(m.Format))
-	put(m.Code)
+	put(text.Sha256)
 	put(options)
 	for _, handler := range m.Handlers {
 		if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(handler); err == nil { // what was decoded encodes
@@ -192,6 +234,9 @@ func (st *State) begin(c *compiled) {
 		w := c.waiting[0]
 		err := st.alive(w.place)
 		if err == nil {
+			err = st.canSend(c, w)
+		}
+		if err == nil {
 			c.by = st.workers[w.s.slots[w.place.rows[0]]]
 			c.madeFor = places(w.s, w.place.rows)
 			st.compile++
@@ -200,15 +245,41 @@ func (st *State) begin(c *compiled) {
 			for i := range c.waiting {
 				c.waiting[i].told = false
 			}
-			st.send(c.by.to[:], wire.KindCompile,
-				&wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor,
-					Handlers: c.handlers})
+			m := &wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor,
+				Handlers: c.handlers, Inline: wire.ContentSize}
+			if st.config.Cached {
+				m.Inline = Inlined
+			}
+			if len(c.code) == 0 && c.text.Size > 0 {
+				m.Text = st.sendText(c, w)
+			}
+			st.send(c.by.to[:], wire.KindCompile, m)
 			return
 		}
 		c.waiting = c.waiting[1:]
 		st.notCompiled(w, err)
 	}
 	delete(st.compiled, c.key)
+}
+
+// canSend is an error where a waiter's client cannot send its program's text to the worker.
+func (st *State) canSend(c *compiled, w waiter) error {
+	switch by := st.workers[w.s.slots[w.place.rows[0]]]; {
+	case len(c.code) > 0 || c.text.Size == 0:
+	case w.s.conn == 0:
+		return status.New(status.Unavailable, "the client that has the program's text is not connected: %w", w.s.lost)
+	case by.protocol < wire.ProtocolContent:
+		return tooOld(by)
+	}
+	return nil
+}
+
+// tooOld is the error of a worker that cannot be sent bytes apart from messages.
+func tooOld(w *worker) error {
+	return status.New(status.FailedPrecondition,
+		"worker %s speaks protocol %d, and programs of more than %d bytes came with protocol %d; "+
+			"install the same version of openpathways everywhere", w.name, w.protocol, wire.ContentSize,
+		wire.ProtocolContent)
 }
 
 // A compile that takes longer is told of.
@@ -259,19 +330,28 @@ func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local =
 
 // compiledBy takes what a worker made of a program.
 func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
-	name := c.by.name
+	by, name := c.by, c.by.name
 	c.by = nil
 	err := m.Status.Err()
 	if status.CodeOf(err) == status.Cancelled && c.unwanted && len(c.waiting) > 0 {
 		st.begin(c) // somebody has come meanwhile who wants it
 		return
 	}
+	if err != nil && m.NoText {
+		st.noText(c, err)
+		return
+	}
 	if err == nil {
-		if err = c.fill(m); err != nil {
-			err = status.New(status.Internal, "worker %s: %w", name, err)
+		if err = c.fill(m, c.op); err != nil {
+			err = status.New(status.CodeOf(err), "worker %s: %w", name, err)
+		} else if m.Loadable.Kept {
+			st.keepArtifact(c, by)
 		}
 	}
 	if err != nil {
+		if m.Loadable.GetKept() {
+			st.send(by.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{c.op}})
+		}
 		delete(st.compiled, c.key)
 		for _, w := range c.waiting {
 			st.notCompiled(w, err)
@@ -279,7 +359,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 		return
 	}
 	st.log(fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
-	if st.config.Cached && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
+	if st.config.Cached && !c.loadable.Kept && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
 		from := len(st.buffer)
 		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer,
 			&wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
@@ -290,10 +370,17 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	st.share(c)
 }
 
-// fill keeps what a worker, or the cache, says of the program.
-func (c *compiled) fill(m *wire.Compiled) error {
+// fill keeps what a worker, or the cache, says of the program, under a number of its own.
+func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
 		return status.New(status.Internal, "the compiled program says nothing of itself")
+	}
+	if n := proto.Size(m.Loadable); n > maxLoadable {
+		return status.New(status.ResourceExhausted, "the compiled program has %d bytes, and a message to those that load it "+
+			"at most %d", n, maxLoadable)
+	}
+	if len(m.Info.Optimized) > maxOptimized {
+		m.Info.Optimized = nil // who asks for it is told that there is none
 	}
 	var outputs []int64
 	for _, o := range m.Info.Outputs {
@@ -303,10 +390,10 @@ func (c *compiled) fill(m *wire.Compiled) error {
 		}
 		outputs = append(outputs, n)
 	}
-	c.info, c.loadable, c.outputs = m.Info, m.Loadable, outputs
-	c.info.Devices = nil
+	c.info, c.loadable, c.outputs, c.number = m.Info, m.Loadable, outputs, number
+	c.info.Devices, c.loadable.Artifact = nil, number
 	c.collective = m.Info.Collective || m.Loadable.Collective
-	c.bytes = int64(len(c.code) + len(c.options) + proto.Size(m))
+	c.bytes = int64(len(c.code)+len(c.options)+proto.Size(m)) + max(m.Loadable.Bytes, 0)
 	return nil
 }
 
@@ -318,10 +405,12 @@ func (st *State) fromCache(key string, payload []byte) {
 		return
 	}
 	m := new(wire.Compiled)
-	if payload == nil || proto.Unmarshal(payload, m) != nil || c.fill(m) != nil {
+	number := st.compile + 1 // of what it was compiled to, unless there is nothing
+	if payload == nil || proto.Unmarshal(payload, m) != nil || m.Loadable.GetKept() || c.fill(m, number) != nil {
 		st.begin(c)
 		return
 	}
+	st.compile = number
 	st.log("the cache has "+c.info.Name, nil)
 	st.share(c)
 }
@@ -344,7 +433,7 @@ func (st *State) share(c *compiled) {
 // hears of it.
 func (st *State) install(c *compiled, w waiter) {
 	answer := &wire.Compiled{Op: w.op, Program: w.program}
-	if err := st.alive(w.place); err != nil {
+	if err := st.loadableAt(c, w.place); err != nil {
 		answer.Status = wire.Of(err)
 	} else {
 		if c.users++; c.users == 1 {
@@ -362,6 +451,19 @@ func (st *State) install(c *compiled, w waiter) {
 	st.send(w.s.to(), wire.KindCompiled, answer)
 }
 
+// loadableAt is an error where workers of a place cannot load a program.
+func (st *State) loadableAt(c *compiled, at *place) error {
+	err := st.alive(at)
+	if err == nil && c.artifact != nil {
+		at.workers.each(func(slot int) {
+			if w := st.workers[slot]; err == nil && w.protocol < wire.ProtocolContent {
+				err = tooOld(w)
+			}
+		})
+	}
+	return err
+}
+
 // load has the workers of a place load a program, where they have not.
 func (st *State) load(s *session, p *program, at *place) {
 	if p.loaded.covers(at.workers) {
@@ -374,7 +476,8 @@ func (st *State) load(s *session, p *program, at *place) {
 		// Its serialized form names devices of the epoch; others compile it.
 		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code,
 			Options: loadable.Options, Collective: loadable.Collective, CallsHost: loadable.CallsHost,
-			Handlers: loadable.Handlers}
+			Handlers: loadable.Handlers, Unbounded: loadable.Unbounded, Artifact: loadable.Artifact, Kept: loadable.Kept,
+			Other: true}
 	}
 	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
 		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
@@ -412,11 +515,16 @@ func (st *State) let(c *compiled) {
 	if c.users--; c.users > 0 {
 		return
 	}
+	if st.compiled[c.key] != c { // its workers were lost
+		st.dropArtifact(c)
+		return
+	}
 	st.idle = append(st.idle, c)
 	for st.kept > st.limits.Store && len(st.idle) > 0 {
 		old := st.idle[0]
 		st.idle = st.idle[1:]
 		st.kept -= old.bytes
 		delete(st.compiled, old.key)
+		st.dropArtifact(old)
 	}
 }

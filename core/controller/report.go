@@ -30,6 +30,16 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 // Report tells who is there and what they have. It looks at everything.
 func (st *State) Report() *wire.Report {
 	r := &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6}
+	for _, c := range st.compiled {
+		if c.ready {
+			r.Compiled++
+			r.CompiledBytes += c.bytes
+			if c.artifact != nil {
+				r.ArtifactBytes += c.artifact.bytes
+				r.CompiledBytes -= c.artifact.bytes
+			}
+		}
+	}
 	busy := map[int]uint64{}
 	for _, g := range st.gangs {
 		g.waits.each(func(slot int) { busy[slot]++ })

@@ -191,6 +191,9 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	if err != nil {
 		return err
 	}
+	if p, ok := m.(*wire.Compile); ok && len(p.Code) > 0 {
+		p.Text = ContentOf(p.Code) // here, where no lock is held, and whatever the client says
+	}
 	s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
 	return nil
 }
@@ -219,6 +222,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Compile)
 	case wire.KindCompiled:
 		m = new(wire.Compiled)
+	case wire.KindWant:
+		m = new(wire.Want)
+	case wire.KindHave:
+		m = new(wire.Have)
 	case wire.KindForget:
 		m = new(wire.Forget)
 	case wire.KindAbort:

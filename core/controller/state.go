@@ -32,6 +32,7 @@ package controller
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -53,8 +54,8 @@ type Limits struct {
 	Graphs   int   // of a session; 16 Ki
 	Nodes    int   // of all graphs of a session; 1 Mi
 	Compiles int   // of a session, at one time; 64
-	Program  int   // bytes of a program's text and options; 32 MiB
-	Store    int64 // bytes of compiled programs kept when nobody has them; 1 GiB
+	Program  int   // bytes of a program's text; 2 GiB, as many as XLA reads
+	Store    int64 // bytes of compiled programs, here and in workers, kept when nobody has them; 1 GiB
 }
 
 func (l Limits) filled() Limits {
@@ -67,7 +68,7 @@ func (l Limits) filled() Limits {
 	l.Graphs = cmp.Or(l.Graphs, 16<<10)
 	l.Nodes = cmp.Or(l.Nodes, 1<<20)
 	l.Compiles = cmp.Or(l.Compiles, 64)
-	l.Program = cmp.Or(l.Program, 32<<20)
+	l.Program = cmp.Or(l.Program, math.MaxInt32)
 	l.Store = cmp.Or(l.Store, 1<<30)
 	return l
 }
@@ -168,11 +169,13 @@ type State struct {
 	gang    uint64 // number given last
 	tickets uint64
 
-	compiled map[string]*compiled // by key
-	compiles map[uint64]*compiled // by the operation under way
-	compile  uint64               // operation given last
-	idle     []*compiled          // programs nobody has, oldest first
-	kept     int64                // their bytes
+	compiled  map[string]*compiled // by key
+	compiles  map[uint64]*compiled // by the operation under way
+	compile   uint64               // operation given last
+	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
+	moved     uint64               // number of a transfer given last
+	idle      []*compiled          // programs nobody has, oldest first
+	kept      int64                // bytes of all that are compiled
 
 	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
@@ -195,7 +198,8 @@ type conn struct {
 func New(c Config) *State {
 	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
 		boards: map[string]*wire.Board{},
-		gangs:  map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{}}
+		gangs:  map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
+		artifacts: map[uint64]*compiled{}}
 }
 
 // Step takes one event and appends what is to be done, in order.

@@ -19,10 +19,11 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
 // and below it stand the actions that follow. A number first is a connection.
 //
-//	new [window=N] [credit=N] [sequential] [cached] [lease=seconds]
+//	new [window=N] [credit=N] [store=bytes] [sequential] [cached] [lease=seconds]
 //	steps
 //	1 worker a devices=2 [island=x] [kind=k] [protocol=1] | 2 client c | 3 admin
-//	2 compile 1 text [on=0,1] | 1 compiled 1 [cancelled] [donated=0] [form=joined] [error=…]
+//	2 compile 1 text [on=0,1] [bytes=9] | 1 compiled 1 [cancelled|kept|notext] [donated=0] [form=joined] [error=…]
+//	1 want 1 | 1 have 1 [no]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
@@ -39,6 +40,7 @@ func TestTraces(t *testing.T) {
 				d.MaybeScanArgs(t, "window", &c.Limits.Window)
 				d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 				d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
+				d.MaybeScanArgs(t, "store", &c.Limits.Store)
 				tr = &tracer{st: New(c)}
 				return ""
 			case "steps":
@@ -147,6 +149,10 @@ func (tr *tracer) parse(line string) (Event, error) {
 		for _, d := range devices(args["on"]) {
 			on = append(on, int(d))
 		}
+		if bytes := number(args["bytes"]); bytes > 0 { // the client has the text, which is known by its hash
+			m.Text = ContentOf(m.Code)
+			m.Code, m.Text.Size = nil, bytes
+		}
 		if m.Options = []byte{4 << 3, 1}; on != nil { // portable
 			m.Options = sim.CompileOptions(on)
 		}
@@ -158,13 +164,20 @@ func (tr *tracer) parse(line string) (Event, error) {
 		if args["form"] == "joined" {
 			m.Loadable.Form = wire.Loadable_JOINED
 		}
+		if words[3] == "kept" {
+			m.Loadable = &wire.Loadable{Form: m.Loadable.Form, Kept: true, Bytes: 1 << 20}
+		}
 		if args["error"] != "" {
-			m = &wire.Compiled{Op: op, Status: why}
+			m = &wire.Compiled{Op: op, Status: why, NoText: words[3] == "notext"}
 		}
 		if words[3] == "cancelled" {
 			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "nobody waits"}}
 		}
 		ev.Wire, ev.Message = wire.KindCompiled, m
+	case "want":
+		ev.Wire, ev.Message = wire.KindWant, &wire.Want{Artifact: number(words[2])}
+	case "have":
+		ev.Wire, ev.Message = wire.KindHave, &wire.Have{Artifact: number(words[2]), No: words[3] == "no"}
 	case "run":
 		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]),
 			Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
@@ -279,6 +292,18 @@ func (tr *tracer) print(a Action) {
 			for _, p := range m.Places {
 				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
 			}
+			if m.Text != nil {
+				fmt.Fprintf(w, ", %d bytes of text from %d by transfer %d", m.Text.Size, m.Text.Process, m.Text.Transfer)
+			}
+		case wire.KindGive:
+			m := new(wire.Give)
+			into(m)
+			fmt.Fprintf(w, "give text of compile %d or artifact %d to %d by transfer %d", m.Op, m.Artifact, m.To, m.Transfer)
+		case wire.KindSource:
+			m := new(wire.Source)
+			into(m)
+			fmt.Fprintf(w, "artifact %d, %s, from %d by transfer %d", m.Artifact, said(m.Status), m.Content.GetProcess(),
+				m.Content.GetTransfer())
 		case wire.KindCompiling:
 			m := new(wire.Compiling)
 			into(m)
@@ -291,7 +316,10 @@ func (tr *tracer) print(a Action) {
 			m := new(wire.Load)
 			into(m)
 			fmt.Fprintf(w, "load program %d of session %d", m.Program, m.Session)
-			if len(m.Loadable.Serialized) == 0 {
+			switch {
+			case m.Loadable.Kept:
+				fmt.Fprintf(w, ", artifact %d, other %v,", m.Loadable.Artifact, m.Loadable.Other)
+			case len(m.Loadable.Serialized) == 0:
 				fmt.Fprint(w, " from its text")
 			}
 			fmt.Fprint(w, " on")
@@ -303,6 +331,10 @@ func (tr *tracer) print(a Action) {
 			into(m)
 			if len(m.Compiles) > 0 {
 				fmt.Fprintf(w, "nobody waits for %v", m.Compiles)
+				break
+			}
+			if len(m.Artifacts) > 0 {
+				fmt.Fprintf(w, "forget artifacts %v", m.Artifacts)
 				break
 			}
 			fmt.Fprintf(w, "forget programs %v of session %d", m.Programs, m.Session)

@@ -216,6 +216,7 @@ func (st *State) workerLost(w *worker, err error) {
 			st.begin(c)
 		}
 	}
+	st.artifactsWithout(w)
 	st.release(w)
 }
 
@@ -252,6 +253,10 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			delete(st.compiles, m.Op)
 			st.compiledBy(c, m)
 		}
+	case *wire.Want:
+		st.want(w, m.Artifact)
+	case *wire.Have:
+		st.have(w, m)
 	case *wire.Profiled:
 		return st.profiled(w, m, ev.Payload)
 	case *wire.HostCall:

@@ -27,13 +27,15 @@ import (
 //	3  2026-11-22  a client's operations that queue up are one message
 //	4  2026-11-22  workers record what their devices do
 //	5  2026-11-22  links between processes outlive their connections
+//	6  2026-11-23  long programs travel apart from messages
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 5
+	ProtocolMax     = 6
 	ProtocolLend    = 2 // the first that lends
 	ProtocolBurst   = 3 // the first with bursts
 	ProtocolProfile = 4 // the first with profiles
 	ProtocolResume  = 5 // the first whose links are resumed
+	ProtocolContent = 6 // the first with Content
 )
 
 // Kind is what a frame holds.
@@ -51,6 +53,10 @@ const (
 	KindLoad      Kind = 12
 	KindForget    Kind = 13
 	KindCompiling Kind = 14
+	KindGive      Kind = 15
+	KindWant      Kind = 16
+	KindSource    Kind = 17
+	KindHave      Kind = 18
 
 	KindRun      Kind = 20
 	KindPut      Kind = 21

@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29, 0}
+	return file_wire_proto_rawDescGZIP(), []int{34, 0}
 }
 
 type Hello struct {
@@ -1884,7 +1884,7 @@ type Compile struct {
 	Op      uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`           // client's, or the controller's own towards a worker
 	Program uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"` // name made by the client
 	Format  string                 `protobuf:"bytes,3,opt,name=format,proto3" json:"format,omitempty"`    // "mlir", "hlo", "sim", or "pathways" for what Compiled.portable gave
-	Code    []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	Code    []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`        // empty where text says where it is
 	// xla.CompileOptionsProto. From the client its device assignment names virtual
 	// devices; towards a worker it numbers the rows, 0, 1, 2 …, replica-major.
 	Options []byte `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
@@ -1892,6 +1892,8 @@ type Compile struct {
 	// (worker, local device). O(shards), once a program.
 	Places        []*Place   `protobuf:"bytes,6,rep,name=places,proto3" json:"places,omitempty"`
 	Handlers      []*Handler `protobuf:"bytes,7,rep,name=handlers,proto3" json:"handlers,omitempty"` // of custom calls that the program may have
+	Text          *Content   `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`         // of code that does not come with the message
+	Inline        uint64     `protobuf:"varint,9,opt,name=inline,proto3" json:"inline,omitempty"`    // to a worker: so many bytes of what it makes may come with its answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1975,6 +1977,321 @@ func (x *Compile) GetHandlers() []*Handler {
 	return nil
 }
 
+func (x *Compile) GetText() *Content {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+func (x *Compile) GetInline() uint64 {
+	if x != nil {
+		return x.Inline
+	}
+	return 0
+}
+
+// Bytes that go from the process that has them to one that needs them, apart from
+// messages: see transport/content.
+type Content struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          uint64                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`      // of program text
+	Process       uint64                 `protobuf:"varint,3,opt,name=process,proto3" json:"process,omitempty"`   // to a worker: that sends them
+	Transfer      uint64                 `protobuf:"varint,4,opt,name=transfer,proto3" json:"transfer,omitempty"` // to a worker: number of the transfer, made by the controller
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Content) Reset() {
+	*x = Content{}
+	mi := &file_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Content) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Content) ProtoMessage() {}
+
+func (x *Content) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Content.ProtoReflect.Descriptor instead.
+func (*Content) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Content) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Content) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *Content) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *Content) GetTransfer() uint64 {
+	if x != nil {
+		return x.Transfer
+	}
+	return 0
+}
+
+// Controller to a client or worker: send bytes to a process. A client sends the text of
+// its compile op; a worker sends what it has of an artifact.
+type Give struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
+	Artifact      uint64                 `protobuf:"varint,2,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	To            uint64                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"` // process number
+	Transfer      uint64                 `protobuf:"varint,4,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Give) Reset() {
+	*x = Give{}
+	mi := &file_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Give) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Give) ProtoMessage() {}
+
+func (x *Give) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Give.ProtoReflect.Descriptor instead.
+func (*Give) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Give) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Give) GetArtifact() uint64 {
+	if x != nil {
+		return x.Artifact
+	}
+	return 0
+}
+
+func (x *Give) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *Give) GetTransfer() uint64 {
+	if x != nil {
+		return x.Transfer
+	}
+	return 0
+}
+
+// Worker to controller: it is to load an artifact and does not have it. It asks again
+// where the process that was to send it is lost.
+type Want struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Want) Reset() {
+	*x = Want{}
+	mi := &file_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Want) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Want) ProtoMessage() {}
+
+func (x *Want) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Want.ProtoReflect.Descriptor instead.
+func (*Want) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Want) GetArtifact() uint64 {
+	if x != nil {
+		return x.Artifact
+	}
+	return 0
+}
+
+// Controller to worker: the answer to Want.
+type Source struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`   // nobody has it
+	Content       *Content               `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"` // process and transfer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Source) Reset() {
+	*x = Source{}
+	mi := &file_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Source) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Source) ProtoMessage() {}
+
+func (x *Source) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Source.ProtoReflect.Descriptor instead.
+func (*Source) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Source) GetArtifact() uint64 {
+	if x != nil {
+		return x.Artifact
+	}
+	return 0
+}
+
+func (x *Source) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Source) GetContent() *Content {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+// Worker to controller: it has an artifact, so that others can have it from this worker;
+// or it does not, any more or because the transfer failed.
+type Have struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	No            bool                   `protobuf:"varint,2,opt,name=no,proto3" json:"no,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Have) Reset() {
+	*x = Have{}
+	mi := &file_wire_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Have) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Have) ProtoMessage() {}
+
+func (x *Have) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Have.ProtoReflect.Descriptor instead.
+func (*Have) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Have) GetArtifact() uint64 {
+	if x != nil {
+		return x.Artifact
+	}
+	return 0
+}
+
+func (x *Have) GetNo() bool {
+	if x != nil {
+		return x.No
+	}
+	return false
+}
+
 // A handler of XLA custom calls that the client registered, as functions of
 // shared libraries. A worker that has the target already keeps what it has.
 type Handler struct {
@@ -1990,7 +2307,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2319,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2332,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Handler) GetTarget() string {
@@ -2064,7 +2381,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2393,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2406,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HandlerType) GetName() string {
@@ -2125,7 +2442,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2454,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2467,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -2184,7 +2501,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2513,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2526,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -2232,14 +2549,15 @@ type Compiled struct {
 	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
 	Status        *Status                `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	Info          *ProgramInfo           `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
-	Loadable      *Loadable              `protobuf:"bytes,5,opt,name=loadable,proto3" json:"loadable,omitempty"` // worker to controller
+	Loadable      *Loadable              `protobuf:"bytes,5,opt,name=loadable,proto3" json:"loadable,omitempty"`            // worker to controller
+	NoText        bool                   `protobuf:"varint,6,opt,name=no_text,json=noText,proto3" json:"no_text,omitempty"` // worker to controller: the error is that the text did not come, or was another
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2569,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2582,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2302,6 +2620,13 @@ func (x *Compiled) GetLoadable() *Loadable {
 	return nil
 }
 
+func (x *Compiled) GetNoText() bool {
+	if x != nil {
+		return x.NoText
+	}
+	return false
+}
+
 // Controller to client: a program that takes its time is being compiled. Sent
 // once, and again where another worker begins it.
 type Compiling struct {
@@ -2315,7 +2640,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2652,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2665,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -2384,7 +2709,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2721,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2734,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -2501,7 +2826,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2838,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2851,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -2570,7 +2895,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2907,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2920,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -2645,13 +2970,17 @@ type Loadable struct {
 	CallsHost     bool                   `protobuf:"varint,7,opt,name=calls_host,json=callsHost,proto3" json:"calls_host,omitempty"` // it calls functions of the client that runs it
 	Handlers      []*Handler             `protobuf:"bytes,8,rep,name=handlers,proto3" json:"handlers,omitempty"`
 	Unbounded     bool                   `protobuf:"varint,9,opt,name=unbounded,proto3" json:"unbounded,omitempty"` // it has a loop whose number of turns is known only when it runs
+	Artifact      uint64                 `protobuf:"varint,10,opt,name=artifact,proto3" json:"artifact,omitempty"`  // number made by the controller; a worker loads one once for all sessions
+	Kept          bool                   `protobuf:"varint,11,opt,name=kept,proto3" json:"kept,omitempty"`          // serialized and code are not here: Want gets them from a worker that has the artifact
+	Bytes         int64                  `protobuf:"varint,12,opt,name=bytes,proto3" json:"bytes,omitempty"`        // of what is kept
+	Other         bool                   `protobuf:"varint,13,opt,name=other,proto3" json:"other,omitempty"`        // serialized is for other devices
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2992,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +3005,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -2742,6 +3071,34 @@ func (x *Loadable) GetUnbounded() bool {
 	return false
 }
 
+func (x *Loadable) GetArtifact() uint64 {
+	if x != nil {
+		return x.Artifact
+	}
+	return 0
+}
+
+func (x *Loadable) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
+func (x *Loadable) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Loadable) GetOther() bool {
+	if x != nil {
+		return x.Other
+	}
+	return false
+}
+
 // Controller to the workers of a program.
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2758,7 +3115,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +3127,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3140,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -2841,13 +3198,14 @@ type Forget struct {
 	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"`
 	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of what nobody waits for any more
 	Graphs        []uint64               `protobuf:"varint,4,rep,packed,name=graphs,proto3" json:"graphs,omitempty"`
+	Artifacts     []uint64               `protobuf:"varint,5,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // to a worker: Loadable.artifact of what nobody will load any more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +3217,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +3230,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -2903,6 +3261,13 @@ func (x *Forget) GetGraphs() []uint64 {
 	return nil
 }
 
+func (x *Forget) GetArtifacts() []uint64 {
+	if x != nil {
+		return x.Artifacts
+	}
+	return nil
+}
+
 // Client to controller: grant a slice, or, where it is there, choose its devices
 // again by the constraints that it has.
 type SliceRequest struct {
@@ -2918,7 +3283,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3295,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3308,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -2992,7 +3357,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3369,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3382,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -3050,7 +3415,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3427,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3440,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -3101,7 +3466,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3478,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3491,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -3196,7 +3561,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3573,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3586,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -3248,7 +3613,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3625,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3638,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -3303,7 +3668,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3680,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3693,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -3372,7 +3737,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3749,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3762,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -3447,7 +3812,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3459,7 +3824,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3472,7 +3837,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -3544,7 +3909,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3556,7 +3921,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3569,7 +3934,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -3604,7 +3969,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3981,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3994,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -3655,7 +4020,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +4032,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +4045,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -3739,7 +4104,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +4116,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +4129,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Node) GetRun() *Run {
@@ -3810,7 +4175,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +4187,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +4200,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -3892,7 +4257,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +4269,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +4282,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -4005,7 +4370,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4017,7 +4382,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4030,7 +4395,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -4088,7 +4453,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4465,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4478,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4147,7 +4512,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4524,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4537,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4209,7 +4574,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4221,7 +4586,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4234,7 +4599,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4297,7 +4662,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4309,7 +4674,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4322,7 +4687,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -4359,7 +4724,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4736,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4749,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -4416,7 +4781,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4428,7 +4793,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4441,7 +4806,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -4486,7 +4851,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4498,7 +4863,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4511,7 +4876,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -4547,7 +4912,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4924,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4937,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -4607,7 +4972,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4984,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4997,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -4661,7 +5026,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4673,7 +5038,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4686,7 +5051,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -4718,7 +5083,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4730,7 +5095,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4743,7 +5108,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -4791,7 +5156,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4803,7 +5168,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4816,7 +5181,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -4879,7 +5244,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4891,7 +5256,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4904,7 +5269,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -4945,7 +5310,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4957,7 +5322,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4970,7 +5335,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -5031,7 +5396,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5043,7 +5408,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5056,7 +5421,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Ask) GetStop() bool {
@@ -5067,12 +5432,15 @@ func (x *Ask) GetStop() bool {
 }
 
 type Report struct {
-	state    protoimpl.MessageState  `protogen:"open.v1"`
-	Cluster  string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Islands  []*Report_Island        `protobuf:"bytes,2,rep,name=islands,proto3" json:"islands,omitempty"`
-	Sessions []*Report_SessionReport `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Gangs    uint64                  `protobuf:"varint,4,opt,name=gangs,proto3" json:"gangs,omitempty"`
-	UptimeMs int64                   `protobuf:"varint,5,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	state         protoimpl.MessageState  `protogen:"open.v1"`
+	Cluster       string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Islands       []*Report_Island        `protobuf:"bytes,2,rep,name=islands,proto3" json:"islands,omitempty"`
+	Sessions      []*Report_SessionReport `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	Gangs         uint64                  `protobuf:"varint,4,opt,name=gangs,proto3" json:"gangs,omitempty"`
+	UptimeMs      int64                   `protobuf:"varint,5,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	Compiled      uint64                  `protobuf:"varint,6,opt,name=compiled,proto3" json:"compiled,omitempty"`                                // programs that were compiled and can be used again
+	CompiledBytes int64                   `protobuf:"varint,7,opt,name=compiled_bytes,json=compiledBytes,proto3" json:"compiled_bytes,omitempty"` // what the controller keeps of them
+	ArtifactBytes int64                   `protobuf:"varint,8,opt,name=artifact_bytes,json=artifactBytes,proto3" json:"artifact_bytes,omitempty"` // what the workers that compiled them keep of them
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5081,7 +5449,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5093,7 +5461,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5106,7 +5474,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Report) GetCluster() string {
@@ -5144,6 +5512,27 @@ func (x *Report) GetUptimeMs() int64 {
 	return 0
 }
 
+func (x *Report) GetCompiled() uint64 {
+	if x != nil {
+		return x.Compiled
+	}
+	return 0
+}
+
+func (x *Report) GetCompiledBytes() int64 {
+	if x != nil {
+		return x.CompiledBytes
+	}
+	return 0
+}
+
+func (x *Report) GetArtifactBytes() int64 {
+	if x != nil {
+		return x.ArtifactBytes
+	}
+	return 0
+}
+
 func (x *Report) GetSupervisor() *Report_Supervisor {
 	if x != nil {
 		return x.Supervisor
@@ -5162,7 +5551,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5174,7 +5563,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5187,7 +5576,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 0}
+	return file_wire_proto_rawDescGZIP(), []int{68, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -5224,7 +5613,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5236,7 +5625,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5249,7 +5638,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 1}
+	return file_wire_proto_rawDescGZIP(), []int{68, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -5305,7 +5694,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5317,7 +5706,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5330,7 +5719,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 2}
+	return file_wire_proto_rawDescGZIP(), []int{68, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -5413,7 +5802,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5814,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5827,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 3}
+	return file_wire_proto_rawDescGZIP(), []int{68, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -5466,7 +5855,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5478,7 +5867,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5491,7 +5880,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 4}
+	return file_wire_proto_rawDescGZIP(), []int{68, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -5521,7 +5910,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5922,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5935,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63, 5}
+	return file_wire_proto_rawDescGZIP(), []int{68, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -5764,7 +6153,7 @@ const file_wire_proto_rawDesc = "" +
 	"\tKeyAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\xdb\x01\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\x9f\x02\n" +
 	"\aCompile\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x16\n" +
@@ -5772,7 +6161,28 @@ const file_wire_proto_rawDesc = "" +
 	"\x04code\x18\x04 \x01(\fR\x04code\x12\x18\n" +
 	"\aoptions\x18\x05 \x01(\fR\aoptions\x12,\n" +
 	"\x06places\x18\x06 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x122\n" +
-	"\bhandlers\x18\a \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\"\xb6\x01\n" +
+	"\bhandlers\x18\a \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\x12*\n" +
+	"\x04text\x18\b \x01(\v2\x16.pathways.wire.ContentR\x04text\x12\x16\n" +
+	"\x06inline\x18\t \x01(\x04R\x06inline\"k\n" +
+	"\aContent\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x18\n" +
+	"\aprocess\x18\x03 \x01(\x04R\aprocess\x12\x1a\n" +
+	"\btransfer\x18\x04 \x01(\x04R\btransfer\"^\n" +
+	"\x04Give\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x1a\n" +
+	"\bartifact\x18\x02 \x01(\x04R\bartifact\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\x12\x1a\n" +
+	"\btransfer\x18\x04 \x01(\x04R\btransfer\"\"\n" +
+	"\x04Want\x12\x1a\n" +
+	"\bartifact\x18\x01 \x01(\x04R\bartifact\"\x85\x01\n" +
+	"\x06Source\x12\x1a\n" +
+	"\bartifact\x18\x01 \x01(\x04R\bartifact\x12-\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x120\n" +
+	"\acontent\x18\x03 \x01(\v2\x16.pathways.wire.ContentR\acontent\"2\n" +
+	"\x04Have\x12\x1a\n" +
+	"\bartifact\x18\x01 \x01(\x04R\bartifact\x12\x0e\n" +
+	"\x02no\x18\x02 \x01(\bR\x02no\"\xb6\x01\n" +
 	"\aHandler\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12\x16\n" +
@@ -5789,13 +6199,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"5\n" +
 	"\x05Place\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
-	"\x05local\x18\x02 \x01(\rR\x05local\"\xc8\x01\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\"\xe1\x01\n" +
 	"\bCompiled\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12-\n" +
 	"\x06status\x18\x03 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12.\n" +
 	"\x04info\x18\x04 \x01(\v2\x1a.pathways.wire.ProgramInfoR\x04info\x123\n" +
-	"\bloadable\x18\x05 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\"N\n" +
+	"\bloadable\x18\x05 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\x12\x17\n" +
+	"\ano_text\x18\x06 \x01(\bR\x06noText\"N\n" +
 	"\tCompiling\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n" +
@@ -5832,7 +6243,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"temp_bytes\x18\x04 \x01(\x03R\ttempBytes\x12\x1d\n" +
 	"\n" +
-	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xeb\x02\n" +
+	"code_bytes\x18\x05 \x01(\x03R\tcodeBytes\"\xc7\x03\n" +
 	"\bLoadable\x120\n" +
 	"\x04form\x18\x01 \x01(\x0e2\x1c.pathways.wire.Loadable.FormR\x04form\x12\x1e\n" +
 	"\n" +
@@ -5847,7 +6258,12 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"calls_host\x18\a \x01(\bR\tcallsHost\x122\n" +
 	"\bhandlers\x18\b \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\x12\x1c\n" +
-	"\tunbounded\x18\t \x01(\bR\tunbounded\"6\n" +
+	"\tunbounded\x18\t \x01(\bR\tunbounded\x12\x1a\n" +
+	"\bartifact\x18\n" +
+	" \x01(\x04R\bartifact\x12\x12\n" +
+	"\x04kept\x18\v \x01(\bR\x04kept\x12\x14\n" +
+	"\x05bytes\x18\f \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05other\x18\r \x01(\bR\x05other\"6\n" +
 	"\x04Form\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -5862,12 +6278,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonated\"r\n" +
+	"\adonated\x18\a \x03(\rR\adonated\"\x90\x01\n" +
 	"\x06Forget\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x12\x1a\n" +
 	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\x12\x16\n" +
-	"\x06graphs\x18\x04 \x03(\x04R\x06graphs\"\x86\x01\n" +
+	"\x06graphs\x18\x04 \x03(\x04R\x06graphs\x12\x1c\n" +
+	"\tartifacts\x18\x05 \x03(\x04R\tartifacts\"\x86\x01\n" +
 	"\fSliceRequest\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12\x18\n" +
 	"\adevices\x18\x02 \x01(\rR\adevices\x12\x1a\n" +
@@ -6025,13 +6442,17 @@ const file_wire_proto_rawDesc = "" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
 	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xad\t\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x97\n" +
+	"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
 	"\bsessions\x18\x03 \x03(\v2#.pathways.wire.Report.SessionReportR\bsessions\x12\x14\n" +
 	"\x05gangs\x18\x04 \x01(\x04R\x05gangs\x12\x1b\n" +
-	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12@\n" +
+	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12\x1a\n" +
+	"\bcompiled\x18\x06 \x01(\x04R\bcompiled\x12%\n" +
+	"\x0ecompiled_bytes\x18\a \x01(\x03R\rcompiledBytes\x12%\n" +
+	"\x0eartifact_bytes\x18\b \x01(\x03R\rartifactBytes\x12@\n" +
 	"\n" +
 	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
 	"supervisor\x1ap\n" +
@@ -6094,7 +6515,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -6119,79 +6540,84 @@ var file_wire_proto_goTypes = []any{
 	(*KeyRequest)(nil),           // 20: pathways.wire.KeyRequest
 	(*KeyAnswer)(nil),            // 21: pathways.wire.KeyAnswer
 	(*Compile)(nil),              // 22: pathways.wire.Compile
-	(*Handler)(nil),              // 23: pathways.wire.Handler
-	(*HandlerType)(nil),          // 24: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 25: pathways.wire.Symbol
-	(*Place)(nil),                // 26: pathways.wire.Place
-	(*Compiled)(nil),             // 27: pathways.wire.Compiled
-	(*Compiling)(nil),            // 28: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 29: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 30: pathways.wire.Array
-	(*Cost)(nil),                 // 31: pathways.wire.Cost
-	(*Loadable)(nil),             // 32: pathways.wire.Loadable
-	(*Load)(nil),                 // 33: pathways.wire.Load
-	(*Forget)(nil),               // 34: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 35: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 36: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 37: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 38: pathways.wire.Run
-	(*Mixed)(nil),                // 39: pathways.wire.Mixed
-	(*Piece)(nil),                // 40: pathways.wire.Piece
-	(*Put)(nil),                  // 41: pathways.wire.Put
-	(*Transfer)(nil),             // 42: pathways.wire.Transfer
-	(*Move)(nil),                 // 43: pathways.wire.Move
-	(*Fetch)(nil),                // 44: pathways.wire.Fetch
-	(*Free)(nil),                 // 45: pathways.wire.Free
-	(*Graph)(nil),                // 46: pathways.wire.Graph
-	(*Node)(nil),                 // 47: pathways.wire.Node
-	(*Play)(nil),                 // 48: pathways.wire.Play
-	(*Played)(nil),               // 49: pathways.wire.Played
-	(*Dispatch)(nil),             // 50: pathways.wire.Dispatch
-	(*Completed)(nil),            // 51: pathways.wire.Completed
-	(*Failure)(nil),              // 52: pathways.wire.Failure
-	(*HostCall)(nil),             // 53: pathways.wire.HostCall
-	(*HostValue)(nil),            // 54: pathways.wire.HostValue
-	(*Abort)(nil),                // 55: pathways.wire.Abort
-	(*Peers)(nil),                // 56: pathways.wire.Peers
-	(*Session)(nil),              // 57: pathways.wire.Session
-	(*Span)(nil),                 // 58: pathways.wire.Span
-	(*Drop)(nil),                 // 59: pathways.wire.Drop
-	(*Goodbye)(nil),              // 60: pathways.wire.Goodbye
-	(*Profile)(nil),              // 61: pathways.wire.Profile
-	(*Profiled)(nil),             // 62: pathways.wire.Profiled
-	(*Recorded)(nil),             // 63: pathways.wire.Recorded
-	(*Executed)(nil),             // 64: pathways.wire.Executed
-	(*Ask)(nil),                  // 65: pathways.wire.Ask
-	(*Report)(nil),               // 66: pathways.wire.Report
-	nil,                          // 67: pathways.wire.Hello.VersionsEntry
-	nil,                          // 68: pathways.wire.Platform.StringsEntry
-	nil,                          // 69: pathways.wire.Platform.IntsEntry
-	nil,                          // 70: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 71: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 72: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 73: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 74: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 75: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 76: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 77: pathways.wire.Report.Supervised
+	(*Content)(nil),              // 23: pathways.wire.Content
+	(*Give)(nil),                 // 24: pathways.wire.Give
+	(*Want)(nil),                 // 25: pathways.wire.Want
+	(*Source)(nil),               // 26: pathways.wire.Source
+	(*Have)(nil),                 // 27: pathways.wire.Have
+	(*Handler)(nil),              // 28: pathways.wire.Handler
+	(*HandlerType)(nil),          // 29: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 30: pathways.wire.Symbol
+	(*Place)(nil),                // 31: pathways.wire.Place
+	(*Compiled)(nil),             // 32: pathways.wire.Compiled
+	(*Compiling)(nil),            // 33: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 34: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 35: pathways.wire.Array
+	(*Cost)(nil),                 // 36: pathways.wire.Cost
+	(*Loadable)(nil),             // 37: pathways.wire.Loadable
+	(*Load)(nil),                 // 38: pathways.wire.Load
+	(*Forget)(nil),               // 39: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 40: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 41: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 42: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 43: pathways.wire.Run
+	(*Mixed)(nil),                // 44: pathways.wire.Mixed
+	(*Piece)(nil),                // 45: pathways.wire.Piece
+	(*Put)(nil),                  // 46: pathways.wire.Put
+	(*Transfer)(nil),             // 47: pathways.wire.Transfer
+	(*Move)(nil),                 // 48: pathways.wire.Move
+	(*Fetch)(nil),                // 49: pathways.wire.Fetch
+	(*Free)(nil),                 // 50: pathways.wire.Free
+	(*Graph)(nil),                // 51: pathways.wire.Graph
+	(*Node)(nil),                 // 52: pathways.wire.Node
+	(*Play)(nil),                 // 53: pathways.wire.Play
+	(*Played)(nil),               // 54: pathways.wire.Played
+	(*Dispatch)(nil),             // 55: pathways.wire.Dispatch
+	(*Completed)(nil),            // 56: pathways.wire.Completed
+	(*Failure)(nil),              // 57: pathways.wire.Failure
+	(*HostCall)(nil),             // 58: pathways.wire.HostCall
+	(*HostValue)(nil),            // 59: pathways.wire.HostValue
+	(*Abort)(nil),                // 60: pathways.wire.Abort
+	(*Peers)(nil),                // 61: pathways.wire.Peers
+	(*Session)(nil),              // 62: pathways.wire.Session
+	(*Span)(nil),                 // 63: pathways.wire.Span
+	(*Drop)(nil),                 // 64: pathways.wire.Drop
+	(*Goodbye)(nil),              // 65: pathways.wire.Goodbye
+	(*Profile)(nil),              // 66: pathways.wire.Profile
+	(*Profiled)(nil),             // 67: pathways.wire.Profiled
+	(*Recorded)(nil),             // 68: pathways.wire.Recorded
+	(*Executed)(nil),             // 69: pathways.wire.Executed
+	(*Ask)(nil),                  // 70: pathways.wire.Ask
+	(*Report)(nil),               // 71: pathways.wire.Report
+	nil,                          // 72: pathways.wire.Hello.VersionsEntry
+	nil,                          // 73: pathways.wire.Platform.StringsEntry
+	nil,                          // 74: pathways.wire.Platform.IntsEntry
+	nil,                          // 75: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 76: pathways.wire.DeviceKind.IntsEntry
+	(*Report_Island)(nil),        // 77: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 78: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 79: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 80: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 81: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 82: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	67, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	72, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	18, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	68, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	69, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	73, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	74, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	70, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	71, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	75, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	76, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	16, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -6199,62 +6625,65 @@ var file_wire_proto_depIdxs = []int32{
 	6,  // 20: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
 	1,  // 21: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
 	6,  // 22: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	26, // 23: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	23, // 24: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	25, // 25: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	24, // 26: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	25, // 27: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	25, // 28: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 29: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	29, // 30: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	32, // 31: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	30, // 32: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	30, // 33: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	31, // 34: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 35: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	23, // 36: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	32, // 37: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	26, // 38: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	30, // 39: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 40: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	39, // 41: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	40, // 42: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	30, // 43: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	30, // 44: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	43, // 45: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	30, // 46: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	47, // 47: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	38, // 48: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	42, // 49: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	52, // 50: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 51: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	54, // 52: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	54, // 53: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 54: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 55: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 56: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 57: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 58: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	58, // 59: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 60: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 61: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 62: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	64, // 63: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	72, // 64: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	74, // 65: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	76, // 66: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	73, // 67: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 68: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 69: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 70: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	75, // 71: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	58, // 72: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	77, // 73: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	31, // 23: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	28, // 24: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	23, // 25: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	6,  // 26: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	23, // 27: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	30, // 28: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	29, // 29: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	30, // 30: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	30, // 31: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 32: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	34, // 33: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	37, // 34: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	35, // 35: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	35, // 36: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	36, // 37: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 38: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	28, // 39: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	37, // 40: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	31, // 41: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	35, // 42: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 43: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	44, // 44: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	45, // 45: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	35, // 46: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	35, // 47: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	48, // 48: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	35, // 49: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	52, // 50: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	43, // 51: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	47, // 52: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	57, // 53: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 54: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	59, // 55: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	59, // 56: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 57: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 58: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14, // 59: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 60: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 61: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	63, // 62: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 63: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 64: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 65: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	69, // 66: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	77, // 67: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	79, // 68: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	81, // 69: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	78, // 70: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 71: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 72: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 73: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	80, // 74: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	63, // 75: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	82, // 76: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6268,7 +6697,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   75,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 // compile compiles a program beside the queues and answers.
@@ -23,8 +24,11 @@ func (w *Worker) compile(m *wire.Compile) {
 	w.mu.Unlock()
 	w.beside.Go(func() {
 		answer := &wire.Compiled{Op: m.Op, Program: m.Program}
-		var err error
-		answer.Info, answer.Loadable, err = w.compiled(ctx, m)
+		text, err := w.textOf(ctx, m)
+		if answer.NoText = err != nil; err == nil {
+			defer text.Release() // the answer may hold it
+			answer.Info, answer.Loadable, err = w.compiled(ctx, m, text)
+		}
 		w.mu.Lock()
 		delete(w.giveUp, m.Op)
 		w.mu.Unlock()
@@ -34,15 +38,30 @@ func (w *Worker) compile(m *wire.Compile) {
 			answer.Status = wire.Of(status.Wrap(err, "compiling on worker %s", w.config.Name))
 		}
 		payload, err := proto.Marshal(answer)
+		if err == nil && len(payload) > wire.MaxFrame {
+			err = wire.TooLong(wire.KindCompiled, len(payload))
+		}
 		if err != nil {
 			payload, err = proto.Marshal(&wire.Compiled{
 				Op: m.Op, Program: m.Program,
-				Status: wire.Of(status.New(status.Internal, "what was compiled does not encode: %w", err))})
+				Status: wire.Of(status.Wrap(err, "what worker %s compiled cannot be sent", w.config.Name))})
 		}
 		if err == nil {
 			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
 		}
 	})
+}
+
+// textOf returns the memory of a program's text, which is part of the message or comes from a client, and sets m.Code.
+func (w *Worker) textOf(ctx context.Context, m *wire.Compile) (*content.Memory, error) {
+	if m.Text.GetTransfer() == 0 {
+		return content.Bytes(m.Code), nil
+	}
+	text, err := w.text(ctx, m.Text)
+	if err == nil {
+		m.Code = text.Data
+	}
+	return text, err
 }
 
 // unwanted gives up a compile that nobody waits for any more: one that has yet to
@@ -56,7 +75,8 @@ func (w *Worker) unwanted(op uint64) {
 	}
 }
 
-func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.ProgramInfo, l *wire.Loadable, err error) {
+func (w *Worker) compiled(ctx context.Context, m *wire.Compile, text *content.Memory) (info *wire.ProgramInfo,
+	l *wire.Loadable, err error) {
 	if len(m.Places) == 0 {
 		return nil, nil, status.New(status.InvalidArgument, "a program for no devices")
 	}
@@ -85,7 +105,7 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 	}
 	defer func() { err = missing.explain(err) }()
 	if form == wire.Loadable_PORTABLE {
-		return w.portable(ctx, m, o, l)
+		return w.portable(ctx, m, o, l, text)
 	}
 	options, err := w.assign(m.Options, form, m.Places)
 	if err != nil {
@@ -95,11 +115,19 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile) (info *wire.Prog
 	if err != nil {
 		return nil, nil, err
 	}
-	defer x.Close()
 	info = describe(x, o)
 	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
 	l.Collective, l.Unbounded = info.Collective, unbounded(info.Optimized)
-	return info, l, serialize(x, l)
+	return info, l, w.finish(m, x, l, text)
+}
+
+// finish makes a Loadable of an executable, which it closes or keeps.
+func (w *Worker) finish(m *wire.Compile, x device.Executable, l *wire.Loadable, text *content.Memory) error {
+	err := serialize(x, l)
+	if err != nil || !w.keep(m, l, x, text) {
+		x.Close()
+	}
+	return err
 }
 
 // form decides how the devices of a program run it.
@@ -163,7 +191,7 @@ func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 		info.Donated = append(info.Donated, uint32(d))
 	}
 	if code, err := x.Optimized(); err == nil {
-		info.Optimized = code
+		info.Optimized = hlo.WithoutConstants(code)
 		orders(info)
 	}
 	c := x.Cost()
@@ -231,7 +259,7 @@ func unbounded(module []byte) bool {
 // portable makes a program that each device of several workers runs by itself,
 // with our collectives.
 func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options,
-	l *wire.Loadable) (*wire.ProgramInfo, *wire.Loadable, error) {
+	l *wire.Loadable, text *content.Memory) (*wire.ProgramInfo, *wire.Loadable, error) {
 	var module []byte
 	if !o.Portable {
 		var err error
@@ -252,13 +280,12 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 	if err != nil {
 		return nil, nil, err
 	}
-	defer x.Close()
 	info := describe(x, o)
 	info.Collective, l.Unbounded = l.Collective, unbounded(info.Optimized)
 	if module != nil {
-		info.Optimized = module
+		info.Optimized = hlo.WithoutConstants(module)
 	}
-	return info, l, serialize(x, l)
+	return info, l, w.finish(m, x, l, text)
 }
 
 // serialize adds the executable's bytes to a Loadable. Where the driver has none

@@ -36,6 +36,7 @@ type program struct {
 	quick   atomic.Int32 // slow runs in a row until it is no longer taken for quick
 	exe     device.Executable
 	err     error
+	unload  func() // ends the use of exe
 }
 
 // quickTime is what Execute of a quick program takes at most: not much more than
@@ -61,8 +62,8 @@ func (p *program) hold() { p.refs.Add(1) }
 
 // release drops a reference; with the last one the executable goes.
 func (p *program) release() {
-	if p.refs.Add(-1) == 0 && p.exe != nil {
-		p.exe.Close()
+	if p.refs.Add(-1) == 0 && p.unload != nil {
+		p.unload()
 	}
 }
 
@@ -115,7 +116,8 @@ func (w *Worker) load(m *wire.Load) {
 	p.refs.Store(2)
 	w.programs[key] = p
 	w.beside.Go(func() {
-		p.exe, p.err = w.executable(m.Loadable, m.Places, local)
+		e := w.share(m.Loadable, m.Places, local)
+		p.exe, p.err, p.unload = e.exe, e.err, func() { w.unload(e) }
 		p.settled.Store(true)
 		p.release()
 		for _, q := range w.queues {
@@ -133,19 +135,35 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 	if l.Form == wire.Loadable_PORTABLE && len(places) > 1 && w.config.Engine == nil {
 		return nil, status.New(status.Unimplemented, "worker %s carries no collectives between processes", w.config.Name)
 	}
+	missing, err := w.handlers(l.Handlers)
+	if err != nil {
+		return nil, err
+	}
+	if x := w.artifacts.takeLive(l, local); x != nil {
+		return x, nil
+	}
+	serialized, code := l.Serialized, l.Code
+	if l.Kept {
+		parts, err := w.fetch(l.Artifact)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			for _, m := range parts {
+				m.Release()
+			}
+		}()
+		serialized, code = parts[0].Data, parts[1].Data
+	}
 	done, err := w.slot(w.ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	missing, err := w.handlers(l.Handlers)
-	if err != nil {
-		return nil, err
-	}
 	defer func() { err = missing.explain(err) }()
 	var unloaded error
-	if len(l.Serialized) > 0 {
-		x, err := w.driver.Load(w.ctx, l.Serialized)
+	if len(serialized) > 0 && !l.Other {
+		x, err := w.driver.Load(w.ctx, serialized)
 		if err == nil && l.Form != wire.Loadable_PORTABLE && !slices.Equal(x.Devices(), local) {
 			x.Close()
 			err = status.New(status.FailedPrecondition, "it was compiled for other devices")
@@ -155,7 +173,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 		}
 		unloaded = err
 	}
-	if len(l.Code) == 0 {
+	if len(code) == 0 {
 		if unloaded == nil {
 			unloaded = status.New(status.InvalidArgument, "it has neither a serialized form nor code")
 		}
@@ -167,7 +185,7 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 			return nil, err
 		}
 	}
-	return w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: l.Code}, options)
+	return w.driver.Compile(w.ctx, device.Program{Format: l.Format, Code: code}, options)
 }
 
 // slot waits until one more may compile or load.

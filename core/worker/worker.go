@@ -55,6 +55,7 @@ import (
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 // Engine carries collectives of gangs with devices in other processes.
@@ -145,6 +146,8 @@ type Worker struct {
 	report   report
 	recorder observe.Recorder
 
+	artifacts artifacts
+
 	ctx    context.Context // ends with the connection
 	cancel context.CancelCauseFunc
 	beside sync.WaitGroup // compiles, loads, heartbeats
@@ -200,6 +203,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w.idle = sync.NewCond(&w.mu)
 	w.report.conn = c.Conn
+	w.artifacts.init()
 	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
 		if err := p.ServeCollectives(w.collective); err != nil {
 			return nil, status.Wrap(err, "worker %s", c.Name)
@@ -305,6 +309,7 @@ func (w *Worker) close() {
 	}
 	w.beside.Wait()
 	if !started {
+		w.artifacts.close()
 		return
 	}
 	// Every callback of the driver and of the exchange belongs to a gang, so that
@@ -334,6 +339,7 @@ func (w *Worker) close() {
 	for _, p := range w.programs {
 		p.release()
 	}
+	w.artifacts.close()
 }
 
 // read is the loop over the controller's messages.
@@ -395,6 +401,10 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		return decoded(kind, payload, new(wire.Compile), w.compile)
 	case wire.KindLoad:
 		return decoded(kind, payload, new(wire.Load), w.load)
+	case wire.KindGive:
+		return decoded(kind, payload, new(wire.Give), w.give)
+	case wire.KindSource:
+		return decoded(kind, payload, new(wire.Source), w.source)
 	case wire.KindForget:
 		return decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
 			for _, p := range m.Programs {
@@ -406,6 +416,7 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 			for _, op := range m.Compiles {
 				w.unwanted(op)
 			}
+			w.artifacts.drop(m.Artifacts...)
 		})
 	case wire.KindProfile:
 		return decoded(kind, payload, new(wire.Profile), w.profile)
@@ -561,7 +572,7 @@ func (w *Worker) heartbeats() {
 			m.Objects += uint64(q.objects.Load())
 		}
 		if w.config.HostBytes != nil {
-			m.HostBytes = w.config.HostBytes()
+			m.HostBytes = w.config.HostBytes() + content.Used()
 		}
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())

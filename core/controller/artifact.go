@@ -1,0 +1,221 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Long program text and long executables never come here. The text stays with the clients that have it until a worker
+// has compiled it; what it was compiled to, the artifact, stays with that worker and with those that have loaded it.
+// This file decides who sends what to whom.
+//
+// Text: a program is named by its SHA-256, which the worker that gets the text checks. When a worker is told to
+// compile, the first client that waits for the program is told to send it the text. Where that fails, since the client
+// has left or sends something else, this client alone gets an error, and the next one that waits sends it.
+//
+// Artifacts: a worker that is to load one and does not have it asks for it (Want). It is told which worker sends it
+// (Source), and that worker is told to (Give), as soon as one of those that have it sends to fewer than maxGiven. A
+// worker that has loaded it says so (Have), and is asked for it from then on: so a thousand workers have it in five
+// rounds. Only workers that have all of it send, so nobody waits in a circle. Where a sender is lost, the receiver
+// finds out by itself and asks again. When nobody has it any more, those who ask get an error, and who compiles
+// the program next has it compiled again.
+
+// maxGiven is to how many workers one sends an artifact at one time.
+const maxGiven = 4
+
+// giving is an artifact on its way.
+type giving struct {
+	from, to *worker
+}
+
+// artifact is what the controller knows of a compiled program whose bytes are with workers.
+type artifact struct {
+	holders []*worker // that have it, in the order in which they said so
+	givings []giving
+	wants   []*worker // that wait for one of the holders to have time
+	bytes   int64     // that the worker keeps which compiled it
+}
+
+// transferNumber returns a number for a transfer, never used again.
+func (st *State) transferNumber() uint64 {
+	st.moved++
+	return st.moved
+}
+
+// sendText has the client of a waiter send a program's text to the worker that is to compile it.
+func (st *State) sendText(c *compiled, w waiter) *wire.Content {
+	st.tell(w.s, setOf(c.by.slot)) // which it takes bytes from
+	number := st.transferNumber()
+	c.source = w
+	st.send(w.s.to(), wire.KindGive, &wire.Give{Op: w.op, To: c.by.process.Number, Transfer: number})
+	return &wire.Content{Size: c.text.Size, Sha256: c.text.Sha256, Process: w.s.process.Number, Transfer: number}
+}
+
+// noText ends the wait of the client that was to send a program's text, if it still waits, and has the program compiled
+// with another's.
+func (st *State) noText(c *compiled, err error) {
+	is := func(w waiter) bool { return w.s == c.source.s && w.program == c.source.program }
+	if i := slices.IndexFunc(c.waiting, is); i >= 0 {
+		w := c.waiting[i]
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+		st.notCompiled(w, err)
+	}
+	st.begin(c)
+}
+
+// keepArtifact takes note that a worker keeps what it has compiled.
+func (st *State) keepArtifact(c *compiled, by *worker) {
+	c.artifact = &artifact{holders: []*worker{by}, bytes: c.loadable.Bytes}
+	st.artifacts[c.number] = c
+}
+
+// dropArtifact has workers forget a program that nobody will load any more.
+func (st *State) dropArtifact(c *compiled) {
+	a := c.artifact
+	if a == nil {
+		return
+	}
+	delete(st.artifacts, c.number)
+	var to []uint64
+	for _, w := range a.holders {
+		to = append(to, w.to[0])
+	}
+	if len(to) > 0 {
+		st.send(to, wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
+	}
+	for _, w := range a.wants {
+		st.noSource(w, c.number)
+	}
+	a.holders, a.wants = nil, nil
+}
+
+// want takes a worker's wish for an artifact.
+func (st *State) want(w *worker, number uint64) {
+	c := st.artifacts[number]
+	if c == nil || len(c.artifact.holders) == 0 {
+		st.noSource(w, number)
+		return
+	}
+	a := c.artifact
+	a.ended(w) // what was on its way to it has failed
+	if !slices.Contains(a.wants, w) {
+		a.wants = append(a.wants, w)
+	}
+	st.give(c)
+}
+
+func (st *State) noSource(w *worker, number uint64) {
+	st.send(w.to[:], wire.KindSource, &wire.Source{Artifact: number, Status: wire.Of(status.New(status.Unavailable,
+		"the workers that had the compiled program are gone; compile it again, for example with jax.clear_caches()"))})
+}
+
+// ended takes out what is on its way to a worker.
+func (a *artifact) ended(w *worker) {
+	a.givings = slices.DeleteFunc(a.givings, func(g giving) bool { return g.to == w })
+}
+
+// give has those who wait for an artifact sent it, as far as its holders have time.
+func (st *State) give(c *compiled) {
+	a := c.artifact
+	for len(a.wants) > 0 {
+		to := a.wants[0]
+		var from *worker
+		least := maxGiven
+		for _, h := range a.holders {
+			if n := a.given(h); h != to && n < least {
+				from, least = h, n
+			}
+		}
+		if from == nil {
+			if len(a.givings) == 0 { // its only holder is itself, which does not have it
+				a.wants = a.wants[1:]
+				st.noSource(to, c.number)
+				continue
+			}
+			return
+		}
+		a.wants = a.wants[1:]
+		number := st.transferNumber()
+		a.givings = append(a.givings, giving{from, to})
+		st.send(from.to[:], wire.KindGive, &wire.Give{Artifact: c.number, To: to.process.Number, Transfer: number})
+		st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
+			Content: &wire.Content{Process: from.process.Number, Transfer: number}})
+	}
+}
+
+// given counts the workers that one sends an artifact to.
+func (a *artifact) given(by *worker) (n int) {
+	for _, g := range a.givings {
+		if g.from == by {
+			n++
+		}
+	}
+	return n
+}
+
+// have is told whether a worker has an artifact.
+func (st *State) have(w *worker, m *wire.Have) {
+	c := st.artifacts[m.Artifact]
+	if c == nil {
+		if !m.No { // it was dropped meanwhile
+			st.send(w.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{m.Artifact}})
+		}
+		return
+	}
+	a := c.artifact
+	a.ended(w)
+	switch held := slices.Contains(a.holders, w); {
+	case m.No && held:
+		st.lacks(c, w)
+	case !m.No && !held:
+		a.holders = append(a.holders, w)
+	}
+	st.give(c)
+}
+
+// lacks takes a worker out of those that have an artifact.
+func (st *State) lacks(c *compiled, w *worker) {
+	a := c.artifact
+	a.holders = slices.DeleteFunc(a.holders, func(h *worker) bool { return h == w })
+	if len(a.holders) > 0 {
+		return
+	}
+	for _, to := range a.wants {
+		st.noSource(to, c.number)
+	}
+	a.wants = nil
+	st.discard(c)
+}
+
+// discard takes a program out of those that others may come to use. Who uses it goes on.
+func (st *State) discard(c *compiled) {
+	if st.compiled[c.key] != c {
+		return
+	}
+	delete(st.compiled, c.key)
+	st.kept -= c.bytes
+	if c.users == 0 {
+		st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
+		st.dropArtifact(c)
+	}
+}
+
+// artifactsWithout takes note that a worker and what it had are lost.
+func (st *State) artifactsWithout(w *worker) {
+	for _, number := range slices.Sorted(maps.Keys(st.artifacts)) {
+		c := st.artifacts[number]
+		if c == nil {
+			continue
+		}
+		a := c.artifact
+		a.givings = slices.DeleteFunc(a.givings, func(g giving) bool { return g.to == w || g.from == w })
+		a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
+		if slices.Contains(a.holders, w) {
+			st.lacks(c, w)
+		}
+		st.give(c)
+	}
+}

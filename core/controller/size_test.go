@@ -1,0 +1,180 @@
+package controller
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
+)
+
+// ends returns how operations have ended that the client is told of.
+func (b *bed) ends(actions []Action) map[uint64]error {
+	b.t.Helper()
+	ended := map[uint64]error{}
+	for _, a := range append(actions, b.step(Event{Kind: Flush})...) {
+		if len(a.Payload) > wire.MaxFrame {
+			b.t.Errorf("a message of kind %d has %d bytes", a.Wire, len(a.Payload))
+		}
+		if a.Kind == Send && a.Wire == wire.KindCompleted {
+			m := new(wire.Completed)
+			if err := proto.Unmarshal(a.Payload, m); err != nil {
+				b.t.Fatal(err)
+			}
+			for _, op := range m.Ok {
+				ended[op] = nil
+			}
+			for _, f := range m.Failed {
+				ended[f.Number] = f.Status.Err()
+			}
+		}
+	}
+	return ended
+}
+
+// An operation whose message just fits into a frame is dispatched, or fails with a sentence where it would not fit into
+// the message to its workers. What reads its arrays fails with the same.
+func TestOperationThatFillsAFrame(t *testing.T) {
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	for name, c := range map[string]struct {
+		kind wire.Kind
+		m    func(pad []byte) proto.Message
+	}{
+		"run": {wire.KindRun, func(pad []byte) proto.Message {
+			return &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}, Trace: pad}
+		}},
+		"put": {wire.KindPut, func(pad []byte) proto.Message {
+			return &wire.Put{Op: 2, Object: 2, Devices: []uint32{0},
+				Array: &wire.Array{Dtype: scalar.Dtype, Memory: string(pad)}}
+		}},
+		"transfer": {wire.KindTransfer, func(pad []byte) proto.Message {
+			return &wire.Transfer{Op: 2, Object: 2, Array: &wire.Array{Dtype: scalar.Dtype, Memory: string(pad)},
+				Moves: []*wire.Move{{Source: 1}}}
+		}},
+	} {
+		for _, size := range []int{63 << 20, wire.MaxFrame - 1000} {
+			b := newBed(t, Config{}, 1, 1)
+			b.program(1)
+			dispatched := 0
+			var kept []Action
+			for _, a := range b.say(b.client, c.kind, c.m(make([]byte, size))) {
+				if a.Kind == Send && a.Wire == wire.KindDispatch {
+					dispatched++
+				}
+				kept = append(kept, a)
+			}
+			if size == 63<<20 {
+				if dispatched != 1 {
+					t.Errorf("%s of %d bytes was dispatched %d times", name, size, dispatched)
+				}
+				continue
+			}
+			err, ended := b.ends(kept)[2]
+			if !ended || status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "bytes, of at most") {
+				t.Errorf("%s of %d bytes ended: %v, with %v", name, size, ended, err)
+			}
+			b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 3, Object: 2})
+			if again := b.ends(nil)[3]; again == nil || again.Error() != err.Error() {
+				t.Errorf("%s: what reads its array ended with %v", name, again)
+			}
+			if err := b.st.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Errors of any number and length reach the client.
+func TestManyLongErrors(t *testing.T) {
+	b := newBed(t, Config{Limits: Limits{Credit: 8192}}, 1, 1)
+	b.program(1)
+	const n = 5000
+	long := &wire.Status{Code: uint32(status.Internal), Message: strings.Repeat("x", 16<<10)}
+	all := new(wire.Completed)
+	for op := uint64(2); op < n+2; op++ {
+		b.say(b.client, wire.KindPut,
+			&wire.Put{Op: op, Object: op, Array: &wire.Array{Dtype: uint32(shape.F32)}, Devices: []uint32{0}})
+		all.Failed = append(all.Failed, &wire.Failure{Number: op, Status: long})
+	}
+	for len(all.Failed) > 0 {
+		k := min(len(all.Failed), wire.MaxFailures)
+		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Failed: all.Failed[:k]})
+		all.Failed = all.Failed[k:]
+	}
+	if ended := b.ends(nil); len(ended) != n {
+		t.Errorf("the client heard of %d ends, want %d", len(ended), n)
+	}
+}
+
+// Numbers of objects take up to ten bytes; those that are freed at once go in several messages.
+func TestManyFrees(t *testing.T) {
+	b := newBed(t, Config{}, 1, 1)
+	var all []uint64
+	for i := range uint64(3 << 20) {
+		all = append(all, 1<<60+i)
+	}
+	b.st.letGo(b.st.sessions[1], all, setOf(0))
+	freed := 0
+	for _, a := range b.st.out {
+		if a.Wire != wire.KindDispatch {
+			continue
+		}
+		if len(a.Payload) > wire.MaxFrame/4 {
+			t.Errorf("a message has %d bytes", len(a.Payload))
+		}
+		freed++
+	}
+	if freed != 3 {
+		t.Errorf("3 Mi objects were freed by %d messages, want 3", freed)
+	}
+}
+
+// What was compiled is refused, with a sentence, where no message holds it.
+func TestCompiledProgramThatFillsAFrame(t *testing.T) {
+	b := newBed(t, Config{}, 1, 1)
+	b.say(b.client, wire.KindCompile,
+		&wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions([]int{0})})
+	for _, a := range b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: 1, Info: &wire.ProgramInfo{Name: "p"},
+		Loadable: &wire.Loadable{Serialized: make([]byte, 63<<20)}}) {
+		if a.Kind != Send || a.Wire != wire.KindCompiled {
+			continue
+		}
+		m := new(wire.Compiled)
+		if err := proto.Unmarshal(a.Payload, m); err != nil {
+			t.Fatal(err)
+		}
+		err := m.Status.Err()
+		if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "worker w0") {
+			t.Errorf("the client got %v", err)
+		}
+		return
+	}
+	t.Error("the client got no answer")
+}
+
+// The last resort: a message that no frame holds ends its connection, and the peer is told why.
+func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
+	ours, theirs := inproc.Pair("controller", "peer")
+	var running sync.WaitGroup
+	var o outbox
+	o.open(&transport.Incoming{Conn: ours}, &running)
+	o.put(wire.KindReport, make([]byte, wire.MaxFrame+1))
+	kind, payload, err := theirs.Recv()
+	m := new(wire.Goodbye)
+	if err != nil || kind != wire.KindGoodbye || proto.Unmarshal(payload, m) != nil ||
+		!strings.Contains(m.Status.GetMessage(), "a message of kind 41 would have 67108865 bytes") {
+		t.Errorf("the peer got a message of kind %d, %v, %v", kind, m, err)
+	}
+	if _, _, err := theirs.Recv(); err == nil {
+		t.Error("the connection goes on")
+	}
+	running.Wait()
+	theirs.Close()
+}

@@ -1,0 +1,375 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/content"
+)
+
+// What programs are made of, for all sessions: executables, which each worker loads once however many sessions run
+// them, and the bytes of those that are too long for messages. The controller's side is core/controller/artifact.go.
+
+// artifacts is a worker's part of them.
+type artifacts struct {
+	mu       sync.Mutex
+	kept     map[uint64]*artifact         // that were compiled here and did not go with the answer, by number
+	loaded   map[string]*loaded           // by artifact and devices
+	fetching map[uint64]chan struct{}     // closed when the bytes of an artifact have come, or not
+	asked    map[uint64]chan *wire.Source // have room for the answer
+}
+
+// artifact is what a program was compiled to here.
+type artifact struct {
+	serialized, code *content.Memory   // nil where there is none
+	live             device.Executable // as the compiler made it, until somebody loads it
+}
+
+// loaded is an executable that programs of any sessions share.
+type loaded struct {
+	key    string
+	number uint64
+	other  bool          // compiled from the code, for other devices than what was serialized
+	done   chan struct{} // closed when exe or err is there
+	exe    device.Executable
+	err    error
+	users  int  // guarded by artifacts.mu
+	told   bool // the controller, that others can have it from here; guarded by artifacts.mu
+}
+
+func (a *artifacts) init() {
+	a.kept, a.loaded = map[uint64]*artifact{}, map[string]*loaded{}
+	a.fetching, a.asked = map[uint64]chan struct{}{}, map[uint64]chan *wire.Source{}
+}
+
+// text gets the text of a program from the client that has it.
+//
+// Errors: those of content.Receive; DATA_LOSS where it is another text; the cause of ctx.
+func (w *Worker) text(ctx context.Context, t *wire.Content) (*content.Memory, error) {
+	parts, err := w.receive(ctx, t.Process, t.Transfer, int64(t.Size))
+	if err != nil {
+		return nil, status.Wrap(err, "the program's text of %d bytes did not come", t.Size)
+	}
+	for _, m := range parts[1:] {
+		m.Release()
+	}
+	if sum := sha256.Sum256(parts[0].Data); !bytes.Equal(sum[:], t.Sha256) {
+		parts[0].Release()
+		return nil, status.New(status.DataLoss, "the program's text is not the one that was announced: it has %d bytes with "+
+			"SHA-256 %x, expected %d with %x", len(parts[0].Data), sum, t.Size, t.Sha256)
+	}
+	return parts[0], nil
+}
+
+// receive waits for a transfer, or the end of ctx.
+func (w *Worker) receive(ctx context.Context, from, transfer uint64, limit int64) (parts []*content.Memory, err error) {
+	came := make(chan struct{})
+	giveUp := content.Receive(w.config.Exchange, from, transfer, limit, func(got []*content.Memory, why error) {
+		parts, err = got, why
+		close(came)
+	})
+	stop := context.AfterFunc(ctx, func() { giveUp(context.Cause(ctx)) })
+	<-came // also where ctx ends
+	stop()
+	return parts, err
+}
+
+// keep keeps what is too long for an answer. Text is the memory of the program's text, or nil.
+func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, text *content.Memory) bool {
+	if m.Inline == 0 || uint64(len(l.Serialized)+len(l.Code)) <= m.Inline {
+		return false
+	}
+	a := &artifact{live: x}
+	if len(l.Serialized) > 0 {
+		a.serialized = content.Bytes(l.Serialized)
+		l.Bytes += int64(len(l.Serialized))
+	}
+	if a.serialized == nil || l.Form == wire.Loadable_JOINED { // others compile it again
+		if text != nil && len(l.Code) > 0 && &text.Data[0] == &l.Code[0] {
+			text.Hold()
+			a.code = text
+		} else {
+			a.code = content.Bytes(l.Code)
+		}
+		l.Bytes += int64(len(l.Code))
+	}
+	l.Kept, l.Serialized, l.Code = true, nil, nil
+	w.artifacts.mu.Lock()
+	defer w.artifacts.mu.Unlock()
+	w.artifacts.kept[m.Op] = a
+	return true
+}
+
+// drop forgets artifacts that were compiled here. Executables that were loaded stay with their programs.
+func (a *artifacts) drop(numbers ...uint64) {
+	for _, number := range numbers {
+		a.mu.Lock()
+		k := a.kept[number]
+		delete(a.kept, number)
+		a.mu.Unlock()
+		if k == nil {
+			continue
+		}
+		for _, m := range []*content.Memory{k.serialized, k.code} {
+			if m != nil {
+				m.Release()
+			}
+		}
+		if k.live != nil {
+			k.live.Close()
+		}
+	}
+}
+
+// close forgets all.
+func (a *artifacts) close() {
+	a.mu.Lock()
+	var all []uint64
+	for number := range a.kept {
+		all = append(all, number)
+	}
+	a.mu.Unlock()
+	a.drop(all...)
+}
+
+// share returns the executable of a program, which it loads unless it is there. The caller calls unload, also with an
+// error.
+func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loaded {
+	e := &loaded{number: l.GetArtifact(), other: l.GetOther(), done: make(chan struct{}), users: 1}
+	if l.GetArtifact() != 0 {
+		e.key = fmt.Sprint(l.Artifact, l.Other)
+		if l.Form != wire.Loadable_PORTABLE {
+			e.key = fmt.Sprint(e.key, places)
+		}
+		a := &w.artifacts
+		a.mu.Lock()
+		if there := a.loaded[e.key]; there != nil {
+			there.users++
+			a.mu.Unlock()
+			<-there.done // it ends with the worker's ctx, as below
+			return there
+		}
+		a.loaded[e.key] = e
+		a.mu.Unlock()
+	}
+	e.exe, e.err = w.executable(l, places, local)
+	if e.err != nil && e.key != "" { // the next one tries again
+		w.artifacts.mu.Lock()
+		delete(w.artifacts.loaded, e.key)
+		w.artifacts.mu.Unlock()
+	}
+	close(e.done)
+	if e.err == nil && l.Kept && !l.Other {
+		w.has(e)
+	}
+	return e
+}
+
+// has tells the controller that others can have an artifact from this worker.
+func (w *Worker) has(e *loaded) {
+	a := &w.artifacts
+	a.mu.Lock()
+	tell := a.kept[e.number] == nil && e.users > 0 && !e.told
+	e.told = e.told || tell
+	a.mu.Unlock()
+	if tell {
+		w.sendHave(e.number, false)
+	}
+}
+
+func (w *Worker) sendHave(number uint64, no bool) {
+	if payload, err := proto.Marshal(&wire.Have{Artifact: number, No: no}); err == nil {
+		_ = w.conn.Send(wire.KindHave, payload) // the reader learns why
+	}
+}
+
+// unload ends the use of an executable.
+func (w *Worker) unload(e *loaded) {
+	a := &w.artifacts
+	a.mu.Lock()
+	e.users--
+	last, told := e.users == 0, e.told
+	if last && a.loaded[e.key] == e {
+		delete(a.loaded, e.key)
+	}
+	a.mu.Unlock()
+	if !last {
+		return
+	}
+	if told {
+		w.sendHave(e.number, true)
+	}
+	if e.exe != nil {
+		e.exe.Close()
+	}
+}
+
+// takeLive returns the executable that the compiler made, once, where it is the one to be loaded; else nil.
+func (a *artifacts) takeLive(l *wire.Loadable, local []int) device.Executable {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.kept[l.Artifact]
+	if !l.Kept || l.Other || k == nil || k.live == nil ||
+		l.Form != wire.Loadable_PORTABLE && !slices.Equal(k.live.Devices(), local) {
+		return nil
+	}
+	x := k.live
+	k.live = nil
+	return x
+}
+
+// held returns what is kept here of an artifact, for the caller to release; nil where nothing is.
+func (a *artifacts) held(number uint64) []*content.Memory {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.kept[number]
+	if k == nil {
+		return nil
+	}
+	parts := []*content.Memory{k.serialized, k.code}
+	for i, m := range parts {
+		if m == nil {
+			parts[i] = content.Bytes(nil)
+		} else {
+			m.Hold()
+		}
+	}
+	return parts
+}
+
+// fetchTries is how often an artifact is asked for: that often a sender may be lost, or lack it.
+const fetchTries = 5
+
+// fetch returns the serialized form and the code of an artifact, for the caller to release: what is kept here, or what
+// comes from a worker that the controller names.
+func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
+	a := &w.artifacts
+	for { // one at a time: the controller knows of one transfer of an artifact to this worker
+		if parts := a.held(number); parts != nil {
+			return parts, nil
+		}
+		a.mu.Lock()
+		other := a.fetching[number]
+		if other == nil {
+			break
+		}
+		a.mu.Unlock()
+		<-other
+	}
+	done := make(chan struct{})
+	a.fetching[number] = done
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		delete(a.fetching, number)
+		a.mu.Unlock()
+		close(done)
+	}()
+	for range fetchTries {
+		var s *wire.Source
+		if s, err = w.ask(number); err != nil {
+			return nil, err
+		}
+		if err = s.Status.Err(); err != nil {
+			return nil, err
+		}
+		if parts, err = w.receive(w.ctx, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
+			return parts, nil
+		}
+		if status.CodeOf(err) != status.Unavailable {
+			break
+		}
+	}
+	w.sendHave(number, true)
+	return nil, status.Wrap(err, "the compiled program did not come")
+}
+
+// ask asks the controller who has an artifact.
+func (w *Worker) ask(number uint64) (*wire.Source, error) {
+	payload, err := proto.Marshal(&wire.Want{Artifact: number})
+	if err != nil {
+		return nil, status.New(status.Internal, "a question does not encode: %w", err)
+	}
+	answer := make(chan *wire.Source, 1)
+	w.artifacts.mu.Lock()
+	w.artifacts.asked[number] = answer
+	w.artifacts.mu.Unlock()
+	if err := w.conn.Send(wire.KindWant, payload); err != nil {
+		return nil, err
+	}
+	select {
+	case s := <-answer:
+		return s, nil
+	case <-w.ctx.Done():
+		return nil, context.Cause(w.ctx)
+	}
+}
+
+// source takes the answer.
+func (w *Worker) source(m *wire.Source) {
+	a := &w.artifacts
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if answer := a.asked[m.Artifact]; answer != nil {
+		delete(a.asked, m.Artifact)
+		answer <- m
+	}
+}
+
+// give sends what this worker has of an artifact to another.
+func (w *Worker) give(m *wire.Give) {
+	w.beside.Go(func() {
+		parts, err := w.parts(m.Artifact)
+		if err != nil {
+			content.Refuse(w.config.Exchange, m.To, m.Transfer,
+				status.New(status.Unavailable, "worker %s: %w", w.config.Name, err))
+			w.sendHave(m.Artifact, true)
+			return
+		}
+		var data [][]byte
+		for _, part := range parts {
+			data = append(data, part.Data)
+		}
+		content.Send(w.config.Exchange, m.To, m.Transfer, data, func(error) { // who receives it asks another
+			for _, part := range parts {
+				part.Release()
+			}
+		})
+	})
+}
+
+// parts returns what is kept of an artifact, or what an executable that was loaded serializes to.
+func (w *Worker) parts(number uint64) ([]*content.Memory, error) {
+	a := &w.artifacts
+	if parts := a.held(number); parts != nil {
+		return parts, nil
+	}
+	a.mu.Lock()
+	var e *loaded
+	for _, l := range a.loaded {
+		if l.number == number && l.told {
+			e = l
+			e.users++
+			break
+		}
+	}
+	a.mu.Unlock()
+	if e == nil {
+		return nil, status.New(status.NotFound, "it does not have compiled program %d any more", number)
+	}
+	defer w.unload(e)
+	serialized, err := e.exe.Serialize()
+	if err != nil {
+		return nil, err
+	}
+	return []*content.Memory{content.Bytes(serialized), content.Bytes(nil)}, nil
+}

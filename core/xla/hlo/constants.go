@@ -1,0 +1,49 @@
+package hlo
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/openpathways/pathways/core/xla/protowalk"
+)
+
+const (
+	instructionLiteral  = 8
+	longConstant        = 64 << 10 // bytes of a serialized literal
+	constantsWorthWhile = 256 << 10
+)
+
+// WithoutConstants returns an optimized program, a serialized HloModuleProtoWithConfig, without the values of constants
+// of more than 64 KiB. XLA reads such a program as one whose constants are not known: it prints them as it prints all
+// large ones, "constant({...})", and all else is as it was. A program of less than 256 KiB, or one that cannot be read,
+// is returned as it is.
+func WithoutConstants(program []byte) []byte {
+	if len(program) < constantsWorthWhile {
+		return program
+	}
+	out, ok := strip(program, []protowalk.Number{withConfigModule, moduleComputations, computationInstructions})
+	if !ok {
+		return program
+	}
+	return out
+}
+
+// strip copies a message without the long literals of the instructions below it: path are the fields that lead to them.
+func strip(message []byte, path []protowalk.Number) (out []byte, ok bool) {
+	for f, err := range protowalk.Fields(message) {
+		switch {
+		case err != nil:
+			return nil, false
+		case len(path) == 0 && f.Number == instructionLiteral && len(f.Bytes) > longConstant:
+		case len(path) > 0 && f.Number == path[0] && len(f.Bytes) > longConstant:
+			inner, ok := strip(f.Bytes, path[1:])
+			if !ok {
+				return nil, false
+			}
+			out = protowire.AppendTag(out, f.Number, protowire.BytesType)
+			out = protowire.AppendBytes(out, inner)
+		default:
+			out = append(out, f.Raw...)
+		}
+	}
+	return out, true
+}

@@ -1,0 +1,186 @@
+package content_test
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/content"
+	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/shm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair makes processes 1 and 2. Afterwards no memory is in use.
+func pair(t *testing.T) (one, two *inproc.Exchange) {
+	t.Helper()
+	pool := shm.NewPool(shm.Config{})
+	hub := inproc.NewHub(pool)
+	var all []*inproc.Exchange
+	for number := range uint64(2) {
+		x, err := hub.Join(number + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, x)
+	}
+	t.Cleanup(func() {
+		for _, x := range all {
+			x.Close()
+		}
+		pool.Trim()
+		if s := pool.Stats(); s.Segments != 0 {
+			t.Errorf("memory of blocks stays: %+v", s)
+		}
+		if n := content.Used(); n != 0 {
+			t.Errorf("%d bytes of transfers stay", n)
+		}
+	})
+	return all[0], all[1]
+}
+
+// ends are what became of a transfer on both sides.
+type ends struct {
+	sent, received chan error
+	parts          []*content.Memory
+}
+
+func (e *ends) receive(x transport.Exchange, from uint64, limit int64) (giveUp func(error)) {
+	e.sent, e.received = make(chan error, 1), make(chan error, 1)
+	return content.Receive(x, from, 7, limit, func(parts []*content.Memory, err error) {
+		e.parts = parts
+		e.received <- err
+	})
+}
+
+func TestSendAndReceive(t *testing.T) {
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<20) // two chunks
+	for name, parts := range map[string][][]byte{
+		"nothing":                         {},
+		"one byte":                        {{1}},
+		"two parts":                       {big[:100], big[:3]},
+		"a chunk":                         {big[:8<<20]},
+		"and a byte":                      {big[:8<<20+1], nil, {5}},
+		"more than are under way at once": {big, big, big[:5<<20], big},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := pair(t)
+			var e ends
+			e.receive(two, 1, 1<<30)
+			content.Send(one, 2, 7, parts, func(err error) { e.sent <- err })
+			if err := <-e.received; err != nil {
+				t.Fatal(err)
+			}
+			if err := <-e.sent; err != nil {
+				t.Error(err)
+			}
+			for i, m := range e.parts {
+				var want []byte
+				if i < len(parts) {
+					want = parts[i]
+				}
+				if !bytes.Equal(m.Data, want) {
+					t.Errorf("part %d has %d bytes, want %d that are equal", i, len(m.Data), len(want))
+				}
+				m.Release()
+			}
+		})
+	}
+}
+
+// Both sides hear why a transfer fails, also in its middle, and keep no memory.
+func TestTransferThatFails(t *testing.T) {
+	long := make([]byte, 80<<20)
+	why := status.New(status.Cancelled, "it is not wanted any more")
+	gone := status.New(status.Unavailable, "process 1 was lost")
+	for name, c := range map[string]struct {
+		limit int64
+		begin func(one, two *inproc.Exchange, e *ends, giveUp func(error))
+		code  status.Code
+		text  string
+	}{
+		"the sender refuses": {1 << 30, func(one, _ *inproc.Exchange, e *ends, _ func(error)) {
+			content.Refuse(one, 2, 7, why)
+			e.sent <- why
+		}, status.Cancelled, "not wanted"},
+		"it is longer than allowed": {1 << 20, func(one, _ *inproc.Exchange, e *ends, _ func(error)) {
+			content.Send(one, 2, 7, [][]byte{long}, func(err error) { e.sent <- err })
+		}, status.InvalidArgument, "more than 1048576 bytes"},
+		"the receiver gives up": {1 << 30, func(one, _ *inproc.Exchange, e *ends, giveUp func(error)) {
+			giveUp(why)
+			content.Send(one, 2, 7, [][]byte{long}, func(err error) { e.sent <- err })
+		}, status.Cancelled, "not wanted"},
+		"the sender is lost": {1 << 30, func(one, two *inproc.Exchange, e *ends, _ func(error)) {
+			two.Peers(nil, []uint64{1}, gone)
+			content.Send(one, 2, 7, [][]byte{long}, func(err error) { e.sent <- err })
+		}, status.Unavailable, "was lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := pair(t)
+			var e ends
+			giveUp := e.receive(two, 1, c.limit)
+			c.begin(one, two, &e, giveUp)
+			if err := <-e.received; status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("the receiver got %v, want %v with %q", err, c.code, c.text)
+			}
+			if err := <-e.sent; err == nil {
+				t.Error("the sender heard of no error")
+			}
+		})
+	}
+}
+
+// slow is an exchange whose chunks come when they are let.
+type slow struct {
+	transport.Exchange
+	mu    sync.Mutex
+	sizes []int64
+	let   []func()
+	come  chan struct{}
+}
+
+func (s *slow) Expect(peer uint64, key transport.Key, size int64, into []byte, arrived func(transport.Block, error)) {
+	if key.Part == 0 {
+		s.Exchange.Expect(peer, key, size, into, arrived)
+		return
+	}
+	s.mu.Lock()
+	s.sizes = append(s.sizes, size)
+	s.let = append(s.let, func() { arrived(transport.Block{}, nil) })
+	s.mu.Unlock()
+	s.come <- struct{}{}
+}
+
+// No more than a few chunks are on their way at once, however long the thing is.
+func TestReceiverTakesFewChunksAtATime(t *testing.T) {
+	one, two := pair(t)
+	s := &slow{Exchange: two, come: make(chan struct{}, 100)}
+	var e ends
+	e.receive(s, 1, 1<<30)
+	content.Send(one, 2, 7, [][]byte{make([]byte, 50<<20)}, func(error) {})
+	for range 4 {
+		<-s.come
+	}
+	for i := range 7 {
+		s.mu.Lock()
+		if want := min(4+i, 7); len(s.let) != want {
+			t.Errorf("after %d chunks have come, %d were expected in all, want %d", i, len(s.let), want)
+		}
+		next := s.let[i]
+		s.mu.Unlock()
+		next()
+	}
+	if err := <-e.received; err != nil {
+		t.Error(err)
+	}
+	for _, m := range e.parts {
+		m.Release()
+	}
+	one.Fail(transport.Contents(), 7, status.New(status.Cancelled, "the test has ended"))
+}
