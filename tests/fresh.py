@@ -1,8 +1,8 @@
 """Runs a piece of Python in a separate process, like a user's script.
 
-Three doors lead to devices: "pathways" (this project), "plugin" (the very plugin file that this project picked, driven
-by stock JAX with register_plugin) and "jaxlib" (the CPU client inside jaxlib). A script sees as many devices whichever
-door it came through, so that what it prints or saves can be compared.
+There are three backends: "pathways" (this project), "plugin" (the very plugin file that this project picked, driven by
+stock JAX with register_plugin) and "jaxlib" (the CPU client inside jaxlib). A script sees as many devices with each, so
+that what it prints or saves can be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEVICES = 8
 # A guard against hanging processes: much longer than any script here takes, so that only a hang reaches it.
 HANG_SECONDS = 600
 
-_DOORS = {
+_BACKENDS = {
     "pathways": "import pathways\n",
     "plugin": textwrap.dedent("""\
         import os
@@ -53,7 +53,7 @@ def plugin_path() -> str:
     return pathways._native.info()["plugin"]["path"]
 
 
-def environment(door: str = "pathways", devices: int = DEVICES, env: dict[str, str] | None = None) -> dict[str, str]:
+def environment(backend: str = "pathways", devices: int = DEVICES, env: dict[str, str] | None = None) -> dict[str, str]:
     """Returns the environment of a script that uses a frontend, with env on top."""
     out = dict(os.environ)
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "PATHWAYS_VIRTUAL_DEVICES"):
@@ -61,23 +61,23 @@ def environment(door: str = "pathways", devices: int = DEVICES, env: dict[str, s
     out["TEST_DEVICES"] = out["PATHWAYS_DEVICES"] = str(devices)
     out["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [out.get("PYTHONPATH")])])
     out["PYTHONUNBUFFERED"] = "1"
-    if door == "jaxlib":
+    if backend == "jaxlib":
         out["JAX_PLATFORMS"] = "cpu"
-    if door == "plugin":
+    if backend == "plugin":
         out["JAX_PLATFORMS"] = "plugin,cpu"
         out["TEST_PLUGIN"] = plugin_path()
     out.update(env or {})
     return out
 
 
-def source(code: str, door: str | None = "pathways") -> str:
+def source(code: str, backend: str | None = "pathways") -> str:
     """Returns the text of a script: the hang guard, the frontend (None: the script opens its own) and the code."""
-    return _PRELUDE + (_DOORS[door] if door else "") + textwrap.dedent(code)
+    return _PRELUDE + (_BACKENDS[backend] if backend else "") + textwrap.dedent(code)
 
 
-def start(code: str, door: str | None = "pathways", env: dict[str, str] | None = None, **popen) -> subprocess.Popen:
+def start(code: str, backend: str | None = "pathways", env: dict[str, str] | None = None, **popen) -> subprocess.Popen:
     """Starts a script with pipes for its output. The caller waits for it."""
-    return _python(source(code, door), environment(door or "pathways", env=env), **popen)
+    return _python(source(code, backend), environment(backend or "pathways", env=env), **popen)
 
 
 def _python(text: str, env: dict[str, str], **popen) -> subprocess.Popen:
@@ -116,7 +116,7 @@ def end(processes) -> None:
 
 def run(
     code: str,
-    door: str | None = "pathways",
+    backend: str | None = "pathways",
     env: dict[str, str] | None = None,
     check: bool = True,
     imports: bool = False,
@@ -127,9 +127,9 @@ def run(
     has imported JAX and nothing of this project, unless the import is part of what is tested (imports), or env has more
     than says which devices to use.
     """
-    asked = environment(door or "pathways", env=env)
-    ended = _server.ask(source(code, door), asked) if door == "pathways" and not imports else None
-    done = ended[0] if ended else finish(_python(source(code, door), asked))
+    asked = environment(backend or "pathways", env=env)
+    ended = _server.ask(source(code, backend), asked) if backend == "pathways" and not imports else None
+    done = ended[0] if ended else finish(_python(source(code, backend), asked))
     if check:
         assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     return done

@@ -1,8 +1,8 @@
 """Random programs: graphs of jitted computations on random devices, with arrays moved between them.
 
-`draw(seed)` decides everything, and gives steps as data. `Program(steps, reshard)` makes jitted functions of them;
-called with the arrays of `inputs()`, it gives all arrays that are left at the end. Its bits are to be the same through
-every door, at once or captured, on any devices. `save(path, seeds)` runs programs with nothing but JAX.
+`draw(seed)` decides everything, and returns steps as data. `Program(steps, reshard)` makes jitted functions of them;
+called with the arrays of `inputs()`, it returns all arrays that are left at the end. Its bits must be the same on every
+backend, at once or captured, on any devices. `save(path, seeds)` runs programs with nothing but JAX.
 """
 
 import random

@@ -20,7 +20,7 @@ external = pytest.mark.embedded("shares an array's memory")
 
 
 def aligned(count, offset=0, dtype=np.float32, boundary=64):
-    """Gives an array whose first byte is offset bytes past a boundary; XLA's CPU aliases host memory aligned to 64."""
+    """Returns an array that begins offset bytes past a boundary; XLA's CPU client aliases host memory aligned to 64."""
     raw = np.zeros(count * np.dtype(dtype).itemsize + 2 * boundary, np.uint8)
     skip = -raw.ctypes.data % boundary + offset
     return raw[skip : skip + count * np.dtype(dtype).itemsize].view(dtype)

@@ -21,7 +21,7 @@ def nothing_kept():
     """Every struct that was exported has been released, once."""
     yield
     gc.collect()
-    assert _arrow.held() == 0
+    assert _arrow.lent() == 0
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def pa():
 
 
 def aligned(pa, dtype, count):
-    """Gives a NumPy array and an Arrow array of the same, aligned, bytes."""
+    """Returns a NumPy array and an Arrow array of the same, aligned, bytes."""
     host = np.frombuffer(pa.allocate_buffer(max(64, count * np.dtype(dtype).itemsize)), np.uint8)
     host = host[: count * np.dtype(dtype).itemsize].view(dtype)
     host[:] = np.arange(count)
@@ -38,7 +38,7 @@ def aligned(pa, dtype, count):
 
 
 def available() -> float:
-    """Gives how much memory there is to be had, in GiB."""
+    """Returns how much memory there is to be had, in GiB."""
     with open("/proc/meminfo") as f:
         return next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) / 2**20
 
@@ -274,7 +274,7 @@ def test_more_than_2_gib_either_way(pa):
 def test_capsules_that_nobody_takes():
     shown = pathways.to_arrow({"a": np.ones(3), "b": np.ones((3, 2, 2))})
     capsules = shown.__arrow_c_array__(), shown.__arrow_c_schema__()
-    assert _arrow.held() == 5  # three capsules, and the memory of two columns
+    assert _arrow.lent() == 5  # three capsules, and the memory of two columns
     del capsules, shown
 
 

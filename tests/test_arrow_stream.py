@@ -24,7 +24,7 @@ def nothing_kept():
         left.close()
     assert comes(lambda: not readers())
     gc.collect()
-    assert _arrow.held() == 0
+    assert _arrow.lent() == 0
 
 
 def readers():

@@ -82,13 +82,13 @@ SCRIPT = """
 @pytest.mark.versions
 def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
     script = SCRIPT.replace("LIBRARY", repr(str(gate.build(tmp_path))))
-    processes = {door: fresh.start(script, door) for door in ("pathways", "plugin")}
+    processes = {backend: fresh.start(script, backend) for backend in ("pathways", "plugin")}
     said = {}
     try:
-        for door, process in processes.items():
+        for backend, process in processes.items():
             done = fresh.finish(process)
-            assert done.returncode == 0, f"{door}: {done.stderr}"
-            said[door] = json.loads(done.stdout)
+            assert done.returncode == 0, f"{backend}: {done.stderr}"
+            said[backend] = json.loads(done.stdout)
     finally:
         fresh.end(processes.values())
     ours, plugins = said["pathways"], said["plugin"]
@@ -142,7 +142,7 @@ QUEUED = """
     def left():
         gc.collect()
         live = pathways.stats()["live"]
-        return {k: live[k] for k in ("arrays", "buffers", "runs", "origins") if live.get(k)}
+        return {k: live[k] for k in ("arrays", "buffers", "runs", "provenances") if live.get(k)}
 
     print("nothing left" if waiting.comes(lambda: not left()) else left())
 """

@@ -188,7 +188,7 @@ C_API = """
 
 @pytest.fixture(scope="module")
 def said():
-    return json.loads(fresh.run(C_API, door=None).stdout.splitlines()[-1])
+    return json.loads(fresh.run(C_API, backend=None).stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["good", "good again"])
@@ -484,7 +484,7 @@ def test_errors_of_work_under_way_keep_their_code_and_name_the_line():
             assert error.startswith(f"{code}: ") and text in error and f", called at <string>:{line}]" in error, error
 
 
-@pytest.mark.embedded("counts what this process's door remembers of runs")
+@pytest.mark.embedded("counts what this process's backend remembers of runs")
 def test_what_is_remembered_of_runs_under_way_is_bounded():
     seen = []
     step = jax.jit(
@@ -494,18 +494,18 @@ def test_what_is_remembered_of_runs_under_way_is_bounded():
     for i in range(500):
         x = step(x)
         if i % 50 == 0:
-            seen.append(pathways.stats()["live"]["origins"])
+            seen.append(pathways.stats()["live"]["provenances"])
     assert np.asarray(x).tolist() == [0] * 4
     assert max(seen) <= 100, seen
     del x
     gc.collect()
-    assert comes(lambda: pathways.stats()["live"]["origins"] == 0), pathways.stats()["live"]
+    assert comes(lambda: pathways.stats()["live"]["provenances"] == 0), pathways.stats()["live"]
 
 
 def test_the_errors_of_this_file_leave_nothing_alive():
     def gone():
         gc.collect()
         live = pathways.stats()["live"]
-        return not any(live.get(name, 0) for name in ("errors", "runs", "origins"))
+        return not any(live.get(name, 0) for name in ("errors", "runs", "provenances"))
 
     assert comes(gone), pathways.stats()["live"]

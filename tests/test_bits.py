@@ -23,20 +23,20 @@ COARSE = {"matmul_bf16": 0.02, "matmul_f16": 0.01, "fp8": 0.15}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Gives door → name → array, each door in a process of its own, all at once."""
+    """Returns arrays by backend and name, each backend in a process of its own, all at once."""
     folder = tmp_path_factory.mktemp("bits")
     out = {}
-    doors = ("pathways", "plugin") if ADDRESS else ("pathways", "plugin", "jaxlib")
-    processes = {door: fresh.start(SCRIPT, door) for door in doors}
+    backends = ("pathways", "plugin") if ADDRESS else ("pathways", "plugin", "jaxlib")
+    processes = {backend: fresh.start(SCRIPT, backend) for backend in backends}
     try:
-        for door, process in processes.items():
-            process.stdin.write(f"{folder / door}.npz\n")
+        for backend, process in processes.items():
+            process.stdin.write(f"{folder / backend}.npz\n")
             process.stdin.flush()
-        for door, process in processes.items():
+        for backend, process in processes.items():
             done = fresh.finish(process)
-            assert done.returncode == 0, f"{door}: {done.stderr}"
-            with np.load(folder / f"{door}.npz") as saved:
-                out[door] = dict(saved)
+            assert done.returncode == 0, f"{backend}: {done.stderr}"
+            with np.load(folder / f"{backend}.npz") as saved:
+                out[backend] = dict(saved)
     finally:
         fresh.end(processes.values())
     return out

@@ -118,8 +118,8 @@ CACHED = """
 """
 
 
-def cached_run(directory, door="pathways"):
-    process = fresh.start(CACHED, door)
+def cached_run(directory, backend="pathways"):
+    process = fresh.start(CACHED, backend)
     process.stdin.write(f"{directory}\n")
     process.stdin.flush()
     done = fresh.finish(process)

@@ -160,7 +160,7 @@ def test_target_of_another_major_version_is_refused(handlers):
 
 
 def _raw(name, *stages, platform=b"Host", traits=0):
-    """Registers with the library alone, past jaxlib; gives its answer."""
+    """Registers with the library alone, past jaxlib; returns its answer."""
     library = pathways._native.load()
     stages = [ctypes.cast(stage, ctypes.c_void_p) if stage else None for stage in stages]
     pointer = library.pathways_ffi_register(name.encode(), platform, *stages, traits)
@@ -305,7 +305,7 @@ def test_targets_registered_before_and_after_the_import(handlers):
             np.testing.assert_array_equal(y, [value] * 2)
             assert y.devices() <= set(jax.devices("pathways"))
         """,
-        door=None,
+        backend=None,
     )
 
 
@@ -326,6 +326,6 @@ def test_early_target_that_is_refused_is_a_warning(handlers):
             jax.numpy.ones(3).block_until_ready()
         print([str(w.message) for w in caught if "other_major" in str(w.message)])
         """,
-        door=None,
+        backend=None,
     )
     assert "XLA FFI 7.3" in done.stdout and "cannot be used on Pathways devices" in done.stdout

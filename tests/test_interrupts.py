@@ -115,7 +115,7 @@ END = """
 del x, f, check
 def left():
     gc.collect()
-    return {name: n for name, n in pathways.stats()["live"].items() if name in ("held", "captured") and n}
+    return {name: n for name, n in pathways.stats()["live"].items() if name in ("exported", "captured") and n}
 print("nothing left" if waiting.comes(lambda: not left()) else left(), flush=True)
 """
 
@@ -203,7 +203,8 @@ jax.clear_caches()
 
 def left():
     gc.collect()
-    return {k: n for k, n in pathways.stats()["live"].items() if k in ("arrays", "buffers", "runs", "origins") and n}
+    kinds = ("arrays", "buffers", "runs", "provenances")
+    return {k: n for k, n in pathways.stats()["live"].items() if k in kinds and n}
 
 print("nothing left" if waiting.comes(lambda: not left()) else left(), flush=True)
 """

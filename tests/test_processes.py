@@ -23,7 +23,7 @@ def test_a_forked_child_is_told_at_once():
         x = jnp.ones(4)
         step(x).block_until_ready()
         split = jax.device_put(np.ones(8), NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d")))
-        # No compiling: jaxlib 0.10 gives it to threads of its own, which the child lacks, and waits for ever.
+        # No compiling: jaxlib 0.10 gives it to threads of its own, which the child lacks, and never returns.
         read, write = os.pipe()
         sys.stdout.flush()
         child = os.fork()
@@ -298,7 +298,7 @@ def test_no_thread_or_file_is_left_by_import_alone():
         import os, threading
         print(threading.active_count(), len(os.listdir("/proc/self/task")))
     """
-    plain = fresh.run("import jax, numpy\n" + script.replace("        ", ""), door=None).stdout.split()
+    plain = fresh.run("import jax, numpy\n" + script.replace("        ", ""), backend=None).stdout.split()
     ours = fresh.run(script, imports=True).stdout.split()
     # No Python thread, and of the system's no more than the few of an idle Go runtime.
     assert plain[0] == ours[0] == "1"

@@ -60,7 +60,7 @@ def events(plane):
 
 @contextlib.contextmanager
 def profiled(directory):
-    """Takes a profile; gives a function that returns the ns for which it was open."""
+    """Takes a profile; returns a function that returns the ns for which it was open."""
     begin = time.perf_counter_ns()
     end = 0
     with jax.profiler.trace(directory):

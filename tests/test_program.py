@@ -23,7 +23,7 @@ def nothing_held():
     yield
     gc.collect()
     # What a play holds goes when it ends.
-    assert comes(lambda: not {"held", "captured"} & pathways.stats()["live"].keys()), pathways.stats()["live"]
+    assert comes(lambda: not {"exported", "captured"} & pathways.stats()["live"].keys()), pathways.stats()["live"]
 
 
 def same(a, b):

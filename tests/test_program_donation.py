@@ -16,7 +16,7 @@ def nothing_held():
     yield
     gc.collect()
     # What a play holds goes when it ends.
-    assert comes(lambda: not {"held", "captured"} & pathways.stats()["live"].keys()), pathways.stats()["live"]
+    assert comes(lambda: not {"exported", "captured"} & pathways.stats()["live"].keys()), pathways.stats()["live"]
 
 
 def test_donation(devices):

@@ -19,7 +19,7 @@ SCRIPT = """
     random_programs.save(path, [int(seed) for seed in seeds.split(",")])
 """
 FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
-# Of a cluster's several topologies each tries fewer: programs are compiled anew for each.
+# Of a cluster's several topologies each tries fewer: programs are compiled again for each.
 SEEDS = range(FIRST, FIRST + (3 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 6))
 
 # Whether a donated array is of use to a computation is left to chance.
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.sizes, pytest.mark.filterwarnings("ignore:Some donated
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    """Gives seed → what stock JAX makes of its program, in one process for all, which begins at once."""
+    """Returns seed → what stock JAX makes of its program, in one process for all, which begins at once."""
     path = tmp_path_factory.mktemp("bits") / "stock.npz"
     process = fresh.start(SCRIPT, "plugin", {"PATHWAYS_ADDRESS": ""})
     process.stdin.write(f"{path} {','.join(map(str, SEEDS))}\n")

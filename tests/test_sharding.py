@@ -195,7 +195,7 @@ def test_mixing_devices_in_one_call_is_refused():
 
 
 def train(spec_of_weights, mesh, steps=25):
-    """Trains a two-layer network; gives the losses."""
+    """Trains a two-layer network; returns the losses."""
     x, y = values(64, 8), values(64, 1, seed=1)
     shard = lambda v, spec: jax.device_put(v, NamedSharding(mesh, spec))
     params = shard(values(8, 32, seed=2) * 0.3, spec_of_weights), shard(values(32, 1, seed=3) * 0.3, P())

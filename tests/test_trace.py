@@ -19,7 +19,7 @@ NUMBER = (int, float)
 
 
 def read(path):
-    """Reads a trace, checks what every trace keeps, and gives its gangs by device, each list in the order of time."""
+    """Reads a trace, checks what every trace keeps, and returns its gangs by device, each list in the order of time."""
     trace = json.loads(path.read_text(encoding="utf-8"))
     assert set(trace) == {"displayTimeUnit", "traceEvents", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")  # the two that the format has

@@ -3,7 +3,7 @@
 #include "base.h"
 
 #ifdef PW_INVARIANTS
-// Tests have an allocation of the calling thread fail: that which comes after so many; -1: none.
+// How many more allocations of the calling thread succeed before one fails, for tests; -1: all do.
 static __thread int64_t before_failure = -1;
 
 void pw_alloc_fails_after(int64_t n) { before_failure = n; }
@@ -52,7 +52,7 @@ PJRT_Error* pw_short(const char* what, size_t bytes) {
       what, bytes);
 }
 
-// A refusal that is always there: nobody frees it.
+// A refusal that needs no memory. It is static and never freed.
 static char refusal[] = "RESOURCE_EXHAUSTED: this process has no memory left, not even for the text of an error";
 
 char* pw_refusal(char* text) { return text ? text : refusal; }

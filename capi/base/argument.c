@@ -1,4 +1,4 @@
-// What is wrong with an argument of a run or of a slot of the table, in the words of both doors.
+// What is wrong with an argument of a run or of a slot of the table, in the words of both frontends.
 #include "base.h"
 
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer) {

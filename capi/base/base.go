@@ -1,11 +1,10 @@
-// Package base is what every room of capi stands on where it meets C: how a peer's
-// structs are read, errors, shapes, what is wrong with an argument, data that clients
-// hang on memories, the refusal to run in the child of a fork, where the user's program
-// is, numbers of what is kept, what a compiled program costs, and Python's Ctrl-C.
-// base.h, numbers.h and interpreter.h are its contract for C.
+// Package base is what every room of capi stands on where it meets C: reading a peer's structs, errors, shapes, what is
+// wrong with an argument, data that clients attach to memories, the refusal to run in the child of a fork, the line of
+// the user's program, numbers for objects, what a compiled program costs, and Python's Ctrl-C. base.h, numbers.h and
+// interpreter.h are its contract for C.
 //
-// Every function may be called from any thread. It imports nothing of capi; only
-// packages of capi import it.
+// Every function may be called from any goroutine. It imports no other package of capi, and only packages of capi
+// import it.
 package base
 
 // #cgo CFLAGS: -I${SRCDIR}/../../device/pjrt/abi -std=gnu11 -O2 -Wall -Wextra -Wshadow -fvisibility=hidden
@@ -20,16 +19,15 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Version is the version of Open Pathways, as the package for Python has it.
+// Version is the version of Open Pathways, the same as that of the Python package.
 const Version = "0.1.0"
 
-// Bug returns the error of a panic, which never crosses into C.
+// Bug returns the error that a panic becomes; panics never cross into C.
 func Bug(panicked any) error {
 	return status.New(status.Internal, "this is a bug of Open Pathways, please report it: %v\n%s", panicked, debug.Stack())
 }
 
-// Refusal returns an error as the C API's functions return it, its code, a colon and its
-// text, and "" for nil.
+// Refusal returns an error as the functions of the C API return it: its code, a colon and its text; "" for nil.
 func Refusal(err error) string {
 	if err == nil {
 		return ""
@@ -37,8 +35,8 @@ func Refusal(err error) string {
 	return code(err).String() + ": " + err.Error()
 }
 
-// Fail stores an error's text, which the caller frees, where C looks for it, and
-// returns its code: 0 where there is no error. Char is the importing package's C.char.
+// Fail stores an error's text, which the caller frees, where C looks for it, and returns its code, or 0 if there is no
+// error. Char is the importing package's C.char.
 func Fail[Char ~int8 | ~uint8](err error, message **Char) int32 {
 	if err == nil {
 		return 0
@@ -68,8 +66,8 @@ func Guard[Code ~int32, Char ~int8 | ~uint8](to *Code, message **Char) {
 	}
 }
 
-// Refuse turns an error, or a panic of its caller, into what the C API returns: text that
-// the caller of C's frees, or nil. Every function that returns such a text defers it.
+// Refuse turns an error, or a panic of its caller, into what the C API returns: a text that C's caller frees, or nil.
+// Every function that returns such a text defers it.
 func Refuse[Char ~int8 | ~uint8](err *error, refusal **Char) {
 	if p := recover(); p != nil {
 		*err = Bug(p)
@@ -79,8 +77,7 @@ func Refuse[Char ~int8 | ~uint8](err *error, refusal **Char) {
 	}
 }
 
-// Library returns the path of the file that this code was loaded from, such as that of
-// libpathways.so, or "".
+// Library returns the path of the file that this code was loaded from, such as libpathways.so, or "".
 func Library() string { return C.GoString(C.pw_library()) }
 
 // code returns the code of an error, which is never OK.

@@ -1,6 +1,5 @@
-// What the doors of this library have in common: how they read a peer's
-// structs, make errors, describe shapes, and refuse to run in the child of a
-// fork.
+// What the frontends of this library have in common: reading a peer's structs, errors, shapes, and refusing to run in
+// the child of a fork.
 #ifndef PATHWAYS_CAPI_BASE_BASE_H_
 #define PATHWAYS_CAPI_BASE_BASE_H_
 
@@ -21,44 +20,43 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
   memset(&name, 0, sizeof name); \
   name.struct_size = type##_STRUCT_SIZE
 
-// PW_COPY makes a struct of this version of a caller's: what the caller does not
-// know is zero, and what is not known here is left out. A plugin refuses structs
-// that are shorter than its own, so callers older than it get on with it, too.
+// PW_COPY makes a struct of this version from a caller's: fields that the caller does not know are zero, and fields
+// that are not known here are left out. Plugins refuse structs shorter than their own, so this also serves callers of
+// older versions.
 #define PW_COPY(type, name, from)                                                              \
   type name;                                                                                   \
   memset(&name, 0, sizeof name);                                                               \
   memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name); \
   name.struct_size = type##_STRUCT_SIZE
 
-// PW_COVERS: the caller's struct is large enough to have the field.
+// PW_COVERS reports whether the caller's struct is large enough to have the field.
 #define PW_COVERS(args, field) \
   ((args)->struct_size >= offsetof(__typeof__(*(args)), field) + sizeof((args)->field))
 
-// PW_READS defines a slot of a door that only reads, and cannot fail.
-#define PW_READS(door, slot, ...)                \
-  PJRT_Error* door##_##slot(slot##_Args* args) { \
-    __VA_ARGS__;                                 \
-    return NULL;                                 \
+// PW_READS defines a slot of a frontend that only reads, and cannot fail.
+#define PW_READS(frontend, slot, ...)                \
+  PJRT_Error* frontend##_##slot(slot##_Args* args) { \
+    __VA_ARGS__;                                     \
+    return NULL;                                     \
   }
 
 // ---- memory of C (alloc.c, text.c) ----
 
-// Memory that the caller frees, or NULL where there is none: every caller looks, and makes
-// that the error of what it was called for. As malloc, calloc, realloc and aligned_alloc;
-// a size of 0 is a block too.
+// Memory that the caller frees, or NULL if memory is short: every caller checks, and turns NULL into an error of the
+// call that needed it. Like malloc, calloc, realloc and aligned_alloc, but a size of 0 is a block too.
 void* pw_alloc(size_t size) __attribute__((malloc, warn_unused_result));
 void* pw_zeros(size_t n, size_t size) __attribute__((malloc, warn_unused_result));
 void* pw_resize(void* block, size_t size) __attribute__((warn_unused_result));
 void* pw_aligned(size_t alignment, size_t size) __attribute__((malloc, warn_unused_result));
-// pw_copy returns a copy with a zero byte behind it.
+// pw_copy returns a copy followed by a zero byte.
 void* pw_copy(const void* from, size_t size) __attribute__((malloc, warn_unused_result));
 char* pw_copy_text(const char* text) __attribute__((malloc, warn_unused_result));
-// pw_grow makes room for one more in a list, given by its address, of n elements of a size.
+// pw_grow makes room for one more element in *list, which has n elements of this size.
 bool pw_grow(void* list, size_t n, size_t* room, size_t size) __attribute__((warn_unused_result));
-// pw_short is the error of memory that is not there: what for, and how much.
+// pw_short returns the error of an allocation that failed: what for, and of how many bytes.
 PJRT_Error* pw_short(const char* what, size_t bytes);
-// Refusals are the errors of the C API for Python, "CODE: text", and NULL is none of them.
-// So where a text cannot be had for want of memory, pw_refusal returns one that says that.
+// Refusals are the errors of the C API for Python, "CODE: text"; NULL is success. If there is no memory for such a
+// text, pw_refusal returns a static one that says so.
 char* pw_refusal(char* text);
 void pw_refusal_free(char* text);
 #ifdef PW_INVARIANTS
@@ -66,24 +64,24 @@ void pw_alloc_fails_after(int64_t n);  // see invariants_on.go
 int64_t pw_alloc_left(void);
 #endif
 
-// pw_text writes a text that the caller frees.
+// pw_text formats a text that the caller frees.
 char* pw_text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 char* pw_text_of(const char* format, va_list list) __attribute__((format(printf, 1, 0)));
 
 // ---- errors (error.c) ----
 
-// pw_error makes an error of ours; the caller of the door owns it.
+// pw_error makes an error of this library; the caller of the frontend owns it.
 PJRT_Error* pw_error(PJRT_Error_Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// pw_error_take makes an error from a malloc'd message and frees the message. Where memory
-// is short for an error, it is one that says that.
+// pw_error_take makes an error from a malloc'd message and frees the message. If memory is short it returns a static
+// error that says so.
 PJRT_Error* pw_error_take(PJRT_Error_Code code, char* message);
-// pw_error_context takes an error and gives one with the same code and
-// payload-free text, and context behind the text.
+// pw_error_context takes an error, and returns one with the same code, its text without payloads, and context after the
+// text.
 PJRT_Error* pw_error_context(PJRT_Error* error, const char* context);
 void pw_error_read(const PJRT_Error* error, PJRT_Error_Code* code, const char** message, size_t* size);
 void pw_error_free(PJRT_Error* error);
-// pw_errors_of names the table of the plugin whose errors pass through this library: what is
-// not ours is read and freed by it. Called before the first of them.
+// pw_errors_of sets the table of the plugin whose errors pass through this library: it reads and frees every error that
+// is not this library's own. Called before the first such error.
 void pw_errors_of(const PJRT_Api* api);
 bool pw_error_ours(const PJRT_Error* error);
 extern _Atomic int64_t pw_errors_alive;
@@ -93,7 +91,7 @@ PJRT_Error* pw_base_PJRT_Error_GetCode(PJRT_Error_GetCode_Args* args);
 
 // ---- shapes (shape.c) ----
 
-// pw_shape is what an executable's output or a host array fixed. Counted.
+// pw_shape is the shape of an executable's output or of a host array. Counted, and never changed.
 typedef struct pw_shape {
   _Atomic int32_t refs;
   PJRT_Buffer_Type type;
@@ -112,19 +110,18 @@ static inline bool pw_shape_same(const pw_shape* a, const pw_shape* b) {
   return a == b || (a->type == b->type && a->num_dims == b->num_dims &&
                     memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0);
 }
-// Writes a shape as XLA does, such as f32[4,8].
+// pw_shape_text writes a shape as XLA does, such as f32[4,8].
 void pw_shape_text(const pw_shape* shape, char* text, size_t size);
 int pw_type_bits(PJRT_Buffer_Type type);  // of one element; 0 for tokens
 
 // ---- layouts ----
 
-// pw_descending writes the order of n dimensions, from the minor one, of elements that
-// lie row by row.
+// pw_descending writes the order of n dimensions, minor first, of elements that lie row by row.
 static inline const int64_t* pw_descending(int64_t* order, size_t n) {
   for (size_t i = 0; i < n; i++) order[i] = (int64_t)(n - 1 - i);
   return order;
 }
-// pw_tiled gives the layout of an order, which has to stay.
+// pw_tiled returns the layout of an order of dimensions. The layout refers to order, which must outlive it.
 static inline PJRT_Buffer_MemoryLayout pw_tiled(const int64_t* order, size_t n) {
   PW_ARGS(PJRT_Buffer_MemoryLayout, layout);
   layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
@@ -142,15 +139,15 @@ static inline bool pw_row_by_row(const PJRT_Buffer_MemoryLayout* layout, size_t 
 
 // ---- arguments (argument.c) ----
 
-// pw_gone is the error of an argument that is no more; of buffer only matters that
-// it is NULL where it was destroyed.
+// pw_gone is the error of an argument that no longer exists. buffer is NULL if the handle itself was destroyed, and is
+// used for nothing else.
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer);
 PJRT_Error* pw_foreign(size_t arg, const char* program);
-// What is wrong with the buffer that a slot of the table is called with.
+// pw_buffer_gone is the error of a slot that is called with a buffer that was destroyed.
 PJRT_Error* pw_buffer_gone(const char* slot);  // it was destroyed
 PJRT_Error* pw_deleted(const char* slot);
-// pw_fits compares a shard with what a program takes; pw_misfit is the error where
-// it does not. Tokens have no shape of their own; clients pass what they like.
+// pw_fits compares a shard with what a program takes; pw_misfit is the error if they differ. Tokens have no shape of
+// their own, so every shape fits a token.
 static inline bool pw_fits(const pw_shape* shape, const pw_shape* takes) {
   return takes->type == PJRT_Buffer_Type_TOKEN || pw_shape_same(shape, takes);
 }
@@ -158,24 +155,24 @@ PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shap
 
 // ---- memories (memory.c) ----
 
-// pw_memory_base begins every memory handle: clients reach a table of functions
-// through it, by which they hang data on the memory (memory.c).
+// pw_memory_base begins every memory handle. Clients reach a table of functions through it, by which they attach data
+// to the memory (memory.c).
 typedef struct {
   PJRT_Memory base;
   struct pw_user_data* data;
 } pw_memory_base;
 
 void pw_memory_init(pw_memory_base* memory);
-void pw_memory_close(pw_memory_base* memory);  // ends the data
+void pw_memory_close(pw_memory_base* memory);  // frees the attached data
 
-// pw_account counts the memory that the arrays of one client take on a device. Any
-// thread may count and read; the sizes are fixed before the first does.
+// pw_account counts the memory that the arrays of one client take on a device. Any thread may count and read; limit,
+// share and host are set before the first thread does.
 typedef struct {
   _Atomic int64_t in_use, peak;     // bytes
   _Atomic int64_t arrays, largest;  // shards made so far, and the bytes of the largest
-  int64_t limit;                    // bytes that arrays may take; 0: not known
-  int64_t share;                    // of limit, when all devices of the machine take as much; 0: not known
-  bool host;                        // all memories of the device are the machine's, and count
+  int64_t limit;                    // bytes that arrays may take; 0: unknown
+  int64_t share;                    // of limit, if every device of the machine takes as much; 0: unknown
+  bool host;                        // whether all memories of the device are host memory, and are counted together
 } pw_account;
 
 static inline void pw_account_max(_Atomic int64_t* most, int64_t n) {
@@ -195,15 +192,15 @@ static inline void pw_account_sub(pw_account* a, int64_t bytes) {
   atomic_fetch_sub_explicit(&a->in_use, bytes, memory_order_relaxed);
 }
 
-// pw_memory_stats answers from an account; pw_memory_more adds what a plugin has left
-// out of its own answer. A number that is not known stays unset.
+// pw_memory_stats answers from an account; pw_memory_more adds what a plugin has left out of its own answer. A number
+// that is not known stays unset.
 void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
 void pw_memory_more(PJRT_Device_MemoryStats_Args* args, const pw_account* account);
 
 // ---- costs (cost.go) ----
 
-// pwGoCost counts what a compiled program costs. The values and their names are
-// one malloc'd block. It gives 0, or a code with a malloc'd message.
+// pwGoCost counts what a compiled program costs. The values and their names are one malloc'd block. It returns 0, or a
+// code and a malloc'd message.
 extern int pwGoCost(char* format, size_t format_size, char* program, size_t size, PJRT_NamedValue** values, size_t* num,
                     char** message);
 
@@ -212,22 +209,21 @@ const char* pw_library(void);
 
 // ---- forks (fork.c) ----
 
-// True in the child of a fork: Go does not run there.
+// Set in the child of a fork: Go does not run there.
 extern bool pw_forked;
-extern _Atomic uint64_t pw_forks;  // begun by this process
+extern _Atomic uint64_t pw_forks;  // forks that this process has begun
 PJRT_Error* pw_forked_error(void);
-char* pw_forked_refusal(void);  // the same as a refusal
+char* pw_forked_refusal(void);  // as a refusal
 
 // ---- where the user's program is (location.c) ----
 
 enum { PW_LOCATION = 512 };
-// pw_location writes where the user's program made the call that is on this
-// thread, as its options or its client say; text stays as it is where nobody does.
+// pw_location writes where the user's program made the call that is on this thread: the options of the call say so, or
+// else the client. It leaves text as it is if neither does.
 int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
 
-// A client may say where its program is: locate writes "file:line" of the caller's
-// frame into text and gives its length, or 0. It is asked for errors and for runs
-// that have to wait, never on the way of a run that is launched at once. NULL
+// A client may say where its program is: locate writes "file:line" of the caller's frame into text and returns its
+// length, or 0. It is called for errors and for runs that have to wait, never for a run that is launched at once. NULL
 // unsets it.
 typedef int (*pw_locate)(char* text, int size);
 void pw_set_locate(pw_locate locate);

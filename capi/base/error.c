@@ -4,13 +4,13 @@
 
 _Atomic int64_t pw_errors_alive;
 
-// The table that reads and frees errors which are not ours; NULL where there are none.
+// The table that reads and frees errors that are not this library's; NULL if there are none.
 static const PJRT_Api* plugin;
 
 void pw_errors_of(const PJRT_Api* api) { plugin = api; }
 
-// An error of ours. Clients of ABI 0.112 and later may use the function table
-// instead of the API's slots, so it stands first.
+// An error of this library. Clients of ABI 0.112 and later may use the function table instead of the API's slots, so it
+// comes first.
 typedef struct {
   PJRT_Error base;
   PJRT_Error_Code code;
@@ -42,7 +42,7 @@ static PJRT_Error_FunctionTable table = {
 
 static char kNoMemory[] = "this process has no memory left, not even for the text of an error";
 static pw_failure no_memory = {
-    {(void*)&table}, PJRT_Error_Code_RESOURCE_EXHAUSTED, sizeof kNoMemory - 1, kNoMemory};  // nobody frees it
+    {(void*)&table}, PJRT_Error_Code_RESOURCE_EXHAUSTED, sizeof kNoMemory - 1, kNoMemory};  // static, never freed
 
 bool pw_error_ours(const PJRT_Error* error) { return error->vtable == (void*)&table; }
 

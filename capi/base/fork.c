@@ -1,4 +1,4 @@
-// Forks: Go does not run in the child of one, so that every call there is refused.
+// Forks: Go does not run in the child of a fork, so every call there is refused.
 #include <pthread.h>
 #include <string.h>
 

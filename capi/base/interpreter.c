@@ -64,11 +64,11 @@ static bool present(void) {
 
 bool pw_python_finalizes(void) {
   pthread_once(&looked, look);
-  return has_python && !python.is_initialized();  // it was, when this library was loaded
+  return has_python && !python.is_initialized();  // it was initialized when this library was loaded
 }
 
 void* pw_python_interrupted(void) {
-  if (syscall(SYS_gettid) != getpid() || !present()) return NULL;  // handlers run on the first thread alone
+  if (syscall(SYS_gettid) != getpid() || !present()) return NULL;  // handlers run on the first thread only
   void* exception = NULL;
   int state = python.ensure();
   if (python.check_signals() != 0) {
@@ -102,9 +102,8 @@ void pw_python_drop(void* exception) {
   python.release(state);
 }
 
-// Files that are not the user's program, by how their names begin, but for packages
-// that are installed there: one string after another, and an empty one. Set once, and
-// never freed, since a thread may read it.
+// Prefixes of the names of foreign files, except packages that are installed below them: strings one after the other,
+// and an empty one. Set once and never freed, since a thread may be reading it.
 static const char* _Atomic others = "";
 
 static bool of_others(const char* file) {
@@ -116,7 +115,7 @@ static bool of_others(const char* file) {
 void pw_python_others(const char* prefixes) {
   size_t size = strlen(prefixes);
   char* all = pw_zeros(1, size + 2);
-  if (all == NULL) return;  // the lines of others are taken for the user's
+  if (all == NULL) return;  // foreign lines are taken for the user's
   memcpy(all, prefixes, size);
   for (size_t i = 0; i < size; i++)
     if (all[i] == '\n') all[i] = 0;

@@ -6,9 +6,8 @@ package base
 // #include "base.h"
 import "C"
 
-// FailAllocation has an allocation of C's by the calling thread fail: the one that comes
-// after n others. With a negative n none fails. It returns how many were still to come
-// before that of the call before: negative where it has failed.
+// FailAllocation makes an allocation in C by the calling thread fail: the one after the next n. With a negative n none
+// fails. It returns how many were left before the one that the previous call chose; negative if that one has failed.
 func FailAllocation(n int) (left int) {
 	left = int(C.pw_alloc_left())
 	C.pw_alloc_fails_after(C.int64_t(n))

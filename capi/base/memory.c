@@ -3,7 +3,7 @@
 
 #include "base.h"
 
-// Data that a client hangs on a memory, by key.
+// Data that a client attaches to a memory, by key.
 struct pw_user_data {
   struct pw_user_data* next;
   const void* key;
@@ -43,7 +43,7 @@ static void set(PJRT_Memory* memory, const void* key, void* data, void (*destroy
     d->destroy = destroy;
   } else {
     old =
-        (struct pw_user_data){.data = data, .destroy = destroy};  // the function returns nothing: there is no such data
+        (struct pw_user_data){.data = data, .destroy = destroy};  // nothing is returned: the data is dropped
   }
   pthread_mutex_unlock(&mu);
   if (old.data && old.destroy) old.destroy(old.data);
@@ -83,7 +83,7 @@ void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* a) {
   if (!PW_COVERS(args, bytes_in_use)) return;
   int64_t in_use = args->bytes_in_use = atomic_load_explicit(&a->in_use, memory_order_relaxed);
   pw_memory_more(args, a);
-  // An array is the only thing that takes memory for itself, and takes as much as it needs.
+  // Only arrays take memory of their own, and each takes exactly what it needs.
   KNOWN(bytes_reserved, 0);
   KNOWN(peak_bytes_reserved, 0);
   if (a->share > 0) KNOWN(largest_free_block_bytes, in_use < a->share ? a->share - in_use : 0);

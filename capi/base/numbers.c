@@ -6,7 +6,7 @@
 
 typedef struct pw_place {
   pw_numbered* thing;  // NULL: free
-  uint32_t times;      // how often the place was given
+  uint32_t times;      // how often the place was used
   uint32_t next;       // free list: 1 + a place
 } place;
 
@@ -31,7 +31,7 @@ uint64_t pw_numbers_put(pw_numbers* t, pw_numbered* thing) {
   return number;
 }
 
-// take_at empties a place. The lock is held.
+// take_at empties a place. The caller holds the lock.
 static pw_numbered* take_at(pw_numbers* t, uint32_t i) {
   place* p = &t->places[i - 1];
   pw_numbered* thing = p->thing;

@@ -1,5 +1,5 @@
 // What every frontend keeps of one logical array: the name under which the core counts it, and how many of its shards
-// are still held. When the last of them has gone, the core is told so along with another entry into Go.
+// are alive. After the last one has gone, the core learns of it with the next entry into Go.
 #ifndef PATHWAYS_CAPI_BASE_OBJECT_H_
 #define PATHWAYS_CAPI_BASE_OBJECT_H_
 
@@ -12,9 +12,9 @@ typedef struct {
 
 // pw_object begins the struct that a frontend keeps of an array.
 typedef struct {
-  pw_slot slot;          // first; its list is that of objects that have gone
+  pw_slot slot;          // first; links the objects that have gone
   _Atomic int32_t live;  // shards not yet destroyed, deleted or donated
-  pw_name name;          // number 0: the core knows of none
+  pw_name name;          // number 0: the core does not know it
   int64_t bytes;         // of all shards, where the frontend counts them
 } pw_object;
 
@@ -24,30 +24,30 @@ static inline void pw_object_is(pw_object* o, pw_name name, int32_t shards, int6
   atomic_store_explicit(&o->live, shards, memory_order_relaxed);
 }
 
-// pw_object_hold holds one more shard. It returns false where the last has gone.
+// pw_object_hold adds a shard. It returns false if the last one has gone.
 bool pw_object_hold(pw_object* object);
 
-// pw_object_drop releases a shard. It returns whether that was the last: the caller then passes the object to
+// pw_object_drop releases a shard. It returns whether that was the last one: the caller then passes the object to
 // pw_departed_add.
 static inline bool pw_object_drop(pw_object* object) {
   return atomic_fetch_sub_explicit(&object->live, 1, memory_order_acq_rel) == 1;
 }
 
-// pw_departed is the objects of a frontend whose last shard has gone, until the core is told.
+// pw_departed is the objects of a frontend whose last shard has gone, until the core frees them.
 typedef struct {
   _Atomic(pw_slot*) stack;
-  _Atomic int64_t num, bytes;  // about as many as there are
+  _Atomic int64_t num, bytes;  // approximate
   pthread_mutex_t mu;          // guards backlog
-  pw_slot* backlog;            // taken from the stack, and not yet told
+  pw_slot* backlog;            // taken from the stack, and not yet passed to the core
 } pw_departed;
 #define PW_DEPARTED {.mu = PTHREAD_MUTEX_INITIALIZER}
 
-enum { PW_FREED = 64 };  // most names that go along with one entry
+enum { PW_FREED = 64 };  // most names that one entry into Go carries
 
 void pw_departed_add(pw_departed* gone, pw_object* object);
 
-// pw_departed_take writes the names of objects that have gone, for the core to free, and returns how many: none until a
-// batch is together, unless all are asked for. The objects are the caller's again: a list from first to last.
+// pw_departed_take writes the names of objects for the core to free, and returns how many: none until there is a full
+// batch, unless all is set. The caller gets the objects back as a list from *first to *last.
 size_t pw_departed_take(pw_departed* gone, pw_name* names, size_t room, bool all, pw_object** first, pw_object** last);
 
 #endif  // PATHWAYS_CAPI_BASE_OBJECT_H_

@@ -5,15 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// Sessions are the sessions of a frontend, numbered from 1 in the order of their making. A
-// number is never used again. The zero value has none. Every method may be called from any
-// goroutine; those that only read take no lock.
+// Sessions are the sessions of a frontend, numbered from 1 in the order in which they were made. A number is never used
+// again. The zero value has none. Every method may be called from any goroutine; those that only read take no lock.
 type Sessions[S any] struct {
-	mu  sync.Mutex // guards the writing of all
+	mu  sync.Mutex // guards writes of the rest
 	all atomic.Pointer[[]*S]
 }
 
-// Get returns a session by its number; nil where it has ended, or there was none.
+// Get returns a session by its number; nil if it has ended or never existed.
 func (t *Sessions[S]) Get(number uint64) *S {
 	if all := t.all.Load(); all != nil && number > 0 && number <= uint64(len(*all)) {
 		return (*all)[number-1]
@@ -30,7 +29,7 @@ func (t *Sessions[S]) Add(s *S) uint64 {
 	return uint64(len(all))
 }
 
-// Remove ends a number, and returns the session that it was of; nil where it has none.
+// Remove removes a number, and returns its session; nil if there is none.
 func (t *Sessions[S]) Remove(number uint64) *S {
 	t.mu.Lock()
 	defer t.mu.Unlock()

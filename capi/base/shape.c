@@ -1,4 +1,4 @@
-// Shapes: counted, shared by the buffers and outputs that have them.
+// Shapes: counted, and shared by the buffers and outputs that have them.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ void pw_shape_drop(pw_shape* s) {
   if (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) free(s);
 }
 
-// Bits an element, indexed by PJRT_Buffer_Type. Tokens take none.
+// Bits of an element, indexed by PJRT_Buffer_Type. Tokens take none.
 static const uint8_t type_bits[] = {0,  8,  8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 64, 16, 64, 128, 8,
                                     8,  8,  8, 8,  4,  4,  0, 2,  2,  8,  8,  8,  4,  1,  1,   6,  6};
 

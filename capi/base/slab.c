@@ -6,12 +6,12 @@
 #include "base.h"
 
 enum {
-  kSlots = 512,  // that are allocated at once: 64 KiB and less
-  kBatch = 32,   // slots that move between a thread and the others at once
-  kSlabs = 8,    // of all frontends, and one more
+  kSlots = 512,  // allocated together: 64 KiB at most
+  kBatch = 32,   // slots that a thread takes or returns at once
+  kSlabs = 8,    // of all frontends, plus one
 };
 
-// Slabs by their places. Place 0 is that of slabs of which nothing was taken yet.
+// Slabs by their index. Index 0 stands for slabs of which no slot was ever taken.
 static pw_slab* slabs[kSlabs];
 static size_t num_slabs = 1;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list
@@ -22,10 +22,10 @@ typedef struct {
   size_t n;  // less than 2 * kBatch
 } cache;
 
-// The calling thread's caches, by the places of their slabs. That of place 0 stays empty.
+// The calling thread's caches, by the index of their slab. That of index 0 stays empty.
 static __thread struct {
   cache of[kSlabs];
-  bool known;  // the thread's end is seen to
+  bool known;  // the thread's end frees the caches
 } mine;
 
 static pthread_key_t ending;
@@ -41,7 +41,7 @@ static void end_thread(void* unused) {
     pw_slab_put_all(slabs[i], first, last);
     *c = (cache){0};
   }
-  mine.known = false;  // other ends of the thread may still come here
+  mine.known = false;  // destructors that run later on this thread may still come here
 }
 
 static void make_key(void) { pthread_key_create(&ending, end_thread); }
@@ -54,11 +54,11 @@ static cache* cache_of(const pw_slab* s) {
   return &mine.of[atomic_load_explicit(&s->place, memory_order_acquire)];
 }
 
-// register_slab gives a slab its place.
+// register_slab assigns an index to a slab.
 static void register_slab(pw_slab* s) {
   pthread_mutex_lock(&mu);
   if (atomic_load_explicit(&s->place, memory_order_relaxed) == 0) {
-    if (num_slabs == kSlabs) abort();  // kSlabs is too small for the frontends that there are
+    if (num_slabs == kSlabs) abort();  // kSlabs is too small for the number of frontends
     slabs[num_slabs] = s;
     atomic_store_explicit(&s->place, num_slabs++, memory_order_release);
   }
@@ -67,7 +67,7 @@ static void register_slab(pw_slab* s) {
 
 // grow makes new slots, under the slab's lock.
 static bool grow(pw_slab* s) {
-  enum { kLine = 64 };  // of a cache
+  enum { kLine = 64 };  // bytes of a cache line
   size_t bytes = (kSlots * s->size + kLine - 1) / kLine * kLine;
   char* slots = pw_aligned(kLine, bytes);
   if (slots == NULL) return false;
@@ -81,7 +81,7 @@ static bool grow(pw_slab* s) {
   return true;
 }
 
-// fill brings a batch of free slots to a thread that has none.
+// fill moves a batch of free slots to a thread that has none.
 static bool fill(pw_slab* s, cache* c) {
   pthread_mutex_lock(&s->mu);
   for (size_t i = 0; i < kBatch && (s->free || grow(s)); i++) {

@@ -1,9 +1,8 @@
-// Slots for what frontends hand out by the thousand: buffers, and the arrays that they are
-// shards of. A slot is never returned to the allocator, so a stale handle can always be
-// looked at; the slot's generation tells that it is stale.
+// Slots for what frontends hand out by the thousand: buffers, and the arrays that they are shards of. A slot is never
+// returned to the allocator, so a stale handle can always be read; the slot's generation shows that it is stale.
 //
-// Each thread keeps some free slots of its own, for which it takes no lock. Every function
-// may be called from any thread.
+// Each thread keeps some free slots of its own, which it takes without a lock. Every function may be called from any
+// thread.
 #ifndef PATHWAYS_CAPI_BASE_SLAB_H_
 #define PATHWAYS_CAPI_BASE_SLAB_H_
 
@@ -17,7 +16,7 @@
 
 // pw_slot begins the struct that lies in a slot.
 typedef struct pw_slot {
-  struct pw_slot* next;         // free list, or a list of its owner's
+  struct pw_slot* next;         // free list, or a list of the slot's owner
   _Atomic uint16_t generation;  // handles carry it in their upper 16 bits; never 0
 } pw_slot;
 
@@ -25,31 +24,30 @@ typedef struct {
   size_t size;          // of a slot, in bytes
   pthread_mutex_t mu;   // guards free
   pw_slot* free;
-  _Atomic size_t place;  // in the list of all slabs; 0 until the first slot is taken
+  _Atomic size_t place;  // index in the list of all slabs; 0 until the first slot is taken
 } pw_slab;
 #define PW_SLAB(type) {.size = sizeof(type), .mu = PTHREAD_MUTEX_INITIALIZER}
 
-// pw_slab_take writes n free slots to out, a list of pointers to them. A slot that is taken
-// for the first time is zero but for its generation; others are as they were left. It
-// returns false, and takes none, where memory is short.
+// pw_slab_take writes n free slots to out, a list of pointers. A slot that is taken for the first time is zero except
+// for its generation; others are as they were left. It returns false, and takes none, if memory is short.
 bool pw_slab_take(pw_slab* slab, void* out, size_t n);
-// pw_slab_put makes a slot free, first for the calling thread.
+// pw_slab_put frees a slot, first for the calling thread.
 void pw_slab_put(pw_slab* slab, pw_slot* slot);
-// pw_slab_put_all makes a list of slots free, for all threads.
+// pw_slab_put_all frees a list of slots, for all threads.
 void pw_slab_put_all(pw_slab* slab, pw_slot* first, pw_slot* last);
 
 static inline PJRT_Buffer* pw_slot_handle(pw_slot* slot) {
   return (PJRT_Buffer*)((uintptr_t)slot | (uintptr_t)slot->generation << 48);
 }
 
-// pw_slot_of returns the slot of a handle; NULL where the handle was destroyed, or never ours.
+// pw_slot_of returns the slot of a handle; NULL if the handle was destroyed, or was never one of ours.
 static inline pw_slot* pw_slot_of(const PJRT_Buffer* handle) {
   pw_slot* slot = (pw_slot*)((uintptr_t)handle & 0xffffffffffffu);
   uint16_t generation = (uintptr_t)handle >> 48;
   return generation == 0 || slot == NULL || slot->generation != generation ? NULL : slot;
 }
 
-// pw_slot_end makes a slot's handles stale. It returns false where another thread has done so.
+// pw_slot_end makes a slot's handles stale. It returns false if another thread has done so.
 static inline bool pw_slot_end(pw_slot* slot) {
   uint16_t generation = slot->generation, next = (uint16_t)(generation + 1);
   if (next == 0) next = 1;  // 0 would make a handle that looks like a plain pointer

@@ -26,7 +26,7 @@ static int64_t bytes(const pp_value* v) {
 
 static void devices(FILE* f, const pp_program* p, const pp_value* v) {
   fputs("\"devices\":[", f);
-  for (int32_t s = 0; s < v->n; s++) fprintf(f, s ? ",%d" : "%d", p->door->id(v->looks[s].device));
+  for (int32_t s = 0; s < v->n; s++) fprintf(f, s ? ",%d" : "%d", p->frontend->id(v->looks[s].device));
   fputc(']', f);
 }
 
@@ -37,7 +37,7 @@ static void shape(FILE* f, const pp_value* v) {
   quoted(f, text);
 }
 
-// edges writes what a list of shards comes from: each value once. It reports whether there was memory for that.
+// edges writes which values a list of shards belongs to, each value once. It returns false if memory is short.
 static bool edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
   int64_t constants = 0;
   bool any = false;
@@ -46,11 +46,11 @@ static bool edges(FILE* f, const pp_program* p, const pp_ref* refs, size_t n) {
   for (size_t i = 0; i < n && of; i++) {
     if (refs[i].value >= 0) {
       of[refs[i].value] += pw_shape_bytes(p->values[refs[i].value].looks[refs[i].shard].shape);
-      of[refs[i].value] += of[refs[i].value] == 0;  // seen, though it has no elements
+      of[refs[i].value] += of[refs[i].value] == 0;  // listed, even if it has no elements
       continue;
     }
     pp_look look;
-    if (p->door->seen(p->constants[refs[i].shard], &look, &symbol)) constants += pw_shape_bytes(look.shape);
+    if (p->frontend->seen(p->constants[refs[i].shard], &look, &symbol)) constants += pw_shape_bytes(look.shape);
   }
   fputs("\"reads\":[", f);
   for (size_t v = 0; v < p->num_values && of; v++)
@@ -74,12 +74,13 @@ static void value(FILE* f, const pp_program* p, const pp_value* v) {
 // node_devices writes where a node runs.
 static void node_devices(FILE* f, const pp_program* p, const pp_node* n) {
   if (n->only) {
-    fprintf(f, "\"devices\":[%d]", p->door->id(n->only));
+    fprintf(f, "\"devices\":[%d]", p->frontend->id(n->only));
   } else if (n->outs) {
     devices(f, p, &p->values[n->value]);
   } else {
     fputs("\"devices\":[", f);
-    for (size_t d = 0; d < n->rows; d++) fprintf(f, d ? ",%d" : "%d", p->door->id(p->door->row(n->executable, d)));
+    for (size_t d = 0; d < n->rows; d++)
+      fprintf(f, d ? ",%d" : "%d", p->frontend->id(p->frontend->row(n->executable, d)));
     fputc(']', f);
   }
 }
@@ -92,7 +93,7 @@ static bool node(FILE* f, const pp_program* p, const pp_node* n) {
   quoted(f, n->location);
   fputc(',', f);
   node_devices(f, p, n);
-  fputs(",\"gives\":[", f);
+  fputs(",\"makes\":[", f);
   for (size_t o = 0; o < n->outs; o++) fprintf(f, o ? ",%zu" : "%zu", (size_t)n->value + o);
   fputs("],", f);
   bool all = edges(f, p, n->refs, n->rows * n->args);

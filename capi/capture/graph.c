@@ -1,4 +1,4 @@
-// Graphs: their nodes and values, made and let go of.
+// Graphs: making and freeing nodes and values.
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +65,8 @@ pp_node* pp_node_new(pp_program* p, pp_kind kind, const char* name, const PJRT_E
 }
 
 void pp_node_free(const pp_program* p, pp_node* n) {
-  if (n->executable) p->door->drop(n->executable);
-  if (n->executable && n->options.context) p->door->forget(n->options.context);
+  if (n->executable) p->frontend->drop(n->executable);
+  if (n->executable && n->options.context) p->frontend->forget(n->options.context);
   free(n->functions);
   if (n->plan) pwGoPlanFree(n->plan);
   free(n->name);
@@ -77,18 +77,18 @@ void pp_node_free(const pp_program* p, pp_node* n) {
   free(n->memories);
 }
 
-void pp_buffer_free(const pp_door* door, PJRT_Buffer* buffer) {
+void pp_buffer_free(const pp_frontend* frontend, PJRT_Buffer* buffer) {
   PW_ARGS(PJRT_Buffer_Destroy_Args, a);
   a.buffer = buffer;
-  PJRT_Error* err = door->destroy(&a);
+  PJRT_Error* err = frontend->destroy(&a);
   if (err) pw_error_free(err);
 }
 
 static void program_free(pp_program* p) {
-  if (p->lowered) p->door->unplay(p);
+  if (p->lowered) p->frontend->unplay(p);
   for (size_t i = 0; i < p->num_nodes; i++) pp_node_free(p, &p->nodes[i]);
   for (size_t i = 0; i < p->num_values; i++) looks_free(p->values[i].looks, (size_t)p->values[i].n);
-  for (size_t i = 0; i < p->num_constants; i++) pp_buffer_free(p->door, p->constants[i]);
+  for (size_t i = 0; i < p->num_constants; i++) pp_buffer_free(p->frontend, p->constants[i]);
   for (size_t i = 0; i < p->num_outputs; i++) free(p->outputs[i].refs);
   free(p->nodes);
   free(p->values);

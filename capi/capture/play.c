@@ -1,5 +1,5 @@
-// Plays a program: node after node through the door's own Execute, copy and
-// reshard, so that order, promises, donation and errors are those of ordinary calls.
+// Plays a program: node after node through the frontend's own Execute, copy and reshard, so that order, promises,
+// donation and errors are those of ordinary calls.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 // play is one run of a program.
 typedef struct {
   pp_program* p;
-  PJRT_Buffer** shards;  // of all values, where they are alive
+  PJRT_Buffer** shards;  // of all values, while they are alive
 } play;
 
 static void destroy(const play* r, PJRT_Buffer** buffer) {
@@ -18,7 +18,7 @@ static void destroy(const play* r, PJRT_Buffer** buffer) {
   PW_ARGS(PJRT_Buffer_Destroy_Args, a);
   a.buffer = *buffer;
   *buffer = NULL;
-  PJRT_Error* err = r->p->door->destroy(&a);
+  PJRT_Error* err = r->p->frontend->destroy(&a);
   if (err) pw_error_free(err);
 }
 
@@ -27,15 +27,15 @@ static PJRT_Buffer** shard(const play* r, pp_ref ref) {
                                   : &r->shards[r->p->values[ref.value].first + (size_t)ref.shard];
 }
 
-// failed gives shards of a value, instead of contents, the error of the node that was to
-// make them. It takes the error.
+// failed makes shards of a value whose contents are the error of the node that should have made them. It takes the
+// error.
 static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, size_t from, size_t count,
                           PJRT_Error* err) {
   PJRT_Error_Code code;
   const char* text;
   size_t size;
   pw_error_read(err, &code, &text, &size);
-  static const char kNamed[] = ", called at ";  // this node, or the one whose error it has
+  static const char kNamed[] = ", called at ";  // an error names this node, or an earlier one
   if (*n->location && memmem(text, size, kNamed, sizeof kNamed - 1) == NULL) {
     char at[PW_LOCATION + 64];
     snprintf(at, sizeof at, " [%s, called at %.400s]", n->name, n->location);
@@ -47,7 +47,7 @@ static PJRT_Error* failed(const play* r, const pp_node* n, const pp_value* v, si
   pw_error_free(err);
   err = NULL;
   for (size_t s = from; s < from + count && err == NULL; s++)
-    err = r->p->door->unmade(&v->looks[s], code, message, NULL, &r->shards[v->first + s]);
+    err = r->p->frontend->unmade(&v->looks[s], code, message, NULL, &r->shards[v->first + s]);
   free(message);
   return err;
 }
@@ -77,7 +77,7 @@ static PJRT_Error* execute(const play* r, pp_node* n) {
   a.num_args = n->args;
   a.output_lists = rows + n->rows;
   a.execute_device = n->only;
-  PJRT_Error* err = r->p->door->execute(&a);
+  PJRT_Error* err = r->p->frontend->execute(&a);
   for (size_t o = 0; o < n->outs && err == NULL; o++)
     for (size_t d = 0; d < n->rows; d++)
       r->shards[r->p->values[(size_t)n->value + o].first + d] = results[d * n->outs + o];
@@ -86,7 +86,7 @@ static PJRT_Error* execute(const play* r, pp_node* n) {
   return err;
 }
 
-// copy moves shards one by one. One that fails has its error alone.
+// copy copies shards one by one. Only those that fail get their error.
 static PJRT_Error* copy(const play* r, pp_node* n) {
   const pp_value* v = &r->p->values[n->value];
   PJRT_Error* err = NULL;
@@ -94,7 +94,7 @@ static PJRT_Error* copy(const play* r, pp_node* n) {
     PW_ARGS(PJRT_Buffer_CopyToMemory_Args, a);
     a.buffer = *shard(r, n->refs[i]);
     a.dst_memory = n->memories[i];
-    if ((err = r->p->door->copy(&a)))
+    if ((err = r->p->frontend->copy(&a)))
       err = failed(r, n, v, i, 1, err);
     else
       r->shards[v->first + i] = a.dst_buffer;
@@ -129,8 +129,8 @@ char* pp_refusal(PJRT_Error* err) {
   return pw_refusal(out);
 }
 
-// own gives handles of shards to keep. It takes those that shared does not say are
-// still needed; NULL: all are.
+// own makes handles of shards that outlive the play. It takes the play's own handles, except where shared says that
+// they are still needed; NULL: all are.
 static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared, PJRT_Buffer** out) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n; i++) out[i] = NULL;
@@ -140,7 +140,7 @@ static PJRT_Error* own(const play* r, const pp_ref* refs, size_t n, bool* shared
       out[i] = *from;
       *from = NULL;
     } else {
-      err = r->p->door->share(*from, false, &out[i]);
+      err = r->p->frontend->share(*from, false, &out[i]);
     }
   }
   for (size_t i = 0; i < n && err; i++) destroy(r, &out[i]);
@@ -151,21 +151,21 @@ static PJRT_Error* reshard(const play* r, pp_node* n) {
   PJRT_Buffer** shards = pw_zeros(n->rows, sizeof *shards);
   if (shards == NULL) return pw_short("the shards of an array", n->rows * sizeof *shards);
   PJRT_Error* err = own(r, n->refs, n->rows, NULL, shards);
-  pw_held *from = err ? NULL : r->p->door->close(shards, n->rows), *to = NULL;
+  pw_export *from = err ? NULL : r->p->frontend->close(shards, n->rows), *to = NULL;
   if (err == NULL && from == NULL) {
     for (size_t i = 0; i < n->rows; i++) destroy(r, &shards[i]);
     err = pw_short("the shards of an array", n->rows * sizeof *shards);
   }
   free(shards);
   if (err) return err;
-  char* refusal = from->door->reshard(from, n->plan, &to);
-  pw_held_drop(from);
+  char* refusal = from->methods->reshard(from, n->plan, &to);
+  pw_export_drop(from);
   if (refusal) return pp_error(refusal);
-  r->p->door->take(to, &r->shards[r->p->values[n->value].first]);
+  r->p->frontend->take(to, &r->shards[r->p->values[n->value].first]);
   return NULL;
 }
 
-// fail gives all results of a node that did not begin its error.
+// fail makes all results of a node that could not begin, with its error as their contents.
 static PJRT_Error* fail(const play* r, pp_node* n, PJRT_Error* err) {
   for (size_t o = 0; o < n->outs && err; o++) {
     const pp_value* v = &r->p->values[(size_t)n->value + o];
@@ -185,16 +185,16 @@ static PJRT_Error* fail(const play* r, pp_node* n, PJRT_Error* err) {
       return worse;
     }
   }
-  if (err) pw_error_free(err);  // it has no results
+  if (err) pw_error_free(err);  // the node has no results
   return NULL;
 }
 
-// fits says whether the shards of an input that were opened are those of the capture.
+// fits reports whether the opened shards of an input look like those of the capture.
 static bool fits(const play* r, const pp_value* v) {
   for (int32_t s = 0; s < v->n; s++) {
     pp_look look;
     const pp_symbol* symbol;
-    if (!r->p->door->seen(r->shards[v->first + (size_t)s], &look, &symbol) || symbol ||
+    if (!r->p->frontend->seen(r->shards[v->first + (size_t)s], &look, &symbol) || symbol ||
         look.device != v->looks[s].device || !pw_shape_same(look.shape, v->looks[s].shape))
       return false;
   }
@@ -203,18 +203,18 @@ static bool fits(const play* r, const pp_value* v) {
 
 static PJRT_Error* misfit(size_t input) {
   return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                  "input %zu has other shards than the one that the program was captured with; capture it for those",
+                  "the shards of input %zu differ from those of the capture; capture the program again with these",
                   input);
 }
 
-static PJRT_Error* open_inputs(const play* r, pw_held* const* inputs) {
+static PJRT_Error* open_inputs(const play* r, pw_export* const* inputs) {
   pp_program* p = r->p;
   for (size_t i = 0; i < p->num_inputs; i++) {
     pp_value* v = &p->values[p->inputs[i]];
     if (inputs[i]->base.client != p->base.client || pp_symbolic(inputs[i]) ||
-        p->door->shards(inputs[i]) != (size_t)v->n)
+        p->frontend->shards(inputs[i]) != (size_t)v->n)
       return misfit(i);
-    PJRT_Error* err = p->door->open(inputs[i], v->donated, &r->shards[v->first]);
+    PJRT_Error* err = p->frontend->open(inputs[i], v->donated, &r->shards[v->first]);
     if (err) return err;
     if (!fits(r, v)) return misfit(i);
   }
@@ -226,10 +226,10 @@ static PJRT_Error* share_inputs(const play* r, PJRT_Buffer* const* shards) {
   for (size_t i = 0; i < p->num_inputs; i++) {
     pp_value* v = &p->values[p->inputs[i]];
     for (int32_t s = 0; s < v->n; s++) {
-      if (pp_is_symbol(p->door, *shards))
+      if (pp_is_symbol(p->frontend, *shards))
         return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                        "input %zu is an array of a capture, which has no contents; give one that a play gave", i);
-      PJRT_Error* err = p->door->share(*shards++, false, &r->shards[v->first + (size_t)s]);
+                        "input %zu is an array of a capture, which has no contents; pass a result of a play", i);
+      PJRT_Error* err = p->frontend->share(*shards++, false, &r->shards[v->first + (size_t)s]);
       if (err) return err;
     }
     if (!fits(r, v)) return misfit(i);
@@ -243,12 +243,12 @@ static size_t num_results(const pp_program* p) {
   return n;
 }
 
-// results takes what the program gives, one result's shards after the other's. Two
-// results may have shards in common.
+// results makes the handles of the program's results, one result's shards after the other's. Results may have shards in
+// common.
 static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
   pp_program* p = r->p;
   PJRT_Error* err = NULL;
-  // How many results are yet to get a shard: the last one gets the handle.
+  // How many results still need a handle of each shard: the last one takes the play's own.
   int32_t* wanted = pw_zeros(p->num_shards, sizeof *wanted);
   if (wanted == NULL) return pw_short("the results of a program", p->num_shards * sizeof *wanted);
   for (size_t i = 0; i < p->num_outputs; i++)
@@ -273,17 +273,16 @@ static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
   return err;
 }
 
-// usable says why a program cannot be played any more.
+// usable returns an error if a program can no longer be played.
 static PJRT_Error* usable(const pp_program* p) {
   for (size_t i = 0; i < p->num_nodes; i++)
-    if (p->nodes[i].functions && p->door->closed(p->nodes[i].executable))
+    if (p->nodes[i].functions && p->frontend->closed(p->nodes[i].executable))
       return pw_error(PJRT_Error_Code_ABORTED,
-                      "%s calls functions of Python that are no more; capture the program again", p->nodes[i].name);
+                      "%s calls Python functions that no longer exist; capture the program again", p->nodes[i].name);
   return NULL;
 }
 
-// How often a play hears whether the user has pressed Ctrl-C: a plugin may run each
-// node before it returns.
+// How often a play checks for Ctrl-C, in nanoseconds: a plugin may run each node before it returns.
 enum { kListenNs = 100000000 };
 
 int64_t pp_listen(void) { return pw_clock() + kListenNs; }
@@ -296,11 +295,11 @@ bool pp_interrupted(int64_t* next) {
   return exception != NULL;
 }
 
-// run does all nodes, once the inputs are open.
+// run plays all nodes, once the inputs are open.
 static PJRT_Error* run(const play* r) {
   pp_program* p = r->p;
   PJRT_Error* err = NULL;
-  bool whole = p->num_nodes > 1 && !p->functions && p->door->play && p->door->play(p, r->shards, &err);
+  bool whole = p->num_nodes > 1 && !p->functions && p->frontend->play && p->frontend->play(p, r->shards, &err);
   int64_t listen = pp_listen();
   for (size_t i = 0; i < p->num_nodes && err == NULL && !whole; i++) {
     if (pp_interrupted(&listen)) {
@@ -328,8 +327,8 @@ static void end(play* r) {
   free(r->shards);
 }
 
-// close_all makes arrays that are held of a program's results. With an error there are none.
-static PJRT_Error* close_all(const play* r, pw_held** outputs) {
+// close_all makes exported arrays of a program's results. With an error there are none.
+static PJRT_Error* close_all(const play* r, pw_export** outputs) {
   const pp_program* p = r->p;
   PJRT_Buffer* some[64];
   size_t n = num_results(p), at = 0, closed = 0;
@@ -337,21 +336,21 @@ static PJRT_Error* close_all(const play* r, pw_held** outputs) {
   if (made == NULL) return pw_short("the results of a program", n * sizeof *made);
   PJRT_Error* err = results(r, made);
   for (; closed < p->num_outputs && err == NULL; at += p->outputs[closed++].n)
-    if ((outputs[closed] = p->door->close(made + at, p->outputs[closed].n)) == NULL) {
+    if ((outputs[closed] = p->frontend->close(made + at, p->outputs[closed].n)) == NULL) {
       err = pw_short("the results of a program", p->outputs[closed].n * sizeof *made);
       for (; at < n; at++) destroy(r, &made[at]);
-      while (closed-- > 0) pw_held_drop(outputs[closed]);
+      while (closed-- > 0) pw_export_drop(outputs[closed]);
       break;
     }
   if (made != some) free(made);
   return err;
 }
 
-PJRT_Error* pp_play(pp_program* p, pw_held* const* inputs, pw_held** outputs) {
+PJRT_Error* pp_play(pp_program* p, pw_export* const* inputs, pw_export** outputs) {
   play r;
   PJRT_Error* err = begin(&r, p);
   if (err == NULL) err = open_inputs(&r, inputs);
-  for (size_t i = 0; i < p->num_inputs; i++) pw_held_drop(inputs[i]);
+  for (size_t i = 0; i < p->num_inputs; i++) pw_export_drop(inputs[i]);
   if (err == NULL) err = run(&r);
   if (err == NULL) err = close_all(&r, outputs);
   end(&r);

@@ -32,9 +32,9 @@ SHOWN char* pathways_capture_end(const uint64_t* arrays, size_t n, int32_t* resu
 }
 
 SHOWN int32_t pathways_capture_made(uint64_t array) {
-  pw_held* held = pw_forked ? NULL : pw_held_find(array);
-  bool made = held && pp_symbolic(held);
-  if (held) pw_held_drop(held);
+  pw_export* exported = pw_forked ? NULL : pw_export_find(array);
+  bool made = exported && pp_symbolic(exported);
+  if (exported) pw_export_drop(exported);
   return made;
 }
 
@@ -44,46 +44,47 @@ SHOWN void pathways_capture_drop(void) {
   if (!pw_forked) pp_leave();
 }
 
-// number writes the numbers of arrays that a program gave. With an error none is held.
-static PJRT_Error* number(pw_held** held, size_t m, uint64_t* results) {
+// number gives the results of a program numbers. With an error it drops them all.
+static PJRT_Error* number(pw_export** exported, size_t m, uint64_t* results) {
   for (size_t i = 0; i < m; i++) {
-    if ((results[i] = pw_held_put(held[i]))) continue;
-    while (m-- > i) pw_held_drop(held[m]);
-    while (i-- > 0) pw_held_drop(pw_held_take(results[i]));
+    if ((results[i] = pw_export_put(exported[i]))) continue;
+    while (m-- > i) pw_export_drop(exported[m]);
+    while (i-- > 0) pw_export_drop(pw_export_take(results[i]));
     return pw_short("the results of a program", sizeof(void*));
   }
   return NULL;
 }
 
-// run plays a program with arrays, of which it takes those that are held, and returns the results' numbers.
-static PJRT_Error* run(pp_program* p, const uint64_t* arrays, size_t n, pw_held** held, uint64_t* results, size_t m) {
+// run plays a program with arrays, and returns the results' numbers. It takes the arrays in any case.
+static PJRT_Error* run(pp_program* p, const uint64_t* arrays, size_t n, pw_export** exported, uint64_t* results,
+                       size_t m) {
   size_t found = 0;
   for (size_t i = 0; i < n; i++)
-    if ((held[found] = pw_held_take(arrays[i]))) found++;
+    if ((exported[found] = pw_export_take(arrays[i]))) found++;
   PJRT_Error* err = NULL;
   if (p == NULL)
     err = pw_error(PJRT_Error_Code_NOT_FOUND, "the program was freed, or its client has ended");
   else if (found != n)
-    err = pw_error(PJRT_Error_Code_NOT_FOUND, "an array that the program is to run with is held no more");
+    err = pw_error(PJRT_Error_Code_NOT_FOUND, "an array that the program is to run with was released or imported");
   else if (n != p->num_inputs || m != p->num_outputs)
     err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "the program has another number of inputs or results");
   else if (pp_capturing)
     err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "this thread captures a program, and no other is run in it");
   if (err) {
-    for (size_t i = 0; i < found; i++) pw_held_drop(held[i]);
+    for (size_t i = 0; i < found; i++) pw_export_drop(exported[i]);
     return err;
   }
-  err = pp_play(p, held, held + n);
-  return err ? err : number(held + n, m, results);
+  err = pp_play(p, exported, exported + n);
+  return err ? err : number(exported + n, m, results);
 }
 
 SHOWN char* pathways_program_run(uint64_t program, const uint64_t* arrays, size_t n, uint64_t* results, size_t m) {
   if (pw_forked) return pw_forked_refusal();
-  pw_held *some[64], **held = n + m <= 64 ? some : pw_alloc((n + m) * sizeof *held);
-  if (held == NULL) return pp_refusal(pw_short("the arrays of a program", (n + m) * sizeof *held));
+  pw_export *some[64], **exported = n + m <= 64 ? some : pw_alloc((n + m) * sizeof *exported);
+  if (exported == NULL) return pp_refusal(pw_short("the arrays of a program", (n + m) * sizeof *exported));
   pp_program* p = pw_numbers_find(&table, program, false);
-  char* refusal = pp_refusal(run(p, arrays, n, held, results, m));
-  if (held != some) free(held);
+  char* refusal = pp_refusal(run(p, arrays, n, exported, results, m));
+  if (exported != some) free(exported);
   pp_program_drop(p);
   return refusal;
 }

@@ -7,24 +7,22 @@
 
 struct pp_capture {
   uint64_t number;
-  pp_program* program;  // what is made; its door is set by the first call that comes
-  size_t announced;     // inputs that the next import gives
+  pp_program* program;  // the program under construction; the first call that is recorded sets its frontend
+  size_t announced;     // how many inputs the next import makes
   bool* donated;
   int64_t begin;
-  bool read;            // something without contents was
-  char line[PW_LOCATION];  // that did so first
+  bool read;            // whether something without contents was read
+  char line[PW_LOCATION];  // the line that did so first
 };
 
 __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
 
 static const char kNothing[] =
     "this array stands for a result inside of a program, and has no contents to read, print or branch on, neither "
-    "while "
-    "the program is captured nor after; return it from the program and read what a call gives, or compute what depends "
-    "on "
-    "it in a jitted function";
+    "while the program is captured nor after; return it from the program and read the result of a call, or compute "
+    "what depends on it in a jitted function";
 
-// Clients may compile on threads of their own, so captures look at what all took.
+// Clients may compile on threads of their own, so a capture reads the total of all threads.
 static _Atomic int64_t compile_ns;
 
 void pp_compiled(int64_t begin) { atomic_fetch_add_explicit(&compile_ns, pw_clock() - begin, memory_order_relaxed); }
@@ -52,14 +50,14 @@ static char* begin(void) {
   return NULL;
 }
 
-// leave ends the thread's capture and gives what was made.
+// leave ends the thread's capture and returns what it recorded.
 static pp_program* leave(void) {
   pp_capture* c = pp_capturing;
   pp_program* p = c->program;
   pp_capturing = NULL;
   p->capture_ns = pw_clock() - c->begin;
   p->compile_ns += atomic_load_explicit(&compile_ns, memory_order_relaxed);
-  if (p->compile_ns > p->capture_ns) p->compile_ns = p->capture_ns;  // others compiled at the same time
+  if (p->compile_ns > p->capture_ns) p->compile_ns = p->capture_ns;  // other threads compiled at the same time
   free(c->donated);
   free(c);
   return p;
@@ -71,11 +69,11 @@ void pp_read(void) {
   c->read = true;
 }
 
-// joins has a capture know whose calls it records.
-static PJRT_Error* joins(const pp_door* door, PJRT_Client* client) {
+// joins checks that a call belongs to the client and frontend of the capture, which the first call sets.
+static PJRT_Error* joins(const pp_frontend* frontend, PJRT_Client* client) {
   pp_program* p = pp_capturing->program;
   if (p->base.client == NULL) {
-    p->door = door;
+    p->frontend = frontend;
     p->base.client = client;
   }
   if (p->base.client == client) return NULL;
@@ -83,21 +81,21 @@ static PJRT_Error* joins(const pp_door* door, PJRT_Client* client) {
                   "a program has arrays of two clients; copy those of one through the host");
 }
 
-// mine says why a symbol is of no use here.
+// mine returns an error if a symbol is not of the thread's capture.
 static PJRT_Error* mine(const pp_symbol* symbol) {
   if (symbol->capture == pp_capturing->number) return NULL;
   return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
 }
 
-// refer writes where a shard comes from, and notes that a node reads it.
-static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out) {
+// refer writes which value and shard, or which constant, a buffer is, and records that a node reads it.
+static PJRT_Error* refer(const pp_frontend* frontend, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out) {
   pp_program* p = pp_capturing->program;
   const pp_symbol* symbol = NULL;
-  if (!door->seen(buffer, look, &symbol))
+  if (!frontend->seen(buffer, look, &symbol))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "the array has been deleted or donated; keep a copy of an array that is needed after a call that "
                     "donates it");
-  PJRT_Error* err = joins(door, door->client(look->device));
+  PJRT_Error* err = joins(frontend, frontend->client(look->device));
   if (err == NULL && symbol) err = mine(symbol);
   if (err) return err;
   if (symbol) {
@@ -108,55 +106,57 @@ static PJRT_Error* refer(const pp_door* door, PJRT_Buffer* buffer, int32_t node,
   if (!pw_grow(&p->constants, p->num_constants, &p->room_constants, sizeof *p->constants))
     return pp_no_memory(2 * p->room_constants * sizeof *p->constants);
   PJRT_Buffer* own;
-  if ((err = door->share(buffer, false, &own))) return err;
+  if ((err = frontend->share(buffer, false, &own))) return err;
   *out = (pp_ref){PP_CONSTANT, (int32_t)p->num_constants};
   p->constants[p->num_constants++] = own;
   return NULL;
 }
 
-bool pp_is_symbol(const pp_door* door, PJRT_Buffer* buffer) {
+bool pp_is_symbol(const pp_frontend* frontend, PJRT_Buffer* buffer) {
   pp_look look;
   const pp_symbol* symbol = NULL;
-  return door->seen(buffer, &look, &symbol) && symbol != NULL;
+  return frontend->seen(buffer, &look, &symbol) && symbol != NULL;
 }
 
-static PJRT_Error* symbol_new(const pp_door* door, const pp_look* look, int32_t value, int32_t shard,
+static PJRT_Error* symbol_new(const pp_frontend* frontend, const pp_look* look, int32_t value, int32_t shard,
                               PJRT_Buffer** out) {
   pp_symbol s = {pp_capturing->number, value, shard};
-  return door->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, kNothing, &s, out);
+  return frontend->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, kNothing, &s, out);
 }
 
-// symbols makes the results of a call that was recorded, or none.
-static PJRT_Error* symbols(const pp_door* door, const pp_value* values, size_t outs, PJRT_Buffer** const* lists) {
+// symbols makes the results of a recorded call: all of them, or none with an error.
+static PJRT_Error* symbols(const pp_frontend* frontend, const pp_value* values, size_t outs,
+                           PJRT_Buffer** const* lists) {
   size_t made = 0;
   PJRT_Error* err = NULL;
   for (size_t o = 0; o < outs && err == NULL; o++)
     for (int32_t d = 0; d < values[o].n && err == NULL; d++) {
       err =
-          symbol_new(door, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d, &lists[d][o]);
+          symbol_new(frontend, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d,
+                     &lists[d][o]);
       if (err == NULL) made++;
     }
   for (size_t o = 0; o < outs && err; o++)
-    for (int32_t d = 0; d < values[o].n && made; d++, made--) pp_buffer_free(door, lists[d][o]);
+    for (int32_t d = 0; d < values[o].n && made; d++, made--) pp_buffer_free(frontend, lists[d][o]);
   return err;
 }
 
-static PJRT_Error* events(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+static PJRT_Error* events(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   for (size_t d = 0; args->device_complete_events && d < args->num_devices; d++) {
-    PJRT_Error* err = door->ready(&args->device_complete_events[d]);
+    PJRT_Error* err = frontend->ready(&args->device_complete_events[d]);
     if (err) return err;
   }
   return NULL;
 }
 
-// orders says whether a computation takes and gives what JAX keeps its effects in
-// order with: an array that outlives the program.
+// orders reports whether a computation takes and returns the token by which JAX orders effects: an array that outlives
+// the program.
 static bool orders(const pw_shape* in, const pw_shape* out) {
   if (out->type == PJRT_Buffer_Type_TOKEN || (in && in->type == PJRT_Buffer_Type_TOKEN)) return true;
   return in && in->type == PJRT_Buffer_Type_PRED && in->num_dims == 1 && in->dims[0] == 0 && pw_fits(in, out);
 }
 
-// recordable refuses calls that a program does not record.
+// recordable refuses calls that a program cannot record.
 static PJRT_Error* recordable(const PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x) {
   size_t devices = args->execute_device ? 1 : x->num_devices;
   if (args->num_devices != devices)
@@ -172,8 +172,8 @@ static PJRT_Error* recordable(const PJRT_LoadedExecutable_Execute_Args* args, co
   return NULL;
 }
 
-// refer_arguments writes what a node reads.
-static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args,
+// refer_arguments records what a node reads.
+static PJRT_Error* refer_arguments(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args,
                                    const pp_executable* x, pp_node* node) {
   int32_t number = (int32_t)pp_capturing->program->num_nodes;
   node->refs = pw_zeros(node->rows * node->args, sizeof *node->refs);
@@ -181,9 +181,9 @@ static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Ex
   for (size_t d = 0; d < node->rows; d++)
     for (size_t i = 0; i < node->args; i++) {
       pp_look look;
-      PJRT_Error* err = refer(door, args->argument_lists[d][i], number, &look, &node->refs[d * node->args + i]);
+      PJRT_Error* err = refer(frontend, args->argument_lists[d][i], number, &look, &node->refs[d * node->args + i]);
       if (err) return err;
-      const pw_shape* want = x->num_params >= 0 ? door->param(args->executable, i) : NULL;
+      const pw_shape* want = x->num_params >= 0 ? frontend->param(args->executable, i) : NULL;
       if (want && !pw_fits(look.shape, want))
         return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                         "argument %zu of %s on device row %zu is not what the program takes", i, x->name, d);
@@ -192,7 +192,8 @@ static PJRT_Error* refer_arguments(const pp_door* door, PJRT_LoadedExecutable_Ex
 }
 
 // make_values adds the values that a node makes.
-static PJRT_Error* make_values(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, const pp_executable* x,
+static PJRT_Error* make_values(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args,
+                               const pp_executable* x,
                                const pp_node* node) {
   pp_program* p = pp_capturing->program;
   size_t n = node->rows;
@@ -200,8 +201,8 @@ static PJRT_Error* make_values(const pp_door* door, PJRT_LoadedExecutable_Execut
   if (looks == NULL) return pp_no_memory(n * sizeof *looks);
   PJRT_Error* err = NULL;
   for (size_t k = 0; k < node->outs && err == NULL; k++) {
-    for (size_t d = 0; d < n; d++) door->output(args->executable, node->only, d, k, &looks[d]);
-    if (k == 0 && n && orders(x->num_params > 0 ? door->param(args->executable, 0) : NULL, looks[0].shape))
+    for (size_t d = 0; d < n; d++) frontend->output(args->executable, node->only, d, k, &looks[d]);
+    if (k == 0 && n && orders(x->num_params > 0 ? frontend->param(args->executable, 0) : NULL, looks[0].shape))
       err = pw_error(
           PJRT_Error_Code_UNIMPLEMENTED,
           "%s has ordered effects, which a program does not record; call it outside, or do without the order", x->name);
@@ -212,7 +213,7 @@ static PJRT_Error* make_values(const pp_door* door, PJRT_LoadedExecutable_Execut
   return err;
 }
 
-// copy_options has a node keep the options of its call. Its executable is not its own yet.
+// copy_options copies the options of the call into a node. The node does not own its executable yet.
 static PJRT_Error* copy_options(pp_node* node, const PJRT_ExecuteOptions* o) {
   if (o == NULL) return NULL;
   PW_COPY(PJRT_ExecuteOptions, options, o);
@@ -223,12 +224,12 @@ static PJRT_Error* copy_options(pp_node* node, const PJRT_ExecuteOptions* o) {
   return NULL;
 }
 
-PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+PJRT_Error* pp_execute(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   pp_program* p = pp_capturing->program;
   pp_executable x;
-  door->describe(args->executable, &x);
+  frontend->describe(args->executable, &x);
   PJRT_Error* err = recordable(args, &x);
-  if (err == NULL) err = joins(door, x.client);
+  if (err == NULL) err = joins(frontend, x.client);
   if (err) return err;
   pp_node* node = pp_node_new(p, PP_EXECUTE, x.name, args->options);
   if (node == NULL) return pp_no_memory(sizeof *node);
@@ -237,29 +238,29 @@ PJRT_Error* pp_execute(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* 
   node->outs = x.num_outputs;
   node->only = args->execute_device;
   size_t values = p->num_values;
-  err = refer_arguments(door, args, &x, node);
-  if (err == NULL) err = make_values(door, args, &x, node);
+  err = refer_arguments(frontend, args, &x, node);
+  if (err == NULL) err = make_values(frontend, args, &x, node);
   if (err == NULL) err = copy_options(node, args->options);
-  if (err == NULL) err = symbols(door, p->values + values, node->outs, args->output_lists);
-  if (err == NULL && (err = events(door, args)))
+  if (err == NULL) err = symbols(frontend, p->values + values, node->outs, args->output_lists);
+  if (err == NULL && (err = events(frontend, args)))
     for (size_t d = 0; d < node->rows; d++)
-      for (size_t k = 0; k < node->outs; k++) pp_buffer_free(door, args->output_lists[d][k]);
+      for (size_t k = 0; k < node->outs; k++) pp_buffer_free(frontend, args->output_lists[d][k]);
   if (err) {
-    pp_node_free(p, node);  // its values stay: nobody names them
+    pp_node_free(p, node);  // its values stay: nothing refers to them
     return err;
   }
   node->executable = args->executable;
   node->options.non_donatable_input_indices = node->kept;
   node->options.call_location = *node->location ? node->location : NULL;
-  if (node->options.context) node->options.context = door->keep(node->options.context, &node->functions);
+  if (node->options.context) node->options.context = frontend->keep(node->options.context, &node->functions);
   p->functions |= node->functions != NULL;
-  door->hold(node->executable);
+  frontend->hold(node->executable);
   p->num_nodes++;
   return NULL;
 }
 
-// follows finds the node that a copy of a shard goes on with: JAX moves an array shard
-// by shard, which is one node all the same.
+// follows finds the node to which a copy of a shard belongs: JAX moves an array shard by shard, and all these copies
+// are one node.
 static pp_node* follows(pp_program* p, pp_ref ref, const pp_look* to) {
   if (p->num_nodes == 0 || ref.value < 0) return NULL;
   pp_node* n = &p->nodes[p->num_nodes - 1];
@@ -272,14 +273,14 @@ static pp_node* follows(pp_program* p, pp_ref ref, const pp_look* to) {
   return n;
 }
 
-PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
+PJRT_Error* pp_copy(const pp_frontend* frontend, PJRT_Buffer* buffer, PJRT_Memory* memory, PJRT_Buffer** out) {
   pp_program* p = pp_capturing->program;
   pp_look look;
   pp_ref ref;
-  PJRT_Error* err = refer(door, buffer, (int32_t)p->num_nodes, &look, &ref);
+  PJRT_Error* err = refer(frontend, buffer, (int32_t)p->num_nodes, &look, &ref);
   if (err) return err;
   look.memory = memory;
-  look.device = door->where(memory);
+  look.device = frontend->where(memory);
   look.minor_to_major = NULL;
   pp_node* node = follows(p, ref, &look);
   bool more = node != NULL;
@@ -307,55 +308,55 @@ PJRT_Error* pp_copy(const pp_door* door, PJRT_Buffer* buffer, PJRT_Memory* memor
     p->num_nodes++;
   node->refs[node->rows] = ref;
   node->memories[node->rows] = memory;
-  return symbol_new(door, &look, node->value, (int32_t)node->rows++, out);
+  return symbol_new(frontend, &look, node->value, (int32_t)node->rows++, out);
 }
 
-// ---- arrays that leave JAX while they are symbols, and come back ----
+// ---- symbols that are exported and imported ----
 
 typedef struct {
-  pw_held base;  // first
-  const pp_door* door;
+  pw_export base;  // first
+  const pp_frontend* frontend;
   uint64_t capture;
   size_t n;
   pp_ref refs[];
-} held_symbol;
+} export_symbol;
 
-static void held_free(pw_held* held) { free(held); }
+static void export_free(pw_export* exported) { free(exported); }
 
-static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out);
-static const pw_held_door held_door = {held_free, held_reshard};
+static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out);
+static const pw_export_methods export_methods = {export_free, export_reshard};
 
-bool pp_symbolic(const pw_held* held) { return held->door == &held_door; }
+bool pp_symbolic(const pw_export* exported) { return exported->methods == &export_methods; }
 
-static held_symbol* held_new(const pp_door* door, PJRT_Client* client, size_t n) {
-  held_symbol* h = pw_zeros(1, sizeof *h + n * sizeof *h->refs);
+static export_symbol* export_new(const pp_frontend* frontend, PJRT_Client* client, size_t n) {
+  export_symbol* h = pw_zeros(1, sizeof *h + n * sizeof *h->refs);
   if (h == NULL) return NULL;
-  h->base = (pw_held){.base = {client, 1}, .door = &held_door};
-  h->door = door;
+  h->base = (pw_export){.base = {client, 1}, .methods = &export_methods};
+  h->frontend = frontend;
   h->capture = pp_capturing->number;
   h->n = n;
   return h;
 }
 
-bool pp_any_symbol(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+bool pp_any_symbol(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   for (size_t d = 0; d < args->num_devices; d++)
     for (size_t i = 0; i < args->num_args; i++)
-      if (pp_is_symbol(door, args->argument_lists[d][i])) return true;
+      if (pp_is_symbol(frontend, args->argument_lists[d][i])) return true;
   return false;
 }
 
-// An array of an export that has no symbol is held as one of constants.
-PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+// An exported array without a symbol is kept as constants.
+PJRT_Error* pp_export(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   size_t n = args->num_devices, m = args->num_args;
   pp_executable x;
-  door->describe(args->executable, &x);
+  frontend->describe(args->executable, &x);
   if (m == 0 || n == 0 || x.num_outputs)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and gives none", x.name);
-  pw_held** all = pw_zeros(m, sizeof *all);
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and returns none", x.name);
+  pw_export** all = pw_zeros(m, sizeof *all);
   if (all == NULL) return pp_no_memory(m * sizeof *all);
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < m && err == NULL; i++) {
-    held_symbol* h = held_new(door, x.client, n);
+    export_symbol* h = export_new(frontend, x.client, n);
     if (h == NULL) {
       err = pp_no_memory(sizeof *h + n * sizeof *h->refs);
       break;
@@ -363,39 +364,40 @@ PJRT_Error* pp_export(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
     all[i] = &h->base;
     for (size_t d = 0; d < n && err == NULL; d++) {
       pp_look look;
-      // Who reads it is not known yet.
-      err = refer(door, args->argument_lists[d][i], -1, &look, &h->refs[d]);
+      // Which node reads it is not known yet.
+      err = refer(frontend, args->argument_lists[d][i], -1, &look, &h->refs[d]);
     }
   }
-  if (err == NULL) err = events(door, args);
+  if (err == NULL) err = events(frontend, args);
   if (err == NULL && !pw_exported(all, m)) err = pp_no_memory(m * sizeof(uint64_t));
-  for (size_t i = 0; i < m && err; i++) pw_held_drop(all[i]);
+  for (size_t i = 0; i < m && err; i++) pw_export_drop(all[i]);
   free(all);
   return err;
 }
 
-// lead is where a plan leads: the devices and the size of its shards, and the kind of their memory.
+// lead is the destination of a plan: devices, size of the shards, and the kind of their memory.
 typedef struct {
   int64_t *devices, *size;
   size_t shards, dims;
   char* memory;
 } lead;
 
-// look_at fills the looks of the shards that a plan makes of an array whose first shard looks so.
-static PJRT_Error* look_at(const pp_door* door, const lead* to, pw_shape* shape, pp_look* looks) {
+// look_at fills in the looks of the shards that a plan makes from an array whose first shard has this shape.
+static PJRT_Error* look_at(const pp_frontend* frontend, const lead* to, pw_shape* shape, pp_look* looks) {
   for (size_t i = 0; i < to->shards; i++) {
-    PJRT_Device* d = door->device(pp_capturing->program->base.client, (int)to->devices[i]);
+    PJRT_Device* d = frontend->device(pp_capturing->program->base.client, (int)to->devices[i]);
     if (d == NULL)
       return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a plan is for a device that this client does not have");
-    looks[i] = (pp_look){d, door->memory(d, to->memory), shape, NULL};
+    looks[i] = (pp_look){d, frontend->memory(d, to->memory), shape, NULL};
   }
   return NULL;
 }
 
-// record_reshard adds the node that makes an array of another's elements by a plan, which it takes unless it fails.
-static PJRT_Error* record_reshard(held_symbol* h, uint64_t plan, const pp_look* looks, size_t shards, pw_held** out) {
+// record_reshard adds the node that moves an array by a plan. It takes the plan unless it fails.
+static PJRT_Error* record_reshard(export_symbol* h, uint64_t plan, const pp_look* looks, size_t shards,
+                                  pw_export** out) {
   pp_program* p = pp_capturing->program;
-  held_symbol* made = held_new(h->door, p->base.client, shards);
+  export_symbol* made = export_new(h->frontend, p->base.client, shards);
   pp_node* node = made ? pp_node_new(p, PP_RESHARD, "reshard", NULL) : NULL;
   if (node) node->refs = pw_copy(h->refs, h->n * sizeof *node->refs);
   int32_t value = node && node->refs ? pp_value_new(p, (int32_t)p->num_nodes, 0, looks, shards) : -1;
@@ -415,8 +417,8 @@ static PJRT_Error* record_reshard(held_symbol* h, uint64_t plan, const pp_look* 
   return NULL;
 }
 
-static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
-  held_symbol* h = (held_symbol*)held;
+static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out) {
+  export_symbol* h = (export_symbol*)exported;
   pp_capture* c = pp_capturing;
   if (c == NULL || c->number != h->capture) return pw_refusal(pw_text("FAILED_PRECONDITION: %s", kNothing));
   pp_program* p = c->program;
@@ -426,7 +428,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
   pp_look first = {0};
   const pp_symbol* symbol;
   if (h->refs[0].value == PP_CONSTANT)
-    h->door->seen(p->constants[h->refs[0].shard], &first, &symbol);
+    h->frontend->seen(p->constants[h->refs[0].shard], &first, &symbol);
   else
     first = p->values[h->refs[0].value].looks[h->refs[0].shard];
   pp_look* looks = pw_zeros(to.shards, sizeof *looks);
@@ -437,7 +439,7 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
     pwGoPlanTo(plan, to.devices, to.size, &to.memory);
     shape = pw_shape_new(first.shape->type, to.size, to.dims);
   }
-  PJRT_Error* err = shape ? look_at(h->door, &to, shape, looks) : pp_no_memory(to.shards * sizeof *looks);
+  PJRT_Error* err = shape ? look_at(h->frontend, &to, shape, looks) : pp_no_memory(to.shards * sizeof *looks);
   if (err == NULL) err = record_reshard(h, plan, looks, to.shards, out);
   if (err) pwGoPlanFree(plan);
   pw_shape_drop(shape);
@@ -450,18 +452,18 @@ static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
 
 bool pp_input(void) { return pp_capturing->announced > 0; }
 
-PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args) {
+PJRT_Error* pp_inputs(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   pp_capture* c = pp_capturing;
   pp_program* p = c->program;
   size_t n = args->num_devices, outs = c->announced;
   c->announced = 0;
   pp_executable x;
-  door->describe(args->executable, &x);
+  frontend->describe(args->executable, &x);
   if (x.num_outputs != outs || n != x.num_devices)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "%s gives %zu arrays on %zu devices, and %zu on %zu were announced as inputs of the program",
+                    "%s returns %zu arrays on %zu devices, but %zu on %zu were announced as inputs of the program",
                     x.name, x.num_outputs, x.num_devices, outs, n);
-  PJRT_Error* err = joins(door, x.client);
+  PJRT_Error* err = joins(frontend, x.client);
   if (err) return err;
   size_t values = p->num_values;
   pp_look* looks = pw_zeros(n, sizeof *looks);
@@ -469,7 +471,7 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
   if (inputs) p->inputs = inputs;
   bool room = inputs != NULL;
   for (size_t o = 0; o < outs && room; o++) {
-    for (size_t d = 0; d < n; d++) door->output(args->executable, NULL, d, o, &looks[d]);
+    for (size_t d = 0; d < n; d++) frontend->output(args->executable, NULL, d, o, &looks[d]);
     int32_t value = pp_value_new(p, PP_INPUT, (int32_t)(p->num_inputs + o), looks, n);
     room = value >= 0;
     if (!room) break;
@@ -477,66 +479,67 @@ PJRT_Error* pp_inputs(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* a
     p->inputs[p->num_inputs + o] = value;
   }
   free(looks);
-  if (!room) return pp_no_memory(outs * n * sizeof *looks);  // the values stay: nobody names them
+  if (!room) return pp_no_memory(outs * n * sizeof *looks);  // the values stay: nothing refers to them
   p->num_inputs += outs;
-  err = symbols(door, p->values + values, outs, args->output_lists);
-  return err ? err : events(door, args);
+  err = symbols(frontend, p->values + values, outs, args->output_lists);
+  return err ? err : events(frontend, args);
 }
 
-PJRT_Error* pp_import(const pp_door* door, PJRT_LoadedExecutable_Execute_Args* args, pw_held* const* held) {
+PJRT_Error* pp_import(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args,
+                      pw_export* const* exported) {
   size_t n = args->num_devices, outs, made = 0;
   pp_executable x;
-  door->describe(args->executable, &x);
+  frontend->describe(args->executable, &x);
   outs = x.num_outputs;
   PJRT_Error* err = NULL;
   for (size_t o = 0; o < outs && err == NULL; o++) {
-    held_symbol* h = (held_symbol*)held[o];
-    if (!pp_symbolic(held[o]) || pp_capturing == NULL || h->capture != pp_capturing->number)
+    export_symbol* h = (export_symbol*)exported[o];
+    if (!pp_symbolic(exported[o]) || pp_capturing == NULL || h->capture != pp_capturing->number)
       err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
     else if (n != x.num_devices || h->n != n)
       err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "result %zu of %s is to be an array of %zu shards; the one that is named has %zu", o, x.name,
+                     "result %zu of %s must be an array of %zu shards; the named one has %zu", o, x.name,
                      x.num_devices, h->n);
     for (size_t d = 0; d < n && err == NULL; d++) {
       pp_look look, *is;
-      door->output(args->executable, NULL, d, o, &look);
+      frontend->output(args->executable, NULL, d, o, &look);
       const pp_symbol* symbol;
       pp_look constant;
       pp_ref r = h->refs[d];
       if (r.value == PP_CONSTANT)
-        door->seen(pp_capturing->program->constants[r.shard], is = &constant, &symbol);
+        frontend->seen(pp_capturing->program->constants[r.shard], is = &constant, &symbol);
       else
         is = &pp_capturing->program->values[r.value].looks[r.shard];
       if (is->device != look.device || !pw_fits(is->shape, look.shape))
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s is not the one that is named",
+        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s differs from the named array",
                        d, o, x.name);
       else if (r.value == PP_CONSTANT)
-        err = door->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);
+        err = frontend->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);
       else
-        err = symbol_new(door, is, r.value, r.shard, &args->output_lists[d][o]);
+        err = symbol_new(frontend, is, r.value, r.shard, &args->output_lists[d][o]);
       if (err == NULL) made++;
     }
   }
-  if (err == NULL && (err = events(door, args)) == NULL) {
-    for (size_t o = 0; o < outs; o++) pw_held_drop(held[o]);
+  if (err == NULL && (err = events(frontend, args)) == NULL) {
+    for (size_t o = 0; o < outs; o++) pw_export_drop(exported[o]);
     return NULL;
   }
   for (size_t o = 0; o < outs; o++) {
-    for (size_t d = 0; d < n && made; d++, made--) pp_buffer_free(door, args->output_lists[d][o]);
-    pw_held_drop(held[o]);
+    for (size_t d = 0; d < n && made; d++, made--) pp_buffer_free(frontend, args->output_lists[d][o]);
+    pw_export_drop(exported[o]);
   }
   return err;
 }
 
-// ---- what a program is made of at the end ----
+// ---- the end of a capture ----
 
-// last_use returns the node after which nobody reads a value; -1 where that is the program's end.
+// last_use returns the last node that reads a value; -1 for results of the program, which outlive every node.
 static int64_t last_use(const pp_program* p, const pp_value* v) {
   int32_t at = v->last > v->node ? v->last : v->node;
   return v->kept || at < 0 || (size_t)at >= p->num_nodes ? -1 : at;
 }
 
-// live_until finds what nobody reads after a node. It reports whether there was memory for that.
+// live_until lists, for each node, the values that no later node reads. It returns false if memory is short.
 static bool live_until(pp_program* p) {
   size_t* dead = pw_zeros(p->num_nodes, sizeof *dead);
   if (dead == NULL) return false;
@@ -546,7 +549,7 @@ static bool live_until(pp_program* p) {
   }
   bool room = true;
   for (size_t i = 0; i < p->num_nodes && room; i++) {
-    free(p->nodes[i].dead);  // of an end that failed
+    free(p->nodes[i].dead);  // of an earlier end that failed
     p->nodes[i].num_dead = 0;
     room = (p->nodes[i].dead = pw_zeros(dead[i], sizeof *p->nodes[i].dead)) != NULL;
   }
@@ -558,8 +561,8 @@ static bool live_until(pp_program* p) {
   return room;
 }
 
-// finish ends the thread's capture with results, whose values are kept; it takes them. With an error the capture goes
-// on without results.
+// finish ends the thread's capture with results, whose values are kept. It takes the results. With an error the capture
+// continues without them.
 static PJRT_Error* finish(pp_output* outputs, size_t n, pp_program** out) {
   pp_program* p = pp_capturing->program;
   for (size_t i = 0; i < n; i++)
@@ -577,24 +580,23 @@ static PJRT_Error* finish(pp_output* outputs, size_t n, pp_program** out) {
   return NULL;
 }
 
-// result writes what a result of the program is made of; nothing for an array that is no symbol. It reports whether it
-// was one.
+// result writes what a result of the program refers to, and nothing for an array that is not a symbol. *symbolic says
+// which it was.
 static PJRT_Error* result(uint64_t array, pp_output* o, bool* symbolic) {
-  pw_held* held = pw_held_find(array);
-  if (held == NULL)
-    return pw_error(PJRT_Error_Code_NOT_FOUND, "an array that is to be a result of the program is held no more");
+  pw_export* exported = pw_export_find(array);
+  if (exported == NULL)
+    return pw_error(PJRT_Error_Code_NOT_FOUND, "an array among the results of the program was released or imported");
   PJRT_Error* err = NULL;
-  *symbolic = pp_symbolic(held);
-  held_symbol* h = (held_symbol*)held;
+  *symbolic = pp_symbolic(exported);
+  export_symbol* h = (export_symbol*)exported;
   if (*symbolic && h->capture != pp_capturing->number) {
-    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                   "an array that is to be a result stands for one of another program");
+    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "an array that is to be a result belongs to another program");
   } else if (*symbolic) {
     o->n = h->n;
     o->refs = pw_copy(h->refs, h->n * sizeof *o->refs);
     if (o->refs == NULL) err = pp_no_memory(h->n * sizeof *o->refs);
   }
-  pw_held_drop(held);
+  pw_export_drop(exported);
   return err;
 }
 
@@ -615,27 +617,28 @@ static PJRT_Error* end(const uint64_t* arrays, size_t n, int32_t* results, pp_pr
   return err;
 }
 
-// ---- inputs and results that are handles from the first to the last ----
+// ---- inputs and results that are handles throughout ----
 
-PJRT_Error* pp_input_new(const pp_door* door, PJRT_Client* client, const pp_look* looks, size_t n, PJRT_Buffer** out) {
+PJRT_Error* pp_input_new(const pp_frontend* frontend, PJRT_Client* client, const pp_look* looks, size_t n,
+                         PJRT_Buffer** out) {
   pp_program* p = pp_capturing->program;
-  PJRT_Error* err = joins(door, client);
+  PJRT_Error* err = joins(frontend, client);
   if (err) return err;
   int32_t* inputs = pw_resize(p->inputs, (p->num_inputs + 1) * sizeof *inputs);
   if (inputs) p->inputs = inputs;
   int32_t value = inputs ? pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n) : -1;
   if (value < 0) return pp_no_memory(n * sizeof *looks);
   size_t made = 0;
-  for (; made < n && err == NULL; made++) err = symbol_new(door, &looks[made], value, (int32_t)made, &out[made]);
+  for (; made < n && err == NULL; made++) err = symbol_new(frontend, &looks[made], value, (int32_t)made, &out[made]);
   if (err) {
-    for (size_t i = 0; i + 1 < made; i++) pp_buffer_free(door, out[i]);
-    return err;  // its value stays: nobody names it
+    for (size_t i = 0; i + 1 < made; i++) pp_buffer_free(frontend, out[i]);
+    return err;  // its value stays: nothing refers to it
   }
   p->inputs[p->num_inputs++] = value;
   return NULL;
 }
 
-PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const size_t* counts, size_t n,
+PJRT_Error* pp_finish(const pp_frontend* frontend, PJRT_Buffer* const* shards, const size_t* counts, size_t n,
                       pp_program** out) {
   pp_output* outputs = pw_zeros(n, sizeof *outputs);
   if (outputs == NULL) return pp_no_memory(n * sizeof *outputs);
@@ -646,7 +649,7 @@ PJRT_Error* pp_finish(const pp_door* door, PJRT_Buffer* const* shards, const siz
     if (outputs[i].refs == NULL) err = pp_no_memory(counts[i] * sizeof *outputs[i].refs);
     for (size_t s = 0; s < counts[i] && err == NULL; s++) {
       pp_look look;
-      err = refer(door, *shards++, -1, &look, &outputs[i].refs[s]);
+      err = refer(frontend, *shards++, -1, &look, &outputs[i].refs[s]);
     }
   }
   if (err == NULL) return finish(outputs, n, out);

@@ -3,7 +3,7 @@
 #include "_cgo_export.h"
 #include "cluster.h"
 
-// where finds the device and memory that a call names by either.
+// where finds the device and memory that a call names by either of them.
 static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, pr_memory** m) {
   *d = device;
   *m = memory ? (pr_memory*)memory : (device ? pr_memory_kind(device, "", 0) : NULL);
@@ -14,7 +14,7 @@ static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device**
   return NULL;
 }
 
-// unborn is the one shard of a new object, before the cluster knows of it.
+// unborn is the one shard of a new object, before the cluster knows the object.
 static pr_buffer* unborn(PJRT_Device* d, pr_memory* m, pw_shape* shape) {
   pr_buffer* b;
   if (!pr_shards_new(&b, 1)) return NULL;
@@ -30,7 +30,7 @@ static void bury(pr_buffer* b) {
   pr_PJRT_Buffer_Destroy(&a);
 }
 
-// born returns the handle of a shard of which the cluster knows now. It takes the future.
+// born returns the handle of a shard that the cluster now knows. It takes the future.
 static PJRT_Buffer* born(pr_buffer* b, uint64_t number, pr_future* made) {
   int64_t bytes = pw_shape_bytes(b->shape);
   pr_object_becomes(b->object, b->device->client->session, number, made, bytes);
@@ -69,7 +69,7 @@ pr_future* pr_put_free(pr_put* p) {
   return done;
 }
 
-// row_major refuses a layout that bytes of a cluster's arrays do not have.
+// row_major returns an error for layouts that a cluster's arrays cannot have.
 static PJRT_Error* row_major(const PJRT_Buffer_MemoryLayout* layout, const int64_t* dims, size_t n, size_t element) {
   int64_t* strides = pw_zeros(n, sizeof *strides);
   if (strides == NULL) return pw_short("the strides of an array", n * sizeof *strides);
@@ -80,7 +80,7 @@ static PJRT_Error* row_major(const PJRT_Buffer_MemoryLayout* layout, const int64
   return err;
 }
 
-// put_new takes what a transfer from the host needs; NULL where memory is short.
+// put_new allocates what a transfer from the host needs; NULL if memory is short.
 static pr_put* put_new(const PJRT_Client_BufferFromHostBuffer_Args* args, bool during, bool strided) {
   pr_put* p = pw_zeros(1, sizeof *p);
   if (p == NULL) return NULL;
@@ -125,14 +125,14 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
     for (int refs = made ? 2 : 0; refs > 0; refs--) pr_future_drop(made);
     return pr_no_shards(1);
   }
-  if (during) pr_future_hold(done);  // the caller's, and that of the data
+  if (during) pr_future_hold(done);  // one for the caller and one for the data
   uint64_t number = 0;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_puts, 1);
   int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, (uintptr_t)made, during, &number,
                      &message);
-  if (code) {  // Go has let go of p, but not of the futures
+  if (code) {  // Go has dropped p, but not the futures
     pr_future_drop(done);
     pr_future_drop(made);
     pr_future_drop(made);
@@ -158,8 +158,8 @@ void pr_fetch_end(pr_fetch* f, bool arrived) {
   PR_COUNT(fetches, -1);
 }
 
-// host_strides returns the strides that a caller wants a shard's bytes with, NULL where they are dense, and how many
-// bytes these span.
+// host_strides returns the strides in which a caller wants a shard's bytes, NULL if dense, and how many bytes these
+// strides span.
 static PJRT_Error* host_strides(const pw_shape* shape, const PJRT_Buffer_MemoryLayout* layout, int64_t** out,
                                 size_t* span) {
   size_t n = shape->num_dims, element = pr_element_size(shape->type);
@@ -179,7 +179,7 @@ static PJRT_Error* host_strides(const pw_shape* shape, const PJRT_Buffer_MemoryL
   return NULL;
 }
 
-// fetch has a shard's bytes come to args->dst. It takes the strides.
+// fetch copies a shard's bytes to args->dst. It takes the strides.
 static PJRT_Error* fetch(const pr_buffer* b, PJRT_Buffer_ToHostBuffer_Args* args, int64_t* strides) {
   size_t need = (size_t)pr_host_bytes(b->shape);
   pr_future* arrived = pr_future_new(2);
@@ -237,17 +237,17 @@ PJRT_Error* pr_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
 
 static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer** out) {
   if (pw_forked) return pw_forked_error();
-  if (pp_capturing && b->symbol) return pp_copy(&pr_door, pr_buffer_handle(b), &m->base.base, out);
+  if (pp_capturing && b->symbol) return pp_copy(&pr_frontend, pr_buffer_handle(b), &m->base.base, out);
   PJRT_Error* none = pr_unmade(b);
   if (none) return none;
   if (d->client != b->device->client)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "the array belongs to another client than the device it is to go to; copy it through the host");
-  if (b->minor_to_major)  // JAX takes the copy to lie as the array does
+  if (b->minor_to_major)  // JAX assumes that the copy has the array's layout
     return pw_error(
         PJRT_Error_Code_UNIMPLEMENTED,
-        "an array that does not lie row by row in memory moves to no other device of a cluster as it is; bring it "
-        "to the default layout where it is first, with jax.device_put(x, jax.experimental.layout.Format("
+        "an array that is not row-major cannot be copied to another device of a cluster as it is; first convert it to "
+        "the default layout where it is, with jax.device_put(x, jax.experimental.layout.Format("
         "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
   pr_future* made = pr_future_new(2);
   pr_buffer* copy = made ? unborn(d, m, b->shape) : NULL;
@@ -323,7 +323,7 @@ PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
 PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   pp_reads(b->symbol);
-  // Bytes come straight from their worker, and so before the controller's word that the array was made.
+  // Bytes come directly from their worker, so they may arrive before the controller's report that the array was made.
   pr_future* here = pr_view_arrived(b);
   args->event = (PJRT_Event*)(here ? here : pr_future_hold(b->object->made));
   return NULL;

@@ -18,19 +18,18 @@ import (
 	"github.com/openpathways/pathways/core/client"
 )
 
-// caller runs the functions that jaxlib gave to an execution. The thread that
-// executes serves its calls; one that comes while that is busy has a goroutine of
-// its own, since a function may wait for what another device's does. There are
-// never more of them than devices that call.
+// caller runs the functions that jaxlib passed to an execution. The thread that executes serves its calls. A call that
+// comes while that thread is busy gets a goroutine of its own, since a function may wait for the one of another device.
+// There are never more of them than devices that call.
 type caller struct {
 	functions unsafe.Pointer // jaxlib keeps them until the run has ended
 	handle    cgo.Handle     // of the caller, for the thread
 	busy      atomic.Bool
-	next      chan *client.HostCall // holds one, which made it busy
+	next      chan *client.HostCall // has one call, which made it busy
 	over      chan struct{}
 }
 
-// callers are those of a session's runs under way, by token.
+// callers are the callers of a session's runs under way, by token.
 type callers struct {
 	count atomic.Int64
 	mu    sync.Mutex
@@ -50,7 +49,7 @@ func (s *callers) add(functions unsafe.Pointer, token uint64) *caller {
 	return c
 }
 
-// end tells the caller of a run, if it has one, that the run has ended.
+// end tells the caller of a run, if there is one, that the run has ended.
 func (s *callers) end(token uint64) {
 	if s.count.Load() == 0 {
 		return
@@ -64,7 +63,7 @@ func (s *callers) end(token uint64) {
 	}
 }
 
-// call is what the cluster calls.
+// call is called by the cluster.
 func (c *caller) call(h *client.HostCall) {
 	if c.busy.CompareAndSwap(false, true) {
 		c.next <- h
@@ -83,7 +82,7 @@ func prGoServe(handle C.uint64_t) {
 		case call := <-c.next:
 			c.run(call)
 			c.busy.Store(false)
-		case <-c.over: // nothing is in next: while a call has not ended, the run has not
+		case <-c.over: // nothing is in next: the run cannot end while a call has not
 			return
 		}
 	}

@@ -1,5 +1,5 @@
-// What programs (capi/capture) need of this door: symbols, which are shards of
-// objects that the cluster does not know of, and further handles of a shard.
+// What programs (capi/capture) need of this frontend: symbols, which are shards of objects that the cluster does not
+// know, and further handles of a shard.
 #include <stdlib.h>
 
 #include "_cgo_export.h"
@@ -9,8 +9,7 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
 PJRT_Error* pr_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args);
 PJRT_Error* pr_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args);
 
-// handle fills a buffer that stands for a shard of an object whose reference it takes, and
-// whose memory is counted by charge.
+// handle fills in a buffer for a shard. It takes a reference to the object; charge counts the memory.
 static PJRT_Buffer* handle(pr_buffer* b, pr_object* object, PJRT_Device* device, pr_memory* memory, pw_shape* shape,
                            pr_charge* charge) {
   b->device = device;
@@ -21,7 +20,7 @@ static PJRT_Buffer* handle(pr_buffer* b, pr_object* object, PJRT_Device* device,
   return pr_buffer_handle(b);
 }
 
-// ordered takes a buffer for a shard whose elements have an order; NULL where memory is short.
+// ordered takes a buffer for a shard whose elements have an order; NULL if memory is short.
 static pr_buffer* ordered(const pw_shape* shape, const int64_t* minor_to_major) {
   pr_buffer* b;
   if (!pr_buffers_new(&b, 1)) return NULL;
@@ -77,8 +76,8 @@ static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   return NULL;
 }
 
-static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
-  pr_held* h = (pr_held*)held;
+static PJRT_Error* open(pw_export* exported, bool donate, PJRT_Buffer** out) {
+  pr_export* h = (pr_export*)exported;
   for (size_t i = 0; i < h->n; i++) {
     pr_buffer* b = ordered(h->shape, h->minor_to_major);
     if (b == NULL) return pr_no_shards(1);
@@ -159,7 +158,7 @@ bool pr_played_new(const pp_program* p, size_t value, PJRT_Buffer** shards) {
     slots[i]->shape = pw_shape_hold(l->shape, 1);
     shards[v->first + i] = pr_buffer_handle(slots[i]);
   }
-  // One that has no order is destroyed with all others.
+  // A shard without an order is destroyed with all others.
   for (size_t i = 0; i < n && all; i++)
     all = pr_order_copy(&slots[i]->minor_to_major, v->looks[i].minor_to_major, v->looks[i].shape->num_dims);
   free(slots);
@@ -177,8 +176,8 @@ void pr_played(const pp_program* p, size_t value, uint64_t object, pr_future* ma
   }
 }
 
-// read_sources lists the shards that a play is given: those of its inputs, and constants.
-// It reports whether the cluster knows of all of them.
+// read_sources lists the shards that a play reads: those of its inputs, and constants. It returns false if the cluster
+// does not know all of them.
 static bool read_sources(const pp_program* p, PJRT_Buffer* const* shards, pr_source* out) {
   bool all = true;
   size_t n = 0;
@@ -224,21 +223,21 @@ static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
 
 static void unplay(pp_program* p) { prGoUnplay(p->lowered); }
 
-const pp_door pr_door = {
+const pp_frontend pr_frontend = {
     .execute = pr_PJRT_LoadedExecutable_Execute,
     .copy = pr_PJRT_Buffer_CopyToMemory,
     .destroy = pr_PJRT_Buffer_Destroy,
     .unmade = unmade,
     .seen = seen,
     .share = share,
-    .shards = pr_held_shards,
+    .shards = pr_export_shards,
     .open = open,
-    .close = pr_held_close,
-    .take = pr_held_take,
-    .fresh = pr_held_fresh,
-    .look = pr_held_look,
+    .close = pr_export_close,
+    .take = pr_export_take,
+    .fresh = pr_export_fresh,
+    .look = pr_export_look,
     .export_argument = pr_export_argument,
-    .made = pr_held_made,
+    .made = pr_export_made,
     .describe = describe,
     .param = param,
     .output = output,

@@ -62,7 +62,7 @@ bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
   account->host = host;
   PJRT_DeviceDescription* d = &c->device_structs[i].description;
   const char* platform = c->topology.platform;
-  // As the devices of one process read; whose they are, attributes say.
+  // The same text as on devices of one process; attributes say which worker a device belongs to.
   if (!((d->kind = pw_copy_text(kind)) &&
         (d->text = pw_text("%c%sDevice(id=%zu)", toupper(*platform), *platform ? platform + 1 : "", i)) &&
         (d->debug = pw_text("%s:%zu", platform, i)) && (d->memories = pw_zeros(memories, sizeof *d->memories)) &&
@@ -104,7 +104,7 @@ bool pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind,
   return (m->kind = pw_copy_text(kind)) && (m->text = pw_copy_text(text)) && (m->debug = pw_copy_text(debug));
 }
 
-// number_kind gives a memory the number of its kind: that of the memories before it that are of the same kind.
+// number_kind sets a memory's kind number: that of earlier memories of the same kind, or a new one.
 static void number_kind(pr_memory* m, PJRT_Memory* const* before, size_t n) {
   for (size_t k = 0; k < n; k++) {
     const pr_memory* other = (const pr_memory*)before[k];
@@ -116,13 +116,13 @@ static void number_kind(pr_memory* m, PJRT_Memory* const* before, size_t n) {
   }
 }
 
-// serialize writes what the cluster is like. The same cluster says the same: JAX keeps compiled programs apart by it.
+// serialize writes what the cluster is like. Equal clusters give equal texts: JAX keeps compiled programs apart by it.
 static char* serialize(const PJRT_Client* c) {
   char* out = pw_text("%s\n%s\n", c->topology.platform, c->topology.version);
   size_t at = out ? strlen(out) : 0;
   for (size_t d = 0; out && d < c->num_devices; d++) {
     const PJRT_DeviceDescription* x = &c->device_structs[d].description;
-    enum { kNumber = 32 };  // of letters for a number and the words around it
+    enum { kNumber = 32 };  // bytes for a number and the words around it
     size_t more = strlen(x->kind) + kNumber;
     char* grown = pw_resize(out, at + more);
     if (grown == NULL) {
@@ -154,7 +154,7 @@ void pr_client_free(PJRT_Client* c) {
     PJRT_DeviceDescription* x = &c->device_structs[d].description;
     for (size_t i = 0; i < x->num_memories; i++) {
       pr_memory* m = x->memories[i];
-      if (m == NULL) continue;  // the client was made in part
+      if (m == NULL) continue;  // the client was only partly made
       pw_memory_close(&m->base);
       free(m->kind);
       free(m->text);
@@ -189,9 +189,9 @@ pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size) {
   return d->num_memories ? d->memories[d->default_memory] : NULL;
 }
 
-// ---- the cluster's attributes, as those of a plugin: those of the latest client ----
+// ---- attributes of the cluster in the form of plugin attributes: those of the latest client ----
 //
-// Peers keep what they read, so what another cluster's replace is never freed.
+// Peers keep what they read, so attributes that another cluster's replace are never freed.
 
 enum { kAttributes = 64 };
 static PJRT_NamedValue plugin_attributes[kAttributes];
@@ -199,7 +199,7 @@ static size_t num_attributes;
 
 size_t pr_attributes_new(void) { return num_attributes = 0; }
 
-// same reports whether the next place holds an attribute that is being written, of the client before. It stays then.
+// same reports whether the next entry already has the attribute that is being written. It then stays as it is.
 static bool same(const char* name, PJRT_NamedValue_Type type, const void* value, size_t size) {
   const PJRT_NamedValue* v = &plugin_attributes[num_attributes];
   if (v->name == NULL || strcmp(v->name, name) != 0 || v->type != type || v->value_size != size) return false;
@@ -210,7 +210,7 @@ static bool same(const char* name, PJRT_NamedValue_Type type, const void* value,
   }
 }
 
-// keep has the list keep what was written at its next place, and reports whether that is whole.
+// keep ends the writing of the next entry, and reports whether it is complete.
 static bool keep(PJRT_NamedValue* v, bool whole) {
   if (whole) {
     num_attributes++;
@@ -264,7 +264,7 @@ PJRT_Error* pr_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   if (args->client == NULL || pw_forked) return NULL;
   PR_COUNT(go_entries, 1);
   pp_client_ended(args->client);
-  pw_held_end(args->client);
+  pw_export_end(args->client);
   prGoDisconnect(args->client->session);
   pr_client_free(args->client);
   return NULL;
@@ -312,7 +312,7 @@ PJRT_Error* pr_PJRT_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssi
 }
 
 PJRT_Error* pr_PJRT_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProcessInfo_Args* args) {
-  (void)args;  // this process is the only one
+  (void)args;  // the only process
   return NULL;
 }
 
@@ -338,8 +338,7 @@ PW_READS(pr, PJRT_Device_AddressableMemories,
 
 PW_READS(pr, PJRT_Device_DefaultMemory, args->memory = (PJRT_Memory*)pr_memory_kind(args->device, "", 0))
 
-// What this client has there, and what the worker told of the device when it joined:
-// no other process is asked.
+// The part of this client, and what the worker reported about the device when it joined. No other process is asked.
 PW_READS(pr, PJRT_Device_MemoryStats, pw_memory_stats(args, &args->device->account))
 
 static void keep_attributes(void* attributes) { (void)attributes; }  // they live as long as the client

@@ -1,20 +1,17 @@
-// Package cluster is the door of a cluster: a PJRT function table whose devices
-// are those of many workers. It stands on core/client.Cluster, which takes whole
-// objects; remote.h says how the C side is built.
+// Package cluster is the frontend of a cluster: a PJRT function table whose devices are those of many workers. It
+// stands on core/client.Cluster, which takes whole objects; cluster.h says how the C side is built.
 //
 // # Guarantees
 //
-// A table slot works or answers UNIMPLEMENTED by name. Execute returns before
-// the run has begun; what it gives becomes ready, or fails with code and text,
-// when the cluster says so. Whatever only reads answers in C; an operation is
-// one entry into Go. A logical array is one object, freed once.
+// A table slot works or returns UNIMPLEMENTED with its name. Execute returns before the run has begun; its results
+// become ready, or fail with code and text, when the cluster reports it. Slots that only read answer in C; an operation
+// is one entry into Go. A logical array is one object, freed once.
 //
 // # Concurrency
 //
-// Any slot may be called from any thread, with or without Python's GIL. Only
-// Compile, Await and a submission without credit wait. Callbacks of events run
-// on one goroutine a client, which holds no lock and on which the cluster's own
-// work does not depend.
+// Any slot may be called from any thread, with or without Python's GIL. Only Compile, Await and a submission without
+// credit block. Callbacks of events run on one goroutine for each client, which holds no lock and on which the
+// cluster's own work does not depend.
 package cluster
 
 //go:generate go run ../base/gen pr cluster.h
@@ -45,8 +42,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Dial makes a session on the cluster that an address names, with exactly so many
-// devices; 0 is all. Ended operations are told to notify.
+// Dial makes a session on the cluster at an address, with exactly this many devices; 0 means all. It reports ended
+// operations to notify.
 type Dial func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error)
 
 var (
@@ -57,17 +54,17 @@ var (
 	dial    Dial
 )
 
-// Use says which cluster the clients made from now on are of.
+// Use sets the cluster of clients that are made from now on.
 func Use(where string, how Dial) {
 	mu.Lock()
 	defer mu.Unlock()
 	address, dial = where, how
 }
 
-// API is the function table, a const PJRT_Api* that lives for ever.
+// API returns the function table, a const PJRT_Api* that is always valid.
 func API() unsafe.Pointer { return unsafe.Pointer(C.pr_api()) }
 
-// session is a client of the door with the cluster behind it.
+// session is a client of the frontend, with its cluster.
 type session struct {
 	number   uint64
 	cluster  client.Cluster
@@ -86,7 +83,7 @@ type session struct {
 // get returns a session by its number, or nil. It takes no lock.
 func get(id C.uint64_t) *session { return sessions.Get(uint64(id)) }
 
-// of gives an open session.
+// of returns an open session.
 func of(id C.uint64_t) (*session, error) {
 	if s := get(id); s != nil && !s.closed.Load() {
 		return s, nil
@@ -166,8 +163,8 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 	return c, nil
 }
 
-// describeDevice makes the C side of a device, whose memories are numbered from first. It
-// reports whether there was memory for it.
+// describeDevice makes the C side of a device, whose memories are numbered from first. It returns false if memory is
+// short.
 func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first int) bool {
 	kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
 	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local),
@@ -187,11 +184,10 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 	return bool(made)
 }
 
-// Attributes that a session's devices have of the cluster, not of their plugin.
+// Attributes that a session's devices get from the cluster, not from their plugin.
 var ofCluster = []string{"slice_index", "worker", "local_index"}
 
-// describeKind gives a device the attributes of its kind. It reports whether there was
-// memory for them.
+// describeKind sets the attributes that a device has by its kind. It returns false if memory is short.
 func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {
 	kinds := s.cluster.Platform().GetKinds()
 	at := slices.IndexFunc(kinds, func(k *wire.DeviceKind) bool { return k.GetKind() == kind })
@@ -219,12 +215,11 @@ func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {
 	return made
 }
 
-// describePlugin writes what the plugin's attributes are from now on. It reports whether
-// there was memory for them.
+// describePlugin sets the plugin's attributes. It returns false if memory is short.
 func describePlugin(platform *wire.Platform) bool {
 	C.pr_attributes_new()
 	all := true
-	for _, k := range slices.Sorted(maps.Keys(platform.GetStrings())) { // in one order, so that equal ones stay
+	for _, k := range slices.Sorted(maps.Keys(platform.GetStrings())) { // sorted, so that equal entries stay
 		name, value := C.CString(k), C.CString(platform.GetStrings()[k])
 		all = all && bool(C.pr_attribute_string(name, value))
 		C.free(unsafe.Pointer(name))
@@ -254,7 +249,7 @@ func prGoDisconnect(id C.uint64_t) {
 	s.ends.close()
 }
 
-// close ends the session on the cluster: what is under way fails.
+// close ends the session on the cluster: operations under way fail.
 func (s *session) close() {
 	if s.closed.Swap(true) {
 		return
@@ -265,7 +260,7 @@ func (s *session) close() {
 	}
 }
 
-// Latest is the session made last of those that are open, or 0.
+// Latest returns the newest open session, or 0.
 func Latest() uint64 { return sessions.Latest(func(s *session) bool { return !s.closed.Load() }) }
 
 // Lost returns why the session that Latest names is lost; nil if it is not, or if there is none.
@@ -276,9 +271,9 @@ func Lost() error {
 	return nil
 }
 
-// Slices gives who grants a session's slices.
+// Slices returns the interface that grants a session's slices.
 //
-// Errors: UNAVAILABLE after its end.
+// Errors: UNAVAILABLE after the session's end.
 func Slices(id uint64) (client.Slices, error) {
 	s, err := of(C.uint64_t(id))
 	if err != nil {

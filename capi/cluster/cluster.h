@@ -1,10 +1,9 @@
-// The door of a cluster: a PJRT table whose devices are those of many workers.
-// It stands on core/client.Cluster, which takes whole objects and gives numbers.
+// The frontend of a cluster: a PJRT function table whose devices are those of many workers. It stands on
+// core/client.Cluster, which takes whole objects and returns numbers.
 //
-// All handles are ours. An event is a future: one for each operation, counted,
-// and handed out as often as it is asked for. A buffer is a shard of an object;
-// the object is what the cluster knows. Whatever only reads answers here, in C;
-// Go is entered once for an operation.
+// All handles are ours. An event is a future: there is one for each operation, counted, and handed out as often as a
+// caller asks for it. A buffer is a shard of an object; the object is what the cluster knows. Slots that only read
+// answer here, in C; Go is entered once for an operation.
 #ifndef PATHWAYS_CAPI_CLUSTER_CLUSTER_H_
 #define PATHWAYS_CAPI_CLUSTER_CLUSTER_H_
 
@@ -27,34 +26,34 @@ extern pr_counters pr_count;
 static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }
 #define PR_COUNT(field, n) atomic_fetch_add_explicit(&pr_count.field, (n), memory_order_relaxed)
 
-// GIVE answers with a text and its size.
+// GIVE returns a text and its size.
 #define GIVE(field, text) (args->field = (text), args->field##_size = strlen(args->field))
 
 PJRT_Error* pr_unimplemented(const char* slot);
-const PJRT_Api* pr_api(void);  // the table; the same for ever
+const PJRT_Api* pr_api(void);  // always the same table
 void pr_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pr_extensions(void);
 
 // ---- futures (future.c) ----
 
-// pr_future is the end of one operation.
+// pr_future is completed when one operation ends.
 typedef struct pr_future pr_future;
 enum { PR_PENDING = 0, PR_READY = 1, PR_FAILED = 2 };
 
 pr_future* pr_future_new(int32_t refs);  // NULL: no memory, which is pr_no_future
 PJRT_Error* pr_no_future(void);
-pr_future* pr_future_ready(void);  // one that is ready; a new reference
+pr_future* pr_future_ready(void);  // an already completed one; a new reference
 pr_future* pr_future_hold(pr_future* future);
 void pr_future_drop(pr_future* future);
 int pr_future_state(pr_future* future);
 void pr_future_wait(pr_future* future);
-void pr_future_wait_for(pr_future* future, int64_t ns);  // or until a signal comes
+void pr_future_wait_for(pr_future* future, int64_t ns);  // or until a signal arrives
 PJRT_Error* pr_future_error(pr_future* future);  // NULL unless it failed
-// pr_future_set fires a future once: later calls do nothing. It takes message,
-// which is malloc'd. Callbacks run here, so no lock may be held.
+// pr_future_set completes a future once; later calls do nothing. It takes message, which is malloc'd. It runs the
+// callbacks, so the caller must not hold a lock.
 void pr_future_set(pr_future* future, PJRT_Error_Code code, char* message);
 
-// pr_end is one operation's end, as Go tells it; takes the token's reference.
+// pr_end is the end of one operation, as Go reports it. It takes the token's reference.
 typedef struct {
   uint64_t token;  // a pr_future
   int32_t code;
@@ -64,17 +63,17 @@ void pr_fire(const pr_end* ends, size_t n);
 
 // ---- objects and buffers (slab.c) ----
 
-// pr_object is what the cluster calls an object: one shard or many.
+// pr_object is an object of the cluster: one shard or many.
 typedef struct pr_object {
-  pw_object base;        // first; of number 0 made has an error
-  _Atomic int32_t refs;  // handles, and the list of objects that have gone
+  pw_object base;        // first; its number is 0 if made has failed
+  _Atomic int32_t refs;  // the handles, and the list of objects that have gone
   pr_future* made;
 } pr_object;
 
 typedef struct pr_view pr_view;
 
-// pr_charge is the memory of a shard that several handles, or who keeps it outside of
-// its client, hold. It counts until the last of them lets go. slab.c's lock guards it.
+// pr_charge is the memory of a shard that several handles share, or that an exported array keeps. It counts until the
+// last of them drops it. Guarded by slab.c's lock.
 typedef struct pr_charge {
   int32_t refs;
   PJRT_Device* device;
@@ -86,32 +85,32 @@ extern pr_charge pr_uncounted;
 typedef struct pr_buffer {
   pw_slot slot;                 // first
   _Atomic bool gone;            // deleted, donated or destroyed
-  _Atomic uint64_t donor;       // number of the latest call that wants to donate it
+  _Atomic uint64_t donor;       // number of the latest call that donates it
   PJRT_Device* device;
   pr_memory* memory;
   pw_shape* shape;
   int64_t* minor_to_major;  // malloc'd; NULL: descending
   pr_object* object;
-  // What of its memory counts on the device: NULL: all, by this handle alone; a charge
-  // where handles share it; pr_uncounted: none, or no more.
+  // Which part of its memory counts on the device. NULL: all, for this handle alone; a charge: handles share it;
+  // pr_uncounted: none, or no longer any.
   _Atomic(pr_charge*) charge;
-  bool kept;          // a further handle of a shard, by which no run may donate it
+  bool kept;          // a further handle of a shard; no run may donate the shard through it
   pp_symbol* symbol;  // what it stands for in a capture, or NULL
   _Atomic(pr_view*) view;  // its bytes in this process, or NULL, see view.c
 } pr_buffer;
 
-// Objects and buffers are made in two steps: slots for them, which may not be had (false),
-// and what they are of. Unused gives back slots that nothing was made of.
+// Objects and buffers are made in two steps: slots, which may fail (false), and then what they are. Unused returns
+// slots of which nothing was made.
 bool pr_objects_new(pr_object** out, size_t n);
 void pr_objects_unused(pr_object** slots, size_t n);
 void pr_object_is(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes);
 bool pr_buffers_new(pr_buffer** out, size_t n);
 void pr_buffers_unused(pr_buffer** slots, size_t n);
-// pr_shards_new takes n buffers and one object for them, of which the cluster is to know
-// later: pr_object_becomes says what it is, and takes the future.
+// pr_shards_new takes n buffers and one object for them, which the cluster does not know yet: pr_object_becomes sets
+// what it is, and takes the future.
 bool pr_shards_new(pr_buffer** out, size_t n);
 void pr_object_becomes(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int64_t bytes);
-PJRT_Error* pr_no_shards(size_t n);  // the error where there are no slots
+PJRT_Error* pr_no_shards(size_t n);  // the error if there are no slots
 static inline PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
 static inline pr_buffer* pr_buffer_of(PJRT_Buffer* handle) { return (pr_buffer*)pw_slot_of(handle); }
 #define ANY(b, handle, slot)           \
@@ -122,35 +121,31 @@ static inline pr_buffer* pr_buffer_of(PJRT_Buffer* handle) { return (pr_buffer*)
   if (atomic_load_explicit(&b->gone, memory_order_acquire)) return pw_deleted(slot)
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 void pr_buffer_release(pr_buffer* buffer);  // its shard is gone: deleted, donated or destroyed
-// pr_buffer_count puts a new buffer of so many bytes into its device's account;
-// pr_buffer_release takes them out.
+// pr_buffer_count adds a new buffer of this many bytes to its device's account; pr_buffer_release subtracts them.
 void pr_buffer_count(pr_buffer* buffer, int64_t bytes);
 pr_charge* pr_charge_share(pr_buffer* buffer);  // one more reference; NULL: no memory, which is pr_no_charge
 PJRT_Error* pr_no_charge(void);
 pr_charge* pr_charge_hold(pr_charge* charge);
 void pr_charge_drop(pr_charge* charge);
-// Of somebody who keeps a shard's object without a handle of the shard. Hold fails
-// where the last shard has gone.
+// For holders of a shard's object without a handle of the shard. pr_object_hold fails if the last shard has gone.
 bool pr_object_hold(pr_object* object);
 void pr_object_release(pr_object* object);
-// pr_freed takes objects whose last shard has gone: none before a batch is
-// together, unless all are asked for.
+// pr_freed takes objects whose last shard has gone: none until there is a full batch, unless all is set.
 size_t pr_freed(pw_name* names, size_t room, bool all);
 
 // ---- bytes of shards in this process (view.c) ----
 
-enum { PR_IN_MESSAGE = 16 << 10 };  // so many bytes and less travel inside a message, not in a block of memory
+enum { PR_IN_MESSAGE = 16 << 10 };  // bytes; up to this size they travel inside a message, not in a block of memory
 
-// How Go answers prGoLend. Room is memory for bytes that come in no block; the view frees
-// it. NULL: there is none. Came is false where the block is not wanted any more. Failed
-// takes message.
+// Go's answers to prGoLend. pr_view_room allocates memory for bytes that come in no block; the view frees it; NULL:
+// memory is short. pr_view_came returns false if the block is no longer wanted. pr_view_failed takes message.
 char* pr_view_room(pr_view* view, size_t size);
 bool pr_view_came(pr_view* view, char* data, uint64_t block);
 void pr_view_failed(pr_view* view, PJRT_Error_Code code, char* message);
-// pr_view_arrived returns what has fired, or is about to, since a shard's bytes are here, for the caller to drop; NULL
-// where they are not.
+// pr_view_arrived returns the future of a shard's bytes if they are here, for the caller to drop; it has completed, or
+// is about to. NULL: they are not here.
 pr_future* pr_view_arrived(pr_buffer* buffer);
-// pr_view_leave lets go of a shard's bytes unless somebody looks at them; end, also then.
+// pr_view_leave frees a shard's bytes unless something still reads them; with end, even then.
 void pr_view_leave(pr_buffer* buffer);
 void pr_view_end(pr_buffer* buffer);
 
@@ -194,8 +189,7 @@ struct PJRT_Client {
   size_t num_memories;
 };
 
-// How Go makes a client. NULL and false say that there is no memory; a client that is made
-// in part can be freed.
+// How Go makes a client. NULL and false: memory is short. A client that is only partly made can be freed.
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
 bool pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
@@ -207,9 +201,9 @@ bool pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* 
 bool pr_client_done(PJRT_Client* client);
 void pr_client_free(PJRT_Client* client);
 pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size);  // the default for size 0
-// What PJRT_Plugin_Attributes says: from the beginning, and one more.
+// PJRT_Plugin_Attributes returns these. pr_attributes_new begins a new list; the others append one attribute each.
 size_t pr_attributes_new(void);
-// False: no memory.
+// False: memory is short.
 bool pr_attribute_string(const char* name, const char* value);
 bool pr_attribute_ints(const char* name, const int64_t* values, size_t n, bool list);
 
@@ -224,8 +218,8 @@ typedef struct {
   bool descending;  // minor_to_major is that of dense row-major bytes
 } pr_array;
 
-// pr_order_copy makes *out a copy of the order of n dimensions; NULL of NULL, which is the
-// descending order. It reports whether there was memory.
+// pr_order_copy copies the order of n dimensions to *out; NULL, the descending order, stays NULL. It returns false if
+// memory is short.
 static inline bool pr_order_copy(int64_t** out, const int64_t* minor_to_major, size_t n) {
   *out = minor_to_major ? pw_copy(minor_to_major, n * sizeof *minor_to_major) : NULL;
   return minor_to_major == NULL || *out != NULL;
@@ -243,22 +237,22 @@ struct PJRT_Executable {
   uint64_t session, program;
   char *name, *fingerprint;
   size_t replicas, partitions;
-  PJRT_Device** devices;  // one a row of Execute
-  uint32_t* rows;         // their numbers
+  PJRT_Device** devices;  // one for each row of Execute
+  uint32_t* rows;         // their ids
   size_t num_devices;
   pr_array *outputs, *params;
   size_t num_outputs, num_params;
   bool any_params;        // what it takes is not known here
-  pw_port port;           // it is not run, see reshard.c
+  pw_port port;           // whether it is an export or import program, see reshard.c
   bool* donates;          // by parameter
   pr_memory** memories;   // [device][output]
-  // A run may fail for want of memory after its call has returned, and takes much
-  // longer than finding the line that made the call, about a microsecond.
+  // Runs may fail for want of memory after their call has returned, and take much longer than the microsecond or so of
+  // finding the line that made the call.
   bool heavy;
   int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
   pr_bytes format, code, options, optimized, assignment;
   bool manual;  // capi/partition made the program, and its options
-  // as PJRT wants to see them
+  // In the form that PJRT returns.
   PJRT_Buffer_Type* types;
   int64_t* dims;
   size_t* ranks;
@@ -279,8 +273,8 @@ struct PJRT_LoadedExecutable {
 void pr_loaded_drop(PJRT_LoadedExecutable* executable);
 
 // ---- captures (capture.c) ----
-extern const pp_door pr_door;
-// pr_unmade is the error of a buffer that the cluster does not know of.
+extern const pp_frontend pr_frontend;
+// pr_unmade returns the error of a buffer that the cluster does not know.
 static inline PJRT_Error* pr_unmade(const pr_buffer* b) {
   return b->object->base.name.number ? NULL : pr_future_error(b->object->made);
 }
@@ -288,8 +282,7 @@ static inline PJRT_Error* pr_unmade(const pr_buffer* b) {
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
 enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
-// How Go makes an executable. NULL and false say that there is no memory; one that is made
-// in part can be dropped.
+// How Go makes an executable. NULL and false: memory is short. One that is only partly made can be dropped.
 PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const char* name, const char* fingerprint,
                                 size_t replicas, size_t partitions, size_t devices, size_t params, size_t outputs);
 bool pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, const int64_t* dims, size_t num_dims,
@@ -300,9 +293,9 @@ void pr_program_cost(PJRT_Executable* x, const int64_t* cost);
 bool pr_program_done(PJRT_Executable* x);
 void pr_program_drop(PJRT_Executable* x);
 
-// pr_context_functions gives the Python functions of an execute context, or NULL.
+// pr_context_functions returns the Python functions of an execute context, or NULL.
 const void* pr_context_functions(PJRT_ExecuteContext* context);
-// pr_context_keep makes a context with those functions; NULL where there are none.
+// pr_context_keep makes a context with these functions; NULL if there are none.
 PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functions);
 
 // ---- layouts (layout.c) ----
@@ -311,7 +304,7 @@ PJRT_ExecuteContext* pr_context_keep(PJRT_ExecuteContext* context, void** functi
 void pr_pack(char* dense, const char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element);
 void pr_unpack(char* strided, const char* dense, const int64_t* dims, const int64_t* strides, size_t n, size_t element);
 bool pr_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element);
-// pr_layout_strides turns a caller's layout into strides.
+// pr_layout_strides converts a caller's layout to strides.
 PJRT_Error* pr_layout_strides(const PJRT_Buffer_MemoryLayout* layout, const int64_t* dims, size_t n, size_t element,
                               int64_t* strides);
 size_t pr_element_size(PJRT_Buffer_Type type);  // in host memory
@@ -319,22 +312,22 @@ int64_t pr_host_bytes(const pw_shape* shape);
 
 static inline const int64_t* pr_shape_dims(const pw_shape* shape) { return shape->dims; }
 
-// ---- what is asked of Go ----
+// ---- arguments of calls into Go ----
 
-// pr_put is host data on its way out. Go calls pr_put_fill once, or drops it.
+// pr_put is host data on its way to the cluster. Go calls pr_put_fill once, or drops it.
 typedef struct pr_put {
   const char* data;
-  char* copy;  // of the data, where the caller's own is not there any more
+  char* copy;  // of the data, if the caller's own is gone
   char* room;  // for the copy, until it is made
   pw_shape* shape;
   int64_t* strides;  // NULL: dense
-  pr_future* done;   // fires when the caller's data is not needed any more
+  pr_future* done;   // completes when the caller's data is no longer needed
 } pr_put;
 void pr_put_fill(pr_put* put, char* dst);
-void pr_put_keep(pr_put* put);   // the caller's data goes: copy it
-pr_future* pr_put_free(pr_put* put);  // gives done, for pr_fire
+void pr_put_keep(pr_put* put);   // copies the caller's data, which is about to go
+pr_future* pr_put_free(pr_put* put);  // returns done, for pr_fire
 
-// pr_fetch is where fetched bytes go that are not wanted dense.
+// pr_fetch is a destination with strides for fetched bytes.
 typedef struct pr_fetch {
   char *bytes, *dst;
   pw_shape* shape;
@@ -342,7 +335,7 @@ typedef struct pr_fetch {
 } pr_fetch;
 void pr_fetch_end(pr_fetch* fetch, bool arrived);
 
-// pr_shard names a row's shard of an argument.
+// pr_shard is a row's shard of an argument.
 typedef struct {
   uint64_t object;
   uint32_t device;
@@ -356,17 +349,17 @@ typedef struct {
   const uint64_t* inputs;  // 0: see shards
   size_t num_inputs;
   size_t num_rows;
-  const uint32_t* mixed;   // arguments that are not one object on the rows' devices
+  const uint32_t* mixed;   // arguments that are not one object with a shard on each row's device
   size_t num_mixed;
   const pr_shard* shards;  // num_rows of each of mixed
-  const uint32_t* rows;    // devices of the rows; read where there are mixed arguments
+  const uint32_t* rows;    // devices of the rows; read only if there are mixed arguments
   const uint32_t* not_donated;
   size_t num_not_donated;
   int32_t only;  // a device, or -1
   const char* trace;
   size_t trace_size;
-  const void* functions;   // what the program may call, of its execute context; or NULL
-  uint64_t caller;         // out, where there are functions: for prGoServe
+  const void* functions;   // of its execute context: what the program may call; or NULL
+  uint64_t caller;         // out, if there are functions: for prGoServe
   const pw_name* freed;
   size_t num_freed;
   size_t num_outputs;

@@ -21,13 +21,13 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// refusals are custom calls that no program of a cluster may make, and why.
+// refusals are custom calls that programs of a cluster may not have, and why.
 var refusals = []struct{ call, why string }{
-	// Programs show Python their buffers in place by it.
+	// By this one programs show their buffers to Python in place.
 	{"xla_buffer_python_",
 		"the program has a buffer_callback, whose function reads and writes the memory of a device, and that is " +
 			"another process's; use jax.pure_callback or io_callback, or run it with pathways.init() without an address"},
-	// jaxlib's handler of it would look for the function in the worker.
+	// jaxlib's handler would look for the function in the worker.
 	{"_python_gpu_callback",
 		"the program calls back into Python (jax.debug.print, pure_callback, io_callback), which GPUs " +
 			"of a cluster cannot do; leave the call out, or run it with pathways.init() without an address"},
@@ -107,7 +107,7 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 			return nil, status.New(status.Unimplemented, "%s", r.why)
 		}
 	}
-	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other
+	if C.GoString(c.topology.platform) == "cpu" { // jaxlib lowers to no other platform
 		done, err := partition.Apply(partition.Program{Format: p.format, Code: p.code, Options: p.options, Manual: p.manual})
 		if err != nil {
 			return nil, err
@@ -184,8 +184,7 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 	return x, nil
 }
 
-// describeArrays makes the C side of what a program takes and returns. It reports whether
-// there was memory for it.
+// describeArrays makes the C side of a program's arguments and results. It returns false if memory is short.
 func describeArrays(x *C.PJRT_Executable, info *wire.ProgramInfo) bool {
 	donated := map[uint32]bool{}
 	for _, i := range info.Donated {
@@ -210,12 +209,12 @@ func describeArrays(x *C.PJRT_Executable, info *wire.ProgramInfo) bool {
 	return all
 }
 
-// portable reports whether compile options ask for a program that has no device
-// of its own: CompileOptionsProto.compile_portable_executable.
+// portable reports whether compile options ask for a program without a device of its own:
+// CompileOptionsProto.compile_portable_executable.
 func portable(options []byte) bool {
 	for f, err := range protowalk.Fields(options) {
 		if err != nil {
-			return false // the compiler says what is wrong with them
+			return false // the compiler reports what is wrong with them
 		}
 		if f.Number == 4 {
 			return f.Value != 0
@@ -224,8 +223,7 @@ func portable(options []byte) bool {
 	return false
 }
 
-// assignment writes xla.DeviceAssignmentProto: for each partition, the devices of
-// its replicas.
+// assignment writes xla.DeviceAssignmentProto: for each partition, the devices of its replicas.
 func assignment(devices []uint32, replicas, partitions int) []byte {
 	out := protowalk.AppendInt(nil, 1, int64(replicas))
 	out = protowalk.AppendInt(out, 2, int64(partitions))

@@ -7,7 +7,7 @@
 #include "interpreter.h"
 
 static _Atomic(pr_compiling) told;
-static pthread_rwlock_t telling = PTHREAD_RWLOCK_INITIALIZER;  // read by who calls told
+static pthread_rwlock_t telling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while told is called
 
 void pathways_set_compiling(pr_compiling compiling) {
   atomic_store(&told, compiling);

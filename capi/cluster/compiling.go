@@ -17,28 +17,28 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// The user is told of a slow compile when the controller says that it is one, after
-// this time, and then after twice as long each time.
+// The user is told about a slow compile after this time, if the controller confirms it, and again each time it has
+// taken twice as long.
 const tellAgain = 5 * time.Second
 
-// How often a thread that waits looks whether its user has pressed Ctrl-C.
+// How often a waiting thread checks for Ctrl-C.
 const lookAgain = 100 * time.Millisecond
 
-// at is a worker that has been compiling since a time.
+// at is a worker, and since when it has been compiling.
 type at struct {
 	worker string
 	since  time.Time
 }
 
-// wait compiles on the cluster and tells the user where that takes long. Some
-// versions of jaxlib have a thread of their own here and leave it behind when the
-// user interrupts; with others it is the user's, who is heard here.
+// wait compiles on the cluster and reports to the user if that takes long. Some versions of jaxlib call it on a thread
+// of their own, and abandon the thread when the user interrupts; others call it on the user's thread, which checks for
+// Ctrl-C here.
 func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	slow, done := make(chan at, 1), make(chan error, 1)
 	spec.Slow = func(worker string, since time.Duration) {
 		select {
 		case slow <- at{worker, time.Now().Add(-since)}:
-		default: // the one before has not been told
+		default: // the previous report is still in the channel
 		}
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -59,7 +59,7 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	var exception unsafe.Pointer
 	say := func() {
 		exception = tell(program, now, C.PR_COMPILING)
-		for next < time.Since(now.since)+time.Second { // where this came late, the next is not due at once
+		for next < time.Since(now.since)+time.Second { // if this one came late, the next is not due at once
 			next *= 2
 		}
 		again.Reset(time.Until(now.since.Add(next)))
@@ -83,19 +83,18 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 			return remote, err
 		}
 	}
-	go func() { // it may stand behind a submission, which waits for room
+	go func() { // it may block behind a submission that waits for room
 		if <-done == nil {
 			s.cluster.Forget(remote.ID)
 		}
 	}()
 	over(program, now, C.PR_GIVEN_UP, exception)
 	return nil, status.New(status.Cancelled,
-		"compiling %s was interrupted; its worker goes on with it, since a compiler cannot be stopped midway, and what it "+
-			"makes is kept for the next time", program)
+		"compiling %s was interrupted; its worker continues, since a compiler cannot be stopped midway, and keeps the "+
+			"result for the next time", program)
 }
 
-// tell tells the user, and gives what handlers of signals have raised meanwhile: an
-// exception of Python's, or nil.
+// tell calls the user's function, and returns the Python exception that signal handlers have raised meanwhile, or nil.
 func tell(program string, now at, how C.int) unsafe.Pointer {
 	p, w := C.CString(program), C.CString(now.worker)
 	defer C.free(unsafe.Pointer(p))
@@ -103,8 +102,7 @@ func tell(program string, now at, how C.int) unsafe.Pointer {
 	return C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
 }
 
-// over tells the user of the end of something that he was told of, and has Python
-// raise an exception, unless it is nil.
+// over reports the end of something that was reported, and has Python raise an exception unless it is nil.
 func over(program string, now at, how C.int, exception unsafe.Pointer) {
 	if now.worker != "" {
 		if again := tell(program, now, how); exception == nil {
@@ -118,10 +116,10 @@ func over(program string, now at, how C.int, exception unsafe.Pointer) {
 	}
 }
 
-// Names that JAX gives to modules begin with these.
+// Prefixes of the names that JAX gives to modules.
 var modulePrefixes = [][]byte{[]byte("jit_"), []byte("pmap_"), []byte("shmap_")}
 
-// programName finds the name of a module in its text or bytecode, for people.
+// programName returns the name of a module, for people, from its text or bytecode.
 func programName(code []byte) string {
 	for _, prefix := range modulePrefixes {
 		i := bytes.Index(code, prefix)

@@ -25,17 +25,16 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// Connect is the Dial of addresses:
+// Connect is the Dial of these addresses:
 //
 //	local:WxD            a cluster in this process, of W workers with D devices each
 //	sim:WxD, sim:D       the same with simulated devices
 //	tcp:… and unix:…     a controller
 //
-// The session has exactly so many devices; 0 is all. Versions is what must agree
-// with a controller's.
+// The session has exactly this many devices; 0 means all. Versions must agree with the controller's.
 //
-// Errors: INVALID_ARGUMENT for another address, RESOURCE_EXHAUSTED where there are
-// too few devices, and why the cluster cannot be reached.
+// Errors: INVALID_ARGUMENT for other addresses, RESOURCE_EXHAUSTED if there are too few devices, and the reason if the
+// cluster cannot be reached.
 func Connect(ctx context.Context, address string, devices int, versions map[string]string,
 	notify client.Notify) (client.Cluster, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
@@ -47,9 +46,9 @@ func Connect(ctx context.Context, address string, devices int, versions map[stri
 	case "tcp", "unix":
 		return connect(ctx, address, devices, versions, notify)
 	}
-	return nil, status.New(status.InvalidArgument, "%q is no address of a cluster; expected tcp:host:port or unix:/path "+
-		"of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for simulated ones",
-		address)
+	return nil, status.New(status.InvalidArgument, "%q is not the address of a cluster; expected tcp:host:port or "+
+		"unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for "+
+		"simulated ones", address)
 }
 
 // startLocal makes a cluster of this process's devices.
@@ -59,7 +58,7 @@ func startLocal(ctx context.Context, shape string, devices int, notify client.No
 		return nil, err
 	}
 	kind, err := drivers.Kind(drivers.Want{Count: each, Dirs: drivers.Dirs(), Loaded: func(p *driver.Plugin) {
-		C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are the workers' too
+		C.pw_ffi_attach((*C.PJRT_Api)(p.API())) // the handlers of this process are also the workers'
 	}})
 	if err != nil {
 		return nil, err
@@ -93,8 +92,8 @@ func startSimulated(ctx context.Context, shape string, devices int, notify clien
 	return within(ctx, devices, notify, all, leave)
 }
 
-// waiting is how many goroutines of a session may wait in C at once for what may take
-// long: the one on which the callbacks of events run, where these want Python's GIL.
+// waiting is how many goroutines of a session may block in C for long at once: the one that runs the callbacks of
+// events, which may wait for Python's GIL.
 const waiting = 1
 
 // connect makes a session on a controller.
@@ -126,7 +125,7 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 	return inner{c, giveBack}, nil
 }
 
-// How often a client says that it lives, and how long the others may be silent.
+// How often a client sends heartbeats, and how long its peers may be silent.
 const (
 	heartbeat = time.Second
 	silence   = 10 * time.Second
@@ -146,13 +145,13 @@ func grid(text string) (workers, each int, err error) {
 	}
 	if each, err = strconv.Atoi(d); err != nil || workers < 1 || each < 1 || workers > maxDevices/each {
 		return 0, 0, status.New(status.InvalidArgument,
-			"%q are no workers and devices; expected WxD, such as 2x4 for two workers with four devices each, of at most %d "+
-				"devices", text, maxDevices)
+			"%q is not a number of workers and devices; expected WxD, such as 2x4 for two workers with four devices each, "+
+				"of at most %d devices", text, maxDevices)
 	}
 	return workers, each, nil
 }
 
-// inner is a session on a cluster that ends with it.
+// inner is a session on a cluster that ends with the session.
 type inner struct {
 	client.Cluster
 	end func()
@@ -166,12 +165,11 @@ func (c inner) Close() error {
 
 func closeAll(all []device.Driver) {
 	for _, d := range all {
-		_ = d.Close() // what it had to say was said to who waited
+		_ = d.Close() // its errors were returned to those that waited
 	}
 }
 
-// within makes a cluster in this process for one session, with these drivers;
-// closed is called when they are.
+// within makes a cluster in this process for one session, with these drivers, and calls closed when they are closed.
 func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
 	error) {
 	local, err := core.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
@@ -186,7 +184,7 @@ func within(ctx context.Context, devices int, notify client.Notify, all []device
 		end()
 		return nil, err
 	}
-	c, err := local.ConnectTo(ctx, "door", devices, notify)
+	c, err := local.ConnectTo(ctx, "embedded", devices, notify)
 	if err != nil {
 		end()
 		return nil, err

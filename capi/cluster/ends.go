@@ -16,21 +16,20 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// idle is how long objects that nobody holds any more may wait for company, where
-// nothing else goes to the cluster.
+// idle is how long freed objects wait to be sent together with others if nothing else goes to the cluster.
 const idle = 100 * time.Millisecond
 
-// ends fires futures, on a goroutine of its own: their callbacks may want
-// Python's GIL, which a thread may hold that waits for the cluster.
+// ends completes futures, on a goroutine of its own: their callbacks may need Python's GIL, which a thread may hold
+// that waits for the cluster.
 type ends struct {
 	mu      sync.Mutex
 	queue   []C.pr_end // bounded by the operations under way
-	holds   bool       // what ends is held back
+	holds   bool       // ends are held back
 	held    []C.pr_end // bounded as the queue is
-	untold  []func()   // the same, of ends that are told of by other ways
+	untold  []func()   // the same, for ends that are reported in other ways
 	closed  bool
 	running bool
-	wake    chan struct{} // holds one where the queue or closed has changed
+	wake    chan struct{} // has one if the queue or closed has changed
 }
 
 func newEnds() *ends {
@@ -55,7 +54,7 @@ func (e *ends) add(batch ...C.pr_end) {
 	e.stir()
 }
 
-// list returns where an end goes that comes now. Called with the lock.
+// list returns the list for an end that arrives now. Called with the lock.
 func (e *ends) list() *[]C.pr_end {
 	if e.holds {
 		return &e.held
@@ -63,7 +62,7 @@ func (e *ends) list() *[]C.pr_end {
 	return &e.queue
 }
 
-// tell calls f, which tells of an end by itself, now or on release.
+// tell calls f, which reports an end itself, now or on release.
 func (e *ends) tell(f func()) {
 	e.mu.Lock()
 	holds := e.holds
@@ -76,14 +75,14 @@ func (e *ends) tell(f func()) {
 	}
 }
 
-// hold holds back what ends from now on, until release.
+// hold holds back ends until release.
 func (e *ends) hold() {
 	e.mu.Lock()
 	e.holds = true
 	e.mu.Unlock()
 }
 
-// release fires what was held back.
+// release completes what was held back.
 func (e *ends) release() {
 	e.mu.Lock()
 	held, untold := e.held, e.untold
@@ -95,8 +94,8 @@ func (e *ends) release() {
 	e.add(held...)
 }
 
-// serve sees to it that what is in the queue is fired, also where that is told of
-// behind the close: a push may end later than its session. Called with the lock.
+// serve makes sure that a goroutine completes what is in the queue, even after close: a push may end later than its
+// session. Called with the lock.
 func (e *ends) serve() {
 	if !e.running {
 		e.running = true
@@ -140,16 +139,16 @@ func (e *ends) run() {
 		if len(batch) > 0 {
 			C.pr_fire(unsafe.SliceData(batch), C.size_t(len(batch)))
 			clear(batch)
-			e.stir() // what came meanwhile
+			e.stir() // for what was added meanwhile
 		}
 	}
 }
 
-// A token is the address of a C future, which is even; of a put it is odd, since
-// something is to be done on this side too.
+// A token is the address of a C future, which is even. A put's token is odd, since its data on this side must be
+// released too.
 const ofPut = 1
 
-// notify is told by the cluster of operations that have ended.
+// notify is called by the cluster with operations that have ended.
 func (s *session) notify(ended []client.Ended) {
 	told := int64(0)
 	s.ends.mu.Lock()
@@ -183,7 +182,7 @@ func (s *session) notify(ended []client.Ended) {
 	s.ends.stir()
 }
 
-// free gives objects back to their clusters.
+// free frees objects of clients on their clusters.
 func free(names *C.pw_name, n C.size_t) {
 	list := unsafe.Slice(names, n)
 	for len(list) > 0 {
@@ -203,7 +202,7 @@ func free(names *C.pw_name, n C.size_t) {
 	}
 }
 
-// drain gives back all objects that nobody holds any more.
+// drain frees all objects whose last shard has gone.
 func drain() {
 	var names [C.PW_FREED]C.pw_name
 	for {
@@ -218,31 +217,28 @@ func drain() {
 //export prGoFlush
 func prGoFlush() { drain() }
 
-// unread is how long the end of a process waits for work whose results nobody can read
-// any more. What is about to end does so, as it would have a moment before, and Ctrl-C
-// in front of a full queue still ends the process within a second.
+// unread is how long the end of a process waits for work whose results can no longer be read. Work that is about to end
+// still ends, and Ctrl-C with a full queue still ends the process within a second.
 const unread = 200 * time.Millisecond
 
-// Shutdown ends submission on every session once what is under way has ended.
-// DEADLINE_EXCEEDED where that takes longer than timeout: what is left fails.
+// Shutdown ends submission on every session after the operations under way have ended. It returns DEADLINE_EXCEEDED if
+// that takes longer than timeout; the rest fails.
 func Shutdown(timeout time.Duration) error { return shutdown(timeout, timeout, false) }
 
-// Exit is Shutdown at the end of the process. Only work that does something outside of
-// devices is worth timeout; the rest is dropped soon, without an error. Threads that
-// wait for that rest go on sleeping: the process is about to end them. An error would
-// wake them just as Python finalizes, where a thread that takes the GIL may end the
-// whole process, and would print tracebacks of a script that is right.
+// Exit is Shutdown at the end of the process. It waits for timeout only for work that has effects outside of devices,
+// and drops the rest soon, without an error. Threads that wait for the rest stay asleep: the process is about to end
+// them. An error would wake them just as Python finalizes, where a thread that takes the GIL may end the whole process,
+// and a correct script would print tracebacks.
 func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread), true) }
 
-// How long waits sleep on behind Exit, for work that Exit dropped: a second where the
-// process goes on, since functions of atexit that come later may wait too, and while
-// Python finalizes so many seconds at most.
+// How long waits sleep on after Exit, for work that Exit dropped: one second if the process continues, since later
+// atexit functions may wait too, and at most this many seconds while Python finalizes.
 const (
 	asleep        = time.Second
 	maxFinalizing = 30
 )
 
-// wakeLater ends the waits that Exit left asleep, where the process still lives then.
+// wakeLater ends the waits that Exit left asleep, if the process still lives then.
 func (e *ends) wakeLater(rounds int) {
 	time.AfterFunc(asleep, func() {
 		if rounds > 0 && bool(C.pw_python_finalizes()) {
@@ -253,8 +249,8 @@ func (e *ends) wakeLater(rounds int) {
 	})
 }
 
-// shutdown waits at most patience for work that has effects, and pure for other work.
-// Where the process exits, waits for pure work sleep on.
+// shutdown waits for patience at most for work that has effects, and for pure for other work. If the process exits,
+// waits for pure work sleep on.
 func shutdown(patience, pure time.Duration, exits bool) error {
 	begun := time.Now()
 	left := int64(0)
@@ -281,12 +277,12 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 	}
 	if left > 0 {
 		return status.New(status.DeadlineExceeded,
-			"the cluster still has %s of this process under way after %v, which are cut off", status.Count(left, "operation"),
+			"the cluster still has %s of this process under way after %v, which are dropped", status.Count(left, "operation"),
 			patience)
 	}
 	return nil
 }
 
-// hasEffects reports whether what is under way may do something outside of devices: call
-// a function of this process, or a handler that this process has registered.
+// hasEffects reports whether work under way may do something outside of devices: call a function of this process, or a
+// handler that this process has registered.
 func (s *session) hasEffects() bool { return s.callers.count.Load() > 0 || s.handlers.Load() }

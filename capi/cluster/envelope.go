@@ -7,15 +7,14 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// program is what is compiled, and what an executable is serialized as: its
-// source, since the cluster compiles by content and has it still or compiles it
-// again.
+// program is what is compiled, and what an executable is serialized as: its source, since the cluster compiles by
+// content, and either still has the result or compiles it again.
 type program struct {
 	version string // PlatformVersion of the client that serialized it
 	format  string
 	code    []byte
 	options []byte
-	manual  bool // options are those of compileoptions.Manual: each instruction says its sharding
+	manual  bool // options are those of compileoptions.Manual: each instruction has its sharding
 }
 
 // magic begins a serialized program; a later form has another number.
@@ -40,7 +39,7 @@ func unpack(data []byte) (program, error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok || len(rest) == 0 || rest[0] > 1 {
 		return program{}, status.New(status.InvalidArgument,
-			"these %d bytes are no executable that a cluster's client of this version serialized; compile the program again",
+			"these %d bytes are not an executable that this version serialized on a cluster; compile the program again",
 			len(data))
 	}
 	manual, rest := rest[0] == 1, rest[1:]

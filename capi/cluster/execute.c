@@ -303,8 +303,8 @@ PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_Executable* x = args.executable->x;
   if (atomic_load_explicit(&args.executable->deleted, memory_order_acquire))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);
-  if (x->port != PW_RUNS) return pp_through(&pr_door, x->port, &args);
-  if (pp_capturing) return pp_execute(&pr_door, &args);
+  if (x->port != PW_RUNS) return pp_through(&pr_frontend, x->port, &args);
+  if (pp_capturing) return pp_execute(&pr_frontend, &args);
   call c = {.args = &args,
             .x = x,
             .only = args.execute_device,

@@ -8,7 +8,7 @@
 
 // ---- layouts: a text such as {1,0}, minor dimension first, as XLA writes it ----
 
-// layout_text returns NULL where memory is short.
+// layout_text returns NULL if memory is short.
 static PJRT_Layouts_MemoryLayout* layout_text(const int64_t* minor_to_major, size_t n, PJRT_Buffer_Type type) {
   size_t size = 24 * n + 32, at = 0;
   char* text = pw_alloc(size);
@@ -65,8 +65,8 @@ static void free_layouts(PJRT_Layouts_MemoryLayout** list, size_t n) {
   free(list);
 }
 
-// layouts returns those of a program's arrays; NULL where memory is short. PJRT leaves the
-// list to its owner, which is the executable in other plugins: so it is kept with it here.
+// layouts returns those of a program's arrays; NULL if memory is short. PJRT leaves the list to its owner, which in
+// other plugins is the executable, so it is kept there.
 static PJRT_Layouts_MemoryLayout** layouts(const pr_array* arrays, size_t n) {
   PJRT_Layouts_MemoryLayout** list = pw_zeros(n, sizeof *list);
   for (size_t i = 0; list && i < n; i++) {
@@ -79,7 +79,7 @@ static PJRT_Layouts_MemoryLayout** layouts(const pr_array* arrays, size_t n) {
   return list;
 }
 
-// once returns a list that is made when it is first asked for.
+// once returns a list that the first call makes.
 static PJRT_Error* once(_Atomic(void*)* kept, const pr_array* arrays, size_t n, PJRT_Layouts_MemoryLayout*** out) {
   void* have = atomic_load_explicit(kept, memory_order_acquire);
   if (have == NULL) {
@@ -186,7 +186,7 @@ static PJRT_Error* user_data_add(PJRT_FFI_UserData_Add_Args* args) {
   return NULL;
 }
 
-// jaxlib gives every execution its functions, also where there are none.
+// jaxlib passes functions to every execution, even if there are none.
 const void* pr_context_functions(PJRT_ExecuteContext* c) {
   for (size_t i = 0; c && i < c->num_data; i++)
     if (c->data[i].type_id == PW_FFI_HOST_CALLBACKS && pw_ffi_has_functions(c->data[i].data)) return c->data[i].data;

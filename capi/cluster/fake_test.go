@@ -16,13 +16,12 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// single is a cluster of one worker, joined by function calls: whole objects over
-// one simulated driver. What it cannot do at once it does in goroutines, so that
-// ends come when they come.
+// single is a cluster of one worker, joined by function calls: whole objects over one simulated driver. What it cannot
+// do at once it does in goroutines, so ends may come at any time.
 type single struct {
-	client.Slices // nobody here asks for one
+	client.Slices // none is asked for in these tests
 	driver        device.Driver
-	platform      string // of the devices, as clients are told
+	platform      string // of the devices, as clients see it
 	notify        client.Notify
 
 	mu       sync.Mutex
@@ -31,7 +30,7 @@ type single struct {
 	objects  map[uint64]map[uint32]device.Buffer
 	failed   map[uint64]error // objects that were not made
 	making   map[uint64]chan struct{}
-	freed    int // objects let go of
+	freed    int // objects that were freed
 	pending  sync.WaitGroup
 	closed   bool
 }
@@ -123,7 +122,7 @@ func (c *single) Objects(n int) uint64 {
 	return first
 }
 
-// shard gives a shard of an object, under mu.
+// shard returns a shard of an object. The caller holds mu.
 func (c *single) shard(object uint64, d uint32) (device.Buffer, error) {
 	if made := c.making[object]; made != nil {
 		c.mu.Unlock()
@@ -139,7 +138,7 @@ func (c *single) shard(object uint64, d uint32) (device.Buffer, error) {
 	return nil, status.New(status.Internal, "object %d has no shard on device %d", object, d)
 }
 
-// ended tells of an operation when all its events have fired.
+// ended reports the end of an operation after all its events have fired.
 func (c *single) ended(token uint64, events []device.Event, err error) {
 	c.pending.Add(1)
 	if len(events) == 0 {

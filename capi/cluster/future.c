@@ -1,5 +1,4 @@
-// Events. A future is the end of one operation; every event of the operation is
-// a reference to it.
+// Events. A future is the end of one operation; every event of the operation is a reference to it.
 #include <stdlib.h>
 
 #include "cluster.h"
@@ -14,7 +13,7 @@ typedef struct callback {
 struct pr_future {
   _Atomic int32_t refs;
   pw_gate gate;                  // PR_PENDING is its 0
-  _Atomic bool set;              // somebody fires it
+  _Atomic bool set;              // a thread is completing it
   _Atomic(callback*) callbacks;  // latest first; &fired when they have been called
   PJRT_Error_Code code;
   char* message;
@@ -43,7 +42,7 @@ pr_future* pr_future_ready(void) { return pr_future_hold(&always); }
 void pr_future_drop(pr_future* f) {
   if (atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1) return;
   callback* c = atomic_load_explicit(&f->callbacks, memory_order_relaxed);
-  while (c && c != &fired) {  // of an event that nobody will ever set
+  while (c && c != &fired) {  // the event was never set
     callback* next = c->next;
     free(c);
     c = next;
@@ -68,7 +67,7 @@ void pr_future_set(pr_future* f, PJRT_Error_Code code, char* message) {
   f->message = message;
   pw_gate_open(&f->gate, code ? PR_FAILED : PR_READY);
   callback *c = atomic_exchange_explicit(&f->callbacks, &fired, memory_order_acq_rel), *first = NULL;
-  while (c) {  // in the order of their coming
+  while (c) {  // in the order in which they were added
     callback* next = c->next;
     c->next = first;
     first = c;

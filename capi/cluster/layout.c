@@ -1,5 +1,5 @@
-// Arrays in host memory: dense and row-major on the wire, with strides where a
-// caller has them so. An element narrower than a byte takes a byte of its own.
+// Arrays in host memory: dense and row-major on the wire, with strides if the caller wants them. An element narrower
+// than a byte takes a whole byte.
 #include <stdlib.h>
 
 #include "cluster.h"

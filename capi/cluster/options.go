@@ -22,12 +22,11 @@ const maxAsked = 1 << 20
 
 // asked is what create options ask for.
 type asked struct {
-	address string // "" where they name none
-	devices int    // 0 is all
+	address string // "" if they do not name one
+	devices int    // 0 means all
 }
 
-// readOptions reads create options, and refuses those that mean nothing on a
-// cluster.
+// readOptions reads create options, and refuses those that have no meaning on a cluster.
 func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 	for i := range int(n) {
 		v := (*C.PJRT_NamedValue)(unsafe.Add(unsafe.Pointer(values), uintptr(i)*unsafe.Sizeof(C.PJRT_NamedValue{})))
@@ -45,8 +44,7 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 			}
 		case "node_id", "partition_index":
 		case "num_nodes":
-			// jax.distributed adds these for every backend. A script that says it is the
-			// only process runs as it is.
+			// jax.distributed adds these for every backend. A script that says it is the only process runs as it is.
 			if number > 1 {
 				return asked{}, status.New(status.Unimplemented, "jax.distributed was initialized with %d processes; with Open "+
 					"Pathways one process drives all devices, so start the script once and leave jax.distributed.initialize() out",

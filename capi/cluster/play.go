@@ -21,8 +21,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// lowerings are the graphs that a captured program became: one for each way in
-// which its inputs are whole objects or pieces of some.
+// lowerings are the graphs that a captured program became: one for each pattern of which inputs are whole objects and
+// which are pieces.
 type lowerings struct {
 	s      *session
 	mu     sync.Mutex
@@ -36,14 +36,14 @@ type lowered struct {
 	keeps []keep
 }
 
-// keep is a value that a play gives.
+// keep is a value that a play returns.
 type keep struct {
 	value int
-	made  uint64 // which of the objects that the graph makes, from 0
-	node  int    // that makes it
+	made  uint64 // its index among the objects that the graph makes
+	node  int    // the node that makes it
 }
 
-// errNodes says that a program is to be played node by node.
+// errNodes says that a program must be played node by node.
 var errNodes = status.New(status.Unimplemented, "the program cannot be played at once")
 
 //export prGoPlay
@@ -98,9 +98,8 @@ func prGoPlay(p *C.pp_program, list *C.pr_source, n C.size_t, freed *C.pw_name, 
 	return 0
 }
 
-// interrupted reports whether the user has pressed Ctrl-C and this thread hears it. The
-// exception is raised when the call has returned to Python: an error of its own would
-// come before it.
+// interrupted reports whether the user has pressed Ctrl-C and this thread handles it. The exception is raised after the
+// call has returned to Python: an error of the call would be raised before it.
 func interrupted() bool {
 	exception := C.pw_python_interrupted()
 	if exception != nil {
@@ -109,7 +108,7 @@ func interrupted() bool {
 	return exception != nil
 }
 
-// stopped says, now and then, whether the user wants no more of what this thread does.
+// stopped checks now and then whether the user has interrupted this thread.
 func stopped() func() error {
 	listen := C.pp_listen()
 	return func() error {
@@ -132,7 +131,7 @@ func prGoUnplay(handle C.uintptr_t) {
 	}
 }
 
-// distinct gives the objects among sources, each once, and where each source's is.
+// distinct returns the objects among sources, each once, and the index of each source's object.
 func distinct(sources []C.pr_source) (objects []uint64, places []byte) {
 	index := map[uint64]uint32{}
 	places = make([]byte, 0, 2*len(sources))
@@ -152,7 +151,7 @@ func distinct(sources []C.pr_source) (objects []uint64, places []byte) {
 	return objects, places
 }
 
-// get gives the graph for sources at such places, which it makes once.
+// get returns the graph for sources with this pattern, which it makes once.
 func (all *lowerings) get(p *C.pp_program, sources []C.pr_source, places []byte, inputs int) *lowered {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -170,7 +169,7 @@ func (all *lowerings) get(p *C.pp_program, sources []C.pr_source, places []byte,
 	if err := low.run(); err == nil {
 		l.id, err = all.s.cluster.Define(low.graph)
 		if err != nil {
-			l.id = 0 // what is wrong, its nodes say one by one
+			l.id = 0 // its nodes report what is wrong one by one
 		}
 	}
 	l.nodes, l.made = len(low.graph.Nodes), low.graph.Made()
@@ -183,15 +182,15 @@ type lowering struct {
 	s       *session
 	p       *C.pp_program
 	sources []C.pr_source
-	places  []uint64 // of each source, its object in the graph
+	places  []uint64 // of each source: its object in the graph
 	graph   *dataflow.Graph
 	l       *lowered
 	objects []uint64 // of each value that a node has made; 0 for inputs
-	first   []int    // of each value that is an input, its first source
+	first   []int    // of each value that is an input: its first source
 	next    uint64
 }
 
-// shard is where one of a value is.
+// shard is the place of one shard of a value.
 type shard struct {
 	object uint64
 	device uint32
@@ -234,7 +233,7 @@ func (low *lowering) run() error {
 	if len(low.graph.Nodes) > 1<<nodeBits {
 		return errNodes
 	}
-	// What is given and consumed fails where it is read, which a play of nodes tells.
+	// An input that was already consumed fails where it is read, which a play by nodes reports.
 	for i := range low.graph.Nodes {
 		consumed := false
 		low.graph.Donates(i, func(object uint64) { consumed = consumed || slices.Contains(low.graph.Outputs, object) })
@@ -245,7 +244,7 @@ func (low *lowering) run() error {
 	return nil
 }
 
-// find says where a shard is.
+// find returns the place of a shard.
 func (low *lowering) find(ref C.pp_ref) shard {
 	if ref.value < 0 {
 		i := len(low.sources) - int(low.p.num_constants) + int(ref.shard)
@@ -308,7 +307,7 @@ func (low *lowering) execute(n *C.pp_node) error {
 		var moves []dataflow.Move
 		var to *C.pp_look
 		owned := true
-		here := uint64(0) // the object of those that are brought
+		here := uint64(0) // the object of those that are brought here
 		for d := range rows {
 			s := low.find(refs[d*args+i])
 			owned = owned && s.owned
@@ -399,8 +398,8 @@ func (low *lowering) reshard(n *C.pp_node) error {
 	return nil
 }
 
-// plays are those under way: the tokens of their nodes count up from a token of
-// theirs, so they are no addresses.
+// plays are the plays under way. The tokens of a play's nodes count up from a token of its own, so they are not
+// addresses.
 type plays struct {
 	mu   sync.Mutex
 	last uint64
@@ -415,7 +414,7 @@ type playing struct {
 
 const (
 	ofPlay   = 1 << 63
-	nodeBits = 20 // as many nodes as a session's graphs may have
+	nodeBits = 20 // the most nodes that a session's graph may have is 1 << nodeBits
 )
 
 func (p *plays) begin(l *lowered) (token uint64, err error) {
@@ -438,7 +437,7 @@ func (p *plays) begin(l *lowered) (token uint64, err error) {
 	return ofPlay | p.last<<nodeBits, nil
 }
 
-// drop lets go of futures that were made for nothing.
+// drop drops futures that are not needed.
 func drop(futures []*C.pr_future) {
 	for _, f := range futures {
 		C.pr_future_drop(f)
@@ -452,7 +451,7 @@ func (p *plays) futures(token uint64) []*C.pr_future {
 	return p.all[token&^ofPlay>>nodeBits].futures
 }
 
-// forget takes a play back that has not begun.
+// forget removes a play that has not begun.
 func (p *plays) forget(token uint64) {
 	number := token &^ ofPlay >> nodeBits
 	p.mu.Lock()
@@ -462,7 +461,7 @@ func (p *plays) forget(token uint64) {
 	drop(futures)
 }
 
-// end gives the ends of what a node makes that is kept.
+// end returns the ends of the kept values of a node.
 func (p *plays) end(token uint64, err error, queue []C.pr_end) []C.pr_end {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,4 +1,4 @@
-// What playing a program as one message needs of C (capture.c), for play.go.
+// The C part of playing a program as one message (capture.c), for play.go.
 #ifndef PATHWAYS_CAPI_CLUSTER_PLAY_H_
 #define PATHWAYS_CAPI_CLUSTER_PLAY_H_
 
@@ -6,20 +6,19 @@
 #include "interpreter.h"
 #include "reshard.h"
 
-// pr_source is a shard that a play is given: of an input, or a constant.
+// pr_source is a shard that a play reads: of an input, or a constant.
 typedef struct {
   uint64_t object;
   uint32_t device;
 } pr_source;
 
-// pr_played_new makes the handles of a value that a play is to give, among shards; false:
-// no memory, and those that are there are to be destroyed. pr_played says which object they
-// are of. The future is taken.
+// pr_played_new makes the handles of a value that a play returns; false: memory is short, and the caller destroys those
+// that were made. pr_played sets their object, and takes the future.
 bool pr_played_new(const pp_program* program, size_t value, PJRT_Buffer** shards);
 void pr_played(const pp_program* program, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards);
 
 static inline uintptr_t pr_lowered(pp_program* p) { return atomic_load(&p->lowered); }
-// pr_lower gives a program what was made of it first.
+// pr_lower stores what was made of a program, unless another thread was first, and returns what is stored.
 static inline uintptr_t pr_lower(pp_program* p, uintptr_t made) {
   uintptr_t have = 0;
   return atomic_compare_exchange_strong(&p->lowered, &have, made) ? made : have;

@@ -17,7 +17,7 @@ func init() {
 	})
 }
 
-// startProfile has the workers of a session record, see profile.Source.
+// startProfile makes the workers of a session record, see profile.Source.
 func (s *session) startProfile() (func() profile.Profile, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, profile.Patience)
 	defer cancel()

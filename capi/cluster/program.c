@@ -61,7 +61,7 @@ bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t siz
 
 void pr_program_cost(PJRT_Executable* x, const int64_t* cost) { memcpy(x->cost, cost, sizeof x->cost); }
 
-// lists takes the lists of a program as PJRT wants to see them.
+// lists allocates the lists of a program in the form that PJRT returns.
 static bool lists(PJRT_Executable* x, size_t dims) {
   size_t outs = x->num_outputs, params = x->num_params, devices = x->num_devices;
   return (x->types = pw_zeros(outs, sizeof *x->types)) && (x->ranks = pw_zeros(outs, sizeof *x->ranks)) &&
@@ -73,14 +73,14 @@ static bool lists(PJRT_Executable* x, size_t dims) {
          (x->logical = pw_zeros(devices, sizeof *x->logical));
 }
 
-// kind_of returns the name of the memory of a program's array: the default's where none was said.
+// kind_of returns the name of the memory of a program's array: the default memory's if there is none.
 static const char* kind_of(const PJRT_Executable* x, const pr_array* a) {
   const pr_memory* m = x->num_devices ? pr_memory_kind(x->devices[0], a->memory, a->memory_size) : NULL;
   return m ? m->kind : a->memory;
 }
 
 bool pr_program_done(PJRT_Executable* x) {
-  enum { kHeavy = 1 << 20 };  // bytes: 50 us to write
+  enum { kHeavy = 1 << 20 };  // bytes: 50 µs to write
   size_t outs = x->num_outputs, rank = 0;
   int64_t made = x->cost[3];
   for (size_t o = 0; o < outs; o++) {
@@ -140,7 +140,7 @@ void pr_program_drop(PJRT_Executable* x) {
   PR_COUNT(executables, -1);
 }
 
-// load makes the handle of a program that the cluster has. It takes the program.
+// load makes the handle of a program that the cluster has loaded. It takes the program.
 static PJRT_Error* load(PJRT_Executable* x, PJRT_LoadedExecutable** out) {
   PJRT_LoadedExecutable* l = pw_zeros(1, sizeof *l);
   if (l == NULL) {
@@ -277,7 +277,7 @@ PJRT_Error* pr_PJRT_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompile
   args->alias_size_in_bytes = cost[2];
   args->temp_size_in_bytes = cost[3];
   args->generated_code_size_in_bytes = cost[4];
-  // Workers do not tell of programs that have arrays in the host's memory.
+  // Workers do not describe programs that have arrays in host memory.
   if (PW_COVERS(args, host_generated_code_size_in_bytes)) args->host_generated_code_size_in_bytes = 0;
   if (PW_COVERS(args, host_argument_size_in_bytes)) args->host_argument_size_in_bytes = 0;
   if (PW_COVERS(args, host_output_size_in_bytes)) args->host_output_size_in_bytes = 0;
@@ -293,7 +293,7 @@ PJRT_Error* pr_PJRT_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram
   PJRT_Executable* x = args->executable;
   if (x->optimized.size == 0)
     return pw_error(PJRT_Error_Code_UNIMPLEMENTED,
-                    "PJRT_Executable_OptimizedProgram: the workers of this cluster do not tell what they compiled");
+                    "PJRT_Executable_OptimizedProgram: the workers of this cluster do not provide it");
   args->program->format = format;
   args->program->format_size = sizeof format - 1;
   if (args->program->code == NULL) {
@@ -320,7 +320,7 @@ PJRT_Error* pr_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_A
     PR_COUNT(go_entries, 1);
     int code = pwGoCost(format, sizeof format - 1, x->optimized.data, x->optimized.size, &counted, &n, &message);
     if (code) return pw_error_take((PJRT_Error_Code)code, message);
-    atomic_store_explicit(&x->num_properties, n, memory_order_relaxed);  // the same, whoever counts
+    atomic_store_explicit(&x->num_properties, n, memory_order_relaxed);  // every thread writes the same
     if (atomic_compare_exchange_strong_explicit(&x->properties, &have, counted, memory_order_acq_rel,
                                                 memory_order_acquire))
       have = counted;
@@ -348,7 +348,7 @@ PJRT_Error* pr_PJRT_Executable_Serialize(PJRT_Executable_Serialize_Args* args) {
   return NULL;
 }
 
-// Copies, which the caller gives back.
+// Copies, which the caller frees.
 static void free_options(PJRT_SerializedCompileOptions* options) { free(options); }
 static void free_assignment(PJRT_DeviceAssignmentSerialized* assignment) { free(assignment); }
 

@@ -21,9 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// door opens a client of the door over a cluster of simulated devices, which change may
-// change before it is used.
-func door(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *single) {
+// newFrontend opens a client of the frontend over a cluster of simulated devices, which change may change before it is
+// used.
+func newFrontend(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *single) {
 	t.Helper()
 	var inner *single
 	cluster.Use("test", func(_ context.Context, _ string, _ int, notify client.Notify) (client.Cluster, error) {
@@ -37,7 +37,7 @@ func door(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *
 		}
 		return inner, nil
 	})
-	p, err := pjrt.Wrap("the cluster's door", cluster.API())
+	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestContract(t *testing.T) {
 					o := o
 					o.Devices = n
 					o.Island = sim.NewIsland(sim.Instant, 1)
-					c, _ := door(t, o)
+					c, _ := newFrontend(t, o)
 					return c
 				},
 				Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
@@ -77,8 +77,8 @@ func TestContract(t *testing.T) {
 	nothingAlive(t)
 }
 
-// nothingAlive sees to it that nothing is left. Who fires an event lets go of it
-// behind its last callback, and so maybe behind the close that this callback ended.
+// nothingAlive waits until no handle is alive. A thread that fires an event drops it after its last callback, which may
+// be after the close that this callback ended.
 func nothingAlive(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); len(cluster.ReadStats().Live) > 0; time.Sleep(time.Millisecond) {

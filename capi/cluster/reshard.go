@@ -18,15 +18,15 @@ import (
 )
 
 //export prGoReshard
-func prGoReshard(h *C.pr_held, number C.uint64_t, out **C.pr_held) (refusal *C.char) {
+func prGoReshard(h *C.pr_export, number C.uint64_t, out **C.pr_export) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	*out, err = move(h, uint64(number))
 	return nil
 }
 
-// move has an array move, and gives what it will be.
-func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
+// move starts to move an array, and returns the array that it will be.
+func move(h *C.pr_export, number uint64) (*C.pr_export, error) {
 	s, err := of(h.client.session)
 	if err != nil {
 		return nil, err
@@ -67,28 +67,28 @@ func move(h *C.pr_held, number uint64) (*C.pr_held, error) {
 	}
 	token := C.pr_future_new(2) // the object's, and the cluster's
 	if token == nil {
-		C.pw_held_drop(&made.base)
+		C.pw_export_drop(&made.base)
 		return nil, short("the end of a move")
 	}
 	s.underWay.Add(1)
 	if err := s.cluster.Transfer(t, uint64(uintptr(unsafe.Pointer(token)))); err != nil {
 		s.underWay.Add(-1)
 		drop([]*C.pr_future{token})
-		C.pw_held_drop(&made.base)
+		C.pw_export_drop(&made.base)
 		return nil, err
 	}
 	C.pr_moved_is(made, C.uint64_t(t.Object), token)
 	return made, nil
 }
 
-// short is the error of memory of C's that is not there.
+// short returns the error of an allocation in C that failed.
 func short(what string) error {
 	return status.New(status.ResourceExhausted,
 		"this process has no memory left for %s; drop arrays and programs that are not needed, or give the process "+
 			"more memory", what)
 }
 
-// site says of which worker devices are, for plans.
+// site returns the worker that a device belongs to, for plans.
 func (s *session) site() func(device int) int {
 	devices := s.cluster.Devices()
 	return func(d int) int {
@@ -100,12 +100,12 @@ func (s *session) site() func(device int) int {
 }
 
 // moves writes a plan for the shards of an array.
-func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
+func moves(h *C.pr_export, from shape.Shape, plan *reshard.Plan) []*wire.Move {
 	array := &wire.Array{Dtype: uint32(from.DType), Dims: from.Dims}
 	out, room := make([]*wire.Move, len(plan.Pieces)), make([]wire.Move, len(plan.Pieces))
 	for i := range plan.Pieces {
 		p, m := &plan.Pieces[i], &room[i]
-		m.Source = uint64(C.pr_held_object(h, C.size_t(p.From)).base.name.number)
+		m.Source = uint64(C.pr_export_object(h, C.size_t(p.From)).base.name.number)
 		m.From, m.To = uint32(plan.From[p.From].Device), uint32(plan.To[p.To].Device)
 		if !plan.Whole(p) {
 			m.Start, m.Size, m.At, m.Shard = p.Start, p.Size, p.At, array
@@ -115,10 +115,10 @@ func moves(h *C.pr_held, from shape.Shape, plan *reshard.Plan) []*wire.Move {
 	return out
 }
 
-// check reports why a plan is not for an array.
-func check(h *C.pr_held, from shape.Shape, plan *reshard.Plan, devices int) error {
+// check returns an error if a plan is not for an array.
+func check(h *C.pr_export, from shape.Shape, plan *reshard.Plan, devices int) error {
 	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
-		return int(C.pr_held_device(h, C.size_t(i))), from.Dims
+		return int(C.pr_export_device(h, C.size_t(i))), from.Dims
 	})
 	for _, to := range plan.To {
 		if err == nil && (to.Device < 0 || to.Device >= devices) {

@@ -51,11 +51,11 @@ func release(rows ...[]device.Buffer) {
 	}
 }
 
-// Time on the devices stands still until the test moves it: Execute, and what runs
-// on results to come, return all the same.
+// Time on the devices stands still until the test moves it: Execute returns all the same, and so do calls that depend
+// on results to come.
 func TestExecuteReturnsAtOnce(t *testing.T) {
 	island := sim.NewIsland(sim.Manual, 1)
-	c, _ := door(t, sim.Options{Devices: 2, Island: island, Cost: time.Second})
+	c, _ := newFrontend(t, sim.Options{Devices: 2, Island: island, Cost: time.Second})
 	x := compile(t, c, devicetest.AddOne, 0, 1)
 	rows := inputs(t, c, 2)
 	var made [][]device.Buffer
@@ -85,10 +85,9 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// A run enters Go once, whatever the number of devices, and so does a batch of
-// what is let go of.
+// A run enters Go once, whatever the number of devices, and so does a batch of freed objects.
 func TestEntriesIntoGo(t *testing.T) {
-	c, inner := door(t, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
+	c, inner := newFrontend(t, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
 	x := compile(t, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
 	rows := inputs(t, c, 8)
 	before := cluster.ReadStats()
@@ -115,7 +114,7 @@ func TestEntriesIntoGo(t *testing.T) {
 	for end := time.Now().Add(time.Minute); freed() < runs; time.Sleep(time.Millisecond) {
 		// the last ones go by themselves
 		if time.Now().After(end) {
-			t.Fatalf("%d objects were freed after %d runs whose results nobody holds", freed(), runs)
+			t.Fatalf("%d objects were freed after %d runs whose results were dropped", freed(), runs)
 		}
 	}
 	release(rows...)
@@ -125,13 +124,13 @@ func TestEntriesIntoGo(t *testing.T) {
 	}
 }
 
-// An array whose bytes have come is ready, whether or not the controller has said that it
-// was made. Arrays whose bytes nobody sent for wait for that word.
+// An array whose bytes have come is ready, even if the controller has not yet reported that it was made. An array whose
+// bytes were not requested waits for that report.
 func TestBytesThatHaveComeAreReady(t *testing.T) {
 	var mu sync.Mutex
 	var words []client.Ended // of the controller, on their way
-	c, inner := door(t, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)}, func(s *single) {
-		s.platform = "cpu" // arrays of no others are looked at
+	c, inner := newFrontend(t, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)}, func(s *single) {
+		s.platform = "cpu" // bytes of arrays on other platforms are not brought here
 	})
 	says := inner.notify
 	inner.notify = func(ended []client.Ended) {
@@ -156,7 +155,7 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	if arrays[1].Ready().Ready() {
 		t.Error("an array is ready that the controller has said nothing of, and whose bytes are not here")
 	}
-	inner.pending.Wait() // until both words are on their way
+	inner.pending.Wait() // until both reports are on their way
 	mu.Lock()
 	says(words)
 	mu.Unlock()
@@ -170,11 +169,10 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	nothingAlive(t)
 }
 
-// A client that goes leaves nothing, although results and events of runs were
-// never looked at.
+// A client that ends leaves nothing alive, even if results and events of its runs were never read.
 func TestCloseUnderWay(t *testing.T) {
 	island := sim.NewIsland(sim.Manual, 1)
-	c, _ := door(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
+	c, _ := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
 	x := compile(t, c, devicetest.AddOne, 0)
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
@@ -190,9 +188,9 @@ func TestCloseUnderWay(t *testing.T) {
 	nothingAlive(t)
 }
 
-// BenchmarkExecute is the door's part of a run, over a cluster of function calls.
+// BenchmarkExecute is the frontend's part of a run, over a cluster of function calls.
 func BenchmarkExecute(b *testing.B) {
-	c, _ := door(b, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
+	c, _ := newFrontend(b, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
 	x := compile(b, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
 	rows := inputs(b, c, 8)
 	for b.Loop() {

@@ -14,14 +14,14 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// Whatever memory is not there, a call says so and leaves nothing behind.
+// Whichever allocation fails, the call returns an error and leaves nothing alive.
 func TestFailedAllocationsAreErrors(t *testing.T) {
 	options := func() sim.Options { return sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)} }
-	c, _ := door(t, options()) // which names the cluster
+	c, _ := newFrontend(t, options()) // which names the cluster
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := pjrt.Wrap("the cluster's door", cluster.API())
+	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 		}
 		return err
 	})
-	c, _ = door(t, options())
+	c, _ = newFrontend(t, options())
 	s := shape.Shape{DType: shape.F32, Dims: []int64{2, 3}}
 	compiling := compileoptions.New(2, 1, []int{0, 1}, false)
 	for _, p := range []devicetest.Program{devicetest.AddOne, devicetest.Donate} {

@@ -1,4 +1,4 @@
-// Buffers and objects: their slots, what counts of them, and how they go.
+// Buffers and objects: their slots, their reference counts, and how they end.
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -6,8 +6,8 @@
 #include "cluster.h"
 
 enum {
-  kManyFreed = 256,       // objects to be freed that are worth an entry of their own,
-  kMuchFreed = 32 << 20,  // or bytes of them
+  kManyFreed = 256,       // objects to free that are worth an entry into Go of their own,
+  kMuchFreed = 32 << 20,  // or this many bytes of them
 };
 
 static pw_slab buffers = PW_SLAB(pr_buffer), objects = PW_SLAB(pr_object);
@@ -83,7 +83,7 @@ void pr_object_becomes(pr_object* o, uint64_t session, uint64_t number, pr_futur
   o->made = made;
 }
 
-// drop gives up one reference.
+// drop drops one reference.
 static void drop(pr_object* o) {
   if (atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
   pr_future_drop(o->made);
@@ -98,7 +98,7 @@ static void flush(void) {
   prGoFlush();
 }
 
-// shard_gone gives up a shard of an object.
+// shard_gone drops a shard of an object.
 static void shard_gone(pr_object* o) {
   if (!pw_object_drop(&o->base)) return;
   pw_departed_add(&departed, &o->base);
@@ -121,7 +121,7 @@ pr_charge* pr_charge_share(pr_buffer* b) {
   if (fresh == NULL) return NULL;
   *fresh = (pr_charge){1, b->device, pw_shape_bytes(b->shape)};
   pthread_mutex_lock(&mu);
-  // Release takes the pointer out without the lock, but gives up its reference under it.
+  // pr_buffer_release takes the pointer out without the lock, but drops its reference under it.
   pr_charge* c = NULL;
   if (atomic_compare_exchange_strong_explicit(&b->charge, &c, fresh, memory_order_acq_rel, memory_order_acquire)) {
     c = fresh;

@@ -3,7 +3,7 @@ package cluster
 /*
 #include "cluster.h"
 
-// counters is pr_counters without its atomics, which cgo does not know.
+// counters is pr_counters without its atomics, which cgo does not support.
 typedef struct {
   int64_t clients, executables, buffers, objects, futures, puts, fetches, views;
   int64_t go_entries, executes, host_puts, host_fetches, moved, reshards, copied;
@@ -21,13 +21,13 @@ import "C"
 
 import "github.com/openpathways/pathways/transport/bulk"
 
-// Stats are the counters of the door.
+// Stats are the counters of the frontend.
 type Stats struct {
 	GoEntries int64            // calls from C into Go
 	Executes  int64            // runs
-	Puts      int64            // arrays brought from the host
+	Puts      int64            // arrays copied from the host
 	Fetches   int64            // shards read by the host
-	Moved     int64            // shards brought to the device that a run needed them on
+	Moved     int64            // shards copied to the device where a run needed them
 	Reshards  int64            // arrays that moved from one sharding to another
 	Copied    int64            // bytes of arrays that this process has copied, on their way to and from clusters
 	Sessions  int64            // open now
@@ -35,8 +35,7 @@ type Stats struct {
 	Live      map[string]int64 // what is alive, by kind; kinds without any are left out
 }
 
-// ReadStats reads the counters, after the cluster was told of all objects that
-// nobody holds any more.
+// ReadStats reads the counters, after it has freed all objects whose last shard has gone.
 func ReadStats() Stats {
 	drain()
 	c := C.read_counters()

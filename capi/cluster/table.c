@@ -1,4 +1,4 @@
-// The function table, the same for ever.
+// The function table, which is always the same.
 #include <pthread.h>
 
 #include "cluster.h"

@@ -1,16 +1,14 @@
-// What is looked at here: the bytes of a shard. A worker of this host has written them
-// into shared memory, where NumPy, DLPack and the C API see them without a copy. Those
-// that travel inside a message or come from another host, and those for which there is
-// no more shared memory, lie in memory of the view's own.
+// Views: the bytes of a shard in this process. A worker of this host has written them into shared memory, where NumPy,
+// DLPack and the C API read them without a copy. Bytes that travel inside a message or come from another host, and
+// those for which there is no shared memory left, are in memory of the view's own.
 //
-// jaxlib asks IsOnCpu of an array that it is about to read, or is told to fetch ahead
-// (copy_to_host_async), and of no other; where the answer is yes it asks for nothing
-// until it wants the address. So IsOnCpu sends for the bytes, or reads of many arrays
-// would come one after the other. They are sent for once, and stay as long as the
-// shard or somebody who looks at them. What cannot be lent is no longer on the CPU
-// and is copied by ToHostBuffer, which knows the error too where there is one.
+// jaxlib calls IsOnCpu for arrays that it is about to read or to prefetch (copy_to_host_async), and for no others; if
+// the answer is yes, the next thing it asks for is the address. So IsOnCpu requests the bytes; otherwise reads of many
+// arrays would follow one after the other. They are requested once, and stay as long as the shard or a reader of them.
+// A shard whose bytes cannot be lent is not on the CPU; ToHostBuffer copies it, and also returns its error if it has
+// one.
 //
-// It is memory of this process alone. A device never sees what is written there.
+// A view is memory of this process alone. A device never sees what is written there.
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,27 +16,27 @@
 #include "interpreter.h"
 #include "cluster.h"
 
-enum { kListenNs = 100000000 };  // how often a read that waits hears whether the user has pressed Ctrl-C
+enum { kListenNs = 100000000 };  // how often a waiting read checks for Ctrl-C
 
 struct pr_view {
-  bool held;    // its buffer has it
-  bool coming;  // Go has it
+  bool held;    // its buffer refers to it
+  bool coming;  // Go has a pointer to it
   bool failed;
   int32_t looks;  // external references
   char* data;     // NULL until it has arrived
-  char* room;     // for bytes that are in no block, or NULL
-  uint64_t block;  // Go's
-  uint64_t forks;  // of this process when it arrived
+  char* room;     // for bytes that come in no block, or NULL
+  uint64_t block;  // of the block, in Go; 0: none
+  uint64_t forks;  // of this process, when the bytes arrived
   pr_future* arrived;  // has no callbacks
 };
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards all views, and the buffers' pointers to them
 
-// over lets go of a view that nobody wants, under mu. It gives the block to be returned.
+// over frees a view that nothing uses any more, under mu. It returns the block to be returned, or 0.
 static uint64_t over(pr_view* v) {
   if (v->held || v->looks > 0) return 0;
   uint64_t block = v->block;
-  if (v->forks != atomic_load(&pw_forks)) block = 0;  // a child that was forked may look at it: it is never used again
+  if (v->forks != atomic_load(&pw_forks)) block = 0;  // a forked child may be reading it, so it is never used again
   v->block = 0;
   v->data = NULL;
   if (!v->coming) {
@@ -125,8 +123,8 @@ void pr_view_end(pr_buffer* b) {
   give_back(block);
 }
 
-// lendable says whether a shard's bytes would look here as they do on its device. Who
-// exports an array of a GPU by DLPack says that it is there, so that of a CPU alone.
+// lendable reports whether a shard's bytes would look the same here as on its device. An array of a GPU that is
+// exported by DLPack would claim to be there, so only those of CPUs are.
 static bool lendable(const pr_buffer* b) {
   const pw_shape* s = b->shape;
   return b->symbol == NULL && b->object->base.name.number != 0 && b->minor_to_major == NULL && pr_host_bytes(s) >= 0 &&
@@ -134,8 +132,7 @@ static bool lendable(const pr_buffer* b) {
          strcmp(b->device->client->topology.platform, "cpu") == 0;
 }
 
-// send_for has a shard's bytes come, where nobody has before. It reports whether there was
-// memory for that.
+// send_for requests a shard's bytes, unless they were requested before. It returns false if memory is short.
 static bool send_for(pr_buffer* b) {
   if (!lendable(b) || atomic_load_explicit(&b->view, memory_order_acquire)) return true;
   pr_view* v = pw_zeros(1, sizeof *v);
@@ -170,8 +167,7 @@ static PJRT_Error* elsewhere(const char* slot) {
                   "%s: the array is in the memory of another process; read it with numpy.asarray()", slot);
 }
 
-// look waits for a shard's bytes and gives where they are, counting so many looks more.
-// jaxlib has let go of Python's GIL here.
+// look waits for a shard's bytes, returns their address, and adds looks references. jaxlib has released the GIL here.
 static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** data) {
   if (pw_forked) return pw_forked_error();
   pp_reads(b->symbol);
@@ -189,7 +185,7 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
     void* exception = pr_future_state(arrived) == PR_PENDING ? pw_python_interrupted() : NULL;
     if (exception == NULL) continue;
     pw_python_raise(exception);
-    err = pw_error(PJRT_Error_Code_CANCELLED, "reading the array was interrupted; its bytes go on coming");
+    err = pw_error(PJRT_Error_Code_CANCELLED, "reading the array was interrupted; its bytes still arrive");
   }
   if (err == NULL) err = pr_future_error(arrived);
   pr_future_drop(arrived);
@@ -206,7 +202,7 @@ static PJRT_Error* look(pr_buffer* b, const char* slot, int32_t more, void** dat
 
 PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   ANY(b, args->buffer, "PJRT_Buffer_IsOnCpu");
-  args->is_on_cpu = b->symbol != NULL;  // whoever reads it asks for its address next, and is told what is wrong
+  args->is_on_cpu = b->symbol != NULL;  // its reader asks for the address next, and gets the error
   if (b->symbol || pw_forked) return NULL;
   if (!send_for(b)) return pw_short("the bytes of an array", sizeof(pr_view));
   pthread_mutex_lock(&mu);
@@ -216,8 +212,7 @@ PJRT_Error* pr_PJRT_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
   return NULL;
 }
 
-// A reference is counted once the bytes are there: who gets an error here has none to
-// give back.
+// A reference is counted once the bytes are here: a caller that gets an error has none to drop.
 PJRT_Error* pr_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_IncreaseExternalReferenceCount");
   void* data;

@@ -18,7 +18,7 @@ import "C"
 
 import "unsafe"
 
-// look sends for the bytes of a shard, as jaxlib does that reads it, and returns them once they are here; nil where it
+// look requests the bytes of a shard, like jaxlib when it reads one, and returns them when they are here; nil if that
 // fails. It is for tests, which cannot use cgo themselves.
 func look(buffer unsafe.Pointer, size int) []byte {
 	at := C.pr_look((*C.PJRT_Buffer)(buffer))

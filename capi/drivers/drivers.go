@@ -21,16 +21,15 @@ var (
 	installed []string // guarded by mu: directories of installed packages
 )
 
-// SetDirs says where packages, and so plugins, are installed. It has effect until the
-// plugin is looked for.
+// SetDirs sets where packages, and so plugins, are installed. It has an effect only before the plugin is looked for.
 func SetDirs(dirs []string) {
 	mu.Lock()
 	defer mu.Unlock()
 	installed = dirs
 }
 
-// Dirs returns the directories where plugins may be installed: those of SetDirs, and the one
-// in which the package of this library lies.
+// Dirs returns the directories where plugins may be installed: those of SetDirs, and the directory of the package of
+// this library.
 func Dirs() []string {
 	mu.Lock()
 	defer mu.Unlock()
@@ -41,18 +40,18 @@ func Dirs() []string {
 	return dirs
 }
 
-// Want says which kind of devices is wanted.
+// Want describes a kind of devices.
 type Want struct {
 	// Name is "auto" for the best there is on this machine, "cpu", "cuda", "tpu", "sim" for
 	// simulated devices, or the path of a PJRT plugin; "" is "auto".
 	Name string
-	// Count is how many devices, where that can be said; 0 is the driver's default.
+	// Count is the number of devices, if the driver supports a choice; 0 is its default.
 	Count int
 	// First is the index of the first GPU of so many.
 	First int
 	// Dirs hold packages with plugins.
 	Dirs []string
-	// Loaded is told of the plugin before a client of it is made; it may be nil.
+	// Loaded is called with the plugin before a client of it is made; it may be nil.
 	Loaded func(*pjrt.Plugin)
 	// OwnProcess is that of pjrt.ClientOptions.
 	OwnProcess bool

@@ -1,4 +1,4 @@
-// The table, made once from the plugin that the core found.
+// The function table, made once from the plugin that the core found.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ pw_counters pw_count;
 
 static PJRT_Api table;
 static PJRT_Error_Code load_code;
-static char* load_message;  // why there is no plugin; NULL where there is one
+static char* load_message;  // why there is no plugin; NULL if there is one
 
 static void load(void) {
   int code = 0;
@@ -75,8 +75,8 @@ PJRT_Error* pw_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   uint64_t session = args->client->session;
   PW_COUNT(go_entries, 1);
   pp_client_ended(args->client);
-  pw_held_end(args->client);
-  pwGoClientDestroy(session);  // runs that wait end here, and need the client
+  pw_export_end(args->client);
+  pwGoClientDestroy(session);  // ends runs that wait, which need the client
   pw_client_free(args->client);
   return NULL;
 }
@@ -97,6 +97,6 @@ PJRT_Error* pw_PJRT_Device_MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   pw_error_read(err, &code, &message, &size);
   if (code != PJRT_Error_Code_UNIMPLEMENTED || d->index < 0) return err;
   pw_error_free(err);
-  pw_memory_stats(args, &d->account);  // the plugin does not count
+  pw_memory_stats(args, &d->account);  // if the plugin does not count
   return NULL;
 }

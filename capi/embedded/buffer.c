@@ -25,8 +25,7 @@ static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-// parts is what a new buffer is made of, taken before the core or the plugin is asked for
-// anything.
+// parts is what a new buffer is made of, allocated before the core or the plugin is called.
 typedef struct {
   pw_shape* shape;
   pw_buffer* buffer;
@@ -50,7 +49,7 @@ static void drop_parts(parts* p) {
   pw_shape_drop(p->shape);
 }
 
-// born makes the parts a buffer of ours over one of the plugin's, which is an object of the core's.
+// born makes the parts a buffer of ours over one of the plugin's, with its object in the core.
 static PJRT_Buffer* born(const parts* p, PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
                          uint64_t object) {
   pw_array_is(p->array, c->session, object, 1);
@@ -114,7 +113,7 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   a.memory = pw_lower_memory(a.memory);
   if ((err = pw_under->PJRT_Client_BufferFromHostBuffer(&a))) {
     pw_array_is(p.array, args->client->session, object, 1);
-    pw_array_drop(p.array);  // which has the core free the object
+    pw_array_drop(p.array);  // lets the core free the object
     pw_buffers_unused(&p.buffer, 1);
     pw_shape_drop(p.shape);
     return err;
@@ -130,7 +129,7 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   if (b == NULL) return pw_buffer_gone(slot); \
   if (pw_is_deleted(b)) return pw_deleted(slot)
 
-// READS is LIVE for what needs the buffer's contents.
+// READS is LIVE for slots that need the buffer's contents.
 #define READS(b, handle, slot)          \
   LIVE(b, handle, slot);                \
   pp_reads(b->symbol);                  \
@@ -139,10 +138,9 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
     if (none) return none;              \
   } while (0)
 
-PJRT_Error* pw_unmade(pw_buffer* b) { return b->under ? NULL : pw_origin_fault(&b, 1); }
+PJRT_Error* pw_unmade(pw_buffer* b) { return b->under ? NULL : pw_provenance_fault(&b, 1); }
 
-// failed_event makes an event with the error of a buffer that was never made. It takes
-// the error.
+// failed_event makes an event with the error of a buffer that was never made. It takes the error.
 static PJRT_Error* failed_event(PJRT_Error* why, PJRT_Event** event) {
   if (!PW_HAS(PJRT_Event_Create) || !PW_HAS(PJRT_Event_Set)) return why;
   PW_ARGS(PJRT_Event_Create_Args, make);
@@ -169,15 +167,15 @@ PJRT_Error* pw_ready(pw_buffer* b, PJRT_Event** event) {
 }
 
 PJRT_Error* pw_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  if (pw_forked) {  // jaxlib takes an error for the end of the world
+  if (pw_forked) {  // jaxlib ends the process on an error
     args->event = pw_forked_event;
     return NULL;
   }
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   pp_reads(b->symbol);
   PJRT_Error* err = pw_ready(b, &args->event);
-  if (err == NULL) pw_origin_event(args->event, b);
-  return pw_origin_error(err, b);
+  if (err == NULL) pw_provenance_event(args->event, b);
+  return pw_provenance_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
@@ -191,10 +189,9 @@ PJRT_Error* pw_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   return err;
 }
 
-// kept gives the error of a run that failed to keep a promise: such a buffer has no
-// address, and the plugin ends the process when it is asked for one. A run that
-// was not launched is waited for, or answered with an error, where waiting could
-// be waiting for the caller's own GIL.
+// kept returns the error of a run that failed to keep a promise: such a buffer has no address, and the plugin ends the
+// process when it is asked for one. With wait it waits for a run that is not launched yet; without, where waiting could
+// be waiting for the caller's own GIL, it returns an error.
 static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
   if (!b->promise) return NULL;
   PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
@@ -212,7 +209,7 @@ static PJRT_Error* kept(pw_buffer* b, const char* slot, bool wait) {
     err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
                    "%s: this array has no address before its computation was launched; call block_until_ready() first",
                    slot);
-  if (err == NULL && (wait || is.is_ready)) err = pw_origin_error(pw_under->PJRT_Event_Await(&await), b);
+  if (err == NULL && (wait || is.is_ready)) err = pw_provenance_error(pw_under->PJRT_Event_Await(&await), b);
   PW_ARGS(PJRT_Event_Destroy_Args, done);
   done.event = ready.event;
   PJRT_Error* late = pw_under->PJRT_Event_Destroy(&done);
@@ -227,7 +224,7 @@ PJRT_Error* pw_PJRT_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseEx
   if (err) return err;
   PW_COPY(PJRT_Buffer_IncreaseExternalReferenceCount_Args, a, args);
   a.buffer = b->under;
-  return pw_origin_error(pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a), b);
+  return pw_provenance_error(pw_under->PJRT_Buffer_IncreaseExternalReferenceCount(&a), b);
 }
 
 PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args* args, pw_wait_on_stream under) {
@@ -236,10 +233,10 @@ PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args
   if (err) return err;
   PW_COPY(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, a, args);
   a.buffer = b->under;
-  return pw_origin_error(under(&a), b);
+  return pw_provenance_error(under(&a), b);
 }
 
-// The count goes down also where the buffer was deleted since it went up.
+// The count goes down even if the buffer was deleted after it went up.
 PJRT_Error* pw_PJRT_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args* args) {
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_DecreaseExternalReferenceCount");
@@ -258,7 +255,7 @@ PJRT_Error* pw_PJRT_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args* args) {
   a.buffer = b->under;
   err = pw_under->PJRT_Buffer_UnsafePointer(&a);
   args->buffer_pointer = a.buffer_pointer;
-  return pw_origin_error(err, b);
+  return pw_provenance_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args* args) {
@@ -270,7 +267,7 @@ PJRT_Error* pw_PJRT_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDevic
   a.buffer = b->under;
   err = pw_under->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&a);
   args->device_memory_ptr = a.device_memory_ptr;
-  return pw_origin_error(err, b);
+  return pw_provenance_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
@@ -282,30 +279,30 @@ PJRT_Error* pw_PJRT_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
   PJRT_Error* err = pw_under->PJRT_Buffer_ToHostBuffer(&a);
   args->dst_size = a.dst_size;
   args->event = a.event;
-  if (err == NULL && args->dst) pw_origin_event(a.event, b);
-  return pw_origin_error(err, b);
+  if (err == NULL && args->dst) pw_provenance_event(a.event, b);
+  return pw_provenance_error(err, b);
 }
 
 PJRT_Error* pw_PJRT_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_CopyToDevice");
   if (pp_capturing && b->symbol)
-    return pp_copy(&pw_door, args->buffer, args->dst_device->default_memory, &args->dst_buffer);
+    return pp_copy(&pw_frontend, args->buffer, args->dst_device->default_memory, &args->dst_buffer);
   PJRT_Error* err = pw_unmade(b);
   if (err) return err;
   PW_ARGS(PJRT_Buffer_CopyToDevice_Args, a);
   a.buffer = b->under;
   a.dst_device = pw_lower_device(args->dst_device);
   err = pw_under->PJRT_Buffer_CopyToDevice(&a);
-  if (err) return pw_origin_error(err, b);
+  if (err) return pw_provenance_error(err, b);
   err = pw_adopt(args->dst_device->client, a.dst_buffer, args->dst_device, args->dst_device->default_memory,
                  &args->dst_buffer);
-  if (err == NULL) pw_origin_pass(b, pw_buffer_of(args->dst_buffer)->array);
+  if (err == NULL) pw_provenance_pass(b, pw_buffer_of(args->dst_buffer)->array);
   return err;
 }
 
 PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_CopyToMemory");
-  if (pp_capturing && b->symbol) return pp_copy(&pw_door, args->buffer, args->dst_memory, &args->dst_buffer);
+  if (pp_capturing && b->symbol) return pp_copy(&pw_frontend, args->buffer, args->dst_memory, &args->dst_buffer);
   PJRT_Device* device;
   PJRT_Memory* memory;
   pw_target(NULL, args->dst_memory, &device, &memory);
@@ -315,9 +312,9 @@ PJRT_Error* pw_PJRT_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
   a.buffer = b->under;
   a.dst_memory = pw_lower_memory(args->dst_memory);
   err = pw_under->PJRT_Buffer_CopyToMemory(&a);
-  if (err) return pw_origin_error(err, b);
+  if (err) return pw_provenance_error(err, b);
   err = pw_adopt(device ? device->client : b->device->client, a.dst_buffer, device, memory, &args->dst_buffer);
-  if (err == NULL) pw_origin_pass(b, pw_buffer_of(args->dst_buffer)->array);
+  if (err == NULL) pw_provenance_pass(b, pw_buffer_of(args->dst_buffer)->array);
   return err;
 }
 
@@ -327,7 +324,7 @@ PJRT_Error* pw_PJRT_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithCon
   READS(b, args->buffer, "PJRT_Buffer_DonateWithControlDependency");
   if (b->of)
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION,
-                    "PJRT_Buffer_DonateWithControlDependency: the array is held elsewhere too");
+                    "PJRT_Buffer_DonateWithControlDependency: the array has other references");
   PW_COPY(PJRT_Buffer_DonateWithControlDependency_Args, a, args);
   a.buffer = b->under;
   PJRT_Error* err = pw_under->PJRT_Buffer_DonateWithControlDependency(&a);
@@ -348,7 +345,7 @@ PJRT_Error* pw_PJRT_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args* args) {
   return pw_adopt(b->device->client, a.out_buffer, b->device, b->memory, (PJRT_Buffer**)&args->out_buffer);
 }
 
-// The other ways to make a buffer are generated.
+// The generated table has the other ways to make a buffer.
 
 PJRT_Error* pw_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer(
     PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args* args) {

@@ -1,5 +1,5 @@
-// What programs (capi/capture) need of this door: symbols, which are buffers that the
-// plugin does not know and that have an error for contents, and further handles of a shard.
+// What programs (capi/capture) need of this frontend: symbols, which are buffers that the plugin does not know and
+// whose contents are an error, and further handles of a shard.
 #include <stdlib.h>
 
 #include "reshard.h"
@@ -16,8 +16,8 @@ static PJRT_Error* unmade(const pp_look* look, PJRT_Error_Code code, const char*
   pw_buffer* b = NULL;
   pw_array* a = NULL;
   bool all = (symbol == NULL || own) && pw_buffers_new(&b, 1) && pw_arrays_new(&a, 1);
-  if (a) pw_array_is(a, 0, 0, 1);  // no store knows it
-  if (!all || !pw_origin_fails(a, code, message)) {
+  if (a) pw_array_is(a, 0, 0, 1);  // not in any store
+  if (!all || !pw_provenance_fails(a, code, message)) {
     if (a) pw_array_drop(a);
     if (b) pw_buffers_unused(&b, 1);
     free(own);
@@ -41,8 +41,7 @@ static bool seen(PJRT_Buffer* buffer, pp_look* look, const pp_symbol** symbol) {
   return true;
 }
 
-// view makes another handle of a shard's contents. It keeps the shard, as a run that
-// waits with it does.
+// view makes another handle of a shard's contents. It keeps the shard, like a run that waits with it.
 static PJRT_Error* view(pw_buffer* b, bool donate, PJRT_Buffer** out) {
   pw_buffer* root = b->of ? b->of : b;
   pw_buffer* v;
@@ -73,8 +72,8 @@ static PJRT_Error* share(PJRT_Buffer* buffer, bool donate, PJRT_Buffer** out) {
   return view(b, donate, out);
 }
 
-static PJRT_Error* open(pw_held* held, bool donate, PJRT_Buffer** out) {
-  pw_held_array* h = (pw_held_array*)held;
+static PJRT_Error* open(pw_export* exported, bool donate, PJRT_Buffer** out) {
+  pw_export_array* h = (pw_export_array*)exported;
   for (size_t i = 0; i < h->n; i++) {
     PJRT_Error* err = view(h->shards[i], donate, &out[i]);
     if (err) return err;
@@ -133,21 +132,21 @@ static PJRT_Memory* memory(PJRT_Device* device, const char* kind) {
   return *kind ? pw_memory_kind(device, kind, strlen(kind)) : device->default_memory;
 }
 
-const pp_door pw_door = {
+const pp_frontend pw_frontend = {
     .execute = pw_PJRT_LoadedExecutable_Execute,
     .copy = pw_PJRT_Buffer_CopyToMemory,
     .destroy = pw_PJRT_Buffer_Destroy,
     .unmade = unmade,
     .seen = seen,
     .share = share,
-    .shards = pw_held_shards,
+    .shards = pw_export_shards,
     .open = open,
-    .close = pw_held_close,
-    .take = pw_held_take_handles,
-    .fresh = pw_held_fresh,
-    .look = pw_held_look,
+    .close = pw_export_close,
+    .take = pw_export_take_handles,
+    .fresh = pw_export_fresh,
+    .look = pw_export_look,
     .export_argument = pw_export_argument,
-    .made = pw_held_made,
+    .made = pw_export_made,
     .describe = describe,
     .param = param,
     .output = output,

@@ -44,9 +44,8 @@ PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
 
 static PJRT_Error* no_memory(const char* what, size_t n, size_t size) { return pw_short(what, n * size); }
 
-// attributes_init copies what the plugin says of a device, and adds the index of its
-// slice, which is the first here, where the plugin has none: devices of clusters say
-// it, and so do those of TPUs.
+// attributes_init copies the plugin's attributes of a device, and adds slice_index 0 if there is none: devices of
+// clusters and TPUs have one.
 static PJRT_Error* attributes_init(PJRT_Device* d) {
   static const char kSlice[] = "slice_index";
   PW_ARGS(PJRT_DeviceDescription_Attributes_Args, has);
@@ -72,7 +71,7 @@ static PJRT_Error* attributes_init(PJRT_Device* d) {
   return NULL;
 }
 
-// Fills one device; the memories of the client are there already.
+// Fills one device; the client's memories exist already.
 static PJRT_Error* device_init(PJRT_Client* c, PJRT_Device* d) {
   PJRT_Error* err;
   PW_ARGS(PJRT_Device_GetDescription_Args, desc);
@@ -177,7 +176,7 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
   *out = c;
   return NULL;
 fail:
-  c->version = NULL;  // stays the caller's
+  c->version = NULL;  // it remains the caller's
   pw_client_free(c);
   return err;
 }

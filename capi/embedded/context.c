@@ -3,20 +3,20 @@
 
 #include "embedded.h"
 
-// A context that runs wait with. Its owner may destroy it meanwhile; the plugin
-// is told when the last run has been launched.
-typedef struct held {
-  struct held* next;
+// A context that runs wait with. Its owner may destroy it meanwhile; the plugin destroys it after the last of these
+// runs has been launched.
+typedef struct pinned {
+  struct pinned* next;
   PJRT_ExecuteContext* context;
   int runs;
   bool destroyed;
-} held;
+} pinned;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list
-static held* list;
+static pinned* list;
 
-static held** find(PJRT_ExecuteContext* context) {
-  held** at = &list;
+static pinned** find(PJRT_ExecuteContext* context) {
+  pinned** at = &list;
   while (*at && (*at)->context != context) at = &(*at)->next;
   return at;
 }
@@ -30,12 +30,12 @@ static PJRT_Error* destroy(PJRT_ExecuteContext* context) {
 bool pw_context_hold(PJRT_ExecuteContext* context) {
   if (context == NULL) return true;
   pthread_mutex_lock(&mu);
-  held** at = find(context);
+  pinned** at = find(context);
   if (*at == NULL) {
     *at = pw_zeros(1, sizeof **at);
     if (*at) (*at)->context = context;
   }
-  held* h = *at;
+  pinned* h = *at;
   if (h) h->runs++;
   pthread_mutex_unlock(&mu);
   return h != NULL;
@@ -45,9 +45,9 @@ void pw_context_drop(PJRT_ExecuteContext* context) {
   if (context == NULL) return;
   bool last = false;
   pthread_mutex_lock(&mu);
-  held** at = find(context);
+  pinned** at = find(context);
   if (*at && --(*at)->runs == 0) {
-    held* h = *at;
+    pinned* h = *at;
     last = h->destroyed;
     *at = h->next;
     free(h);
@@ -78,7 +78,7 @@ PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* arg
   if (pw_forked) return NULL;
   if (!PW_HAS(PJRT_ExecuteContext_Destroy)) return pw_unimplemented("PJRT_ExecuteContext_Destroy");
   pthread_mutex_lock(&mu);
-  held* h = *find(args->context);
+  pinned* h = *find(args->context);
   if (h) h->destroyed = true;
   pthread_mutex_unlock(&mu);
   return h ? NULL : destroy(args->context);

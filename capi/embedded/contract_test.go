@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/capi/drivers"
-	door "github.com/openpathways/pathways/capi/embedded"
+	"github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
@@ -17,7 +17,7 @@ import (
 	"github.com/openpathways/pathways/device/pjrt"
 )
 
-// table finds the plugin underneath and gives the door's table as a plugin.
+// table finds the plugin underneath and returns the frontend's table as a plugin.
 func table(t *testing.T) *pjrt.Plugin {
 	t.Helper()
 	dirs := filepath.SplitList(os.Getenv("PATHWAYS_PLUGIN_DIRS"))
@@ -26,7 +26,7 @@ func table(t *testing.T) *pjrt.Plugin {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
 	drivers.SetDirs(dirs)
-	p, err := pjrt.Wrap("the front door", door.Table())
+	p, err := pjrt.Wrap("the embedded frontend", embedded.Table())
 	if err != nil {
 		t.Fatalf("%v (this test needs a PJRT plugin: pip install fastatomstruct-xla-cpu, and set PATHWAYS_PLUGIN_DIRS "+
 			"to the directory of the package)", err)
@@ -34,12 +34,12 @@ func table(t *testing.T) *pjrt.Plugin {
 	return p
 }
 
-// clean fails where the test has left anything alive behind the door.
+// clean fails if the test has left anything of the frontend alive.
 func clean(t *testing.T) {
 	t.Helper()
-	before := door.ReadStats()
+	before := embedded.ReadStats()
 	t.Cleanup(func() {
-		st := door.ReadStats()
+		st := embedded.ReadStats()
 		for kind, n := range st.Live {
 			if n != before.Live[kind] {
 				t.Errorf("%d %s are alive, %d were before", n, kind, before.Live[kind])
@@ -51,8 +51,8 @@ func clean(t *testing.T) {
 	})
 }
 
-// The front door is a PJRT plugin like another: driven as one, it keeps the whole
-// contract of package device, and nothing stays behind it.
+// The embedded frontend is a PJRT plugin like any other: it keeps the whole contract of package device, and leaves
+// nothing alive.
 func TestContract(t *testing.T) {
 	p := table(t)
 	clean(t)

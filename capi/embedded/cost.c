@@ -1,7 +1,6 @@
-// What an executable costs. The plugin's answer where it has one; else it is
-// counted from the optimized program, when it is first asked for. Executables
-// are the plugin's own handles, and their properties live as long as they do, so
-// what was counted is kept beside them.
+// What an executable costs: the plugin's answer if it has one, else counted from the optimized program when it is first
+// asked for. Executables are the plugin's own handles, whose properties live as long as they do, so the counts are kept
+// beside them.
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -65,8 +64,7 @@ PJRT_Error* pw_PJRT_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_A
     free(c);
     return pw_error_take((PJRT_Error_Code)refused, message);
   }
-  // Another thread may have counted meanwhile: the two answers are the same, and
-  // both are kept.
+  // Another thread may have counted meanwhile: the two answers are equal, and both are kept.
   pthread_mutex_lock(&mu);
   c->next = counted;
   counted = c;

@@ -3,21 +3,19 @@
 // capi/cluster.
 //
 // embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and
-// pass through; whatever only reads is answered in C; a run enters Go once, to be given its turn, and the plugin is
-// then called on the same thread with no Go frame around it.
+// pass through; slots that only read answer in C; a run enters Go once, to get its turn, and the plugin is then called
+// on the same thread with no Go frame around it.
 //
 // # Guarantees
 //
-// A table slot works or answers UNIMPLEMENTED by name. Results of a run that
-// has to wait for its turn are handed out at once, as buffers which the plugin
-// fulfils when the run was launched. Errors keep code and text. After fork()
-// every call in the child fails with one sentence.
+// A table slot works or returns UNIMPLEMENTED with its name. A run that has to wait for its turn returns its results at
+// once, as buffers that the plugin fulfils after the run is launched. Errors keep code and text. After fork() every
+// call in the child fails with one sentence.
 //
 // # Concurrency
 //
-// Any slot may be called from any thread, with or without Python's GIL. No lock
-// is held while the plugin runs. Only a full queue makes Execute wait, and the turn of
-// a run whose results cannot be made before it: see wait.c.
+// Any slot may be called from any thread, with or without Python's GIL. No lock is held while the plugin runs. Execute
+// blocks only if a queue is full, or until the turn of a run whose results cannot be promised: see wait.c.
 package embedded
 
 //go:generate go run ../base/gen pw embedded.h forward
@@ -52,12 +50,12 @@ import (
 	"github.com/openpathways/pathways/device/pjrt"
 )
 
-// session is a client of the door with what it stands on.
+// session is a client of the frontend, with the system below it.
 type session struct {
 	*core.Session
 	under *pjrt.Client
 	stop  chan struct{}
-	moves sync.WaitGroup // arrays on their way between shardings
+	moves sync.WaitGroup // arrays that are being moved between shardings
 }
 
 var (
@@ -102,8 +100,8 @@ func pwGoPlugin(profiled *C.bool, code *C.int, message **C.char) (api *C.PJRT_Ap
 	return (*C.PJRT_Api)(p.API())
 }
 
-// pwGoForLoad gives bytes of C's memory, which the caller frees, for an executable
-// that is to be loaded otherwise than it is serialized; else NULL.
+// pwGoForLoad returns bytes in C's memory, which the caller frees, if an executable must be changed before the plugin
+// loads it; else NULL.
 //
 //export pwGoForLoad
 func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize *C.size_t) {
@@ -131,7 +129,7 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_nam
 	return C.int(base.Fail(err, message))
 }
 
-// free tells the stores of arrays that have gone.
+// free tells the stores about arrays that have gone.
 func free(objects *C.pw_name, n C.size_t) {
 	for _, o := range unsafe.Slice(objects, n) {
 		if s := get(o.session); s != nil {
@@ -140,8 +138,8 @@ func free(objects *C.pw_name, n C.size_t) {
 	}
 }
 
-// freeAll lets go of arrays that wait to be freed, where an error says that
-// memory is short, and says whether there may be more of it now.
+// freeAll frees arrays that have gone, after an error for want of memory, and reports whether there may be more memory
+// now.
 func freeAll(err error) bool {
 	return status.CodeOf(err) == status.ResourceExhausted && drain()
 }
@@ -185,7 +183,7 @@ func enter(t *C.pw_turn) (code C.int) {
 	return 0
 }
 
-// waiting is a run of the door that was given no turn at once.
+// waiting is a run of the frontend that did not get its turn at once.
 type waiting struct{ run *C.pw_run }
 
 func (w waiting) Launch(gang uint64) bool { return bool(C.pw_run_launch(w.run, C.uint64_t(gang))) }
@@ -266,9 +264,9 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	return 0
 }
 
-// signature writes what a compiled program says of its arguments into memory of
-// C: their number, then of each the type, the rank and the dimensions, and the number
-// of those that it donates, and which. It gives nil where the program does not tell.
+// signature writes a compiled program's description of its arguments into C's memory: their number; for each the type,
+// the rank and the dimensions; then the number of donated arguments, and which. It returns nil if the program does not
+// describe them.
 func signature(format string, code []byte) *C.int64_t {
 	sig, err := hlo.ReadSignature(format, code)
 	if err != nil {
@@ -312,8 +310,8 @@ func pwGoMemory(id C.uint64_t, device C.int32_t, limit, share *C.int64_t, onHost
 	*limit, *share = C.int64_t(most), C.int64_t(part)
 }
 
-// cells are made once a session in memory of C, where the door writes them, and
-// kept: a thread of an ended session may still write one.
+// cells are made once a session, in C's memory, where the frontend writes them. They are never freed: a thread of an
+// ended session may still write one.
 func cells(n int) ([]*executor.Cell, error) {
 	memory := C.calloc(C.size_t(n), 4)
 	if memory == nil {
@@ -332,8 +330,8 @@ func cells(n int) ([]*executor.Cell, error) {
 // its threads; stock JAX does too. Half of that keeps every device busy.
 const cpuWindow = 16
 
-// numCells bounds how many gangs of several devices are launched by their own
-// threads and not yet done; more of them wait for their turn.
+// numCells bounds how many gangs of several devices are launched by their own threads and not yet done; further ones
+// wait for their turn.
 const numCells = 256
 
 //export pwGoClientCreate
@@ -385,8 +383,8 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	return 0
 }
 
-// flush tells the store of arrays that have gone while nothing else enters Go, and
-// has gangs that stand still looked after.
+// flush tells the store about arrays that have gone while nothing else enters Go, and has gangs that make no progress
+// checked.
 func (s *session) flush() {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -405,8 +403,7 @@ func (s *session) flush() {
 	}
 }
 
-// drain tells the stores of all arrays that have gone, and says whether there
-// were any.
+// drain tells the stores about all arrays that have gone, and reports whether there were any.
 func drain() (were bool) {
 	var objects [C.PW_FREED]C.pw_name
 	for {
@@ -427,7 +424,7 @@ func pwGoClientDestroy(id C.uint64_t) {
 	}
 	close(s.stop)
 	drain()
-	s.Close() // and so whatever moves has its bytes, or an error
+	s.Close() // so everything that moves has its bytes, or an error
 	s.moves.Wait()
 	drain()
 	if err := s.under.Close(); err != nil {
@@ -435,12 +432,12 @@ func pwGoClientDestroy(id C.uint64_t) {
 	}
 }
 
-// Latest is the session made last of those that are open, or 0.
+// Latest returns the newest open session, or 0.
 func Latest() uint64 { return sessions.Latest(func(*session) bool { return true }) }
 
-// Slices gives who grants a session's slices.
+// Slices returns the interface that grants a session's slices.
 //
-// Errors: UNAVAILABLE after its end.
+// Errors: UNAVAILABLE after the session's end.
 func Slices(id uint64) (client.Slices, error) {
 	if s := get(C.uint64_t(id)); s != nil {
 		return s, nil

@@ -1,14 +1,11 @@
-// The front door: what a PJRT client sees, over the table of the plugin
-// underneath.
+// The embedded frontend: what a PJRT client sees, on top of the function table of a plugin.
 //
-// Five kinds of handle are ours: client, device, memory, loaded executable and
-// buffer. Everything else (events, errors of the plugin, executables,
-// topologies, device descriptions, execute contexts, transfer managers) is the
-// plugin's own and passes through; the slots that take only such handles are
-// the plugin's own function pointers.
+// Five kinds of handle are ours: client, device, memory, loaded executable and buffer. Everything else (events, the
+// plugin's errors, executables, topologies, device descriptions, execute contexts, transfer managers) is the plugin's
+// own and passes through; slots that take only such handles are the plugin's own function pointers.
 //
-// Whatever only reads answers here, in C. Go is entered once to place a run or
-// a new buffer, and to make and end clients and executables.
+// Slots that only read answer here, in C. Go is entered once to place a run or a new buffer, and to make and end
+// clients and executables.
 #ifndef PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
 #define PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
 
@@ -20,7 +17,7 @@
 // The plugin's table. Set once, before any client exists.
 extern const PJRT_Api* pw_under;
 
-// PW_HAS: the plugin's table reaches to this slot and fills it.
+// PW_HAS reports whether the plugin's table is long enough to have this slot, and has a function there.
 #define PW_HAS(slot) \
   (pw_under != NULL && pw_under->struct_size >= offsetof(PJRT_Api, slot) + sizeof(void*) && pw_under->slot != NULL)
 
@@ -29,17 +26,16 @@ PJRT_Error* pw_unimplemented(const char* slot);
 
 // ---- arrays, buffers (slab.c, buffer.c) ----
 
-typedef struct pw_origin pw_origin;  // see run.h
+typedef struct pw_provenance pw_provenance;  // see run.h
 
-// pw_array is one logical array: the shards of one output of one run, or one
-// buffer made alone. The core counts it as one object; it is told once, when
-// the last shard has gone.
+// pw_array is one logical array: the shards of one output of one run, or one buffer that was made alone. The core
+// counts it as one object, and learns once that it is gone: when the last shard has gone.
 typedef struct pw_array {
   pw_object base;         // first
-  _Atomic uint64_t gang;  // 0, or the gang that has yet to be launched to make it
-  uint64_t maker;         // 0, or the last gang of several devices behind it, on each of them
-  _Atomic bool moving;    // its bytes are still on their way, see reshard.c
-  _Atomic(pw_origin*) origin;  // the run under way that may fail to make it, or NULL
+  _Atomic uint64_t gang;  // the gang that makes it, until that is launched; else 0
+  uint64_t maker;         // the last gang of several devices that it depends on, on each of them; 0: none
+  _Atomic bool moving;    // its bytes have not arrived yet, see reshard.c
+  _Atomic(pw_provenance*) provenance;  // of the run under way that may fail to make it, or NULL
 } pw_array;
 
 // pw_buffer is a shard.
@@ -47,21 +43,21 @@ typedef struct pw_buffer {
   pw_slot slot;                 // first
   _Atomic int32_t refs;         // the handle, and every run that waits with it
   _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
-  _Atomic int32_t exports;      // how often it is held outside of its client: it is not donated then
+  _Atomic int32_t exports;      // how many exported arrays have it: while there is one it is not donated
   _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
   bool promise;                 // handed out before its run was launched
-  PJRT_Buffer* under;           // NULL: it was never made, and its array's origin says why
+  PJRT_Buffer* under;           // NULL: it was never made, and its array's provenance says why
   PJRT_Device* device;
   PJRT_Memory* memory;
   pw_shape* shape;
   pw_array* array;
-  _Atomic int64_t counted;  // bytes that its device's account has of it
-  struct pw_buffer* of;  // whose contents it shows too, see capture.c; or NULL
+  _Atomic int64_t counted;  // bytes that its device's account counts for it
+  struct pw_buffer* of;  // the buffer whose contents it shares, see capture.c; or NULL
   pp_symbol* symbol;     // what it stands for in a capture, or NULL
 } pw_buffer;
 
-// PW_DELETED in pins: deleted by its owner, or to be taken over by a run that waits;
-// runs that wait may still need the bytes, and the last of them deletes these.
+// PW_DELETED, in pins: deleted by its owner, or donated to a run that waits. Runs that wait may still need the bytes;
+// the last of them deletes them.
 enum { PW_DELETED = 1 << 30 };
 static inline bool pw_is_deleted(pw_buffer* b) {
   return atomic_load_explicit(&b->pins, memory_order_relaxed) & PW_DELETED;
@@ -70,35 +66,34 @@ static inline bool pw_is_deleted(pw_buffer* b) {
 static inline pw_buffer* pw_buffer_of(PJRT_Buffer* handle) { return (pw_buffer*)pw_slot_of(handle); }
 // pw_unmade returns the error of a buffer that was never made; NULL for all others.
 PJRT_Error* pw_unmade(pw_buffer* buffer);
-// pw_ready returns an event that fires, or fails, when the buffer's contents are there.
+// pw_ready writes an event that fires when the buffer's contents are ready, or have failed.
 PJRT_Error* pw_ready(pw_buffer* buffer, PJRT_Event** event);
 static inline PJRT_Buffer* pw_buffer_handle(pw_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
-// pw_buffers_new takes n slots at once, and pw_buffers_unused gives back those that nothing
-// was made of. False: there is no memory.
+// pw_buffers_new takes n slots at once, and pw_buffers_unused returns those of which nothing was made. False: memory is
+// short.
 bool pw_buffers_new(pw_buffer** out, size_t n);
 void pw_buffers_unused(pw_buffer** slots, size_t n);
 void pw_buffer_release(pw_buffer* buffer);  // its bytes are gone: donated or destroyed
-// pw_buffer_count puts bytes of a buffer that has its memory into its device's account;
-// release takes them out, or uncount where a run is to take them over.
+// pw_buffer_count adds the bytes of a buffer to its device's account. pw_buffer_release subtracts them, or
+// pw_buffer_uncount if a run will take them over.
 void pw_buffer_count(pw_buffer* buffer, int64_t bytes);
 void pw_buffer_uncount(pw_buffer* buffer);
-void pw_buffer_drop(pw_buffer* buffer);     // gives up one reference
-// An array is made in two steps: a slot for it, which may not be had, and what it is of.
+void pw_buffer_drop(pw_buffer* buffer);     // drops one reference
+// An array is made in two steps: a slot, which may fail, and then what it is.
 bool pw_arrays_new(pw_array** out, size_t n);
 void pw_arrays_unused(pw_array** slots, size_t n);
 void pw_array_is(pw_array* array, uint64_t session, uint64_t object, int32_t shards);
-void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it is through
+void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it has been launched
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
-void pw_array_drop(pw_array* array);  // gives up one shard
-// pw_waiting says whether a gang whose end is watched is under way, and how many have
-// ended.
+void pw_array_drop(pw_array* array);  // drops one shard
+// pw_waiting reports whether a gang whose end is watched is under way, and how many have ended.
 bool pw_waiting(uint64_t* ended);
-// pw_freed takes the objects of arrays whose last shard has gone, for the core to free:
-// none until a batch is together, unless all are asked for.
+// pw_freed takes the objects of arrays whose last shard has gone, for the core to free: none until there is a full
+// batch, unless all is set.
 size_t pw_freed(pw_name* names, size_t room, bool all);
 
-// pw_adopt makes a buffer of ours from a buffer of the plugin's: told to the
-// core as an object of its own. Takes under; on an error under is destroyed.
+// pw_adopt makes a buffer of ours from one of the plugin's, and an object of its own in the core. It takes under; on an
+// error under is destroyed.
 PJRT_Error* pw_adopt(PJRT_Client* client, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
                      PJRT_Buffer** handle);
 
@@ -146,12 +141,11 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
 void pw_client_free(PJRT_Client* client);
 PJRT_Device* pw_device_of(PJRT_Client* client, PJRT_Device* under);
 PJRT_Memory* pw_memory_of(PJRT_Client* client, PJRT_Memory* under);
-// The client that is open here and has this memory or device of the plugin's.
+// The open client that has this memory or device of the plugin's.
 PJRT_Client* pw_client_with(PJRT_Memory* under);
 PJRT_Device* pw_device_anywhere(PJRT_Device* under);
 PJRT_Memory* pw_memory_kind(PJRT_Device* device, const char* kind, size_t size);
-// pw_target finds the device and memory that a call names by either; both NULL where it
-// names none.
+// pw_target finds the device and memory that a call names by either; both are NULL if it names none.
 void pw_target(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, PJRT_Memory** m);
 
 static inline PJRT_Client* pw_lower_client(PJRT_Client* c) { return c ? c->under : NULL; }
@@ -162,7 +156,7 @@ static inline PJRT_Memory* pw_lower_memory(PJRT_Memory* m) { return m ? ((pw_mem
 
 typedef struct {
   pw_shape* shape;
-  int64_t bytes;  // a shard
+  int64_t bytes;  // of a shard
   char* kind;
   size_t kind_size;
   int64_t* minor_to_major;  // layout of the result, for buffers made before the run
@@ -176,91 +170,89 @@ struct PJRT_LoadedExecutable {
   uint64_t program;      // id in the core
   char* name;
   bool donates;
-  int64_t* donated;  // arguments that it takes over, where the plugin tells of arguments
+  int64_t* donated;  // arguments that it donates, if the plugin describes arguments
   size_t num_donated;
   bool promises;    // its results can be handed out before it is launched
   bool collective;  // its shards wait for each other
-  bool calls_back;  // names a host callback, which looks into the run's context
+  bool calls_back;  // names a host callback, which reads the run's context
   bool fails;       // it may fail while it runs
   _Atomic bool closed;  // its handle was destroyed
-  pw_port port;     // it is not run, see reshard.c
-  PJRT_Device** devices;  // one a row of Execute
+  pw_port port;     // whether it is an export or import program, see reshard.c
+  PJRT_Device** devices;  // one for each row of Execute
   size_t num_devices;
   pw_shape** params;   // of a shard's arguments
-  int64_t num_params;  // -1 where the plugin does not tell
+  int64_t num_params;  // -1 where the plugin does not describe them
   pw_output* outputs;
   size_t num_outputs;
   PJRT_Memory** memories;  // [device][output]
 };
 
-// pw_loaded_new makes a program of ours of one of the plugin's that was loaded. It takes under.
+// pw_loaded_new makes a program of ours from a loaded one of the plugin's. It takes under.
 PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, PJRT_LoadedExecutable** out);
 void pw_loaded_drop(PJRT_LoadedExecutable* executable);
-// pw_optimized returns the compiled program; its code is to be freed, and NULL where
-// the plugin does not tell. An error says that there is no memory for it.
+// pw_optimized returns the compiled program. The caller frees its code, which is NULL if the plugin does not provide
+// it. An error says that memory is short.
 PJRT_Error* pw_optimized(PJRT_Executable* executable, PJRT_Program* program);
 static inline PJRT_LoadedExecutable* pw_lower_executable(PJRT_LoadedExecutable* e) { return e ? e->under : NULL; }
 
 // ---- runs (execute.c) ----
 
-// pw_cell is where it is written how far a gang is; shared with the core.
+// pw_cell says how far a gang is; shared with the core.
 typedef struct {
   _Atomic uint32_t state;
 } pw_cell;
 
-// pw_turn is what the door asks of the core for one run, in one entry.
+// pw_turn is what the frontend asks of the core for one run, in one entry.
 typedef struct {
   uint64_t program;
   uint64_t session;
   const pw_name* freed;  // objects to free in their stores
   size_t num_freed;
-  const uint64_t* after;  // gangs whose results are inputs and that wait for their turn
+  const uint64_t* after;  // gangs that make inputs and are not launched yet
   size_t num_after;
-  const uint64_t* reads;  // gangs of which each device reads what they made there
+  const uint64_t* reads;  // gangs of which each device reads only what it made itself
   size_t num_reads;
   int32_t only;     // local index of the one device to run on, or -1
-  bool nested;      // made inside a host callback of a computation that holds its turn
-  uint64_t* objects;  // out: one id an output
+  bool nested;      // made inside a host callback of a computation, whose turn it uses
+  uint64_t* objects;  // out: one object for each output
   size_t num_objects;
   // out:
   uint64_t gang;
-  pw_cell* cell;           // NULL, or where it is to be written how far the gang is
+  pw_cell* cell;           // NULL, or the cell of the gang
   int32_t verdict;         // PW_NOW, PW_QUEUED, or a code of PJRT_Error_Code
   char* message;           // malloc'd; set with a code
 } pw_turn;
 
 enum { PW_NOW = 0, PW_QUEUED = -1 };
 
-// Bits of a cell. The launching thread and the devices' completion set the first
-// two; where they find the third, the core wants to be told.
+// Bits of a cell. The launching thread sets the first and the devices' completion the second; if they find the third,
+// they notify the core.
 enum { PW_LAUNCHED = 1, PW_DONE = 2, PW_WANTED = 4 };
 
 typedef struct pw_run pw_run;  // a run that waits for its turn
 bool pw_run_launch(pw_run* run, uint64_t gang);  // whether the devices have it now
 void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
 
-// An execute context is the plugin's; a run that waits keeps it past the
-// caller's Destroy (context.c).
+// Execute contexts are the plugin's; a run that waits keeps its context past the caller's Destroy (context.c).
 bool pw_context_hold(PJRT_ExecuteContext* context);  // false: no memory
 void pw_context_drop(PJRT_ExecuteContext* context);
 // An empty context for runs that come without one; NULL where there is none.
 PJRT_ExecuteContext* pw_context_empty(void);
-// pw_context_keep makes a context with the functions of one that this thread has just
-// filled; NULL where it has none.
+// pw_context_keep makes a context with the functions of one that this thread has just filled; NULL if it has none.
 PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functions);
 
-// ---- arrays that leave the client and come to it (reshard.c) ----
+// ---- exported and imported arrays (reshard.c) ----
 
-// pw_keep_exported has a run not donate what is held outside of the client. The list that
-// options then have is to be freed; it is NULL where they are as they were.
+// pw_keep_exported prevents a run from donating exported arrays. It writes the list that options then have, which the
+// caller frees, or NULL if the options are unchanged.
 PJRT_Error* pw_keep_exported(pw_buffer** inputs, size_t num_devices, size_t num_args, PJRT_ExecuteOptions* options,
                              int64_t** list);
 
 // ---- captures (capture.c) ----
-extern const pp_door pw_door;
+extern const pp_frontend pw_frontend;
 
 // ---- the table and its extensions (table_gen.c, extension.c) ----
-const PJRT_Api* pw_embedded_api(void);  // the table; the same for ever
+const PJRT_Api* pw_embedded_api(void);  // always the same table
 void pw_table_fill(PJRT_Api* table);
 PJRT_Extension_Base* pw_extensions(bool profiled);
 
@@ -273,17 +265,16 @@ PJRT_Error* pw_load_error(void);  // why there is no plugin
 
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
-  _Atomic int64_t clients, executables, buffers, arrays, runs, origins;
+  _Atomic int64_t clients, executables, buffers, arrays, runs, provenances;
   _Atomic int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } pw_counters;
 extern pw_counters pw_count;
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)
 
 // ---- tracing (trace.c, trace.go) ----
-extern _Atomic bool pw_tracing;  // somebody records
+extern _Atomic bool pw_tracing;  // set while there is a recording
 int64_t pw_now(void);            // ns since the Unix epoch
-// pw_trace_run tells of a run that was launched, from begin to end, of which each
-// device's end is an event.
+// pw_trace_run records a run that was launched between begin and end; each event is the end on one device.
 void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
                   int64_t end, PJRT_Event** done);
 

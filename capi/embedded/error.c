@@ -1,4 +1,4 @@
-// The errors of the table, and what a plugin that lacks a slot is told.
+// The errors of the table, and those of slots that the plugin lacks.
 #include "embedded.h"
 
 PJRT_Error* pw_unimplemented(const char* slot) {

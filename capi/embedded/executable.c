@@ -6,14 +6,12 @@
 #include "ffi.h"
 #include "partition.h"
 
-// mentions reports whether a program's text or bytecode has this attribute;
-// names of attributes stand in the clear in both.
+// mentions reports whether a program's text or bytecode has this attribute; both contain attributes' names verbatim.
 static bool mentions(const char* code, size_t size, const char* word) {
   return code != NULL && memmem(code, size, word, strlen(word)) != NULL;
 }
 
-// waits reports whether the shards of a compiled program wait for each other:
-// whether it has an instruction of such a kind.
+// waits reports whether the shards of a compiled program wait for each other: whether it has a collective instruction.
 static bool waits(const PJRT_Program* program) {
   static const char* const kinds[] = {"all-reduce", "all-gather", "all-to-all", "reduce-scatter",
                                       "collective-", "partition-id", "send", "recv"};
@@ -22,11 +20,11 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
-// may_fail reports whether a program can fail when it has begun: where it calls back,
-// where other code runs on several devices, or where it needs so much memory that there
-// may be less. Code of others on one device runs within the call, or is LAPACK.
+// may_fail reports whether a program can fail after it has begun: if it calls back, if foreign code runs on several
+// devices, or if it needs so much memory that an allocation may fail. Foreign code on one device runs within the call,
+// or is LAPACK.
 static bool may_fail(const PJRT_LoadedExecutable* e, PJRT_Executable* x, const PJRT_Program* program) {
-  enum { kMuch = 16 << 20 };  // bytes; the time it takes to write as many hides that of looking for the user's line
+  enum { kMuch = 16 << 20 };  // bytes; writing as many takes longer than finding the user's line
   if (e->calls_back || (e->num_devices > 1 && mentions(program->code, program->code_size, "custom-call"))) return true;
   int64_t bytes = 0;
   for (size_t o = 0; o < e->num_outputs; o++) bytes += e->outputs[o].bytes;
@@ -57,13 +55,12 @@ PJRT_Error* pw_optimized(PJRT_Executable* x, PJRT_Program* program) {
       program->code = NULL;
     }
   }
-  if (err) pw_error_free(err);  // the plugin does not tell
+  if (err) pw_error_free(err);  // the plugin does not provide it
   return NULL;
 }
 
-// read_params reads what Go read of the arguments: their number, then of each the
-// type, the rank and the dimensions, and the number of those that are donated, and
-// which.
+// read_params reads Go's description of the arguments: their number; for each the type, the rank and the dimensions;
+// then the number of donated arguments, and which.
 static PJRT_Error* read_params(PJRT_LoadedExecutable* e, const int64_t* at) {
   size_t n = (size_t)*at++;
   e->params = pw_zeros(n, sizeof *e->params);
@@ -80,7 +77,7 @@ static PJRT_Error* read_params(PJRT_LoadedExecutable* e, const int64_t* at) {
   return e->donated ? NULL : pw_short("the list of donated arguments", e->num_donated * sizeof *e->donated);
 }
 
-// read_output fills one output but for its memory's kind.
+// read_output fills in one output except for its memory's kind.
 static PJRT_Error* read_output(pw_output* o, PJRT_Buffer_Type type, const int64_t* dims, size_t rank) {
   o->shape = pw_shape_new(type, dims, rank);
   o->minor_to_major = pw_zeros(rank, sizeof *o->minor_to_major);
@@ -106,7 +103,7 @@ static PJRT_Error* read_outputs(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   kinds.executable = x;
   bool has_kinds = true;
   if ((err = pw_under->PJRT_Executable_OutputMemoryKinds(&kinds))) {
-    pw_error_free(err);  // not every plugin knows; results are then in the default memory
+    pw_error_free(err);  // not every plugin has this slot; results are then in the default memory
     has_kinds = false;
   }
   e->outputs = pw_zeros(n.num_outputs, sizeof *e->outputs);
@@ -184,9 +181,9 @@ static PJRT_Error* read_devices(PJRT_LoadedExecutable* e) {
   return NULL;
 }
 
-// find_memories finds out where each result goes on each device, and whether it can be handed out before it is made.
+// find_memories finds out where each result lies on each device, and whether it can be handed out before it is made.
 static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
-  // A buffer made before its contents has no layout or packing of its own.
+  // A buffer that is made before its contents cannot have a layout or packing of its own.
   e->promises = e->num_outputs > 0 && pw_default_layouts(x);
   for (size_t o = 0; o < e->num_outputs; o++) e->promises = e->promises && pw_type_bits(e->outputs[o].shape->type) >= 8;
   e->memories = pw_zeros(e->num_devices * e->num_outputs, sizeof *e->memories);
@@ -198,13 +195,13 @@ static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   return NULL;
 }
 
-// source is a program as it was given to be compiled; its code is NULL where it was loaded.
+// source is a program as it was passed to be compiled; its code is NULL if the program was loaded.
 typedef struct {
   const char *code, *format;
   size_t code_size, format_size;
 } source;
 
-// tell_core has the core know the program, and reads what it finds out of the arguments.
+// tell_core registers the program with the core, and reads the core's description of its arguments.
 static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const source* from) {
   PJRT_Program program;
   PJRT_Error* err = pw_optimized(x, &program);
@@ -216,8 +213,8 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
   if (bytes && local) {
     for (size_t o = 0; o < e->num_outputs; o++) bytes[o] = e->outputs[o].bytes;
     for (size_t d = 0; d < e->num_devices; d++) local[d] = e->devices[d]->index;
-    // A portable program has no device of its own; the core knows it as one of the first device's (local[0] is 0), and
-    // each run names the device it is for.
+    // A portable program has no device of its own. The core treats it as one of the first device (local[0] is 0), and
+    // each run names its device.
     size_t num_local = e->num_devices ? e->num_devices : 1;
     char* message = NULL;
     int64_t* params = NULL;
@@ -228,7 +225,7 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
                     (char*)program.format, program.format_size, &params, &e->program, &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
     else if (params) err = read_params(e, params);
-    else if (e->donates) e->promises = false;  // nobody knows which arrays would be dead
+    else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead
     free(params);
   } else {
     err = pw_short("what the core is told of a program", (e->num_outputs + e->num_devices) * sizeof *bytes);
@@ -239,7 +236,7 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
   return err;
 }
 
-// loaded_new is pw_loaded_new of a source. With an error under is destroyed.
+// loaded_new is pw_loaded_new for a source. On an error under is destroyed.
 static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const source* from,
                               PJRT_LoadedExecutable** out) {
   PJRT_LoadedExecutable* e = pw_zeros(1, sizeof *e);
@@ -291,8 +288,8 @@ void pw_loaded_drop(PJRT_LoadedExecutable* e) {
 
 // ---- slots ----
 
-// explained says more of a program that the plugin refuses: what it asked for that
-// nobody here can do, or, where the plugin gives no code, whose fault it is.
+// explained adds to the error of a program that the plugin refuses: what the program needs that is not available here,
+// or, if the plugin provides no code, whose fault it is.
 static PJRT_Error* explained(PJRT_Error* err) {
   PJRT_Error_Code code;
   const char* message;
@@ -307,9 +304,9 @@ static PJRT_Error* explained(PJRT_Error* err) {
   return with;
 }
 
-// partitioned_here reports whether it is for this library to have a client's programs partitioned: JAX teaches a plugin
-// that has the extension itself, and jaxlib's CPU client would take away what a program for another platform says of
-// its memories.
+// partitioned_here reports whether this library has a client's programs partitioned. It does not if the plugin has the
+// extension itself, which JAX then uses; nor for platforms other than the CPU, since jaxlib's CPU client would drop
+// what a program for another platform says about its memories.
 static bool partitioned_here(PJRT_Client* client) {
   PW_ARGS(PJRT_Client_PlatformName_Args, platform);
   platform.client = client->under;
@@ -357,8 +354,7 @@ PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {
       return err;
     }
   }
-  // Parsers of program text look for a zero byte behind it, and not every client
-  // puts one there.
+  // Parsers of program text look for a zero byte after it, which not every client provides.
   program.code = pw_copy(args->program->code, program.code_size);
   if (program.code == NULL) return pw_short("the text of a program", program.code_size);
   PJRT_Error* err = compile(args, &program, args->compile_options, args->compile_options_size);

@@ -122,7 +122,7 @@ void pw_place_text(char* text, size_t size, const PJRT_LoadedExecutable* e, cons
 
 PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const char* location, pw_buffer* const* inputs,
                        size_t num_inputs) {
-  if (pw_origin_explains(&err, inputs, num_inputs) || *location == 0) return err;
+  if (pw_provenance_explains(&err, inputs, num_inputs) || *location == 0) return err;
   char text[600];
   pw_place_text(text, sizeof text, e, location);
   return pw_error_context(err, text);
@@ -232,7 +232,7 @@ static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_
   c->flat[at] = b->under;
   uint64_t gang = atomic_load_explicit(&b->array->gang, memory_order_acquire);
   if (gang && (err = note(after, gang))) return err;
-  c->inherits |= atomic_load_explicit(&b->array->origin, memory_order_relaxed) != NULL;
+  c->inherits |= atomic_load_explicit(&b->array->provenance, memory_order_relaxed) != NULL;
   return b->device == device ? NULL : move(b, device, &c->moves, &c->flat[at]);
 }
 
@@ -247,7 +247,7 @@ static PJRT_Error* read_inputs(pw_call* c, gangs* after) {
     }
   }
   // Devices that have no failed input would wait in a collective for those that have.
-  return c->inherits && c->e->collective ? pw_origin_fault(c->inputs, c->n * c->m) : NULL;
+  return c->inherits && c->e->collective ? pw_provenance_fault(c->inputs, c->n * c->m) : NULL;
 }
 
 // find_reads notes the gangs of which every device reads what they made there: of one array, each its own shard.
@@ -331,10 +331,11 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   }
   if (turn->cell) pw_watch_begin(watch, e->session, turn->gang, turn->cell, done, c->n);
   if (e->fails || c->inherits) {
-    pw_origin* origin = pw_origin_new(e, NULL, c->args->options, c->inputs, c->n * c->m, c->args->output_lists, c->n);
-    for (size_t o = 0; origin && o < c->outs; o++) pw_origin_set(c->arrays[o], origin);
-    for (size_t d = 0; callers && d < c->n; d++) pw_origin_track(callers[d], origin);
-    pw_origin_drop(origin);
+    pw_provenance* provenance = pw_provenance_new(e, NULL, c->args->options, c->inputs, c->n * c->m,
+                                                  c->args->output_lists, c->n);
+    for (size_t o = 0; provenance && o < c->outs; o++) pw_provenance_set(c->arrays[o], provenance);
+    for (size_t d = 0; callers && d < c->n; d++) pw_provenance_track(callers[d], provenance);
+    pw_provenance_drop(provenance);
   }
   if (e->donates) pw_donated(c->inputs, c->n * c->m);  // before their memory counts as that of results
   pw_wrap(c, false);
@@ -374,8 +375,8 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   if (pw_forked) return pw_forked_error();
   PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which gives its results by pointers
   PJRT_LoadedExecutable* e = args.executable;
-  if (e->port != PW_RUNS) return pp_through(&pw_door, e->port, &args);
-  if (pp_capturing) return pp_execute(&pw_door, &args);
+  if (e->port != PW_RUNS) return pp_through(&pw_frontend, e->port, &args);
+  if (pp_capturing) return pp_execute(&pw_frontend, &args);
   PW_ARGS(PJRT_ExecuteOptions, none);
   PW_COPY(PJRT_ExecuteOptions, options, args.options ? args.options : &none);
   // A host callback without a context would end the process inside the plugin; with an empty one it is an error.

@@ -4,7 +4,7 @@
 #include "ffi.h"
 #include "profile.h"
 
-// The plugin's own extensions, kept to call what ours unwrap for.
+// The plugin's own extensions, which ours call after unwrapping handles.
 static PJRT_Layouts_Extension* layouts;
 static PJRT_Stream_Extension* streams;
 
@@ -59,7 +59,7 @@ static PJRT_Error* register_handler(PJRT_FFI_Register_Handler_Args* args) {
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-// What this thread gave a context last, while it captures.
+// What this thread last put into a context, while it captures.
 static PJRT_FFI_Extension* ffi;
 static __thread struct {
   PJRT_ExecuteContext* context;
@@ -84,17 +84,17 @@ PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functi
     return NULL;
   }
   *functions = pw_ffi_functions_copy(given.data.data);
-  if (*functions == NULL) return make.context;  // no memory: the run will say that it has none
+  if (*functions == NULL) return make.context;  // no memory: the run will report that the functions are missing
   PW_ARGS(PJRT_FFI_UserData_Add_Args, add);
   add.context = make.context;
   add.user_data.type_id = given.data.type_id;
   add.user_data.data = *functions;
-  if ((err = ((user_data)ffi->user_data_add)(&add))) pw_error_free(err);  // the run will say that it has none
+  if ((err = ((user_data)ffi->user_data_add)(&add))) pw_error_free(err);  // the run will report that they are missing
   return make.context;
 }
 
-// keeps says which extensions of the plugin's are ours too: those that take no
-// handle of ours, and those that are unwrapped here.
+// keeps reports which of the plugin's extensions are kept: those that take no handle of ours, and those that are
+// unwrapped here.
 static bool keeps(PJRT_Extension_Type type) {
   switch (type) {
     case PJRT_Extension_Type_Gpu_Custom_Call:
@@ -114,8 +114,8 @@ static bool keeps(PJRT_Extension_Type type) {
   }
 }
 
-// descending reads a layout such as {2,1,0}, minor dimension first, and reports
-// whether it is dense and row-major. Tiles and all else stand behind a colon.
+// descending reads a layout such as {2,1,0}, minor dimension first, and reports whether it is dense and row-major.
+// Tiles and everything else come after a colon.
 static bool descending(const char* text, size_t size) {
   if (size < 2 || text[0] != '{' || text[size - 1] != '}') return false;
   long last = -1;
@@ -167,8 +167,8 @@ PJRT_Extension_Base* pw_extensions(bool profiled) {
   for (PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next) {
     if (!keeps(x->type) || (profiled && x->type == PJRT_Extension_Type_Profiler)) continue;
     profiles |= x->type == PJRT_Extension_Type_Profiler;
-    // A copy as long as the plugin's, so that fields newer than this build pass.
-    // Of Layouts and Stream no more than is known here, since more may take handles of ours.
+    // A copy as long as the plugin's, so that fields newer than this build pass. Layouts and Stream are cut to
+    // what is known here, since newer fields may take handles of ours.
     size_t size = x->struct_size;
     if (x->type == PJRT_Extension_Type_Layouts && size > sizeof(PJRT_Layouts_Extension))
       size = sizeof(PJRT_Layouts_Extension);
@@ -177,7 +177,7 @@ PJRT_Extension_Base* pw_extensions(bool profiled) {
       size = sizeof(PJRT_Stream_Extension);
     }
     PJRT_Extension_Base* y = pw_zeros(1, size < sizeof *y ? sizeof *y : size);
-    if (y == NULL) continue;  // the table is made once and returns no error: a client looks for the extension in vain
+    if (y == NULL) continue;  // the table is made once and cannot return an error: the extension is missing
     memcpy(y, x, size);
     y->struct_size = size;
     y->next = NULL;
@@ -198,6 +198,6 @@ PJRT_Extension_Base* pw_extensions(bool profiled) {
     *last = y;
     last = &y->next;
   }
-  if (!profiles) *last = pw_profiler_extension();  // the plugin's own knows more than ours
+  if (!profiles) *last = pw_profiler_extension();  // the plugin's own shows more than ours
   return first;
 }

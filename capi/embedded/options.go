@@ -24,14 +24,14 @@ import (
 // MaxDevices bounds the devices that a client may ask for.
 const MaxDevices = 4096
 
-// clientOptions are the create options of a client, sorted out.
+// clientOptions are the create options of a client, sorted.
 type clientOptions struct {
 	pjrt.ClientOptions
 	limit  int64
-	passed []string // names given on to the plugin
+	passed []string // names of those passed on to the plugin
 }
 
-// option is a create option: a string, int64, []int64, float32 or bool by its name.
+// option is a create option by its name: a string, int64, []int64, float32 or bool.
 type option struct {
 	name  string
 	value any
@@ -53,9 +53,9 @@ func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 	return sortOptions(list)
 }
 
-// sortOptions tells options apart: ours, those of jax.distributed, and the
-// plugin's, which are passed on. JAX gives options that come from the environment
-// as strings, so numbers may be either. Of several of one name the last counts.
+// sortOptions separates options: ours, those of jax.distributed, and the plugin's, which are passed on. JAX passes
+// options that come from the environment as strings, so a number may be either. If a name occurs twice, the last
+// counts.
 func sortOptions(list []option) (clientOptions, error) {
 	o := clientOptions{ClientOptions: pjrt.ClientOptions{Values: map[string]any{}}}
 	for _, v := range list {
@@ -102,8 +102,7 @@ func sortOptions(list []option) (clientOptions, error) {
 	return o, nil
 }
 
-// cpuOptions are what XLA's CPU plugins take; some of them ignore what they do not
-// know, so it is refused here.
+// cpuOptions are what XLA's CPU plugins accept. Some of them ignore unknown options, so these are refused here.
 var cpuOptions = []string{"cpu_device_count"}
 
 // check refuses options that a plugin of this kind would ignore.
@@ -128,7 +127,7 @@ func (o clientOptions) explain(err error) error {
 	}
 	slices.Sort(o.passed)
 	return status.New(status.InvalidArgument,
-		"%w (options given on to the plugin: %s; Open Pathways itself knows devices and memory_limit)", err,
+		"%w (options passed on to the plugin: %s; Open Pathways itself knows devices and memory_limit)", err,
 		strings.Join(o.passed, ", "))
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	_ "github.com/openpathways/pathways/capi/ffi" // what the door links against
+	_ "github.com/openpathways/pathways/capi/ffi" // what the frontend links against
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -73,7 +73,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 }
 
-// What XLA's CPU plugins would silently ignore is refused, with what there is.
+// Options that XLA's CPU plugins would silently ignore are refused, with the list of known ones.
 func TestOptionsOfAKind(t *testing.T) {
 	known, err := sortOptions([]option{{"cpu_device_count", int64(2)}, {"devices", int64(2)}})
 	if err != nil {
@@ -96,7 +96,7 @@ func TestOptionsOfAKind(t *testing.T) {
 
 	refusal := status.New(status.InvalidArgument, "no such option")
 	if err := other.explain(refusal); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "no such option (options given on to the plugin: cpu_device_cuont;") {
+		!strings.Contains(err.Error(), "no such option (options passed on to the plugin: cpu_device_cuont;") {
 		t.Errorf("got %v", err)
 	}
 	lost := status.New(status.Unavailable, "no device")
@@ -108,7 +108,7 @@ func TestOptionsOfAKind(t *testing.T) {
 	}
 }
 
-// Whatever is given is taken, each option by one side, or refused by name.
+// Every option is accepted by one side, or refused by name.
 func FuzzOptions(f *testing.F) {
 	f.Add("devices", "8", int64(8), uint8(0))
 	f.Add("memory_limit", "-1", int64(-1), uint8(1))

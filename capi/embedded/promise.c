@@ -1,5 +1,5 @@
-// Promises: buffers that are handed out before what they stand for is there. The
-// plugin makes them, and is called once for each to fulfil it.
+// Promises: buffers that are handed out before their contents exist. The plugin makes them, and a call for each fulfils
+// it.
 #include "run.h"
 
 PJRT_Error* pw_promise_new(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, const int64_t* minor_to_major,
@@ -27,7 +27,7 @@ PJRT_Error* pw_fulfil(PJRT_Client* c, void* callback, PJRT_Buffer* buffer) {
   return pw_under->PJRT_Client_FulfillAliasBuffer(&a);
 }
 
-// error_buffer returns a buffer of the plugin's that has failed, or NULL where it makes none.
+// error_buffer returns a buffer of the plugin's that has failed; NULL if the plugin cannot make one.
 static PJRT_Buffer* error_buffer(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape,
                                  const int64_t* minor_to_major, PJRT_Error_Code code, const char* message,
                                  size_t size) {

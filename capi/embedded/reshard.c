@@ -1,6 +1,6 @@
-// Arrays outside of their client (export.h). One that was exported keeps its shards; the elements of another sharding
-// are copied out of them, by the host, when they are ready, into buffers that were handed out before. Go makes the plan
-// and copies (reshard.go); here the plugin is asked.
+// Exported arrays (export.h). An array that was exported keeps its shards. When they are ready, the host copies their
+// elements into the shards of another sharding, whose buffers were handed out before. Go makes the plan and copies
+// (reshard.go); this file calls the plugin.
 #include "reshard.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "_cgo_export.h"
 #include "run.h"
 
-static void held_free(pw_held* base) {
-  pw_held_array* h = (pw_held_array*)base;
+static void export_free(pw_export* base) {
+  pw_export_array* h = (pw_export_array*)base;
   for (size_t i = 0; i < h->n; i++) {
     if (h->fresh) {
       pw_buffer_drop(h->shards[i]);
@@ -21,53 +21,53 @@ static void held_free(pw_held* base) {
   free(h);
 }
 
-static char* held_reshard(pw_held* held, uint64_t plan, pw_held** out) {
+static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out) {
   PW_COUNT(go_entries, 1);
-  char* refusal = pwGoReshard((pw_held_array*)held, plan, (pw_held_array**)out);
+  char* refusal = pwGoReshard((pw_export_array*)exported, plan, (pw_export_array**)out);
   if (refusal == NULL) PW_COUNT(reshards, 1);
   return refusal;
 }
 
-static const pw_held_door door = {held_free, held_reshard};
+static const pw_export_methods methods = {export_free, export_reshard};
 
-pw_held_array* pw_held_new(PJRT_Client* client, size_t n, bool fresh) {
-  pw_held_array* h = pw_zeros(1, sizeof *h + n * sizeof *h->shards);
+pw_export_array* pw_export_new(PJRT_Client* client, size_t n, bool fresh) {
+  pw_export_array* h = pw_zeros(1, sizeof *h + n * sizeof *h->shards);
   if (h == NULL) return NULL;
-  h->base = (pw_held){.base = {client, 1}, .door = &door};
+  h->base = (pw_export){.base = {client, 1}, .methods = &methods};
   h->client = client;
   h->n = n;
   h->fresh = fresh;
   return h;
 }
 
-// ---- pp_door ----
+// ---- pp_frontend ----
 
-size_t pw_held_shards(pw_held* held) { return ((pw_held_array*)held)->n; }
+size_t pw_export_shards(pw_export* exported) { return ((pw_export_array*)exported)->n; }
 
-bool pw_held_fresh(pw_held* held) { return ((pw_held_array*)held)->fresh; }
+bool pw_export_fresh(pw_export* exported) { return ((pw_export_array*)exported)->fresh; }
 
-void pw_held_look(pw_held* held, size_t i, pp_look* out) {
-  const pw_buffer* b = ((pw_held_array*)held)->shards[i];
+void pw_export_look(pw_export* exported, size_t i, pp_look* out) {
+  const pw_buffer* b = ((pw_export_array*)exported)->shards[i];
   *out = (pp_look){b->device, b->memory, b->shape, NULL};
 }
 
-pw_held* pw_held_close(PJRT_Buffer* const* buffers, size_t n) {
-  pw_held_array* h = pw_held_new(pw_buffer_of(buffers[0])->device->client, n, true);
+pw_export* pw_export_close(PJRT_Buffer* const* buffers, size_t n) {
+  pw_export_array* h = pw_export_new(pw_buffer_of(buffers[0])->device->client, n, true);
   if (h == NULL) return NULL;
   for (size_t i = 0; i < n; i++) h->shards[i] = pw_buffer_of(buffers[i]);
   return &h->base;
 }
 
-void pw_held_take_handles(pw_held* held, PJRT_Buffer** out) {
-  pw_held_array* h = (pw_held_array*)held;
+void pw_export_take_handles(pw_export* exported, PJRT_Buffer** out) {
+  pw_export_array* h = (pw_export_array*)exported;
   for (size_t i = 0; i < h->n; i++) out[i] = pw_buffer_handle(h->shards[i]);
   h->n = 0;
-  pw_held_drop(held);
+  pw_export_drop(exported);
 }
 
-PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t i, pw_held** out) {
+PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t i, pw_export** out) {
   PJRT_LoadedExecutable* e = args->executable;
-  pw_held_array* h = pw_held_new(e->client, args->num_devices, false);
+  pw_export_array* h = pw_export_new(e->client, args->num_devices, false);
   if (h == NULL) return pw_short("an array outside of its client", sizeof *h + args->num_devices * sizeof *h->shards);
   h->n = 0;
   *out = &h->base;
@@ -83,8 +83,8 @@ PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t 
   return NULL;
 }
 
-PJRT_Error* pw_held_made(PJRT_LoadedExecutable_Execute_Args* args, pw_held* held) {
-  pw_held_array* h = (pw_held_array*)held;
+PJRT_Error* pw_export_made(PJRT_LoadedExecutable_Execute_Args* args, pw_export* exported) {
+  pw_export_array* h = (pw_export_array*)exported;
   for (size_t d = 0; args->device_complete_events && d < h->n; d++) {
     PJRT_Error* err = pw_ready(h->shards[d], &args->device_complete_events[d]);
     if (err) {
@@ -123,7 +123,7 @@ PJRT_Device* pw_device_numbered(PJRT_Client* c, int id) {
   return NULL;
 }
 
-pw_moving* pw_moving_new(pw_held_array* from, uintptr_t go) {
+pw_moving* pw_moving_new(pw_export_array* from, uintptr_t go) {
   pw_moving* m = pw_zeros(1, sizeof *m + from->n * sizeof *m->sources);
   if (m == NULL) return NULL;
   PW_COUNT(runs, 1);
@@ -140,12 +140,12 @@ void pw_moving_free(pw_moving* m) {
     free(m->sources[i].staged);
     free(m->sources[i].message);
   }
-  pw_held_drop(&m->from->base);
+  pw_export_drop(&m->from->base);
   free(m);
   PW_COUNT(runs, -1);
 }
 
-// failed keeps the error that a source has instead of bytes.
+// failed keeps the error of a source that has no bytes.
 static void failed(pw_source* s, PJRT_Error* err) {
   const char* message;
   size_t size;
@@ -153,7 +153,7 @@ static void failed(pw_source* s, PJRT_Error* err) {
   pw_error_read(err, &code, &message, &size);
   if (s->code == 0) {
     s->code = code ? (int)code : (int)PJRT_Error_Code_UNKNOWN;
-    s->message = pw_copy(message, size);  // NULL: the code has to do
+    s->message = pw_copy(message, size);  // NULL: the code must do
   }
   pw_error_free(err);
 }
@@ -161,12 +161,11 @@ static void failed(pw_source* s, PJRT_Error* err) {
 static void source_ready(PJRT_Error* error, void* arg) {
   pw_source* s = arg;
   pw_moving* m = s->moving;
-  if (error) failed(s, pw_origin_error(error, m->from->shards[s - m->sources]));
+  if (error) failed(s, pw_provenance_error(error, m->from->shards[s - m->sources]));
   if (atomic_fetch_sub_explicit(&m->left, 1, memory_order_acq_rel) == 1) pwGoMove(m->go);
 }
 
-// in_place reports whether the host can read a shard where it is, as dense
-// row-major elements.
+// in_place reports whether the host can read a shard where it is, as dense row-major elements.
 static bool in_place(pw_buffer* b) {
   if (!PW_HAS(PJRT_Buffer_IsOnCpu) || !PW_HAS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer) ||
       !PW_HAS(PJRT_Buffer_GetMemoryLayout))
@@ -207,7 +206,7 @@ void pw_moving_watch(pw_moving* m, size_t i) {
   PJRT_Error* err = pw_unmade(b);
   if (err == NULL) err = in_place(b) ? pw_ready(b, &event) : stage(s, b, &event);
   if (err) {
-    failed(s, pw_origin_error(err, b));
+    failed(s, pw_provenance_error(err, b));
     return;
   }
   PW_ARGS(PJRT_Event_IsReady_Args, is);
@@ -216,7 +215,7 @@ void pw_moving_watch(pw_moving* m, size_t i) {
   if (err == NULL && is.is_ready) {
     PW_ARGS(PJRT_Event_Error_Args, why);
     why.event = event;
-    if ((err = pw_under->PJRT_Event_Error(&why))) failed(s, pw_origin_error(err, b));
+    if ((err = pw_under->PJRT_Event_Error(&why))) failed(s, pw_provenance_error(err, b));
   } else {
     if (err) pw_error_free(err);
     atomic_fetch_add_explicit(&m->left, 1, memory_order_relaxed);
@@ -248,7 +247,7 @@ const char* pw_moving_bytes(pw_moving* m, size_t i) {
   return at.device_memory_ptr ? at.device_memory_ptr : &nothing;
 }
 
-uint64_t pw_held_gang(const pw_held_array* h, bool* several) {
+uint64_t pw_export_gang(const pw_export_array* h, bool* several) {
   uint64_t gang = 0;
   *several = false;
   for (size_t i = 0; i < h->n; i++) {
@@ -272,11 +271,11 @@ static int take(PJRT_Error* err, char** message) {
   return code ? (int)code : (int)PJRT_Error_Code_UNKNOWN;
 }
 
-pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
-                            uint64_t object, pw_array** array) {
-  pw_held_array* h = pw_held_new(c, n, true);
+pw_export_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw_shape* shape, const char* kind,
+                              uint64_t object, pw_array** array) {
+  pw_export_array* h = pw_export_new(c, n, true);
   if (h == NULL) return NULL;
-  if (!pw_buffers_new(h->shards, n)) goto held;
+  if (!pw_buffers_new(h->shards, n)) goto array;
   if (!pw_arrays_new(array, 1)) goto buffers;
   pw_array_is(*array, c->session, object, (int32_t)n);
   pw_shape_hold(shape, (int32_t)n);
@@ -292,7 +291,7 @@ pw_held_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, pw
   return h;
 buffers:
   pw_buffers_unused(h->shards, n);
-held:
+array:
   free(h);
   return NULL;
 }
@@ -311,7 +310,7 @@ static void let_go(PJRT_Error* error, void* data) {
 }
 
 void* pw_moved_memory(size_t bytes) {
-  enum { kLine = 64 };  // plugins take bytes for their own that begin at such a multiple
+  enum { kLine = 64 };  // bytes; plugins take over memory that is aligned to this
   return pw_aligned(kLine, bytes);
 }
 
@@ -334,7 +333,7 @@ int pw_moved_put(PJRT_Client* c, PJRT_Memory* memory, const pw_shape* shape, voi
   on.event = a.done_with_host_buffer;
   on.callback = let_go;
   on.user_arg = data;
-  if ((err = pw_under->PJRT_Event_OnReady(&on))) let_go(err, NULL);  // nobody knows when: it stays
+  if ((err = pw_under->PJRT_Event_OnReady(&on))) let_go(err, NULL);  // its end is unknown: the data stays
   pw_destroy_event(a.done_with_host_buffer);
   if (fulfil == NULL) {
     to->under = a.buffer;
@@ -358,9 +357,9 @@ void pw_moved_settled(pw_array* a) {
   pw_array_drop(a);
 }
 
-void pw_moved_begun(pw_array* a, pw_held_array* from, uint64_t gang) {
-  for (size_t i = 0; i < from->n; i++) pw_origin_pass(from->shards[i], a);
-  pw_object_hold(&a->base);  // the mover's own share, given up in settled
+void pw_moved_begun(pw_array* a, pw_export_array* from, uint64_t gang) {
+  for (size_t i = 0; i < from->n; i++) pw_provenance_pass(from->shards[i], a);
+  pw_object_hold(&a->base);  // the mover's own share, which settled drops
   atomic_store_explicit(&a->gang, gang, memory_order_relaxed);
   atomic_store_explicit(&a->moving, true, memory_order_release);
 }

@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	// atOnce is how many bytes are copied by the calling thread where they are
-	// ready, as the plugin runs cheap computations; more would be felt.
+	// atOnce is how many bytes the calling thread copies itself if they are ready, as the plugin runs cheap computations;
+	// with more the delay would be noticeable.
 	atOnce = 64 << 10
 	// each is how many bytes are worth a goroutine of their own.
 	each = 1 << 20
 )
 
-// move is an array on its way from one sharding to another.
+// move is an array that is being moved from one sharding to another.
 type move struct {
 	s       *session
 	plan    *reshard.Plan
 	handle  cgo.Handle
-	wake    chan struct{} // closed when the sources are ready, where somebody waits for them
-	undone  bool          // nothing is to come of it
+	wake    chan struct{} // closed when the sources are ready, if start waits for them
+	undone  bool          // the move was given up
 	c       *C.pw_moving
 	client  *C.PJRT_Client
-	from    *C.pw_held_array // until it has started
-	shape   *C.pw_shape      // of a destination shard; a reference of its own
+	from    *C.pw_export_array // until it has started
+	shape   *C.pw_shape        // of a destination shard; holds a reference of its own
 	array   *C.pw_array
 	bytes   int64 // of a destination shard
 	width   int64 // of an element
@@ -46,34 +46,34 @@ type move struct {
 	dests   []destination
 }
 
-// source is a shard that bytes are taken from.
+// source is a shard from which bytes are copied.
 type source struct {
 	read bool
-	data []byte // when it is ready; nil: it has an error
+	data []byte // once it is ready; nil: it has an error
 }
 
-// destination is a shard that is put together.
+// destination is a shard that is assembled.
 type destination struct {
 	memory *C.PJRT_Memory
 	fulfil unsafe.Pointer // its promise, or nil
-	to     *C.pw_buffer   // where there is none
+	to     *C.pw_buffer   // without a promise
 	once   sync.Once
-	data   []byte       // C's
-	left   atomic.Int32 // pieces that have yet to come
+	data   []byte       // in C's memory
+	left   atomic.Int32 // pieces that are still missing
 	failed atomic.Int32 // 1 + a source that has an error
-	short  atomic.Bool  // there was no memory for it
+	short  atomic.Bool  // memory was short
 }
 
 //export pwGoReshard
-func pwGoReshard(h *C.pw_held_array, number C.uint64_t, out **C.pw_held_array) (refusal *C.char) {
+func pwGoReshard(h *C.pw_export_array, number C.uint64_t, out **C.pw_export_array) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	*out, err = begin(h, uint64(number))
 	return nil
 }
 
-// begin has an array move, and gives what it will be.
-func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
+// begin starts to move an array, and returns the array that it will be.
+func begin(h *C.pw_export_array, number uint64) (*C.pw_export_array, error) {
 	s := get(h.client.session)
 	if s == nil {
 		return nil, closed()
@@ -86,7 +86,7 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := C.pw_held_shard(h, 0)
+	first := C.pw_export_shard(h, 0)
 	dtype := shape.DType(first.shape._type)
 	if err := check(h, plan, dtype); err != nil {
 		return nil, err
@@ -110,22 +110,22 @@ func begin(h *C.pw_held_array, number uint64) (*C.pw_held_array, error) {
 		return nil, err
 	}
 	if err := m.start(h, made); err != nil {
-		C.pw_held_drop(&made.base)
+		C.pw_export_drop(&made.base)
 		return nil, err
 	}
 	return made, nil
 }
 
-// short is the error of memory of C's that is not there.
+// short returns the error of an allocation in C that failed.
 func short(what string, bytes int64) error {
 	return status.New(status.ResourceExhausted,
 		"this process has no memory left for %s (%d bytes); drop arrays that are not needed, or give the process more memory",
 		what, bytes)
 }
 
-// prepare makes what the array will be, an object of the core's, without contents.
-func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_held_array, error) {
-	first, to := C.pw_held_shard(m.from, 0), m.plan.To[0].Size
+// prepare makes the destination, an object of the core's, without contents.
+func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_export_array, error) {
+	first, to := C.pw_export_shard(m.from, 0), m.plan.To[0].Size
 	m.shape = C.pw_shape_new(first.shape._type, (*C.int64_t)(unsafe.SliceData(to)), C.size_t(len(to)))
 	if m.shape == nil {
 		return nil, short("the shape of an array", int64(8*len(to)))
@@ -141,11 +141,11 @@ func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_held_ar
 	return made, nil
 }
 
-// check reports why a plan is not for an array.
-func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
+// check returns an error if a plan is not for an array.
+func check(h *C.pw_export_array, plan *reshard.Plan, dtype shape.DType) error {
 	var mixed error
 	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
-		b := C.pw_held_shard(h, C.size_t(i))
+		b := C.pw_export_shard(h, C.size_t(i))
 		if is := shape.DType(b.shape._type); is != dtype {
 			mixed = status.New(status.InvalidArgument, "shard %d of the array is of %s, and the first of %s", i, is, dtype)
 		}
@@ -156,7 +156,7 @@ func check(h *C.pw_held_array, plan *reshard.Plan, dtype shape.DType) error {
 		return err
 	case dtype.Bits()%8 != 0 || dtype.Bits() == 0:
 		return status.New(status.Unimplemented,
-			"an array of %s, whose elements are no whole bytes; convert it to a wider type before it moves", dtype)
+			"an array of %s, whose elements are smaller than a byte; convert it to a wider type first", dtype)
 	}
 	return mixed
 }
@@ -178,12 +178,11 @@ func (s *session) targets(c *C.PJRT_Client, plan *reshard.Plan) (t targets, err 
 	return t, nil
 }
 
-// start watches the sources, and copies at once or hands out promises. An error
-// leaves nothing of the move behind.
-func (m *move) start(h, made *C.pw_held_array) error {
+// start watches the sources, and copies at once or hands out promises. With an error nothing of the move is left.
+func (m *move) start(h, made *C.pw_export_array) error {
 	m.sources, m.dests = make([]source, len(m.plan.From)), make([]destination, len(m.plan.To))
 	for i := range m.dests {
-		b := C.pw_held_shard(made, C.size_t(i))
+		b := C.pw_export_shard(made, C.size_t(i))
 		m.dests[i].memory, m.dests[i].to = b.memory, b
 		m.dests[i].left.Store(int32(len(m.plan.Of(i))))
 	}
@@ -201,11 +200,11 @@ func (m *move) start(h, made *C.pw_held_array) error {
 	}
 
 	var several C.bool
-	gang := C.pw_held_gang(h, &several)
+	gang := C.pw_export_gang(h, &several)
 	promises := bool(C.pw_can_promise())
 	ready := bool(C.pw_moving_ready(m.c))
 	if !ready && (!promises || bool(several)) {
-		// What reads the result can be told of one gang to come after.
+		// Only one gang can be named as the one that the result depends on.
 		m.wake = make(chan struct{})
 		if !C.pw_moving_armed(m.c) {
 			<-m.wake
@@ -243,7 +242,7 @@ func pwGoMove(handle C.uintptr_t) {
 	}
 }
 
-// end lets go of all but what was made.
+// end frees everything except the result.
 func (m *move) end() {
 	C.pw_moving_free(m.c)
 	m.let()
@@ -255,8 +254,7 @@ func (m *move) let() {
 	m.s.moves.Done()
 }
 
-// open looks for the bytes of sources that are ready. It gives 0, or 1 + one that
-// has an error.
+// open finds the bytes of sources that are ready. It returns 0, or 1 + the index of a source that has an error.
 func (m *move) open() (failed int) {
 	for i := range m.sources {
 		s := &m.sources[i]
@@ -268,7 +266,7 @@ func (m *move) open() (failed int) {
 			failed = 1 + i
 			continue
 		}
-		dtype := shape.DType(C.pw_held_shard(m.c.from, C.size_t(i)).shape._type)
+		dtype := shape.DType(C.pw_export_shard(m.c.from, C.size_t(i)).shape._type)
 		s.data = unsafe.Slice((*byte)(unsafe.Pointer(bytes)), shape.Shape{DType: dtype, Dims: m.plan.From[i].Size}.Bytes())
 	}
 	return failed
@@ -297,7 +295,7 @@ func (m *move) now(failed int) error {
 	return nil
 }
 
-// promise makes the result's buffers before there is anything in them.
+// promise makes the result's buffers before their contents exist.
 func (m *move) promise() error {
 	for i := range m.dests {
 		d := &m.dests[i]
@@ -315,7 +313,7 @@ func (m *move) promise() error {
 	return nil
 }
 
-// copy brings one piece to its destination. It reports whether there was memory for that.
+// copy copies one piece to its destination. It returns false if memory is short.
 func (m *move) copy(p *reshard.Piece) bool {
 	d := &m.dests[p.To]
 	d.once.Do(func() {
@@ -331,11 +329,11 @@ func (m *move) copy(p *reshard.Piece) bool {
 	return true
 }
 
-// put gives a destination its bytes.
+// put passes a destination's bytes to the plugin.
 func (m *move) put(d *destination, message **C.char) C.int {
 	to := d.to
 	if d.fulfil != nil {
-		to = nil // whoever was given it may have let go of it
+		to = nil // its owner may have destroyed it
 	}
 	return C.pw_moved_put(m.client, d.memory, m.shape, unsafe.Pointer(unsafe.SliceData(d.data)), d.fulfil, to, message)
 }
@@ -344,7 +342,7 @@ func (m *move) fail(d *destination, code C.int, message *C.char) {
 	C.pw_moved_fail(m.client, d.memory, m.shape, d.fulfil, code, message)
 }
 
-// run keeps the promises, when all sources are ready.
+// run fulfils the promises once all sources are ready.
 func (m *move) run() {
 	defer m.end()
 	if m.undone {
@@ -371,7 +369,7 @@ func (m *move) run() {
 	C.pw_moved_settled(m.array)
 }
 
-// piece sees to a piece, and to its destination where it was the last one.
+// piece copies a piece, and completes its destination if it was the last one.
 func (m *move) piece(p *reshard.Piece) {
 	d := &m.dests[p.To]
 	if m.sources[p.From].data == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/openpathways/pathways/device/pjrt"
 )
 
-// Whatever memory is not there, a call says so and leaves nothing behind.
+// Whichever allocation fails, the call returns an error and leaves nothing alive.
 func TestFailedAllocationsAreErrors(t *testing.T) {
 	p := table(t)
 	clean(t)

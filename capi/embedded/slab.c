@@ -1,4 +1,4 @@
-// Buffers and arrays: their slots, what counts of them, and how they go.
+// Buffers and arrays: their slots, their reference counts, and how they end.
 #include <stdlib.h>
 
 #include "run.h"
@@ -67,7 +67,7 @@ void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards)
 
 void pw_array_drop(pw_array* a) {
   if (!pw_object_drop(&a->base)) return;
-  if (atomic_load_explicit(&a->origin, memory_order_relaxed)) pw_origin_set(a, NULL);
+  if (atomic_load_explicit(&a->provenance, memory_order_relaxed)) pw_provenance_set(a, NULL);
   pw_departed_add(&departed, &a->base);
 }
 
@@ -98,7 +98,7 @@ void pw_buffer_release(pw_buffer* b) {
 }
 
 PJRT_Error* pw_delete_under(pw_buffer* b) {
-  if (b->of || b->under == NULL) {  // the contents are not its own, or there are none
+  if (b->of || b->under == NULL) {  // the contents are another buffer's, or there are none
     pw_buffer_release(b);
     return NULL;
   }
@@ -121,7 +121,7 @@ PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
   if (pw_forked) return NULL;
   pw_buffer* b = pw_buffer_of(args->buffer);
   if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Delete");
-  // Runs that wait with it, or an earlier Delete: the bytes are seen to.
+  // A run that waits with the buffer, or an earlier Delete, will delete the bytes.
   if (atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) != 0) return NULL;
   return pw_delete_under(b);
 }

@@ -3,9 +3,9 @@ package embedded
 /*
 #include "embedded.h"
 
-// counters is pw_counters without its atomics, which cgo does not know.
+// counters is pw_counters without its atomics, which cgo does not support.
 typedef struct {
-  int64_t clients, executables, buffers, arrays, runs, origins;
+  int64_t clients, executables, buffers, arrays, runs, provenances;
   int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
@@ -29,30 +29,29 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Stats are the counters of the door and of the sessions behind it.
+// Stats are the counters of the frontend and of its sessions.
 type Stats struct {
-	// GoEntries counts calls from C into Go: one a run or new buffer, and those
-	// that make and end clients and executables.
+	// GoEntries counts calls from C into Go: one for each run or new buffer, and those that make and end clients and
+	// executables.
 	GoEntries int64 `json:"go_entries"`
-	// Reports counts what C tells Go of gangs that somebody waits for.
+	// Reports counts C's reports to Go on gangs that something waits for.
 	Reports  int64 `json:"reports"`
 	Executes int64 `json:"executes"`
 	Puts     int64 `json:"puts"`
 	Fetches  int64 `json:"fetches"`  // reads of arrays by the host: copies, and views of their memory
 	Reshards int64 `json:"reshards"` // arrays that moved from one sharding to another
 	Queued   int64 `json:"queued"`   // runs that had to wait for their turn
-	Moved    int64 `json:"moved"`    // arguments brought to the device that needed them
+	Moved    int64 `json:"moved"`    // arguments copied to the device that needed them
 	// Live counts handles that are alive, by kind.
 	Live map[string]int64 `json:"live"`
 	// BytesInUse is what the store counts, by device, over all sessions.
 	BytesInUse []int64 `json:"bytes_in_use"`
 	Sessions   int     `json:"sessions"`
-	// Goroutines are those that the library has started. Threads of C that are, or
-	// were once, in Go are not among them.
+	// Goroutines counts those that the library has started. C threads that are, or once were, in Go are not counted.
 	Goroutines int `json:"goroutines"`
 }
 
-// ReadStats gives the counters of this moment.
+// ReadStats returns the current counters.
 func ReadStats() Stats {
 	c := C.read_counters()
 	st := Stats{
@@ -78,21 +77,21 @@ func ReadStats() Stats {
 			st.BytesInUse[d] += s.Memory(d).InUse
 		}
 	}
-	c = C.read_counters() // once more: arrays have gone meanwhile
+	c = C.read_counters() // once more: freed arrays have gone meanwhile
 	st.Live["clients"] = int64(c.clients)
 	st.Live["executables"] = int64(c.executables)
 	st.Live["buffers"] = int64(c.buffers)
 	st.Live["arrays"] = int64(c.arrays)
 	st.Live["errors"] = int64(C.errors_alive())
 	st.Live["runs"] = int64(c.runs)
-	st.Live["origins"] = int64(c.origins)
+	st.Live["provenances"] = int64(c.provenances)
 	st.Live["objects"] = objects
 	st.Goroutines = started()
 	return st
 }
 
-// started counts the goroutines that a go statement began. To the runtime a thread
-// that has called Go is one too, for as long as the thread lives.
+// started counts the goroutines that a go statement began. The runtime also counts every thread that has called Go, for
+// as long as the thread lives.
 func started() int {
 	stacks := make([]byte, 1<<16)
 	for {
@@ -104,9 +103,8 @@ func started() int {
 	}
 }
 
-// Shutdown ends submission on every session: what waits fails with CANCELLED,
-// what is being launched is waited for. DEADLINE_EXCEEDED where that takes
-// longer than timeout.
+// Shutdown ends submission on every session: runs that wait fail with CANCELLED, and it waits for those that are being
+// launched. It returns DEADLINE_EXCEEDED if that takes longer than timeout.
 func Shutdown(timeout time.Duration) error {
 	done := make(chan struct{})
 	go func() {

@@ -7,6 +7,6 @@ import "C"
 
 import "unsafe"
 
-// Table is the function table of this door, a PJRT_Api* that lives for ever: what
-// GetPjrtApi shows to clients, and what clients written in Go use, such as tests.
+// Table returns the function table of this frontend, a PJRT_Api* that is always valid: what GetPjrtApi shows to
+// clients, and what clients written in Go use, such as tests.
 func Table() unsafe.Pointer { return unsafe.Pointer(C.pw_embedded_api()) }

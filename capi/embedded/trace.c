@@ -1,4 +1,4 @@
-// What the door tells of runs while somebody records, see trace.go.
+// What the frontend records of runs during a trace, see trace.go.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
@@ -10,11 +10,11 @@ _Atomic bool pw_tracing;
 
 int64_t pw_now(void) {
   struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);  // as XLA's profiler does, whose planes lie beside ours
+  clock_gettime(CLOCK_REALTIME, &t);  // the clock of XLA's profiler, whose planes are shown beside ours
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-// launch is a run whose devices have yet to get through with it.
+// launch is a run that has not completed on all its devices.
 typedef struct {
   uint64_t number;
   _Atomic int32_t refs;  // devices
@@ -36,7 +36,7 @@ static void finished(PJRT_Error* error, void* user_arg) {
 void pw_trace_run(PJRT_LoadedExecutable* e, uint64_t gang, PJRT_Device* const* devices, size_t n, int64_t begin,
                   int64_t end, PJRT_Event** done) {
   launch* l = pw_alloc(sizeof *l + n * sizeof *l->devices);
-  if (l == NULL) return;  // the run is under way: the trace does without it
+  if (l == NULL) return;  // the run is under way: the trace lacks it
   l->number = pwGoTraceRun(e->name, e->program, gang, (PJRT_Device**)devices, n, begin, end);
   atomic_init(&l->refs, (int32_t)n);
   for (size_t d = 0; d < n; d++) {

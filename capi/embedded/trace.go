@@ -17,13 +17,11 @@ import (
 	"github.com/openpathways/pathways/core/observe"
 )
 
-// What this process's devices work on is recorded for pathways.trace and for
-// profiles, each with a recording of its own. The door looks at pw_tracing before
-// each launch, and comes here while somebody records.
+// The work of this process's devices is recorded for pathways.trace and for profiles, each in a recording of its own.
+// The frontend checks pw_tracing before each launch, and calls this file only while there is a recording.
 var recorder observe.Recorder
 
-// everySession is what embedded spans are recorded under: a trace shows all that
-// this process does.
+// everySession is the session under which embedded spans are recorded: a trace shows everything that this process does.
 const everySession = 0
 
 var tracing struct {
@@ -33,7 +31,7 @@ var tracing struct {
 	last       uint64 // number of a launch
 }
 
-// launched is a run that devices have yet to get through with.
+// launched is a run that has not completed on all its devices.
 type launched struct {
 	devices []observe.Running
 	left    int
@@ -108,7 +106,7 @@ func startProfile() (func() profile.Profile, error) {
 	}, nil
 }
 
-// shown is the devices of all sessions, each once.
+// shown returns the devices of all sessions, each once.
 func shown() (devices []observe.Device) {
 	for _, s := range sessions.Open() {
 		for _, d := range s.under.Devices() {

@@ -1,6 +1,5 @@
-// Runs that wait for their turn. Their results are handed out at once, as buffers
-// that the plugin fulfils when the run was launched; where that cannot be, the call
-// waits.
+// Runs that wait for their turn. Their results are handed out at once, as buffers that the plugin fulfils after the run
+// is launched; if that is not possible, the call waits.
 #include <stdlib.h>
 
 #include "_cgo_export.h"
@@ -11,15 +10,15 @@ struct pw_run {
   PJRT_Device* only;
   size_t num_devices, num_args, num_outputs;
   PJRT_ExecuteOptions options;
-  int64_t* fixed;  // copy of the arguments that may not be donated
+  int64_t* fixed;  // copy of the list of arguments that may not be donated
   char location[PW_LOCATION];  // of the call
   pw_buffer** inputs;
   PJRT_Buffer** flat;      // the plugin's buffers, device by device
-  PJRT_Buffer** promises;  // what was handed out, device by device, the plugin's
+  PJRT_Buffer** promises;  // the plugin's buffers that were handed out, device by device
   void** fulfil;
   pw_array** arrays;  // by output
   pw_moved* moves;
-  // What launching takes, so that it cannot fail for want of memory.
+  // What launching needs, allocated ahead so that it cannot fail for want of memory.
   void** launch;
   pw_watch* watch;
 };
@@ -30,7 +29,7 @@ static PJRT_Memory* home(const PJRT_LoadedExecutable* e, PJRT_Device* only, size
   return only ? pw_memory_kind(only, o->kind, o->kind_size) : e->memories[device * e->num_outputs + output];
 }
 
-// fail_promise fails what was handed out for one result.
+// fail_promise fails the promise of one result.
 static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Code code, const char* message,
                          size_t size) {
   const PJRT_LoadedExecutable* e = r->executable;
@@ -55,7 +54,7 @@ static void run_free(pw_run* r) {
   PW_COUNT(runs, -1);
 }
 
-// settle ends a run: its results no longer wait for it.
+// settle ends a run: its results no longer depend on it.
 static void settle(pw_run* r) {
   for (size_t o = 0; o < r->num_outputs; o++) {
     atomic_store_explicit(&r->arrays[o]->gang, 0, memory_order_release);
@@ -64,16 +63,14 @@ static void settle(pw_run* r) {
   run_free(r);
 }
 
-// can_promise says whether a run can be put off: its results can stand for it, and
-// its options outlive the call.
+// can_promise reports whether a run can be put off: its results can be promised, and its options outlive the call.
 static bool can_promise(const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* o) {
   if (!e->promises || !PW_HAS(PJRT_Client_CreateAliasBuffer) || !PW_HAS(PJRT_Client_FulfillAliasBuffer)) return false;
   return o->extension_start == NULL && o->num_send_ops == 0 && o->num_recv_ops == 0 && o->num_tasks == 0 &&
          o->multi_slice_config == NULL && o->num_hlo_output_callbacks == 0;
 }
 
-// wait_turn is for runs that cannot be put off: the call waits for its turn and
-// launches itself.
+// wait_turn is for runs that cannot be put off: the call waits for its turn and then launches the run itself.
 static PJRT_Error* wait_turn(const pw_turn* turn) {
   char* message = NULL;
   PW_COUNT(go_entries, 1);
@@ -81,9 +78,8 @@ static PJRT_Error* wait_turn(const pw_turn* turn) {
   return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
 }
 
-// spent finds an input whose bytes another run has taken since this one was put
-// off. The plugin is not asked to run with it: it gives up on one device while the
-// others go on with what the call has left behind.
+// spent finds an input whose bytes another run has taken since this one was put off. The plugin must not run with such
+// an input: it gives up on one device while the others continue with memory of a call that has returned.
 static PJRT_Error* spent(const pw_run* r) {
   for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
     PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
@@ -95,7 +91,7 @@ static PJRT_Error* spent(const pw_run* r) {
   return NULL;
 }
 
-// take_over has the arrays dead that a run will take over in its turn.
+// take_over marks the arrays dead that a run will take over in its turn.
 static void take_over(pw_run* r) {
   const PJRT_LoadedExecutable* e = r->executable;
   for (size_t k = 0; e->donates && k < e->num_donated; k++) {
@@ -105,25 +101,26 @@ static void take_over(pw_run* r) {
       stays = stays || r->fixed[f] == e->donated[k];
     for (size_t d = 0; !stays && d < r->num_devices; d++) {
       pw_buffer* b = r->inputs[d * r->num_args + i];
-      if (r->flat[d * r->num_args + i] == b->under)  // not where it is a copy, on the run's device
+      if (r->flat[d * r->num_args + i] == b->under)  // not if it is a copy on the run's device
         if (!(atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) & PW_DELETED)) pw_buffer_uncount(b);
     }
   }
 }
 
-// adopt makes a run the origin of its results and of the events that are handed out.
+// adopt makes a run the provenance of its results and of the events that are handed out.
 static void adopt(pw_run* r, PJRT_Buffer** const* results, PJRT_Event** done) {
-  pw_origin* origin =
-      pw_origin_new(r->executable, r->location, NULL, r->inputs, r->num_devices * r->num_args, results, r->num_devices);
-  for (size_t o = 0; origin && o < r->num_outputs; o++) pw_origin_set(r->arrays[o], origin);
-  for (size_t d = 0; done && d < r->num_devices; d++) pw_origin_track(done[d], origin);
-  pw_origin_drop(origin);
+  pw_provenance* provenance =
+      pw_provenance_new(r->executable, r->location, NULL, r->inputs, r->num_devices * r->num_args, results,
+                        r->num_devices);
+  for (size_t o = 0; provenance && o < r->num_outputs; o++) pw_provenance_set(r->arrays[o], provenance);
+  for (size_t d = 0; done && d < r->num_devices; d++) pw_provenance_track(done[d], provenance);
+  pw_provenance_drop(provenance);
 }
 
-// copies takes what a run needs of its call when the call has returned. It reports whether there was memory for it.
+// copies copies what a run needs of its call after the call has returned. It returns false if memory is short.
 static bool copies(pw_run* r, const pw_call* c) {
   size_t inputs = c->n * c->m, results = c->n * c->outs;
-  size_t launch = 3 * c->n + results;  // rows, results by device and events; results
+  size_t launch = 3 * c->n + results;  // rows, results by device, events; results
   return (r->fixed = pw_copy(r->options.non_donatable_input_indices,
                              r->options.num_non_donatable_input_indices * sizeof *r->fixed)) &&
          (r->inputs = pw_copy(c->inputs, inputs * sizeof *r->inputs)) &&
@@ -133,7 +130,7 @@ static bool copies(pw_run* r, const pw_call* c) {
          (r->launch = pw_zeros(launch, sizeof *r->launch)) && (r->watch = pw_watch_new());
 }
 
-// run_new makes a run of a call; NULL where memory is short, and then nothing has happened.
+// run_new makes a run of a call; NULL if memory is short, and then nothing has changed.
 static pw_run* run_new(pw_call* c, const pw_turn* turn) {
   pw_run* r = pw_zeros(1, sizeof *r);
   if (r == NULL) return NULL;
@@ -145,7 +142,7 @@ static pw_run* run_new(pw_call* c, const pw_turn* turn) {
   r->options = c->options;
   bool all = pw_context_hold(r->options.context);
   if (!all) r->options.context = NULL;
-  if (!all || !copies(r, c)) {  // num_devices is 0: nothing is pinned
+  if (!all || !copies(r, c)) {  // num_devices is 0, so nothing is pinned
     run_free(r);
     return NULL;
   }
@@ -161,14 +158,14 @@ static pw_run* run_new(pw_call* c, const pw_turn* turn) {
     atomic_fetch_add_explicit(&c->inputs[i]->refs, 1, memory_order_relaxed);
   }
   for (size_t o = 0; o < c->outs; o++) {
-    pw_object_hold(&c->arrays[o]->base);  // the run's own share, given up in settle
+    pw_object_hold(&c->arrays[o]->base);  // the run's own share, which settle drops
     atomic_store_explicit(&c->arrays[o]->gang, turn->gang, memory_order_release);
   }
   return r;
 }
 
-// promise_all makes a promise of each result. Where one cannot be made, those before are taken back, which can only be
-// done by failing them.
+// promise_all makes a promise of each result. If one cannot be made, those before it are taken back, which is possible
+// only by failing them.
 static bool promise_all(pw_run* r) {
   const PJRT_LoadedExecutable* e = r->executable;
   size_t outs = r->num_outputs, made = 0, all = r->num_devices * outs;
@@ -227,10 +224,10 @@ static PJRT_Error* run_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   return err;
 }
 
-// hand_out gives the caller the promises and their events, and has the core's launcher run what they are of.
+// hand_out returns the promises and their events to the caller, and has the core launch the run in its turn.
 static void hand_out(pw_run* r, pw_call* c, const pw_turn* turn) {
   PJRT_Event** events = c->args->device_complete_events;
-  // A promise is ready when its device has completed, so its event is that too.
+  // A promise is ready when its device has completed, so its event serves as the device's.
   for (size_t d = 0; events && d < c->n; d++) {
     PW_ARGS(PJRT_Buffer_ReadyEvent_Args, ready);
     ready.buffer = r->promises[d * c->outs];
@@ -247,7 +244,7 @@ static void hand_out(pw_run* r, pw_call* c, const pw_turn* turn) {
   pwGoArm(turn->session, turn->gang, r);
 }
 
-// forgo gives up a run for which there is no memory: its turn is waited for, since other gangs may come after it.
+// forgo gives up a run for which memory is short. It waits for the run's turn, since other gangs may come after it.
 static PJRT_Error* forgo(pw_call* c, const pw_turn* turn) {
   PJRT_Error* err = wait_turn(turn);
   if (err == NULL) {
@@ -269,7 +266,7 @@ PJRT_Error* pw_queue(pw_call* c, const pw_turn* turn) {
   return NULL;
 }
 
-// fail ends a run without results: whoever waits for them gets the error.
+// fail ends a run without results; reads of them get the error.
 static void fail(pw_run* r, PJRT_Error_Code code, const char* message, size_t size) {
   for (size_t d = 0; d < r->num_devices; d++)
     for (size_t o = 0; o < r->num_outputs; o++) fail_promise(r, d, o, code, message, size);
@@ -284,7 +281,7 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
   pw_error_free(err);
 }
 
-// launched tells of a run that the plugin has, and fulfils its promises. It takes the run.
+// launched reports a run that the plugin has begun, and fulfils its promises. It takes the run.
 static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices;

@@ -14,27 +14,28 @@ pw_port pw_port_of(const char* program) {
   return strcmp(program, PW_IMPORT) == 0 ? PW_IMPORTS : PW_RUNS;
 }
 
-// ---- numbers of what is held ----
+// ---- numbers of exported arrays ----
 
 static pw_numbers table = PW_NUMBERS;
 
-int64_t pw_held_count(void) { return pw_numbers_count(&table); }
-uint64_t pw_held_put(pw_held* held) { return pw_numbers_put(&table, &held->base); }
-pw_held* pw_held_find(uint64_t number) { return pw_numbers_find(&table, number, false); }
-pw_held* pw_held_take(uint64_t number) { return pw_numbers_find(&table, number, true); }
+int64_t pw_export_count(void) { return pw_numbers_count(&table); }
+uint64_t pw_export_put(pw_export* exported) { return pw_numbers_put(&table, &exported->base); }
+pw_export* pw_export_find(uint64_t number) { return pw_numbers_find(&table, number, false); }
+pw_export* pw_export_take(uint64_t number) { return pw_numbers_find(&table, number, true); }
 
-void pw_held_drop(pw_held* held) {
-  if (held && atomic_fetch_sub_explicit(&held->base.refs, 1, memory_order_acq_rel) == 1) held->door->free(held);
+void pw_export_drop(pw_export* exported) {
+  if (exported && atomic_fetch_sub_explicit(&exported->base.refs, 1, memory_order_acq_rel) == 1)
+    exported->methods->free(exported);
 }
 
-void pw_held_end(const void* client) {
-  pw_held* held;
-  for (uint32_t i = 0; (held = pw_numbers_next(&table, client, &i));) pw_held_drop(held);
+void pw_export_end(const void* client) {
+  pw_export* exported;
+  for (uint32_t i = 0; (exported = pw_numbers_next(&table, client, &i));) pw_export_drop(exported);
 }
 
-// ---- what a thread exported and is about to import. Both are stacks: a finaliser
-// that moves arrays may run, in Python, between two calls of its own thread. What
-// nobody asked for goes in time.
+// ---- what a thread has exported, and what it is about to import. Both are stacks: a Python finaliser that moves
+// arrays may run between two calls of its own thread. Batches that are never asked for are dropped when the stack is
+// full. ----
 
 enum { kDepth = 16 };
 
@@ -57,7 +58,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static __thread ports* mine;
 
 static void release(const uint64_t* numbers, size_t n) {
-  for (size_t i = 0; i < n; i++) pw_held_drop(pw_held_take(numbers[i]));
+  for (size_t i = 0; i < n; i++) pw_export_drop(pw_export_take(numbers[i]));
 }
 
 static void clear(stack* s) {
@@ -99,13 +100,13 @@ static void push(stack* s, uint64_t* numbers, size_t n) {
   s->batches[s->depth++] = (batch){numbers, n};
 }
 
-bool pw_exported(pw_held* const* held, size_t n) {
+bool pw_exported(pw_export* const* exported, size_t n) {
   ports* p = self();
   uint64_t* numbers = p ? pw_zeros(n, sizeof *numbers) : NULL;
   if (numbers == NULL) return false;
   for (size_t i = 0; i < n; i++)
-    if ((numbers[i] = pw_held_put(held[i])) == 0) {
-      while (i-- > 0) pw_held_take(numbers[i]);  // the reference is the caller's again
+    if ((numbers[i] = pw_export_put(exported[i])) == 0) {
+      while (i-- > 0) pw_export_take(numbers[i]);  // the reference is the caller's again
       free(numbers);
       return false;
     }
@@ -113,15 +114,15 @@ bool pw_exported(pw_held* const* held, size_t n) {
   return true;
 }
 
-bool pw_imported(pw_held** held, size_t n) {
+bool pw_imported(pw_export** exported, size_t n) {
   stack* s = mine ? &mine->in : NULL;
   if (s == NULL || s->depth == 0) return false;
   batch b = s->batches[--s->depth];
   size_t found = 0;
-  while (b.n == n && found < n && (held[found] = pw_held_take(b.numbers[found]))) found++;
+  while (b.n == n && found < n && (exported[found] = pw_export_take(b.numbers[found]))) found++;
   bool all = b.n == n && found == n;
   if (!all) {
-    for (size_t i = 0; i < found; i++) pw_held_drop(held[i]);
+    for (size_t i = 0; i < found; i++) pw_export_drop(exported[i]);
     release(b.numbers, b.n);
   }
   free(b.numbers);
@@ -147,8 +148,8 @@ SHOWN void pathways_import(const uint64_t* arrays, size_t n) {
   if (pw_forked) return;
   ports* p = self();
   uint64_t* numbers = p ? pw_copy(arrays, n * sizeof *numbers) : NULL;
-  // Nothing is returned here: the import that follows says that its thread has named no arrays, which are the caller's
-  // to release.
+  // Nothing is returned here. If memory is short, the import that follows says that its thread has named no arrays; the
+  // caller still has them to release.
   if (numbers) push(&p->in, numbers, n);
 }
 
@@ -168,12 +169,12 @@ SHOWN void pathways_plan_free(uint64_t plan) {
 
 SHOWN char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out) {
   if (pw_forked) return pw_forked_refusal();
-  pw_held *held = pw_held_find(array), *made = NULL;
-  if (held == NULL) return pw_refusal(pw_copy_text("NOT_FOUND: the array that is to move is held no more"));
-  char* refusal = held->door->reshard(held, plan, &made);
-  pw_held_drop(held);
-  if (refusal == NULL && (*out = pw_held_put(made)) == 0) {
-    pw_held_drop(made);
+  pw_export *exported = pw_export_find(array), *made = NULL;
+  if (exported == NULL) return pw_refusal(pw_copy_text("NOT_FOUND: the array to reshard was released or imported"));
+  char* refusal = exported->methods->reshard(exported, plan, &made);
+  pw_export_drop(exported);
+  if (refusal == NULL && (*out = pw_export_put(made)) == 0) {
+    pw_export_drop(made);
     refusal =
         pw_refusal(pw_copy_text("RESOURCE_EXHAUSTED: this process has no memory left for the number of an array"));
   }

@@ -1,9 +1,8 @@
-// Package export keeps arrays that were taken out of a PJRT client, or made to be
-// given to one, and the plans by which they move. The doors hold the arrays, in C
-// (held.h is that contract); the C API of capi/python names them by numbers.
+// Package export keeps arrays that were taken out of a PJRT client, or made to be passed to one, and the plans by which
+// they move. The frontends have the arrays, in C (export.h is that contract); the C API of capi/python names them by
+// numbers.
 //
-// Every function may be called from any goroutine. Only packages of capi import
-// it.
+// Every function may be called from any goroutine. Only packages of capi import it.
 package export
 
 /*
@@ -22,20 +21,19 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Way is from where to where arrays of one shape move. Devices are numbered as
-// their clients show them.
+// Way is a move of arrays of one shape: from which shards to which. Devices are numbered as their clients show them.
 type Way struct {
 	Dims     []int64
 	From, To []reshard.Shard
 	Memory   string // kind, of the destination; "" is the devices' default
 
-	refs int // guarded by mu: whoever made it, and programs
+	refs int // guarded by mu: its maker's, and one for each program that uses it
 	once sync.Once
 	plan *reshard.Plan
 	err  error
 }
 
-// Plan gives the plan, made at the first call. Site is that of reshard.New.
+// Plan returns the plan, which the first call makes. Site is that of reshard.New.
 func (w *Way) Plan(site func(device int) int) (*reshard.Plan, error) {
 	w.once.Do(func() { w.plan, w.err = reshard.New(w.Dims, w.From, w.To, site) })
 	return w.plan, w.err
@@ -47,7 +45,7 @@ var (
 	last uint64
 )
 
-// Get gives a way by its number.
+// Get returns a way by its number.
 func Get(number uint64) (*Way, error) {
 	mu.RLock()
 	defer mu.RUnlock()
@@ -57,8 +55,7 @@ func Get(number uint64) (*Way, error) {
 	return nil, unknown(number)
 }
 
-// Check reports why a plan is not for an array of n shards, of each of which shard returns
-// the device and the sizes.
+// Check returns an error if a plan is not for an array of n shards, of which shard returns the device and the sizes.
 func Check(plan *reshard.Plan, n int, shard func(i int) (device int, sizes []int64)) error {
 	if n != len(plan.From) {
 		return status.New(status.InvalidArgument, "the array has %s, and the plan is for %d", status.Count(n, "shard"),
@@ -84,10 +81,10 @@ func unknown(number uint64) error {
 	return status.New(status.NotFound, "plan %d is not known, or was freed", number)
 }
 
-// Count is the number of arrays that are held.
-func Count() int64 { return int64(C.pw_held_count()) }
+// Count returns the number of arrays that are exported.
+func Count() int64 { return int64(C.pw_export_count()) }
 
-// shards reads a list: of each shard its device, start and size.
+// shards reads a list that has, for each shard, its device, start and size.
 func shards(list *C.int64_t, n, dims int) []reshard.Shard {
 	row := 1 + 2*dims
 	numbers := append([]int64(nil), unsafe.Slice((*int64)(list), n*row)...)
@@ -137,8 +134,8 @@ func pwGoPlanFree(number C.uint64_t) {
 	}
 }
 
-// pwGoPlanHold keeps a plan until it is freed once more, and tells of what size
-// the lists are that pwGoPlanTo writes.
+// pwGoPlanHold keeps a plan until pwGoPlanFree is called once more, and writes the lengths of the lists that pwGoPlanTo
+// writes.
 //
 //export pwGoPlanHold
 func pwGoPlanHold(number C.uint64_t, shards, dims *C.size_t) *C.char {
@@ -153,8 +150,7 @@ func pwGoPlanHold(number C.uint64_t, shards, dims *C.size_t) *C.char {
 	return nil
 }
 
-// pwGoPlanTo tells where a plan that is held leads: devices, the size of the
-// shards, and the kind of their memory.
+// pwGoPlanTo writes where a plan that is kept leads: devices, the size of the shards, and the kind of their memory.
 //
 //export pwGoPlanTo
 func pwGoPlanTo(number C.uint64_t, devices, size *C.int64_t, memory **C.char) {

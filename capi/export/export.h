@@ -1,6 +1,5 @@
-// Arrays that are held outside of a PJRT client: taken out of it by an export
-// program, or made for one and given to it by an import program. capi/python
-// says, in pathways.h, how it is used; here is what a door has to do.
+// Arrays outside of a PJRT client: taken out of it by an export program, or made for one and passed to it by an import
+// program. pathways.h in capi/python says how they are used; this file says what a frontend has to implement.
 //
 // Every function may be called from any thread.
 #ifndef PATHWAYS_CAPI_EXPORT_EXPORT_H_
@@ -17,37 +16,37 @@
 typedef enum { PW_RUNS = 0, PW_EXPORTS, PW_IMPORTS } pw_port;
 pw_port pw_port_of(const char* program);
 
-// pw_held begins a door's own struct. A door makes it with one reference.
-typedef struct pw_held pw_held;
+// pw_export begins a frontend's own struct for such an array. It is made with one reference.
+typedef struct pw_export pw_export;
 typedef struct {
-  void (*free)(pw_held* held);  // with the last reference
-  // reshard makes an array of this one's elements by a plan (see Get in held.go),
-  // without waiting for them. It gives NULL and out, or a malloc'd "CODE: text".
-  char* (*reshard)(pw_held* held, uint64_t plan, pw_held** out);
-} pw_held_door;
+  void (*free)(pw_export* exported);  // with the last reference
+  // reshard makes an array of the same elements by a plan (Get in export.go), without waiting for them. It writes out
+  // and returns NULL, or returns a malloc'd "CODE: text".
+  char* (*reshard)(pw_export* exported, uint64_t plan, pw_export** out);
+} pw_export_methods;
 
-struct pw_held {
+struct pw_export {
   pw_numbered base;
-  const pw_held_door* door;
+  const pw_export_methods* methods;
 };
 
-void pw_held_drop(pw_held* held);  // gives up one reference
+void pw_export_drop(pw_export* exported);  // drops one reference
 
-// Arrays by the numbers that the C API has for them. Put takes a reference, and returns 0
-// where there is no memory; take
-// gives it, find gives one more; NULL: no such array is held.
-uint64_t pw_held_put(pw_held* held);
-pw_held* pw_held_take(uint64_t number);
-pw_held* pw_held_find(uint64_t number);
+// Arrays by the numbers that the C API has for them. pw_export_put takes a reference, and returns 0 if memory is short;
+// pw_export_take returns the table's reference, and the array leaves the table; pw_export_find returns one more. NULL:
+// the number names no array.
+uint64_t pw_export_put(pw_export* exported);
+pw_export* pw_export_take(uint64_t number);
+pw_export* pw_export_find(uint64_t number);
 
-// pw_exported tells the calling thread of arrays; it takes their references. False: there is
-// no memory for that, and they stay the caller's.
-bool pw_exported(pw_held* const* held, size_t n);
-// pw_imported takes the n arrays that the calling thread is about to import, with
-// a reference each. False where it named none, or another number of them.
-bool pw_imported(pw_held** held, size_t n);
-// pw_held_end lets go of whatever is held of a client that ends.
-void pw_held_end(const void* client);
-int64_t pw_held_count(void);
+// pw_exported passes arrays to the calling thread, which takes their references. It returns false, and takes none, if
+// memory is short.
+bool pw_exported(pw_export* const* exported, size_t n);
+// pw_imported writes the n arrays that the calling thread is about to import, with a reference each. It returns false
+// if the thread has named none, or another number of them.
+bool pw_imported(pw_export** exported, size_t n);
+// pw_export_end drops every exported array of a client that ends.
+void pw_export_end(const void* client);
+int64_t pw_export_count(void);
 
 #endif  // PATHWAYS_CAPI_EXPORT_EXPORT_H_

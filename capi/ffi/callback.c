@@ -39,8 +39,7 @@ static void make_left(void) {
   pthread_condattr_destroy(&attr);
 }
 
-// Counted first, asked afterwards: a closer sees the count, or this thread sees
-// that it is closed.
+// Counted first, checked afterwards: either the closer sees the count, or this thread sees that Python is closed.
 bool pw_ffi_enter_python(void) {
   __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
   if (!__atomic_load_n(&closed, __ATOMIC_SEQ_CST)) return true;

@@ -22,9 +22,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Named gives the handlers of this process whose targets are in a program's code,
-// for the workers that run it. Those of jaxlib and of this library are left out,
-// since every worker has its own.
+// Named returns the handlers of this process whose targets occur in a program's code, for the workers that run it. It
+// leaves out those of jaxlib and of this library, which every worker has.
 func Named(code []byte) []*wire.Handler {
 	var all []*wire.Handler
 	types := map[string][]*wire.HandlerType{} // by library
@@ -73,12 +72,12 @@ func symbolOf(address unsafe.Pointer) *wire.Symbol {
 	}
 	if s.name != nil {
 		out.Name = C.GoString(s.name)
-		out.Sha256, _ = files.sum(out.Library) // who loads it finds out what is wrong with it
+		out.Sha256, _ = files.sum(out.Library) // the process that loads it reports what is wrong with it
 	}
 	return out
 }
 
-// inMemory stands for the library of what was made at run time.
+// inMemory is the library of handlers that were made at run time.
 const inMemory = "(memory)"
 
 // loaded are the handlers that Load has registered, by target and platform.
@@ -87,13 +86,12 @@ var loaded struct {
 	all map[[2]string]*wire.Handler
 }
 
-// Load registers a handler of a client's with this process's plugin, from the same
-// library. One that was registered here otherwise, by a module of `pathways worker
-// --import`, is kept.
+// Load registers a client's handler with this process's plugin, from the same library. It keeps a handler that a module
+// of `pathways worker --import` has registered for the target.
 //
-// Errors name the target and the library: NOT_FOUND where the library or the symbol
-// is not there, FAILED_PRECONDITION where it is not the client's file,
-// ALREADY_EXISTS where the target has another handler, UNIMPLEMENTED for what no
+// Errors name the target and the library: NOT_FOUND if the library or the symbol does not exist, FAILED_PRECONDITION if
+// the library is not the client's file, ALREADY_EXISTS if the target has another handler, UNIMPLEMENTED for a handler
+// that no library names.
 // library names.
 func Load(h *wire.Handler) error {
 	if len(h.Stages) != 4 {
@@ -169,8 +167,7 @@ func loadType(t *wire.HandlerType) error {
 	return base.Failure(code, message)
 }
 
-// check makes a symbol one that can be looked up: its library is here, and the
-// client's.
+// check returns a symbol that can be looked up, if its library is here and is the client's.
 func check(s *wire.Symbol, needed bool) (C.pw_ffi_symbol, func(), error) {
 	switch {
 	case s.GetLibrary() == "" && !needed:
@@ -187,7 +184,7 @@ func check(s *wire.Symbol, needed bool) (C.pw_ffi_symbol, func(), error) {
 	}
 	if !bytes.Equal(sum, s.Sha256) {
 		return C.pw_ffi_symbol{}, nil,
-			status.New(status.FailedPrecondition, "the file %s is another than the client's, or has changed", s.Library)
+			status.New(status.FailedPrecondition, "the file %s differs from the client's, or has changed", s.Library)
 	}
 	c := C.pw_ffi_symbol{library: C.CString(s.Library), name: C.CString(s.Name)}
 	return c, func() {
@@ -196,7 +193,7 @@ func check(s *wire.Symbol, needed bool) (C.pw_ffi_symbol, func(), error) {
 	}, nil
 }
 
-// files are the hashes of libraries, as long as the files stay as they are.
+// files are the hashes of libraries, valid as long as the files do not change.
 var files sums
 
 type sums struct {

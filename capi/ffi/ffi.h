@@ -1,5 +1,5 @@
-// The C contract of package ffi. Functions named pw_ffi_* are for the front
-// door in the same library; pathways_* are exported to the Python package.
+// The C contract of package ffi. Functions named pw_ffi_* are for the frontends in the same library; pathways_* are
+// exported to the Python package.
 //
 // Messages are malloc'd C strings owned by the caller, and NULL where there was no
 // memory for one. Those of pathways_* functions are refusals (see base.h).
@@ -8,7 +8,7 @@
 
 #include "../../device/pjrt/ffi/xla_ffi.h"
 
-// --- for the front door ---
+// --- for the frontends ---
 
 // Makes plugin the one that runs FFI handlers and replays the registrations
 // made so far. A plugin without the FFI extension makes every registration
@@ -24,22 +24,21 @@ int pw_ffi_ext_register(const PJRT_FFI_Register_Handler_Args* args, char** messa
 // this thread comes from inside a running execution and must be let through.
 int pw_ffi_in_callback(void);
 
-// Whether there is a Python function among those that jaxlib gave to an execution:
-// it gives every execution a list of them.
+// Reports whether the functions that jaxlib passed to an execution include a Python function: jaxlib passes every
+// execution a list.
 bool pw_ffi_has_functions(const void* functions);
 
-// A copy of such a list, one malloc'd block, which jaxlib's own goes before. Functions
-// live as long as the executable that they were given for.
+// Returns a copy of such a list, one malloc'd block: jaxlib's own ends before it is used. The functions live as long as
+// the executable for which they were passed.
 void* pw_ffi_functions_copy(const void* functions);
 
-// Calls one of the Python functions that jaxlib gave to an execution elsewhere;
-// words are those of pw_callback. It returns an absl code, and the text where that
-// is not 0.
+// Calls one of the Python functions that jaxlib passed to an execution in another process; words are those of
+// pw_callback. It returns an absl code, and the text if that is not 0.
 int pw_ffi_call_python(const void* functions, uint64_t index, const int64_t* words, size_t count, char** message);
 
 // --- for clients and workers of a cluster ---
 
-// A registration: of a target, or of a type. Its texts stay for the process's life.
+// A registration of a target or of a type. Its texts live as long as the process.
 typedef struct {
   const char* name;
   const char* platform;   // NULL for a type
@@ -47,12 +46,12 @@ typedef struct {
   uint32_t traits;
 } pw_ffi_entry;
 
-// Gives the i-th registration, in order; false where there are no more.
+// Writes the i-th registration, in order; false: there is none.
 bool pw_ffi_entry_at(size_t i, pw_ffi_entry* out);
 bool pw_ffi_has(const char* name, const char* platform);
 
-// Something in a shared library; name is NULL where the library does not name it,
-// and library where it is in none. Its texts belong to the dynamic linker.
+// A symbol of a shared library. name is NULL if the library does not name it, and library if it is in none. The texts
+// belong to the dynamic linker.
 typedef struct {
   const char *library, *name;
 } pw_ffi_symbol;
@@ -99,25 +98,23 @@ typedef int (*pw_callback)(void* callable, pw_callback_call* call, const int64_t
 char* pathways_set_callback(pw_callback callback);
 
 // The instantiate stage of handlers that Python prepares when a program first needs them. It calls the function that
-// was set until that has returned 1; 0, after pathways_ffi_callback_fail, fails the program.
+// was set until it has returned 1; 0, after pathways_ffi_callback_fail, fails the program.
 typedef int (*pw_prepare)(pw_callback_call* call);
 void pathways_ffi_set_prepare(pw_prepare function);
 XLA_FFI_Error* pathways_ffi_prepare(XLA_FFI_CallFrame* frame);
 
-// The execute stage of what jax.lax.dce_sink lowers to, for a process without jaxlib's: a use of a value, and no more.
+// The execute stage of what jax.lax.dce_sink lowers to, for a process without jaxlib's: it uses a value, nothing more.
 XLA_FFI_Error* pathways_ffi_dce_sink(XLA_FFI_CallFrame* frame);
 
-// Gives a call its error text (copied).
+// Sets the error text of a call (copied).
 void pathways_ffi_callback_fail(pw_callback_call* call, const char* text);
 
-// A handler to be registered with jaxlib's own FFI registry: jaxlib's probe of
-// it shows jaxlib's XLA_FFI_Api, by which errors are made that jaxlib's code
-// can take apart (see shim.c).
+// A handler to be registered with jaxlib's own FFI registry: jaxlib's probe of it shows jaxlib's XLA_FFI_Api, which
+// makes errors that jaxlib's code can take apart (see shim.c).
 XLA_FFI_Error* pathways_ffi_jaxlib_probe(XLA_FFI_CallFrame* frame);
 
-// From now on callbacks fail instead of entering Python; waits up to
-// timeout_ms for those inside. Returns how many are still inside. To be called
-// without the GIL, before the interpreter goes.
+// From now on callbacks fail instead of entering Python; waits up to timeout_ms for those inside. Returns how many are
+// still inside. To be called without the GIL, before the interpreter ends.
 int pathways_ffi_close(int64_t timeout_ms);
 
 #endif  // PATHWAYS_CAPI_FFI_FFI_H_

@@ -32,12 +32,11 @@ struct pw_callback_call {
   bool no_memory;  // there was none for error
 };
 
-// The error of a call of Python that has failed: its text with a code, or silent where Python gave none.
+// The error of a call of Python that has failed: its text with a code, or silent if Python set none.
 XLA_FFI_Error* pw_ffi_callback_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const pw_callback_call* call,
                                      const char* silent);
 
-// Marks that this thread goes into Python; false when it is closed, and then
-// there is nothing to leave.
+// Marks that this thread enters Python. False: Python is closed, and there is nothing to leave.
 bool pw_ffi_enter_python(void);
 void pw_ffi_leave_python(void);
 #define PW_FFI_EXITING                                                                               \

@@ -1,4 +1,4 @@
-// What a worker has in place of an import of JAX: handlers that Python prepares when a program first needs them.
+// How a worker does without importing JAX: handlers that Python prepares when a program first needs them.
 //
 // jaxlib's LAPACK handlers call functions that they find by importing SciPy, which takes a worker longer than all else
 // that it starts with. XLA instantiates each custom call of a program before it runs one, so the first that has

@@ -1,4 +1,4 @@
-// The registry: which handlers and types exist, and what the plugin said.
+// The registry: which handlers and types exist, and how the plugin answered.
 //
 // The plugin's own PJRT_FFI_Register_Handler drops the status of a refusal, so
 // registrations go through the Handler_Register of its XLA_FFI_Api.
@@ -143,9 +143,8 @@ static int no_room(const char* name, char** message) {
   return PJRT_Error_Code_RESOURCE_EXHAUSTED;
 }
 
-// Carries an entry to the plugin. Called with mu held, which it lets go
-// meanwhile; e stays, since entries are never removed. When another plugin is
-// attached meanwhile, that one's answer counts.
+// Carries an entry to the plugin. Called with mu held, which it releases meanwhile; e stays, since entries are never
+// removed. If another plugin is attached meanwhile, that one's answer counts.
 static int carry(entry* e, char** message) {
   const PJRT_Api* of;
   int code;
@@ -182,8 +181,7 @@ static int already_exists(const char* what, const char* name, char** message) {
   return PJRT_Error_Code_ALREADY_EXISTS;
 }
 
-// Called with mu held: what is to be done for an entry that has the right
-// functions.
+// Called with mu held: decides what to do for an entry that already has these functions.
 static int settle(entry* e, char** message) {
   if (e->state == REGISTERED || plugin == NULL) return 0;
   return carry(e, message);
@@ -330,7 +328,7 @@ void pw_ffi_attach(const PJRT_Api* to) {
   pthread_mutex_unlock(&mu);
 }
 
-// --- the front door's FFI extension ---
+// --- the frontends' FFI extension ---
 
 static int bad_size(const char* what, size_t got, size_t want, char** message) {
   *message = pw_text("%s: struct_size is %zu, expected at least %zu", what, got, want);

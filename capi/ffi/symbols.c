@@ -1,5 +1,5 @@
-// Handlers as functions of shared libraries: how another process on this machine, or
-// one with the same files, comes to those of this one.
+// Handlers as functions of shared libraries, so that another process on this machine, or one with the same files, finds
+// them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ pw_ffi_symbol pw_ffi_symbol_of(const void* address) {
   Dl_info info;
   if (address == NULL || dladdr(address, &info) == 0) return s;  // made at run time
   s.library = info.dli_fname;
-  if (info.dli_saddr == address) s.name = info.dli_sname;  // and not the one before it
+  if (info.dli_saddr == address) s.name = info.dli_sname;  // not merely the symbol before it
   return s;
 }
 

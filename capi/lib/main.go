@@ -1,9 +1,9 @@
-// Command lib is libpathways.so: the PJRT front door (GetPjrtApi) and the C API
-// (pathways_*) in one shared library with one Go runtime. Build it with
+// Command lib is libpathways.so: the PJRT function table (GetPjrtApi) and the C API (pathways_*) in one shared library
+// with one Go runtime. Build it with
 //
 //	go build -buildmode=c-shared ./capi/lib
 //
-// and the version script exports.map, which keeps every other symbol inside.
+// and the version script exports.map, which hides every other symbol.
 package main
 
 // #cgo LDFLAGS: -Wl,--wrap=pthread_create

@@ -25,20 +25,19 @@ static const struct {
 };
 enum { kRequired = sizeof required / sizeof *required };
 
-// Programs with these are better for it, and stay as they are where jaxlib cannot partition them.
+// Programs with these run better with answers, and stay as they are if jaxlib cannot partition them.
 static const char* const optional[] = {
     // An attribute that calls have whose first dimensions XLA may split
     // (jax.ffi.register_ffi_target_as_batch_partitionable).
     "num_batch_dims",
-    // The memory that compute_on places a result in. It asks nothing of Python, but older partitioners refuse it where
-    // the result is split: jaxlib's does not.
+    // The memory in which compute_on places a result. It asks nothing of Python, but older partitioners refuse it if
+    // the result is split; jaxlib's does not.
     "annotate_device_placement",
 };
 
-// What bytecode has, with its last byte, that says of a mesh that its devices are in another order than the program's.
-// jaxlib 0.12 leaves it to the plugin to read such a mesh. Where two meshes of a program differ in their order alone,
-// the XLA of plugins from the days of jax 0.10 mixes up the shards then, without an error; jaxlib's partitioner does
-// not.
+// The end of the bytecode, with its last byte, by which a mesh says that its devices are in another order than the
+// program's. jaxlib 0.12 leaves such meshes to the plugin. If two meshes of a program differ in their order alone, the
+// XLA of plugins as old as jax 0.10 then mixes up the shards, without an error; jaxlib's partitioner does not.
 static const char another_order[] = "device_ids";
 
 static bool has(const char* code, size_t size, const char* word) {
@@ -77,14 +76,14 @@ bool pw_partition_refused(const char* text, size_t size, char** said) {
   return true;
 }
 
-// ---- who partitions ----
+// ---- the function that partitions ----
 
 struct pw_partition_call {
   char* error;
 };
 
 static _Atomic(pw_partitioner) partitioner;
-static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read while partitioner is called
+static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while partitioner is called
 
 void pathways_set_partitioner(pw_partitioner to) {
   atomic_store(&partitioner, to);

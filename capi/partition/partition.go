@@ -1,19 +1,21 @@
-// Package partition gives programs what XLA's partitioner asks of Python, where the PJRT plugin cannot ask: how a
-// function of jax.experimental.custom_partitioning is split, whom jax.debug.inspect_array_sharding tells, how calls of
-// a debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also has jaxlib split
-// what older partitioners refuse or get wrong: results that compute_on places in a memory, meshes in several orders.
+// Package partition gets the answers that XLA's partitioner asks of Python, for programs of PJRT plugins that cannot
+// ask: how a function of jax.experimental.custom_partitioning is split, what jax.debug.inspect_array_sharding is called
+// with, how calls of a debug callback with partitioned=True and of batch-partitionable FFI targets are split. It also
+// has jaxlib split what older partitioners refuse or get wrong: results that compute_on places in a memory, and meshes
+// in several orders.
 //
-// JAX brings such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
-// there, for as many devices, and XLA is made to dump it on both sides of the pass that partitions. What came out of
-// that pass is the program that the plugin compiles, as one that is manual from its first instruction to its last
-// (spmd.Manual). Nothing that the dumped program has depends on the build of XLA that partitioned it: fusions and the
+// JAX gives such answers to its own CPU client, which is in the same process. So a program that asks is first compiled
+// there, for as many devices, and XLA is made to dump it before and after the pass that partitions. The dump after that
+// pass is the program that the plugin compiles, as one that is manual from its first instruction to its last
+// (spmd.Manual). Nothing in the dumped program depends on the build of XLA that partitioned it: fusions and the
 // lowering to a processor come later.
 //
 // # Guarantees
 //
 // A program that asks nothing costs a search of its bytes for a few names, and stays as it is. The user's functions run
-// once for each compile, on the compiling thread. What they raise is the error of the compile, with their text. Dumps
-// go to a directory of their own that only this user can read, and which is gone when the call returns.
+// once for each compile, on the compiling thread. What they raise becomes the error of the compile, with their text.
+// Dumps are written to a directory of their own that only this user can read, and that is removed before the call
+// returns.
 //
 // # Concurrency
 //
@@ -48,10 +50,10 @@ import (
 type Program struct {
 	Format        string
 	Code, Options []byte
-	Manual        bool // Apply has made it: its options are those of compileoptions.Manual
+	Manual        bool // made by Apply: its options are those of compileoptions.Manual
 }
 
-// Apply partitions a program that asks Python; any other stays as it is.
+// Apply partitions a program that asks Python; it returns any other unchanged.
 func Apply(p Program) (Program, error) {
 	code, size := (*C.char)(unsafe.Pointer(unsafe.SliceData(p.Code))), C.size_t(len(p.Code))
 	if p.Format != "mlir" || !bool(C.pw_partition_asks(code, size)) {
@@ -59,17 +61,17 @@ func Apply(p Program) (Program, error) {
 	}
 	o, err := compileoptions.Parse(p.Options)
 	if err != nil || o.Replicas != 1 || o.Partitions == 1 {
-		return p, nil // nothing is partitioned, or the compiler says what is wrong
+		return p, nil // nothing is partitioned, or the compiler reports what is wrong
 	}
 	out, err := apply(p)
 	if err != nil && !errors.Is(err, errPlaced) && bool(C.pw_partition_optional(code, size)) {
-		return p, nil // right without, too
+		return p, nil // correct without answers, too
 	}
 	return out, err
 }
 
-// errPlaced is the end of what is said of a program that places a result in a memory. pw_partition_refused says the
-// same of those that the plugin refuses.
+// errPlaced is the end of the error for a program that places a result in a memory. pw_partition_refused returns the
+// same for those that the plugin refuses.
 var errPlaced = errors.New(C.PW_PARTITION_PLACED)
 
 func apply(p Program) (Program, error) {
@@ -103,7 +105,7 @@ func apply(p Program) (Program, error) {
 	return Program{Format: C.PW_PARTITIONED_FORMAT, Code: whole.Module, Options: options, Manual: true}, nil
 }
 
-// call has Python partition the program. It is false where there is no Python.
+// call has Python partition the program. It returns false if there is no Python.
 func call(p Program, directory string) (bool, error) {
 	where := C.CString(directory)
 	defer C.free(unsafe.Pointer(where))
@@ -122,7 +124,7 @@ func call(p Program, directory string) (bool, error) {
 	return false, status.Parse(C.GoString(text))
 }
 
-// dump reads what XLA wrote on one side of the pass.
+// dump reads what XLA wrote before or after the pass.
 func dump(directory, side string) ([]byte, error) {
 	pattern := fmt.Sprintf("*.%s_spmd-partitioning.*.pb", side)
 	if side == "before" {
@@ -134,20 +136,20 @@ func dump(directory, side string) ([]byte, error) {
 			return nil, err
 		}
 		return nil, status.New(status.Internal,
-			"jaxlib left %d dumps of the program %s it was partitioned, want one: this version of jaxlib is not known here",
+			"jaxlib left %d dumps of the program %s it was partitioned, want one: this version of jaxlib is not supported",
 			len(found), side)
 	}
 	text, err := os.ReadFile(found[0])
 	return text, system.Error(err, "cannot read what jaxlib made of a program")
 }
 
-// full returns an error where a directory takes no more: XLA, which writes there, does not say so.
+// full returns an error if a directory has no space left: XLA, which writes there, does not report that.
 func full(directory string) error {
-	const page = 4 << 10 // a disk without room for one more has none for a program
+	const page = 4 << 10 // a disk without room for a page has none for a program
 	return noRoom(os.WriteFile(filepath.Join(directory, "room"), make([]byte, page), 0o600))
 }
 
-// noRoom is the error of a directory that cannot be written; nil where err is.
+// noRoom returns the error of a directory that cannot be written; nil if err is nil.
 func noRoom(err error) error {
 	return system.Error(err, "no room for a program that jaxlib partitions; set TMPDIR to a directory that can be written")
 }

@@ -5,14 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// --- for the doors ---
+// --- for the frontends ---
 
 // Reports whether a program, as text or bytecode, may have a call for which XLA's partitioner asks Python, or that the
-// plugin's may refuse and jaxlib's does not. It reads the program once for each such call that there is, and is false
-// of all other programs.
+// plugin's partitioner may refuse but jaxlib's does not. It searches the program once for each kind of such calls.
 bool pw_partition_asks(const char* code, size_t size);
 
-// A program whose partitioning is done: malloc'd, NULL where the program can stay as it is.
+// A program that has been partitioned: malloc'd; NULL if the program can stay as it is.
 typedef struct {
   char *code, *options;
   size_t code_size, options_size;
@@ -20,13 +19,13 @@ typedef struct {
 
 #define PW_PARTITIONED_FORMAT "hlo"
 
-// Partitions a program for which pw_partition_asks is true. It may call Python, so the caller holds no lock. It returns
-// an absl code; where that is not 0, *message is the text, malloc'd.
+// Partitions a program for which pw_partition_asks returns true. It may call Python, so the caller must not hold a
+// lock. It returns an absl code; if that is not 0, *message is the text, malloc'd.
 int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size, char* options, size_t options_size,
                   pw_partitioned* out, char** message);
 
-// Reports whether a plugin refused a program with this text because its partitioner would have had to ask Python. Said
-// is then what there is to say of that, malloc'd; NULL where there is no memory for it.
+// Reports whether a plugin refused a program with this text because its partitioner would have had to ask Python. *said
+// is then the error text, malloc'd; NULL if memory is short.
 bool pw_partition_refused(const char* text, size_t size, char** said);
 
 #define PW_PARTITION_PLACED                                                                                          \
@@ -37,27 +36,27 @@ bool pw_partition_refused(const char* text, size_t size, char** said);
 // --- for the Python package ---
 
 // Compiles a program on jaxlib's own CPU client, for as many devices as its compile options say, and has XLA dump the
-// modules before and after its pass spmd-partitioning into a directory that is its own. Returns 1 where that is done,
-// 0 after pathways_partition_fail, and -1 where the user interrupted it. It takes the GIL itself, and is called on the
+// modules before and after its pass spmd-partitioning into a directory of the call's own. Returns 1 if that succeeded,
+// 0 after pathways_partition_fail, and -1 if the user interrupted it. It takes the GIL itself, and is called on the
 // thread that compiles.
 typedef struct pw_partition_call pw_partition_call;
 typedef int (*pw_partitioner)(pw_partition_call* call, const char* code, size_t code_size, const char* options,
                               size_t options_size, const char* directory);
 
-// Says who partitions; NULL, nobody. When it returns, the one before is not called any more.
+// Sets the function that partitions; NULL: none. When it returns, the previous one is no longer called.
 void pathways_set_partitioner(pw_partitioner partitioner) __attribute__((visibility("default")));
 
-// Gives a call its error, "CODE: text" (copied).
+// Sets the error of a call, "CODE: text" (copied).
 void pathways_partition_fail(pw_partition_call* call, const char* text) __attribute__((visibility("default")));
 
 // --- within the package ---
 
-// Reports whether a program stays right without Python's answers: XLA then gathers what it could have split.
+// Reports whether a program stays correct without Python's answers: XLA then gathers what it could have split.
 bool pw_partition_optional(const char* code, size_t size);
 
 enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NOBODY, PW_PARTITION_INTERRUPTED };
 
-// Calls who partitions. *error is a refusal (see base.h) where that failed.
+// Calls the function that partitions. *error is a refusal (see base.h) if that failed.
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
                              const char* directory, char** error);
 

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	_ "github.com/openpathways/pathways/capi/cluster" // the doors, whose C this calls
+	_ "github.com/openpathways/pathways/capi/cluster" // the frontends, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
-// In a process without Python the plugin answers, as it does to a program that asks nothing.
+// In a process without Python the plugin refuses the program itself, and other programs stay as they are.
 func TestProgramsWithoutPythonStay(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	two := compileoptions.New(1, 2, nil, false)

@@ -86,8 +86,8 @@ static void* destroy(PLUGIN_Profiler_Destroy_Args* args) {
   return NULL;
 }
 
-// collect_data is called with no buffer to ask for the size, and by some clients
-// again with one that has it. Others read the buffer of the first answer.
+// collect_data is called without a buffer to ask for the size; some clients call it again with a buffer, others read
+// the one that the first call returned.
 static void* collect_data(PLUGIN_Profiler_CollectData_Args* args) {
   profiler* p = args->profiler;
   if (args->buffer == NULL) {
@@ -99,8 +99,8 @@ static void* collect_data(PLUGIN_Profiler_CollectData_Args* args) {
   return NULL;
 }
 
-// jaxlib 0.10 takes a table of exactly this size, and ends the process over another;
-// newer ones take it too and then need none of what stands behind collect_data.
+// jaxlib 0.10 accepts only a table of exactly this size, and ends the process otherwise; newer ones accept it too, and
+// then need nothing after collect_data.
 static PLUGIN_Profiler_Api functions = {
     .struct_size = offsetof(PLUGIN_Profiler_Api, consume),
     .error_destroy = (void*)error_destroy,
@@ -115,7 +115,7 @@ static PLUGIN_Profiler_Api functions = {
 
 PJRT_Extension_Base* pw_profiler_extension(void) {
   PJRT_Profiler_Extension* x = pw_zeros(1, sizeof *x);
-  if (x == NULL) return NULL;  // the table is made once and returns no error: a client looks for the extension in vain
+  if (x == NULL) return NULL;  // the table is made once and cannot return an error: the extension is missing
   x->base.struct_size = PJRT_Profiler_Extension_STRUCT_SIZE;
   x->base.type = PJRT_Extension_Type_Profiler;
   x->profiler_api = &functions;

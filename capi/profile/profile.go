@@ -1,7 +1,6 @@
-// Package profile tells what devices do: as the profiler that PJRT clients find in
-// the tables of this library, see profile.h, and as pathways.trace. It asks those who
-// know, the embedded devices and the sessions on clusters, and writes what they have
-// recorded in the form that is asked for.
+// Package profile reports what devices do: as the profiler that PJRT clients find in the function tables of this
+// library, see profile.h, and as pathways.trace. It asks the embedded devices and the sessions on clusters for what
+// they have recorded, and writes it in the requested format.
 //
 // Sources may be called from any thread, with or without Python's GIL, and wait no
 // longer than Patience for what still runs. Only packages of capi import it.
@@ -36,8 +35,8 @@ type Source func() (stop func() Profile, err error)
 type Profile struct {
 	Devices  []observe.Device
 	Spans    []observe.Span
-	Dropped  uint64   // computations that are not in it
-	Warnings []string // what else is not, for people
+	Dropped  uint64   // computations that are missing
+	Warnings []string // what else is missing, for people
 }
 
 var (
@@ -47,18 +46,18 @@ var (
 	last    uint64
 )
 
-// Register adds devices to every profile: list returns the sources at its begin.
+// Register adds devices to every profile: list returns their sources when a profile begins.
 func Register(list func() []Source) {
 	mu.Lock()
 	defer mu.Unlock()
 	sources = append(sources, list)
 }
 
-// recording is all sources, under way.
+// recording is all sources of a profile under way.
 type recording struct {
 	began    int64 // ns since the Unix epoch
 	stops    []func() Profile
-	warnings []string // why sources are not there
+	warnings []string // why sources are missing
 }
 
 // start starts all sources.
@@ -79,7 +78,7 @@ func start() *recording {
 	return r
 }
 
-// stop stops them, all at once, and returns their profiles.
+// stop stops all sources at once, and returns their profiles.
 func (r *recording) stop() []Profile {
 	profiles := make([]Profile, len(r.stops))
 	var stopping sync.WaitGroup
@@ -90,8 +89,8 @@ func (r *recording) stop() []Profile {
 	return append(profiles, Profile{Warnings: r.warnings})
 }
 
-// warningsLine is the line of the first device that says what is not in the profile:
-// clients take the planes out of a space, and leave its own warnings behind.
+// warningsLine is a line of the first device that lists what the profile lacks: clients take the planes out of a space,
+// and drop the space's own warnings.
 const warningsLine = "Warnings"
 
 // space writes profiles as a serialized XSpace.
@@ -111,8 +110,8 @@ func space(began, ended int64, profiles []Profile) []byte {
 	return xplane.Append(nil, planes, warnings)
 }
 
-// missing says what is not in profiles, also on the standard error, since most tools
-// show it late or not at all.
+// missing lists what profiles lack, and also writes it to the standard error, since most tools show it late or not at
+// all.
 func missing(profiles []Profile) (warnings []string) {
 	for _, p := range profiles {
 		warnings = append(warnings, p.Warnings...)
@@ -132,8 +131,7 @@ func missing(profiles []Profile) (warnings []string) {
 func pwGoProfileStart(number *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	mu.Lock()
-	// A client that has loaded the table twice makes two profilers for one profile;
-	// the first has it all.
+	// A client that has loaded the table twice makes two profilers for one profile; the first gets everything.
 	taken := len(clients) > 0
 	last++
 	id := last

@@ -1,6 +1,5 @@
-// The profiler that the tables of this library offer to PJRT clients, by PJRT's
-// Profiler extension: JAX finds it there when it loads the library, and asks it
-// for its planes in each jax.profiler.trace.
+// The profiler that the function tables of this library offer to PJRT clients, by PJRT's Profiler extension: JAX finds
+// it when it loads the library, and asks it for its planes in each jax.profiler.trace.
 #ifndef PATHWAYS_CAPI_PROFILE_PROFILE_H_
 #define PATHWAYS_CAPI_PROFILE_PROFILE_H_
 

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 )
 
-// tracing is the trace of pathways.trace that is under way, if there is one.
+// tracing is the pathways.trace under way, if there is one.
 var tracing struct {
 	mu   sync.Mutex // guards the rest
 	file *os.File   // not nil from before it begins until it is written
@@ -18,13 +18,13 @@ var tracing struct {
 
 // StartTrace begins to record into a file, for Perfetto.
 //
-// Errors: FAILED_PRECONDITION where a trace is being recorded, and those of system.Error where the file cannot be
+// Errors: FAILED_PRECONDITION if a trace is already being recorded, and those of system.Error if the file cannot be
 // created.
 func StartTrace(path string) error {
 	tracing.mu.Lock()
 	defer tracing.mu.Unlock()
 	if tracing.file != nil {
-		return status.New(status.FailedPrecondition, "a trace is being recorded already; end it before another begins")
+		return status.New(status.FailedPrecondition, "a trace is already being recorded; end it before you begin another")
 	}
 	file, err := os.Create(path)
 	if err != nil {
@@ -36,8 +36,8 @@ func StartTrace(path string) error {
 
 // StopTrace ends the trace and writes its file.
 //
-// Errors: FAILED_PRECONDITION where no trace is being recorded, and those of system.Error where the file cannot be
-// written: RESOURCE_EXHAUSTED, for a full disk.
+// Errors: FAILED_PRECONDITION if no trace is being recorded, and those of system.Error if the file cannot be written:
+// RESOURCE_EXHAUSTED for a full disk.
 func StopTrace() error {
 	tracing.mu.Lock()
 	file, r := tracing.file, tracing.r

@@ -3,7 +3,7 @@
 
 #include "public.h"
 
-// ---- elements and boxes ----
+// ---- elements and regions ----
 
 size_t pc_element(PJRT_Buffer_Type type) { return ((size_t)pw_type_bits(type) + 7) / 8; }
 
@@ -15,7 +15,7 @@ bool pc_bytes(const int64_t* dims, size_t n, size_t element, int64_t* bytes) {
   int64_t size = (int64_t)element, whole = (int64_t)element;
   for (size_t i = 0; i < n; i++) {
     if (dims[i] < 0) return false;
-    // Empty arrays too have dimensions whose product can be told.
+    // Empty arrays, too, have dimensions whose product fits.
     if (__builtin_mul_overflow(whole, dims[i] ? dims[i] : 1, &whole)) return false;
     size *= dims[i];
   }
@@ -31,7 +31,7 @@ static void dense(const int64_t* dims, size_t n, size_t element, int64_t* stride
   }
 }
 
-// is_dense says whether a box with these strides is one block, row by row.
+// is_dense reports whether a region with these strides is one dense row-major block.
 static bool is_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element) {
   int64_t at = (int64_t)element;
   for (size_t i = 0; i < n; i++)
@@ -127,13 +127,13 @@ static void whole(const pc_array* a, int64_t* dims) {
 
 // ---- from this process's memory ----
 
-// lent counts the shards that may still read what the caller lent.
+// lent counts the shards that may still read the caller's memory.
 typedef struct {
   _Atomic size_t left;
   const PJRT_Api* api;
   void (*released)(void* arg);
   void* arg;
-  bool direct;  // on whatever thread it is
+  bool direct;  // may be called on any thread
 } lent;
 
 static void give_back(lent* l) {
@@ -144,11 +144,11 @@ static void give_back(lent* l) {
 }
 
 static void on_unread(PJRT_Error* error, void* arg) {
-  if (error) pw_error_free(error);  // the array's own contents tell of it
+  if (error) pw_error_free(error);  // the array itself fails with the same error
   give_back(arg);
 }
 
-// address gives where a shard's bytes are in this process, or NULL.
+// address returns where a shard's bytes are in this process, or NULL.
 static void* address(const PJRT_Api* api, PJRT_Buffer* buffer) {
   PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
   PW_ARGS(PJRT_Buffer_UnsafePointer_Args, at);
@@ -166,8 +166,7 @@ static void await_event(const PJRT_Api* api, PJRT_Event* event) {
   if (err) pw_error_free(err);
 }
 
-// take_back undoes a put that went half way: the devices let go of what they were
-// lent, which is the caller's again when this returns.
+// take_back undoes a put that failed halfway: when it returns, the devices no longer read the caller's data.
 static void take_back(pc_array* a, PJRT_Event** unread) {
   const PJRT_Api* api = a->base.session->api;
   size_t n = a->num_shards;
@@ -211,8 +210,7 @@ pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t n
   return 0;
 }
 
-// packed makes a copy of a box, dense, where its strides are none that a device
-// takes: elements that are there several times, or in descending order.
+// packed returns a dense copy of a region with strides that no device accepts: repeated elements, or descending order.
 static pathways_error packed(const char* data, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
                              char** out) {
   *out = NULL;
@@ -226,19 +224,19 @@ static pathways_error packed(const char* data, const int64_t* dims, const int64_
   return 0;
 }
 
-// putting is one call of pc_put: what it was called with, and what its steps have found.
+// putting is one call of pc_put: its arguments, and what its steps have found.
 typedef struct {
   pc_session* s;
   pathways_host_options o;
   size_t n;  // shards
   pc_device** devices;
   int64_t tiles[PATHWAYS_MAX_DIMS], shard[PATHWAYS_MAX_DIMS], strides[PATHWAYS_MAX_DIMS];
-  bool block;  // each shard is one block of bytes, row by row
+  bool block;  // each shard is one dense row-major block
   pc_array* a;
-  PJRT_Event** unread;  // one a shard: its device has read the data
+  PJRT_Event** unread;  // one for each shard: its device has read the data
 } putting;
 
-// check looks at what a put is called with, and finds where its shards go and lie.
+// check validates the arguments of a put, and finds the device and region of each shard.
 static pathways_error check(putting* p) {
   const pathways_host_options* o = &p->o;
   if (o->mode < PATHWAYS_COPY || o->mode > PATHWAYS_BORROW_OR_FAIL || (o->mode == PATHWAYS_COPY && o->released))
@@ -266,7 +264,7 @@ static pathways_error check(putting* p) {
   return p->a ? 0 : pc_no_array(p->n);
 }
 
-// borrowed refuses a shard that its device has copied, where the caller does not want that.
+// borrowed returns an error for a shard that its device has copied although the caller does not allow that.
 static pathways_error borrowed(const putting* p, size_t i, PJRT_Buffer* buffer, const char* data) {
   if (p->o.mode != PATHWAYS_BORROW_OR_FAIL || address(p->s->api, buffer) == data) return 0;
   return pc_fail(PATHWAYS_FAILED_PRECONDITION,
@@ -278,7 +276,7 @@ static pathways_error borrowed(const putting* p, size_t i, PJRT_Buffer* buffer, 
                                         : "the plugin does not take it");
 }
 
-// put_shard gives a device its shard.
+// put_shard copies or lends a shard to its device.
 static pathways_error put_shard(putting* p, size_t i) {
   static const char empty[64];
   const pathways_host_options* o = &p->o;
@@ -309,8 +307,8 @@ static pathways_error put_shard(putting* p, size_t i) {
   return borrowed(p, i, put.buffer, data);
 }
 
-// watch has the data given back when the devices have let go of it; where no handle can be given, which err says, that
-// is at once, and the caller is told as the call says.
+// watch has `released` called when the devices no longer read the data. If no handle can be made, which err says, it is
+// called at once, and the call returns the error.
 static void watch(putting* p, lent* l, bool failed) {
   const PJRT_Api* api = p->s->api;
   if (l && failed) l->released = NULL;
@@ -363,7 +361,7 @@ pathways_error pathways_array_from_host(pathways_session session, const pathways
   return err;
 }
 
-// ---- what there is to know ----
+// ---- information ----
 
 pathways_error pathways_array_info(pathways_array array, pathways_array_info_t* info) {
   PC_STRUCT(info, "pathways_array_info_t");
@@ -429,7 +427,7 @@ pathways_error pathways_array_ready(pathways_array array, pathways_future* futur
 
 // ---- into this process's memory ----
 
-// fetch begins to copy a shard, dense and row by row.
+// fetch begins to copy a shard, dense and row-major.
 static pathways_error fetch(const pc_array* a, size_t shard, void* to, int64_t size, PJRT_Event** event) {
   int64_t order[PATHWAYS_MAX_DIMS];
   size_t n = a->shape->num_dims;
@@ -445,7 +443,7 @@ static pathways_error fetch(const pc_array* a, size_t shard, void* to, int64_t s
   return pc_take(err);
 }
 
-// A piece on its way to its place in the whole array.
+// A piece that is being copied to its place in the whole array.
 typedef struct {
   pw_shape* shape;  // counted
   char* to;
@@ -465,12 +463,12 @@ static void arrived(void* arg, bool failed) {
 typedef struct {
   pc_array* a;
   char* data;
-  bool block;  // each piece is one block of bytes where it goes
+  bool block;  // each piece is one dense block in the destination
   int64_t bytes;  // of a piece
   int64_t strides[PATHWAYS_MAX_DIMS];  // of the whole array
 } reading;
 
-// lay_whole finds how a whole array is to lie, and how many bytes it has.
+// lay_whole finds the layout of a whole array, and its size in bytes.
 static pathways_error lay_whole(reading* r, int64_t* all) {
   const pc_array* a = r->a;
   size_t n = a->shape->num_dims, element = pc_element(a->shape->type);
@@ -487,7 +485,7 @@ static pathways_error lay_whole(reading* r, int64_t* all) {
   return 0;
 }
 
-// read_piece begins to read a shard to its place. It takes one event of the future.
+// read_piece begins to copy a shard to its place. It accounts for one event of the future.
 static pathways_error read_piece(const reading* r, size_t shard, char* to, pc_future* f) {
   piece* p = NULL;
   PJRT_Event* event;
@@ -513,7 +511,7 @@ static pathways_error read_piece(const reading* r, size_t shard, char* to, pc_fu
   return err;
 }
 
-// read_pieces reads one shard, or one of each part. It gives the future's handle.
+// read_pieces reads one shard, or one of each part, and writes the future's handle.
 static pathways_error read_pieces(const reading* r, int32_t shard, pathways_future* future) {
   const pc_array* a = r->a;
   bool all = shard == PATHWAYS_WHOLE;
@@ -534,7 +532,7 @@ static pathways_error read_pieces(const reading* r, int32_t shard, pathways_futu
   }
   pc_future_one(f, NULL);
   if (err) {
-    // What has begun writes into the caller's memory: it is waited for.
+    // Copies that have begun write into the caller's memory, so they are waited for.
     uint64_t handle;
     pc_future_give(f, &handle);
     pathways_error ignored = pathways_future_wait(handle, -1);
@@ -605,7 +603,7 @@ pathways_error pathways_array_copy(pathways_array array, const int32_t* ids, siz
 
 typedef struct {
   pc_object base;
-  pc_array* array;  // held
+  pc_array* array;  // with a reference
   PJRT_Buffer* buffer;
 } view;
 
@@ -619,7 +617,7 @@ void pc_view_destroy(pc_object* o) {
   free(v);
 }
 
-// look_at waits for a shard and gives its address, with one more external reference.
+// look_at waits for a shard and returns its address, with one more external reference.
 static pathways_error look_at(const PJRT_Api* api, PJRT_Buffer* buffer, size_t num_dims, const void** data) {
   PW_ARGS(PJRT_Buffer_IsOnCpu_Args, on);
   on.buffer = buffer;

@@ -1,11 +1,11 @@
-// Arrow's memory as arrays of a session, and back, by the Arrow C data interface.
+// Arrow data as arrays of a session, and back, by the Arrow C data interface.
 #include <stdlib.h>
 
 #include "arrow.h"
 
 // ---- in ----
 
-// lent is Arrow data that arrays may use.
+// lent is Arrow data that arrays may read in place.
 typedef struct {
   struct ArrowArray data;
   pthread_mutex_t mu;
@@ -96,7 +96,7 @@ pathways_error pathways_arrays_from_arrow(pathways_session session, struct Arrow
     size_t done = 0;
     while (done < n && (err = put(s, &columns[done], &o, l, &made[done])) == 0) done++;
     if (err) {
-      // The data is the caller's again once the devices have let go of it.
+      // The data is the caller's again once no device reads it.
       while (done-- > 0) pc_discard(made[done]);
       pthread_mutex_lock(&l->mu);
       while (l->users > 1) pthread_cond_wait(&l->fewer, &l->mu);

@@ -1,6 +1,5 @@
-// Arrow data for NumPy and back, for the Python package alone, which calls these by
-// ctypes. What they need of Python is of its stable interface, and looked up when it is
-// first needed: the library is for programs without Python, too.
+// Arrow data for NumPy and back. Only the Python package uses these functions, by ctypes. They use Python's stable ABI,
+// looked up when it is first needed: programs without Python use this library, too.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -36,21 +35,21 @@ static void drop_numbers(dl_managed* tensor) {
   free(x);
 }
 
-// column is what Python is told of a column.
+// column describes a column for Python.
 typedef struct {
   dl_managed* tensor;
   const char* name;  // the schema's own
   int64_t converted;  // the bytes are not Arrow's own
 } column;
 
-// told is a column; or a list of them, whose count is not -1, for pathways_free.
+// told is a column, or a list of columns if count is not -1; for pathways_free.
 typedef struct {
   column first;
   column* list;
   int64_t count;
 } told;
 
-// tell makes a tensor of a column, which needs the data where it is not converted. It reports whether there was memory.
+// tell makes a tensor of a column, which keeps the data unless it is converted. It returns false if memory is short.
 static bool tell(pc_column* c, taken* t, column* out) {
   numbers* x = pw_zeros(1, sizeof *x + 2 * c->n * sizeof *x->dims);
   if (x == NULL) return false;
@@ -87,9 +86,8 @@ static bool tell(pc_column* c, taken* t, column* out) {
   return true;
 }
 
-// pathways_numpy_take takes Arrow data over: a record batch as a list of columns, other
-// data as one. Each tensor, without version, is the caller's; together they keep the
-// data. If this fails, the data stays as it was.
+// pathways_numpy_take takes over Arrow data: a record batch as a list of columns, other data as one. Each tensor, an
+// unversioned one, belongs to the caller; together they keep the data. If this fails, the data stays the caller's.
 pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct ArrowArray* data, told* out) {
   if (schema->release == NULL || data->release == NULL)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
@@ -124,7 +122,7 @@ pathways_error pathways_numpy_take(const struct ArrowSchema* schema, struct Arro
   return 0;
 }
 
-// pathways_numpy_drop gives back a tensor that nobody took.
+// pathways_numpy_drop frees a tensor that Python did not take over.
 void pathways_numpy_drop(dl_managed* tensor) { tensor->deleter(tensor); }
 
 // ---- out ----
@@ -168,11 +166,11 @@ static struct {
   void** PyExc_MemoryError;
 } py;
 
-static _Atomic int64_t held;  // views and structs that Python has been given and not given back
+static _Atomic int64_t lent;  // views and structs that Python has and has not released
 
-int64_t pathways_numpy_held(void) { return atomic_load(&held); }
+int64_t pathways_numpy_lent(void) { return atomic_load(&lent); }
 
-// pathways_numpy_python finds Python in this process; 0 where a function is missing.
+// pathways_numpy_python finds Python in this process. It returns 0 if a function is missing.
 int pathways_numpy_python(void) {
 #define FIND(name) ((py.name = dlsym(RTLD_DEFAULT, #name)) != NULL)
   return FIND(PyCapsule_New) && FIND(PyCapsule_GetPointer) && FIND(PyTuple_New) && FIND(PyTuple_SetItem) &&
@@ -184,15 +182,14 @@ int pathways_numpy_python(void) {
 #undef FIND
 }
 
-// window is the memory of an array of Python's, and what its elements are.
+// window is the memory of a Python array, and the type of its elements.
 typedef struct {
   _Atomic int32_t refs;
   pathways_type type;
   view view;
 } window;
 
-// drop_window may be on any thread, and after Python's end, when there is nothing to
-// give back any more.
+// drop_window may be called on any thread, and after Python's end, when there is nothing left to release.
 static void drop_window(void* owner) {
   window* w = owner;
   if (atomic_fetch_sub(&w->refs, 1) != 1) return;
@@ -202,10 +199,10 @@ static void drop_window(void* owner) {
     py.PyGILState_Release(state);
   }
   free(w);
-  atomic_fetch_sub(&held, 1);
+  atomic_fetch_sub(&lent, 1);
 }
 
-// type_of reads what NumPy and JAX call a type of elements.
+// type_of reads the name that NumPy and JAX give to a type of elements.
 static pathways_type type_of(const view* v) {
   static const pathways_type ints[] = {[1] = PATHWAYS_S8, [2] = PATHWAYS_S16, [4] = PATHWAYS_S32, [8] = PATHWAYS_S64};
   static const pathways_type uints[] = {[1] = PATHWAYS_U8, [2] = PATHWAYS_U16, [4] = PATHWAYS_U32, [8] = PATHWAYS_U64};
@@ -222,13 +219,12 @@ static pathways_type type_of(const view* v) {
                          : 0;
 }
 
-// no_memory leaves Python's own exception.
+// no_memory sets Python's own exception.
 static void no_memory(void) {
   py.PyErr_SetString(*py.PyExc_MemoryError, "this process has no memory left for Arrow data of an array");
 }
 
-// look gives the memory of an array that is dense and has dimensions. NULL leaves an
-// exception of Python's.
+// look returns the memory of an array that is dense and has dimensions. NULL: an exception is set.
 static window* look(void* host) {
   window* w = pw_alloc(sizeof *w);
   if (w == NULL) {
@@ -240,7 +236,7 @@ static window* look(void* host) {
     return NULL;
   }
   atomic_init(&w->refs, 1);
-  atomic_fetch_add(&held, 1);
+  atomic_fetch_add(&lent, 1);
   w->type = type_of(&w->view);
   if (w->type && w->view.ndim > 0) return w;
   drop_window(w);
@@ -248,7 +244,7 @@ static window* look(void* host) {
   return NULL;
 }
 
-// show makes Arrow data of it. Where there is no memory it returns false, and leaves an exception.
+// show makes Arrow data of a window. If memory is short it returns false, with an exception set.
 static bool show(window* w, const char* name, struct ArrowSchema* schema, struct ArrowArray* data) {
   size_t n = (size_t)w->view.ndim;
   int64_t dims[n];
@@ -258,7 +254,7 @@ static bool show(window* w, const char* name, struct ArrowSchema* schema, struct
     return false;
   }
   atomic_fetch_add(&w->refs, 1);
-  // Booleans are packed, which takes as long as there are many.
+  // Packing booleans takes time that grows with their number.
   void* thread = w->type == PATHWAYS_BOOL ? py.PyEval_SaveThread() : NULL;
   bool shown = pc_arrow_show(w->type, dims, n, w->view.buf, drop_window, w, data);
   if (thread) py.PyEval_RestoreThread(thread);
@@ -274,17 +270,17 @@ static void destroy_schema(void* capsule) {
   struct ArrowSchema* s = py.PyCapsule_GetPointer(capsule, "arrow_schema");
   if (s->release) s->release(s);
   free(s);
-  atomic_fetch_sub(&held, 1);
+  atomic_fetch_sub(&lent, 1);
 }
 
 static void destroy_array(void* capsule) {
   struct ArrowArray* a = py.PyCapsule_GetPointer(capsule, "arrow_array");
   if (a->release) a->release(a);
   free(a);
-  atomic_fetch_sub(&held, 1);
+  atomic_fetch_sub(&lent, 1);
 }
 
-// columns is what a record batch needs.
+// columns is the memory of a record batch.
 typedef struct {
   _Atomic int32_t refs;  // schema and data
   size_t n;
@@ -318,7 +314,7 @@ static void release_columns(struct ArrowArray* a) {
   drop_columns(c);
 }
 
-// show_batch is show of many arrays, of the same length.
+// show_batch is show for several arrays of equal length.
 static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSchema* schema, struct ArrowArray* data) {
   columns* c = pw_zeros(1, sizeof *c);
   if (c == NULL) {
@@ -364,16 +360,16 @@ static bool show_batch(void* hosts, void* names, int64_t length, struct ArrowSch
 }
 
 static void* capsules(struct ArrowSchema* schema, struct ArrowArray* data) {
-  atomic_fetch_add(&held, 2);
+  atomic_fetch_add(&lent, 2);
   void* both = py.PyTuple_New(2);
   py.PyTuple_SetItem(both, 0, py.PyCapsule_New(schema, "arrow_schema", destroy_schema));
   py.PyTuple_SetItem(both, 1, py.PyCapsule_New(data, "arrow_array", destroy_array));
   return both;
 }
 
-// pathways_numpy_show_batch gives the two capsules of __arrow_c_array__ for a tuple of
-// arrays, dense and with dimensions, and one of their names, of bytes. They keep the
-// memory. NULL leaves an exception. Called with the GIL.
+// pathways_numpy_show_batch returns the two capsules of __arrow_c_array__ for a tuple of arrays, dense and with
+// dimensions, and a tuple of their names as bytes. They keep the memory. NULL: an exception is set. Called with the
+// GIL.
 void* pathways_numpy_show_batch(void* hosts, void* names, int64_t length) {
   struct ArrowSchema* schema = pw_alloc(sizeof *schema);
   struct ArrowArray* data = pw_alloc(sizeof *data);
@@ -386,8 +382,8 @@ void* pathways_numpy_show_batch(void* hosts, void* names, int64_t length) {
   return NULL;
 }
 
-// What follows is called so often that ctypes would cost more than it does: functions of
-// Python's own kind. PyMethodDef is part of its stable interface.
+// The rest is called so often that ctypes would cost more than the work itself, so these are built-in functions.
+// PyMethodDef is part of the stable ABI.
 typedef struct {
   const char* name;
   void* function;
@@ -399,8 +395,7 @@ static const char kWindow[] = "pathways.window";
 
 static void destroy_window(void* capsule) { drop_window(py.PyCapsule_GetPointer(capsule, kWindow)); }
 
-// show_one is an array's __arrow_c_array__. What schema is requested is a wish, which
-// may go unheard.
+// show_one is an array's __arrow_c_array__. The requested schema is only a hint, and is ignored.
 static void* show_one(void* self, void* const* args, ssize_t count, void* names) {
   (void)args, (void)count, (void)names;
   window* w = py.PyCapsule_GetPointer(self, kWindow);
@@ -416,14 +411,14 @@ static void* show_one(void* self, void* const* args, ssize_t count, void* names)
   return NULL;
 }
 
-// lend gives the __arrow_c_array__ of an array, which keeps its memory; None for one
-// that has to be looked at by other means first.
+// lend returns the __arrow_c_array__ of an array, which keeps its memory; None for an array that must first be examined
+// in Python.
 static void* lend(void* self, void* host) {
   static method show_one_method = {"__arrow_c_array__", show_one, 0x80 | 0x02, NULL};  // METH_FASTCALL | METH_KEYWORDS
   (void)self;
   window* w = look(host);
   if (w == NULL) {
-    if (!py.PyErr_ExceptionMatches(*py.PyExc_Exception)) return NULL;  // such as a ^C
+    if (!py.PyErr_ExceptionMatches(*py.PyExc_Exception)) return NULL;  // such as KeyboardInterrupt
     py.PyErr_Clear();
     py.Py_IncRef(py._Py_NoneStruct);
     return py._Py_NoneStruct;
@@ -434,7 +429,7 @@ static void* lend(void* self, void* host) {
   return bound;
 }
 
-// pathways_numpy_lend gives lend as a function of Python's. Called with the GIL.
+// pathways_numpy_lend returns lend as a Python function. Called with the GIL.
 void* pathways_numpy_lend(void) {
   static method lend_method = {"lend", lend, 0x08, NULL};  // METH_O
   return py.PyCFunction_NewEx(&lend_method, NULL, NULL);

@@ -1,12 +1,12 @@
-// What Arrow data is: its columns, their types, shapes and memory.
+// The structure of Arrow data: its columns, their types, shapes and memory.
 #include <stdlib.h>
 
 #include "arrow.h"
 
-enum { kMost = 1 << 20 };  // fields, or bytes of metadata: beyond it, it is no schema
-static const int64_t kLongest = (int64_t)1 << 60;  // sums and products of a few stay numbers
+enum { kMost = 1 << 20 };  // fields, or bytes of metadata: more than that is not a schema
+static const int64_t kLongest = (int64_t)1 << 60;  // so that sums and products of a few do not overflow
 
-// ---- what is said of a tensor's shape ----
+// ---- the metadata of a tensor ----
 
 typedef struct {
   const char *at, *end;
@@ -23,7 +23,7 @@ static bool sign(scanner* s, char c) {
   return true;
 }
 
-// string gives what is between quotes; escapes stay as they are.
+// string returns what is between quotes; escapes stay as they are.
 static bool string(scanner* s, const char** text, size_t* size) {
   if (!sign(s, '"')) return false;
   *text = s->at;
@@ -40,7 +40,7 @@ static bool number(scanner* s, int64_t* n) {
   return s->at > from;
 }
 
-// list reads numbers or strings in brackets. Count is -1 for a list of others.
+// list reads numbers or strings in brackets. Count is -1 for a list of anything else.
 static bool list(scanner* s, int64_t* numbers, int* count) {
   *count = 0;
   if (!sign(s, '[')) return false;
@@ -95,8 +95,7 @@ static bool tensor(const char* text, size_t size, int64_t elements, int64_t* sha
   return product == elements;
 }
 
-// value finds a key in a schema's metadata: 1 where it is there, 0 where not, -1
-// where the metadata is damaged.
+// value finds a key in a schema's metadata. It returns 1 if the key is there, 0 if not, -1 if the metadata is damaged.
 static int value(const char* metadata, const char* key, const char** text, size_t* size) {
   int32_t pairs, length;
   if (metadata == NULL) return 0;
@@ -130,7 +129,7 @@ static int value(const char* metadata, const char* key, const char** text, size_
 #define FIRST(format, ...) format
 #define REST(format, ...) , ##__VA_ARGS__
 
-// ones counts the bits that are set, from a bit on.
+// ones counts the bits that are set, starting at a bit.
 static int64_t ones(const uint8_t* bits, int64_t start, int64_t count) {
   int64_t n = 0, i = start, end = start + count;
   for (; i < end && i % 8; i++) n += bits[i / 8] >> (i % 8) & 1;
@@ -142,12 +141,12 @@ static int64_t ones(const uint8_t* bits, int64_t start, int64_t count) {
   return n;
 }
 
-// unpack makes a byte of each bit.
+// unpack writes one byte for each bit.
 static void unpack(const uint8_t* bits, int64_t start, int64_t count, char* bytes) {
   int64_t i = 0;
   for (; i < count && (start + i) % 8; i++) bytes[i] = bits[(start + i) / 8] >> ((start + i) % 8) & 1;
   for (; i + 8 <= count; i += 8) {
-    // Byte k keeps bit k, and is 1 where that is set.
+    // Byte k keeps bit k, and becomes 1 if the bit is set.
     uint64_t each = bits[(start + i) / 8] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
     each = (each + UINT64_C(0x007f7f7f7f7f7f7f)) >> 7 & UINT64_C(0x0101010101010101);
     memcpy(bytes + i, &each, sizeof each);
@@ -171,8 +170,7 @@ static pathways_error no_nulls(const struct ArrowArray* a, int64_t start, int64_
                : 0;
 }
 
-// read adds what an Arrow array is to a column: count elements from start, counted
-// from the beginning of its buffers.
+// read adds an Arrow array to a column: count elements from start, which counts from the beginning of the buffers.
 static pathways_error read(const struct ArrowSchema* s, const struct ArrowArray* a, int64_t start, int64_t count,
                            pc_column* c) {
   const char* format = s->format ? s->format : "";

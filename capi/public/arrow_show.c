@@ -27,7 +27,7 @@ pathways_type pc_arrow_type(const char* format) {
   return 0;
 }
 
-// shown is what an exported array and its list's elements need.
+// shown is the memory that an exported array and the elements of its list need.
 typedef struct {
   _Atomic int32_t refs;
   void (*drop)(void* owner);
@@ -49,12 +49,12 @@ static void release_array(struct ArrowArray* a) {
   free(e);
 }
 
-// pack makes a bit of each byte, which is 0 or 1.
+// pack writes one bit for each byte, which is 0 or 1.
 static void pack(const uint8_t* bytes, int64_t count, uint8_t* bits) {
   int64_t i = 0;
   for (uint64_t each; i + 8 <= count; i += 8) {
     memcpy(&each, bytes + i, sizeof each);
-    // The product's highest byte gathers bit 0 of byte k as its bit k.
+    // The product's highest byte collects bit 0 of byte k as its bit k.
     bits[i / 8] = (uint8_t)((each & UINT64_C(0x0101010101010101)) * UINT64_C(0x0102040810204080) >> 56);
   }
   for (; i < count; i++) bits[i / 8] |= (uint8_t)((bytes[i] & 1) << (i % 8));
@@ -127,7 +127,7 @@ bool pc_arrow_describe(pathways_type type, const int64_t* dims, size_t num_dims,
                        struct ArrowSchema* schema) {
   const char* format = pc_arrow_format(type);
   *schema = (struct ArrowSchema){.format = format, .name = "", .release = release_schema};
-  if (num_dims == 1 && *name == 0) return true;  // the program's own texts are enough
+  if (num_dims == 1 && *name == 0) return true;  // the program's static texts are enough
   told* t = schema->private_data = pw_zeros(1, sizeof *t);
   if (t) schema->name = t->name = pw_copy_text(name);
   if (schema->name == NULL || t == NULL) {

@@ -1,4 +1,4 @@
-// Tensors of DLPack, with version and without.
+// DLPack tensors, versioned and unversioned.
 #include <stdlib.h>
 
 #include "dlpack.h"
@@ -58,7 +58,7 @@ static void delete_versioned(void* tensor) {
   if (t->deleter) t->deleter(t);
 }
 
-// describe turns a tensor into options of a put.
+// describe converts a tensor to options of a put.
 static pathways_error describe(const dl_tensor* t, pathways_host_options* o, int64_t* strides) {
   if (t->device.type != kHost && t->device.type != kCudaHost)
     return pc_fail(

@@ -1,4 +1,4 @@
-// The structs of DLPack, with version and without: facts of its ABI.
+// The structs of DLPack's ABI, versioned and unversioned.
 #ifndef PATHWAYS_CAPI_PUBLIC_DLPACK_H_
 #define PATHWAYS_CAPI_PUBLIC_DLPACK_H_
 
@@ -37,7 +37,7 @@ typedef struct dl_versioned {
 
 _Static_assert(sizeof(dl_tensor) == 48 && sizeof(dl_managed) == 64 && sizeof(dl_versioned) == 80, "the ABI of DLPack");
 
-// pc_dl_type says how DLPack names a type of elements; bits are 0 where it has none.
+// pc_dl_type writes how DLPack names a type of elements; bits are 0 if it does not have the type.
 void pc_dl_type(pathways_type type, uint8_t* code, uint8_t* bits);
 
 #endif  // PATHWAYS_CAPI_PUBLIC_DLPACK_H_

@@ -78,7 +78,7 @@ const char* pathways_error_message(pathways_error error) {
     pathways_drop(error);
     return "this is no handle of an error, or one that was dropped";
   }
-  const char* message = f->message;  // the handle keeps it
+  const char* message = f->message;  // the handle keeps it alive
   pc_let(f);
   return message;
 }

@@ -22,7 +22,7 @@ enum {
 typedef struct {
   uint8_t* data;
   size_t size, room;
-  bool lacks;  // memory, for all that was put
+  bool lacks;  // memory was short for something
 } bytes;
 
 static void put(bytes* b, const void* data, size_t size) {
@@ -63,8 +63,8 @@ static void message(bytes* b, int field, bytes* inner) {
   *inner = (bytes){0};
 }
 
-// encode writes what we say behind what the caller says: of a field that is there
-// twice the later one counts, and a message that is there twice is merged.
+// encode appends our fields to the caller's: if a field occurs twice the later one counts, and two submessages are
+// merged.
 static bytes encode(const pathways_compile_options* o, int32_t replicas, int32_t partitions, pc_device** devices) {
   bytes all = {0}, build = {0}, assignment = {0};
   put(&all, o->xla_options, o->xla_options_size);
@@ -108,7 +108,7 @@ void pc_executable_destroy(pc_object* o) {
   free_executable(o->session->api, (pc_executable*)o);
 }
 
-// describe reads what an executable gives and where it runs.
+// describe reads an executable's results and devices.
 static PJRT_Error* describe(pc_session* s, pc_executable* e) {
   const PJRT_Api* api = s->api;
   PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
@@ -162,7 +162,7 @@ static PJRT_Error* describe(pc_session* s, pc_executable* e) {
   return err;
 }
 
-// tile takes what the caller says of how results lie.
+// tile reads the caller's layouts of the results.
 static pathways_error tile(pc_executable* e, const pathways_tiles* tiles, size_t n) {
   if (tiles == NULL) return 0;
   if (n != e->num_outputs)
@@ -264,22 +264,22 @@ pathways_error pathways_executable_info(pathways_executable executable, pathways
 
 // ---- runs ----
 
-// row gives the place of an array's shard for a device; -1 where it has none.
+// row returns the index of an array's shard for a device; -1 if it has none.
 static int64_t row(const pc_array* a, const pc_executable* e, size_t d) {
   if (d < a->num_shards && a->shards[d].device == e->devices[d]) return (int64_t)d;
-  if (e->num_devices == 1 && a->num_shards == 1) return 0;  // the door brings it there
+  if (e->num_devices == 1 && a->num_shards == 1) return 0;  // the frontend copies it there
   for (size_t i = 0; i < a->num_shards; i++)
     if (a->shards[i].device == e->devices[d]) return (int64_t)i;
   return -1;
 }
 
-// running is one call of pathways_run. Its lists lie in one block.
+// running is one call of pathways_run. Its lists are in one block.
 typedef struct {
   pc_executable* e;
   pc_session* s;
   size_t n, m, outs;  // devices; arguments and results
-  pc_array** arrays;  // m, of which it holds
-  size_t got;         // so many
+  pc_array** arrays;  // m; the first `got` with a reference
+  size_t got;         // see arrays
   PJRT_Buffer** in;   // n * m, device by device
   PJRT_Buffer* const** rows;
   PJRT_Buffer** out;  // n * outs
@@ -290,7 +290,7 @@ typedef struct {
   int64_t* keep;
 } running;
 
-// lay_out gives the lists of a run their places in a block of so many words.
+// lay_out divides a block of words into the lists of a run.
 static void lay_out(running* r, void** block) {
   r->arrays = (pc_array**)block;
   r->in = (PJRT_Buffer**)block + r->m;
@@ -303,7 +303,7 @@ static void lay_out(running* r, void** block) {
   r->keep = (int64_t*)(r->handles + r->outs);
 }
 
-// gather gets the arguments, and finds the shard of each for each device.
+// gather gets the arguments, and finds each one's shard for each device.
 static pathways_error gather(running* r, const pathways_array* inputs) {
   const pc_executable* e = r->e;
   while (r->got < r->m) {
@@ -312,7 +312,7 @@ static pathways_error gather(running* r, const pathways_array* inputs) {
     const pc_array* a = r->arrays[i];
     if (a->base.session != r->s)
       return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                     "run: argument %zu of %s is of another session; read it and make it anew", i, e->name);
+                     "run: argument %zu of %s belongs to another session; read it and make a copy here", i, e->name);
     for (size_t d = 0; d < r->n; d++) {
       int64_t shard = row(a, e, d);
       if (shard < 0)
@@ -326,7 +326,7 @@ static pathways_error gather(running* r, const pathways_array* inputs) {
   return 0;
 }
 
-// prepare makes what the results need, so that a run that has begun can be told of.
+// prepare allocates what the results need, so that nothing can fail after the run has begun.
 static pathways_error prepare(running* r, const pathways_run_options* o, bool done, pc_future** future) {
   for (size_t i = 0; i < o->num_keep; i++) {
     r->keep[i] = o->keep[i];
@@ -346,7 +346,7 @@ static pathways_error prepare(running* r, const pathways_run_options* o, bool do
   return pc_no_array(r->n * r->outs);
 }
 
-// forgo undoes prepare where the run has not begun.
+// forgo undoes prepare if the run has not begun.
 static void forgo(running* r, pc_future* future) {
   for (size_t i = 0; i < r->outs; i++) pc_array_free(r->made[i]);
   for (size_t d = 0; future && d < r->n; d++) pc_future_one(future, NULL);
@@ -354,7 +354,7 @@ static void forgo(running* r, pc_future* future) {
   if (future) pc_future_one(future, NULL);
 }
 
-// execute has the frontend run what was gathered.
+// execute has the frontend run the program.
 static pathways_error execute(running* r, size_t num_keep, bool done) {
   for (size_t d = 0; d < r->n; d++) {
     r->rows[d] = r->in + d * r->m;
@@ -375,7 +375,7 @@ static pathways_error execute(running* r, size_t num_keep, bool done) {
   return pc_take(r->s->api->PJRT_LoadedExecutable_Execute(&a));
 }
 
-// give makes handles of the results, and of the future where there is one. With an error there are none.
+// give makes the handles of the results, and of the future if there is one. With an error it makes none.
 static pathways_error give(running* r, pc_future* future, pathways_array* outputs, pathways_future* done) {
   atomic_fetch_add_explicit(&r->s->runs, 1, memory_order_relaxed);
   for (size_t i = 0; i < r->outs; i++)
@@ -409,12 +409,12 @@ pathways_error pathways_run(pathways_executable executable, const pathways_run_o
   pc_executable* e;
   PC_TRY(pc_get(executable, PC_EXECUTABLE, &e));
   running r = {.e = e, .s = e->base.session, .n = e->num_devices, .m = num_inputs, .outs = e->num_outputs};
-  // One block, on the stack where it is small.
+  // One block, on the stack if it is small.
   size_t words = r.m + r.n * r.m + 3 * r.n + r.n * r.outs + 2 * r.outs + o.num_keep;
   void *some[128], **block = words <= 128 ? some : pw_alloc(words * sizeof *block);
   pathways_error err = 0;
   if (num_outputs != r.outs)
-    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s gives %zu results, and there is room for %zu", e->name, r.outs,
+    err = pc_fail(PATHWAYS_INVALID_ARGUMENT, "run: %s returns %zu results, and there is room for %zu", e->name, r.outs,
                   num_outputs);
   else if (block == NULL)
     err = pc_short("the lists of a run", words * sizeof *block);

@@ -44,7 +44,7 @@ void pc_later(void (*call)(void* arg), void* arg) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (pthread_create(&thread, &attributes, run, NULL)) abort();  // a process without threads has no devices either
+    if (pthread_create(&thread, &attributes, run, NULL)) abort();  // without threads there are no devices either
     pthread_attr_destroy(&attributes);
     running = true;
   }
@@ -63,7 +63,7 @@ typedef struct callback {
   struct callback* next;
   void (*then)(pathways_error error, void* arg);
   void* arg;
-  pc_future* future;  // held
+  pc_future* future;  // with a reference
 } callback;
 
 struct pc_future {
@@ -71,7 +71,7 @@ struct pc_future {
   uint64_t handle;
   const PJRT_Api* api;
   pw_gate gate;         // kPending is its 0
-  _Atomic size_t left;  // events to come
+  _Atomic size_t left;  // pending events
   pthread_mutex_t mu;   // guards what follows, until the state is no longer kPending
   callback* callbacks;  // latest first
   pathways_code code;
@@ -85,7 +85,7 @@ pc_future* pc_future_make(pc_session* s, size_t events) {
   f->left = events + 1;
   pthread_mutex_init(&f->mu, NULL);
   pathways_error err = pc_new(&f->base, PC_FUTURE, s, &f->handle);
-  if (err) {  // which has destroyed it
+  if (err) {  // err has destroyed it
     pathways_drop(err);
     return NULL;
   }
@@ -107,7 +107,7 @@ void pc_future_destroy(pc_object* o) {
   free(f);
 }
 
-// result gives the error of a future that is not pending.
+// result returns the error of a future that is not pending.
 static pathways_error result(pc_future* f) {
   return pw_gate_state(&f->gate) == kFailed
              ? pc_fail(f->code, "%s", f->message ? f->message : "")
@@ -128,9 +128,9 @@ void pc_future_one(pc_future* f, PJRT_Error* error) {
     size_t size;
     pw_error_read(error, &code, &message, &size);
     pthread_mutex_lock(&f->mu);
-    if (f->code == PATHWAYS_OK) {  // the first counts
+    if (f->code == PATHWAYS_OK) {  // the first error counts
       f->code = code ? (pathways_code)code : PATHWAYS_UNKNOWN;
-      f->message = pw_copy(message, size);  // NULL: the code has to do
+      f->message = pw_copy(message, size);  // NULL: the code must do
     }
     pthread_mutex_unlock(&f->mu);
     pw_error_free(error);
@@ -141,7 +141,7 @@ void pc_future_one(pc_future* f, PJRT_Error* error) {
   f->callbacks = NULL;
   pw_gate_open(&f->gate, f->code ? kFailed : kReady);
   pthread_mutex_unlock(&f->mu);
-  while (c) {  // in the order of their coming
+  while (c) {  // in the order in which they were added
     callback* next = c->next;
     c->next = oldest;
     oldest = c;
@@ -162,7 +162,7 @@ void pc_event_drop(const PJRT_Api* api, PJRT_Event* event) {
   if (err) pw_error_free(err);
 }
 
-// pc_event_wait waits for an event, whatever comes of it.
+// pc_event_wait waits for an event, and ignores its error.
 static void pc_event_wait(const PJRT_Api* api, PJRT_Event* event) {
   PW_ARGS(PJRT_Event_Await_Args, a);
   a.event = event;
@@ -192,7 +192,7 @@ void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool
   on.user_arg = f;
   if (ended) {
     watched* w = pw_alloc(sizeof *w);
-    if (w == NULL) {  // the work is under way, and what comes of it can only be told: that it is not known
+    if (w == NULL) {  // the work is under way: all that can be reported is that its end is unknown
       pc_event_wait(f->api, event);
       ended(arg, true);
       pc_future_one(f, pw_short("what is told of an event", sizeof *w));

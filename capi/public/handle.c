@@ -1,5 +1,5 @@
-// Handles. A slot is never returned to the allocator, so any number can be looked
-// up; its generation, which a drop changes, tells whether the handle is stale.
+// Handles. A slot is never returned to the allocator, so any number can be looked up; its generation, which a drop
+// changes, shows whether the handle is stale.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
@@ -18,7 +18,7 @@ typedef struct {
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards what is free and grows
 static uint32_t first_free;                              // 0: none
-static uint32_t num_slots = 1;                           // slot 0 names nothing
+static uint32_t num_slots = 1;                           // slot 0 is never used
 static slot* _Atomic slabs[kSlabs];
 
 static const char* const names[] = {"nothing",  "an error", "a session", "an executable", "an array",
@@ -30,21 +30,20 @@ static slot* at(uint32_t index) {
   return slab ? &slab[index % kSlab] : NULL;
 }
 
-// seed is where a process's generations begin, so that the handles of another are
-// not taken for its own.
+// seed is where a process's generations begin, so that handles of another process are not mistaken for its own.
 static uint32_t seed(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return (uint32_t)now.tv_nsec * 2654435761u ^ (uint32_t)now.tv_sec ^ (uint32_t)getpid() << 16;
 }
 
-// take returns a free slot; 0 where there is no memory for more.
+// take returns a free slot; 0 if memory is short.
 static uint32_t take(void) {
   pthread_mutex_lock(&mu);
   uint32_t index = first_free;
   if (index) {
     first_free = at(index)->free;
-  } else if (num_slots < (uint32_t)kSlab * (kSlabs - 1)) {  // the last one's number is that of PC_NO_MEMORY
+  } else if (num_slots < (uint32_t)kSlab * (kSlabs - 1)) {  // the last slot's number is that of PC_NO_MEMORY
     index = num_slots;
     if (atomic_load_explicit(&slabs[index / kSlab], memory_order_relaxed) == NULL) {
       slot* slab = pw_zeros(kSlab, sizeof *slab);
@@ -59,7 +58,7 @@ static uint32_t take(void) {
   return index;
 }
 
-// end_object destroys an object that has no slot any more.
+// end_object destroys an object that no longer has a slot.
 static void end_object(pc_object* o) {
   switch (o->kind) {
     case PC_ERROR: pc_error_destroy(o); break;
@@ -148,7 +147,7 @@ static pathways_error stale(uint64_t handle, pc_kind want) {
                  (unsigned long long)handle, names[kind]);
 }
 
-// find gives the slot of a handle with one more reference, or NULL.
+// find returns the slot of a handle with one more reference, or NULL.
 static slot* find(uint64_t handle) {
   slot* s = at((uint32_t)(handle >> 32) & 0xfffffff);
   if (s == NULL) return NULL;
@@ -228,8 +227,7 @@ void pc_end(pc_session* session) {
   for (;;) {
     pc_object* o = session->first;
     if (o == NULL) break;
-    // What is being destroyed is on its way out of the list; a handle that somebody
-    // else drops takes itself out.
+    // Objects that are being destroyed remove themselves from the list; so does one whose handle another thread drops.
     session->first = o->next;
     if (o->next) o->next->previous = NULL;
     o->next = o->previous = NULL;

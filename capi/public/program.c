@@ -1,13 +1,13 @@
-// Programs: what a thread has a session run and copy, recorded by the session's door
-// (capi/capture) and played again.
+// Programs: what a thread has a session run and copy, recorded by the session's frontend (capi/capture) and played
+// again.
 #include <stdlib.h>
 
 #include "public.h"
 #include "capture.h"
 
-extern const pp_door pw_door, pr_door;  // capi/embedded, capi/cluster
+extern const pp_frontend pw_frontend, pr_frontend;  // capi/embedded, capi/cluster
 
-// place is what an input or a result is like.
+// place describes an input or a result.
 typedef struct {
   pw_shape* shape;  // of a shard
   bool tiled;
@@ -24,7 +24,7 @@ typedef struct {
   size_t in_shards, out_shards;  // of all together
 } program;
 
-// place_of reports whether there was memory.
+// place_of returns false if memory is short.
 static bool place_of(place* to, const pc_array* a) {
   pc_device** devices = pw_zeros(a->num_shards, sizeof *devices);
   if (devices == NULL) return false;
@@ -55,8 +55,8 @@ void pc_program_destroy(pc_object* o) {
 // ---- the capture of a thread ----
 
 typedef struct {
-  pc_session* session;  // held, so that what was recorded can be let go of
-  pp_capture* of;       // the thread's may be another one's, who speaks to the door itself
+  pc_session* session;  // with a reference, so that what was recorded can be freed
+  pp_capture* of;       // the thread's capture may be another one, if the thread calls the frontend itself
   place* inputs;
   size_t num_inputs;
 } capture;
@@ -72,9 +72,9 @@ static void leave(void* arg) {
   free(c);
 }
 
-// A thread that ends gives its capture up.
+// When a thread ends, its capture is abandoned.
 static void make_key(void) {
-  if (pthread_key_create(&key, leave)) abort();  // a process has more than a thousand
+  if (pthread_key_create(&key, leave)) abort();  // a process has more than a thousand keys
 }
 
 static capture* mine(void) {
@@ -88,7 +88,7 @@ static pathways_error nothing(const char* call) {
                  call);
 }
 
-// the gives the thread's capture, or NULL.
+// the returns the thread's capture, or NULL.
 static capture* the(void) {
   capture* c = mine();
   return c && c->of == pp_capturing ? c : NULL;
@@ -119,7 +119,7 @@ pathways_error pathways_program_abandon(void) {
   return 0;
 }
 
-static const pp_door* door_of(const pc_session* s) { return s->cluster ? &pr_door : &pw_door; }
+static const pp_frontend* frontend_of(const pc_session* s) { return s->cluster ? &pr_frontend : &pw_frontend; }
 
 // add_input makes an array an input of a capture, with its shards on these devices. It takes the array.
 static pathways_error add_input(capture* c, pc_array* a, pc_device* const* devices, pathways_array* handle) {
@@ -136,7 +136,7 @@ static pathways_error add_input(capture* c, pc_array* a, pc_device* const* devic
     a->shards[i].device = devices[i];
   }
   if (err == 0 && !place_of(&c->inputs[c->num_inputs], a)) err = pc_no_array(n);
-  if (err == 0 && (err = pc_take(pp_input_new(door_of(s), s->client, looks, n, buffers)))) {
+  if (err == 0 && (err = pc_take(pp_input_new(frontend_of(s), s->client, looks, n, buffers)))) {
     free(c->inputs[c->num_inputs].devices);
     pw_shape_drop(c->inputs[c->num_inputs].shape);
   }
@@ -179,8 +179,7 @@ pathways_error pathways_program_input(const pathways_host_options* options, path
   return err;
 }
 
-// arrays gets arrays of a session, each with a reference, and counts their shards.
-// With an error it has none.
+// arrays gets arrays of a session, each with a reference, and counts their shards. With an error it gets none.
 static pathways_error arrays(const char* call, const pc_session* s, const pathways_array* handles, size_t n,
                              pc_array** out, size_t* shards) {
   *shards = 0;
@@ -197,7 +196,7 @@ static pathways_error arrays(const char* call, const pc_session* s, const pathwa
   return err;
 }
 
-// shards_of lists the shards of arrays, one array's after the other's; NULL: no memory.
+// shards_of lists the shards of arrays, array after array; NULL: no memory.
 static PJRT_Buffer** shards_of(pc_array* const* list, size_t n, size_t shards) {
   PJRT_Buffer** out = pw_zeros(shards, sizeof *out);
   for (size_t i = 0, at = 0; i < n && out; i++)
@@ -207,7 +206,7 @@ static PJRT_Buffer** shards_of(pc_array* const* list, size_t n, size_t shards) {
 
 static pathways_error pc_no_program(void) { return pc_short("a program", sizeof(program)); }
 
-// end_with ends a capture with results, and has the program what it needs of it.
+// end_with ends a capture with results, and keeps what the program needs of it.
 static pathways_error end_with(capture* c, program* p, pc_array* const* list, size_t n) {
   PJRT_Buffer** shards = shards_of(list, n, p->out_shards);
   size_t* counts = pw_zeros(n, sizeof *counts);
@@ -218,7 +217,8 @@ static pathways_error end_with(capture* c, program* p, pc_array* const* list, si
     room = place_of(&p->outputs[i], list[i]);
     p->num_outputs += room;
   }
-  pathways_error err = room ? pc_take(pp_finish(door_of(c->session), shards, counts, n, &p->program)) : pc_no_program();
+  pathways_error err =
+      room ? pc_take(pp_finish(frontend_of(c->session), shards, counts, n, &p->program)) : pc_no_program();
   free(counts);
   free(shards);
   if (err) return err;
@@ -273,8 +273,7 @@ pathways_error pathways_program_info(pathways_program handle, pathways_program_i
 
 // ---- playing ----
 
-// lies checks that an array lies as an input does; the shards' devices and shapes are
-// checked where it is played.
+// lies checks that an array is distributed as an input is; the play checks its shards' devices and shapes.
 static pathways_error lies(size_t i, const place* as, const pc_array* a) {
   if (a->num_shards == as->num_shards &&
       (!a->tiled || memcmp(a->tiles, as->tiles, a->shape->num_dims * sizeof *a->tiles) == 0))
@@ -291,7 +290,7 @@ static void drop_shard(const PJRT_Api* api, PJRT_Buffer* buffer) {
   if (err) pw_error_free(err);
 }
 
-// results makes arrays of what a program gave. With an error it has made none.
+// results makes arrays of a program's results. With an error it makes none.
 static pathways_error results(pc_session* s, const program* p, PJRT_Buffer** shards, pathways_array* outputs) {
   uint64_t* handles = pw_zeros(p->num_outputs, sizeof *handles);
   pathways_error err = handles ? 0 : pc_no_array(p->num_outputs);
@@ -327,7 +326,7 @@ pathways_error pathways_program_play(pathways_program handle, const pathways_arr
   pathways_error err = 0;
   if (num_inputs != p->num_inputs || num_outputs != p->num_outputs)
     err = pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                  "program_play: the program takes %zu arrays and gives %zu; the call has %zu, and room for %zu",
+                  "program_play: the program takes %zu arrays and returns %zu; the call has %zu, and room for %zu",
                   p->num_inputs, p->num_outputs, num_inputs, num_outputs);
   else if (pp_capturing)
     err =

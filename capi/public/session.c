@@ -26,7 +26,7 @@ static void option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type ty
   v->value_size = 1;
 }
 
-// connect makes the door's client.
+// connect makes the frontend's client.
 static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways_session_options* o) {
   PJRT_NamedValue values[3];
   PW_ARGS(PJRT_Client_Create_Args, create);
@@ -54,7 +54,7 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
   return err;
 }
 
-// look reads what there is.
+// look reads the client's devices and memories.
 static PJRT_Error* look(pc_session* s) {
   PW_ARGS(PJRT_Client_AddressableDevices_Args, devices);
   PW_ARGS(PJRT_Client_PlatformName_Args, platform);
@@ -126,7 +126,7 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
   return pc_new(&s->base, PC_SESSION, NULL, session);
 }
 
-// ---- what there is to know ----
+// ---- information ----
 
 static void text(char* to, size_t room, const char* from, size_t size) {
   snprintf(to, room, "%.*s", (int)size, from ? from : "");

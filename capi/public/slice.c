@@ -1,4 +1,4 @@
-// Slices: devices of a session's that are granted together. Who grants them is capi/slices.
+// Slices: devices of a session that are granted together. capi/slices grants them.
 #include "slices.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ void pc_slice_destroy(pc_object* o) {
   free(l);
 }
 
-// size gives how many devices a slice is to have.
+// size returns how many devices a slice should have.
 static pathways_error size(const pathways_slice_options* o, int64_t* n) {
   if (o->devices < 0 || o->num_topology > PATHWAYS_MAX_DIMS || (o->topology == NULL && o->num_topology))
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
@@ -55,7 +55,7 @@ pathways_error pathways_slice_open(pathways_session session, const pathways_slic
   PC_TRY(size(&o, &n));
   pc_session* s;
   PC_TRY(pc_get(session, PC_SESSION, &s));
-  // No more than there are can be granted.
+  // More devices than there are cannot be granted.
   size_t places = (size_t)n < s->num_devices ? (size_t)n : s->num_devices;
   slice* l = pw_zeros(1, sizeof *l + places * sizeof *l->places);
   if (l == NULL) {

@@ -22,7 +22,7 @@ import (
 	driver "github.com/openpathways/pathways/device/pjrt"
 )
 
-// around is what the caller of pathways_main says of itself.
+// around describes the caller of pathways_main.
 type around struct {
 	Self      []string          `json:"self"`      // the command that starts another process like it
 	Versions  map[string]string `json:"versions"`  // what the processes of a cluster must agree in
@@ -47,15 +47,15 @@ func pwGoMain(argc C.int, argv **C.char, environment *C.char) C.int {
 		Handler: ffi.Load,
 		GPUs:    drivers.GPUs,
 		Kinds: func(name string, count, first int) (device.Kind, error) {
-			// The FFI handlers of this process, LAPACK among them, go to the plugin.
+			// The plugin gets the FFI handlers of this process, LAPACK among them.
 			return drivers.Kind(drivers.Want{Name: name, Count: count, First: first, Dirs: drivers.Dirs(), OwnProcess: true,
 				Loaded: func(p *driver.Plugin) {
 					C.pw_ffi_attach((*C.PJRT_Api)(p.API()))
 				}})
 		},
 	}
-	// What is called from C can run on the caller's thread alone: each time it has
-	// waited, two threads wake where one would do.
+	// Go code that C has called is tied to the caller's thread: each time it blocks, two threads wake up where one would
+	// do.
 	code := make(chan int)
 	go func() { code <- command.Main(context.Background(), args, env) }()
 	return C.int(<-code)

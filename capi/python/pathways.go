@@ -1,5 +1,5 @@
-// Package python is the C API, pathways_*, for whoever is not a PJRT client:
-// the Python package, other runtimes, tools. pathways.h is its contract.
+// Package python is the C API, pathways_*, for callers that are not PJRT clients: the Python package, other runtimes,
+// tools. pathways.h is its contract.
 package python
 
 /*
@@ -52,7 +52,7 @@ func pwGoStats() *C.char {
 	st.Fetches += r.Fetches
 	st.Reshards += r.Reshards
 	if n := export.Count(); n > 0 {
-		st.Live["held"] = n
+		st.Live["exported"] = n
 	}
 	if n := capture.Count(); n > 0 {
 		st.Live["captured"] = n
@@ -67,15 +67,15 @@ func pwGoStats() *C.char {
 	}{st, r.UnderWay, r.Copied})
 }
 
-// pwGoCluster says which cluster clients are of from now on, for table.c. A change
-// of the table has to wait until nothing of the other one is alive.
+// pwGoCluster sets the cluster of clients made from now on, for table.c. The table can change only while there are no
+// clients of the other one.
 //
 //export pwGoCluster
 func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 	same := map[string]string{}
 	if text := C.GoString(versions); text != "" {
 		if err := json.Unmarshal([]byte(text), &same); err != nil {
-			return C.CString(fmt.Sprintf("%v: the versions are no JSON object of texts: %v", status.InvalidArgument, err))
+			return C.CString(fmt.Sprintf("%v: the versions are not a JSON object of texts: %v", status.InvalidArgument, err))
 		}
 	}
 	if change {
@@ -154,7 +154,7 @@ func pwGoTraceStart(path *C.char) *C.char {
 //export pwGoTraceStop
 func pwGoTraceStop() *C.char { return refusal(profile.StopTrace()) }
 
-// refusal writes an error as the C API returns it: NULL for none.
+// refusal converts an error to what the C API returns: NULL for nil.
 func refusal(err error) *C.char {
 	if err == nil {
 		return nil

@@ -1,6 +1,5 @@
-// GetPjrtApi: one table, which shows the door of this process's devices or that
-// of a cluster. Clients keep its address for ever, so it is the content that
-// changes, and only while no client lives.
+// GetPjrtApi: one table, which shows either the frontend of this process's devices or that of a cluster. Clients keep
+// its address, so its contents change, and only while there is no client.
 #include "table.h"
 
 #include <pthread.h>
@@ -14,9 +13,9 @@ const PJRT_Api* pr_api(void);           // capi/cluster
 
 static PJRT_Api shown;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the choice
-static const PJRT_Api* chosen;                          // what is shown; NULL before the first choice
+static const PJRT_Api* chosen;                          // the table that is shown; NULL before the first choice
 
-// choose shows a table, under mu.
+// choose shows a table. The caller holds mu.
 static char* choose(const char* address, const char* versions) {
   const PJRT_Api* now = *address ? pr_api() : NULL;
   char* refusal = pwGoCluster((char*)address, (char*)versions, chosen != NULL && (now == NULL) != (chosen != pr_api()));

@@ -1,10 +1,10 @@
-// Package slices grants devices together to sessions of either front end: capi/embedded
-// for this process's devices, capi/cluster for a cluster's. It is what Python's and C's
-// slices have in common; who grants is core/placement, by the session's client.Slices.
+// Package slices grants devices together to sessions of either frontend: capi/embedded for this process's devices,
+// capi/cluster for a cluster's. It is the common part of Python's and C's slices; core/placement decides, through the
+// session's client.Slices.
 //
 // # Concurrency
 //
-// Every call may come from any thread. A grant waits for the controller's answer.
+// Any thread may call. A grant blocks until the controller answers.
 package slices
 
 /*
@@ -25,7 +25,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// latest returns the owner that is the session made last.
+// latest returns the owner of the newest session.
 func latest() (owner C.uint64_t, err error) {
 	if id := cluster.Latest(); id > 0 {
 		return C.pw_slice_owner(C.uint64_t(id), true), nil
@@ -81,7 +81,7 @@ func pwGoSliceRemap(owner, number C.uint64_t, devices *C.uint32_t, n C.size_t) (
 	}
 	granted, err := slices.Remap(context.Background(), uint64(number))
 	if err == nil && len(granted) != int(n) {
-		err = status.New(status.InvalidArgument, "the slice has %d devices, and room was given for %d", len(granted), int(n))
+		err = status.New(status.InvalidArgument, "the slice has %d devices, and there is room for %d", len(granted), int(n))
 	}
 	if err == nil {
 		write(devices, granted)
@@ -91,7 +91,7 @@ func pwGoSliceRemap(owner, number C.uint64_t, devices *C.uint32_t, n C.size_t) (
 
 //export pwGoSliceRelease
 func pwGoSliceRelease(owner, number C.uint64_t) {
-	if slices, err := of(owner); err == nil { // otherwise it has gone with its session
+	if slices, err := of(owner); err == nil { // otherwise it ended with its session
 		slices.Release(uint64(number))
 	}
 }

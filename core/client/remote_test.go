@@ -63,7 +63,7 @@ func (n *near) says(kind wire.Kind, m proto.Message) {
 	n.far.say <- message{kind, payload}
 }
 
-// came gives the messages of a kind that the controller got.
+// came returns the messages of a kind that the controller got.
 func (n *near) came(kind wire.Kind) (all [][]byte) {
 	n.far.mu.Lock()
 	defer n.far.mu.Unlock()
@@ -184,7 +184,7 @@ func TestFetchEnds(t *testing.T) {
 		t.Errorf("a fetch that failed ends with %v", err)
 	}
 	if err := n.cluster.Fetch(1, 2, nil, nil); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("device 2 of 2 gives %v", err)
+		t.Errorf("device 2 of 2 returned %v", err)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestSessionIsLost(t *testing.T) {
 				}
 			}
 			if _, err := n.cluster.Compile(context.Background(), CompileSpec{}); status.CodeOf(err) != status.Unavailable {
-				t.Errorf("a compile gives %v", err)
+				t.Errorf("a compile returned %v", err)
 			}
 			n.cluster.Free([]uint64{1})
 		})
@@ -327,7 +327,7 @@ func TestFree(t *testing.T) {
 	n.frees(4)
 }
 
-// freed gives the objects that the controller was told to let go of.
+// freed returns the objects that the controller was told to let go of.
 func (n *near) freed() (ids []uint64) {
 	n.t.Helper()
 	for _, payload := range n.came(wire.KindFree) {

@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// request waits until so many requests for slices came, and gives the last.
+// request waits until so many requests for slices came, and returns the last.
 func (n *near) request(many int) *wire.SliceRequest {
 	n.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -65,7 +65,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("to remap the controller is asked %v", got)
 	}
 	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("remapping what is being remapped gives %v", err)
+		t.Errorf("remapping what is being remapped returned %v", err)
 	}
 	n.says(wire.KindSliceAnswer,
 		&wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
@@ -75,7 +75,7 @@ func TestSlices(t *testing.T) {
 
 	// What makes no sense is not asked, devices that are not there are not taken.
 	if _, _, err := n.cluster.Grant(ctx, placement.Want{Devices: -1}); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("-1 devices gives %v", err)
+		t.Errorf("-1 devices returned %v", err)
 	}
 	grant(ctx, placement.Want{Devices: 1})
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: n.request(3).Slice, Devices: []uint32{2}})
@@ -127,6 +127,6 @@ func TestSlices(t *testing.T) {
 		t.Errorf("after the session's end: %+v", a)
 	}
 	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("remapping after the session's end gives %v", err)
+		t.Errorf("remapping after the session's end returned %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 			Versions: c.Versions},
 		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
-	d := door{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
+	adm := admission{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
 		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
 		TLS: secure,
 	}}
@@ -76,15 +76,15 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		}
 		defer l.Close()
 		c.Log.Info("the controller listens", "address", l.Address())
-		accepting.Go(func() { d.accept(ctx, l) })
+		accepting.Go(func() { adm.accept(ctx, l) })
 	}
 	<-ctx.Done()
 	c.Log.Info("the controller stops")
 	return nil
 }
 
-// door admits connections to a controller.
-type door struct {
+// admission admits connections to a controller.
+type admission struct {
 	server *controller.Server
 	epochs *epoch.Server
 	probe  stream.Options // for dialling workers that join; without the token, see transport.ErrProbed
@@ -92,7 +92,7 @@ type door struct {
 }
 
 // accept accepts a listener's connections until it closes.
-func (d door) accept(ctx context.Context, l transport.Listener) {
+func (adm admission) accept(ctx context.Context, l transport.Listener) {
 	var probing sync.WaitGroup
 	defer probing.Wait()
 	for {
@@ -100,14 +100,14 @@ func (d door) accept(ctx context.Context, l transport.Listener) {
 		if err != nil {
 			return
 		}
-		addresses := d.probed(in.Hello)
+		addresses := adm.probed(in.Hello)
 		switch {
 		case in.Hello.Role == wire.Role_ROLE_MEMBER:
-			d.epochs.Take(in)
+			adm.epochs.Take(in)
 		case len(addresses) > 0:
-			probing.Go(func() { d.takeProbed(ctx, in, addresses) })
+			probing.Go(func() { adm.takeProbed(ctx, in, addresses) })
 		default:
-			d.server.Take(in)
+			adm.server.Take(in)
 		}
 	}
 }

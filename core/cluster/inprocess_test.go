@@ -84,7 +84,7 @@ func (s *session) vector(devices []int, value func(d int) []float32) uint64 {
 	})
 }
 
-// read gives a shard of a vector.
+// read returns a shard of a vector.
 func (s *session) read(object uint64, d int) ([]float32, error) {
 	s.T.Helper()
 	b, err := s.Read(object, d, 16)

@@ -32,7 +32,7 @@ func serve(t *testing.T, f func(ctx context.Context) error) *served {
 	return s
 }
 
-// end stops it and gives what it ended with.
+// end stops it and returns what it ended with.
 func (s *served) end() error {
 	s.cancel()
 	return s.wait()

@@ -30,7 +30,7 @@ func draw(inputs int) *drawing {
 	return &drawing{Graph: graph.Graph{Inputs: inputs, Programs: map[uint64]*graph.Program{}}, last: uint64(inputs)}
 }
 
-// run adds a run and gives its first output.
+// run adds a run and returns its first output.
 func (d *drawing) run(r *client.Remote, inputs ...uint64) uint64 {
 	d.Programs[r.ID] = r.Program()
 	d.Nodes = append(d.Nodes, graph.Node{Run: &graph.Run{Program: r.ID, Inputs: inputs, Only: -1}})
@@ -87,7 +87,7 @@ func (s *session) play(id uint64, g *graph.Graph, inputs ...uint64) *played {
 	return p
 }
 
-// object gives the session's number of something that the play made.
+// object returns the session's number of something that the play made.
 func (p *played) object(local uint64) uint64 { return p.first + local - uint64(p.g.Inputs) - 1 }
 
 // wait waits for the ends of all nodes.

@@ -26,7 +26,7 @@ const maxProbed = 16
 // probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for
 // workers of an older version, which do not know probes, and if an address is malformed, so that the worker is refused
 // anyway.
-func (d door) probed(h *wire.Hello) (addresses []string) {
+func (adm admission) probed(h *wire.Hello) (addresses []string) {
 	o := h.GetWorker()
 	if h.Role != wire.Role_ROLE_WORKER || len(o.GetIdentity()) == 0 || len(o.GetAddresses()) > maxProbed {
 		return nil
@@ -36,7 +36,7 @@ func (d door) probed(h *wire.Hello) (addresses []string) {
 			return nil
 		}
 		// Without certificates of its own, a controller cannot check an address that needs them.
-		if strings.HasPrefix(a, "tcp:") && (d.probe.TLS != nil || stream.Local(a)) {
+		if strings.HasPrefix(a, "tcp:") && (adm.probe.TLS != nil || stream.Local(a)) {
 			addresses = append(addresses, a)
 		}
 	}
@@ -44,15 +44,15 @@ func (d door) probed(h *wire.Hello) (addresses []string) {
 }
 
 // takeProbed admits a worker if it answers at one of its addresses, and refuses it otherwise.
-func (d door) takeProbed(ctx context.Context, in *transport.Incoming, addresses []string) {
-	err := d.reach(ctx, in.Hello, addresses)
+func (adm admission) takeProbed(ctx context.Context, in *transport.Incoming, addresses []string) {
+	err := adm.reach(ctx, in.Hello, addresses)
 	switch {
 	case err == nil:
-		d.server.Take(in)
+		adm.server.Take(in)
 	case ctx.Err() != nil:
 		in.Refuse(status.New(status.Unavailable, "the controller stops"))
 	default:
-		d.log.Warn("a worker was refused", "worker", in.Hello.Name, "from", in.Peer(), "reason", err)
+		adm.log.Warn("a worker was refused", "worker", in.Hello.Name, "from", in.Peer(), "reason", err)
 		in.Refuse(err)
 	}
 }
@@ -60,14 +60,14 @@ func (d door) takeProbed(ctx context.Context, in *transport.Incoming, addresses 
 // reach dials addresses of a worker, all at once, until the worker answers at one of them.
 //
 // Errors: INVALID_ARGUMENT, for the first address.
-func (d door) reach(ctx context.Context, h *wire.Hello, addresses []string) error {
+func (adm admission) reach(ctx context.Context, h *wire.Hello, addresses []string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	answers := make([]chan error, len(addresses))
 	for i, a := range addresses {
 		answers[i] = make(chan error, 1)
 		go func() {
-			err := d.ask(ctx, a, h.Worker.Identity)
+			err := adm.ask(ctx, a, h.Worker.Identity)
 			if err == nil {
 				cancel() // stops dialling the others
 			}
@@ -92,8 +92,8 @@ func (d door) reach(ctx context.Context, h *wire.Hello, addresses []string) erro
 }
 
 // ask asks whether the worker with an identity listens at an address.
-func (d door) ask(ctx context.Context, address string, identity []byte) error {
-	conn, _, err := stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: identity}, d.probe)
+func (adm admission) ask(ctx context.Context, address string, identity []byte) error {
+	conn, _, err := stream.Dial(ctx, address, &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: identity}, adm.probe)
 	switch {
 	case stream.RefusedByPeer(err):
 		return nil // the worker's certificate is valid, and the controller's own does not allow it to connect as a client

@@ -135,7 +135,7 @@ type trial struct {
 	// doomed are the workers and clients that some fault may take away: what has
 	// to do with them may fail.
 	doomed map[string]bool
-	// endless are those of the workers that start anew if a client comes as far as to
+	// endless are those of the workers that restart if a client comes as far as to
 	// have them compute without end.
 	endless map[string]bool
 	clients sync.WaitGroup // that have them do so
@@ -206,7 +206,7 @@ func (x *trial) run(many int) {
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs,
 		Sequential: r.IntN(8) == 0,
-		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "starts anew") },
+		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
 	if err != nil {

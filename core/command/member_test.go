@@ -85,7 +85,7 @@ func command(t *testing.T, dir string, args ...string) *running {
 	return r
 }
 
-// wait waits for the end and gives the exit code and what was said.
+// wait waits for the end and returns the exit code and what was said.
 func (r *running) wait(t *testing.T) (code int, said string) {
 	t.Helper()
 	select {
@@ -96,7 +96,7 @@ func (r *running) wait(t *testing.T) (code int, said string) {
 	return r.ProcessState.ExitCode(), r.err.String()
 }
 
-// children gives the processes that a process has started.
+// children returns the processes that a process has started.
 func children(parent int) (all []process) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {

@@ -67,7 +67,7 @@ func TestWorkersStartAnew(t *testing.T) {
 				return worker
 			}
 			before := spin()
-			waitFor(t, "the worker to start anew", func() bool { now, _ := there(); return now > before })
+			waitFor(t, "the worker to restart", func() bool { now, _ := there(); return now > before })
 			select {
 			case <-worker.ended:
 				t.Fatal("the process that was started has ended")

@@ -9,13 +9,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A worker that says it starts anew is lost for the reason that it gives: what other
+// A worker that says it restarts is lost for the reason that it gives: what other
 // sessions have there is DATA_LOSS, in its words.
 func TestWorkerThatStartsAnew(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
-	why := status.New(status.DataLoss, "worker w1 started anew, and the arrays on it are lost: somebody's loop")
+	why := status.New(status.DataLoss, "worker w1 restarted, and the arrays on it are lost: somebody's loop")
 	b.say(b.workers[1], wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why)})
 	b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1}) // what lay there
 	failed := map[uint64]error{}

@@ -373,7 +373,7 @@ func (st *State) forget(g *gang) {
 // abortOf ends an operation of which the client says that it will never be.
 func (st *State) abortOf(s *session, op uint64, err error) {
 	if err == nil {
-		err = status.New(status.Cancelled, "the client gave operation %d up", op)
+		err = status.New(status.Cancelled, "the client cancelled operation %d", op)
 	}
 	for i := s.head; i < len(s.queue); i++ {
 		q := &s.queue[i]

@@ -373,7 +373,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 // fill keeps what a worker, or the cache, says of the program, under a number of its own.
 func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
-		return status.New(status.Internal, "the compiled program says nothing of itself")
+		return status.New(status.Internal, "the compiled program came without a description")
 	}
 	if n := proto.Size(m.Loadable); n > maxLoadable {
 		return status.New(status.ResourceExhausted, "the compiled program has %d bytes, and a message to those that load it "+

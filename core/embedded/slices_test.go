@@ -28,20 +28,20 @@ func TestLocalSlices(t *testing.T) {
 		t.Fatalf("the second slice is %d, %v, %v", second, devices, err)
 	}
 	if _, _, err := s.Grant(ctx, placement.Want{Devices: 4}); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("4 devices of 3 gives %v", err)
+		t.Errorf("4 devices of 3 returned %v", err)
 	}
 	s.Release(first)
 	if devices, err := s.Remap(ctx, second); err != nil || fmt.Sprint(devices) != "[0 2]" {
 		t.Errorf("remapped to %v, %v", devices, err)
 	}
 	if _, err := s.Remap(ctx, first); status.CodeOf(err) != status.NotFound {
-		t.Errorf("remapping what was released gives %v", err)
+		t.Errorf("remapping what was released returned %v", err)
 	}
 	s.Close()
 	if _, err := s.Remap(ctx, second); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("remapping after the session's end gives %v", err)
+		t.Errorf("remapping after the session's end returned %v", err)
 	}
 	if _, _, err := s.Grant(ctx, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a slice after the session's end gives %v", err)
+		t.Errorf("a slice after the session's end returned %v", err)
 	}
 }

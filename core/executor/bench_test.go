@@ -8,7 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/schedule"
 )
 
-// A gang as the door runs it: its turn is free, and its launch ends before the
+// A gang as the embedded frontend runs it: its turn is free, and its launch ends before the
 // next one is submitted.
 func BenchmarkEnter(b *testing.B) {
 	for _, n := range []int{1, 8, 128} {

@@ -89,7 +89,7 @@ func (d *duel) join(launch int32, dev int) {
 // argument is what a device gives to a thread's program in a phase.
 func argument(thread, phase, dev int) float32 { return float32(1 + dev*dev + 100*phase + 50*thread) }
 
-// launch gives a phase's program of a thread to the driver.
+// launch passes a phase's program of a thread to the driver.
 func (d *duel) launch(t *testing.T, thread, phase int, id int32) {
 	defer d.through[phase].Done()
 	exe := d.programs[(thread+phase)%2]

@@ -84,7 +84,7 @@ func (w *work) Fail(_ uint64, err error) {
 	w.failed = append(w.failed, err)
 }
 
-// counts gives how often Launch and Fail were called.
+// counts returns how often Launch and Fail were called.
 func (w *work) counts() (launched, failed int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

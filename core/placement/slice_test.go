@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// grant grants a slice to session 1 and gives its devices.
+// grant grants a slice to session 1 and returns its devices.
 func grant(t testing.TB, m *Map, v *View, number uint64, w Want) []int {
 	t.Helper()
 	s, err := m.Grant(1, number, v, w)
@@ -146,10 +146,10 @@ func TestGrantIsRefused(t *testing.T) {
 	}
 	grant(t, &m, v, 1, Want{Devices: 1})
 	if _, err := m.Grant(1, 1, v, Want{Devices: 1}); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a number used twice gives %v", err)
+		t.Errorf("a number used twice returned %v", err)
 	}
 	if _, err := m.Remap(1, 2, v); status.CodeOf(err) != status.NotFound {
-		t.Errorf("remapping what is not there gives %v", err)
+		t.Errorf("remapping what is not there returned %v", err)
 	}
 	for i := range uint64(MaxSlices) {
 		_, err := m.Grant(2, i, v, Want{Devices: 1})
@@ -158,7 +158,7 @@ func TestGrantIsRefused(t *testing.T) {
 		}
 	}
 	if _, err := m.Grant(2, MaxSlices, v, Want{Devices: 1}); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("one slice more than a session may have gives %v", err)
+		t.Errorf("a slice above the session's limit returned %v", err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestRemap(t *testing.T) {
 	remap(1, "[3 4 2]")
 	m.Leave(2)
 	if _, err := m.Remap(1, 1, v); status.CodeOf(err) != status.ResourceExhausted {
-		t.Fatalf("3 devices of 2 gives %v", err)
+		t.Fatalf("3 devices of 2 returned %v", err)
 	}
 	if got := fmt.Sprint(m.Slices(1)[0].Devices); got != "[3 4 2]" {
 		t.Errorf("a remap that failed left %s", got)
@@ -366,7 +366,7 @@ func (m *machine) event(what, a, b, c byte) {
 			m.check(s, session, before)
 			old = slices.Clone(s.Devices)
 			if s, err = m.Remap(session, s.Number, m.views[session]); err != nil || !slices.Equal(s.Devices, old) {
-				m.t.Fatalf("a second remap gives %v, %v after %v", s, err, old)
+				m.t.Fatalf("a second remap returned %v, %v after %v", s, err, old)
 			}
 		} else if s := m.slices[session][all[int(b)%len(all)].Number]; !slices.Equal(s.Devices, old) {
 			m.t.Fatalf("a remap failed with %v and left %v of %v", err, s.Devices, old)

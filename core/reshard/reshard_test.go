@@ -32,7 +32,7 @@ func sharding(dims []int64, parts []int, copies int, devices []int) []reshard.Sh
 	return out
 }
 
-// random gives dimensions and two ways to cut them.
+// random returns dimensions and two ways to cut them.
 func random(r *rand.Rand) (dims []int64, from, to []reshard.Shard) {
 	n := r.IntN(4)
 	cuts := [2][]int{}
@@ -55,7 +55,7 @@ func random(r *rand.Rand) (dims []int64, from, to []reshard.Shard) {
 	return dims, out[0], out[1]
 }
 
-// bytesOf gives a shard's bytes of an array, element by element.
+// bytesOf returns a shard's bytes of an array, element by element.
 func bytesOf(array []byte, dims []int64, s reshard.Shard, width int) []byte {
 	var out []byte
 	n := int64(1)

@@ -67,7 +67,7 @@ func sortedKeys[V any](m map[uint64]V) []uint64 {
 	return keys
 }
 
-// runIsland runs random gangs in a random interleaving and gives the gangs that hang.
+// runIsland runs random gangs in a random interleaving and returns the gangs that hang.
 // Without the scheduler each gang starts as it is submitted.
 func runIsland(t *testing.T, seed uint64, scheduled bool) (hung int, log *island) {
 	rng := rand.New(rand.NewPCG(seed, 1))

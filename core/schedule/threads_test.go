@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestThreads gives gangs to a State with the policy, launches each as it starts,
+// TestThreads passes gangs to a State with the policy, launches each as it starts,
 // and wants the gangs that start, or fail, by every event.
 func TestThreads(t *testing.T) {
 	type step struct {
@@ -249,7 +249,7 @@ func (l *pool) ready(p *pooled, d int) bool {
 	})
 }
 
-// runPool runs random gangs on a pool in a random interleaving and gives the gangs
+// runPool runs random gangs on a pool in a random interleaving and returns the gangs
 // that hang.
 func runPool(t *testing.T, seed uint64, threads int, policy Policy) (hung int) {
 	rng := rand.New(rand.NewPCG(seed, 2))

@@ -45,7 +45,7 @@ func (w *twin) remove(g *twinGang) {
 	w.gangs = slices.DeleteFunc(w.gangs, func(o *twinGang) bool { return o == g })
 }
 
-// step gives "start 1", "fail 2 by 1" and "refuse 3", sorted.
+// step returns "start 1", "fail 2 by 1" and "refuse 3", sorted.
 func (w *twin) step(ev Event) (got []string) {
 	say := func(f string, args ...any) { got = append(got, fmt.Sprintf(f, args...)) }
 	fail := func(g *twinGang, cause uint64) {
@@ -188,7 +188,7 @@ func (w *twin) share(a, b *twinGang) bool {
 	return false
 }
 
-// TestTwin gives State and its twin the same random events and wants the same
+// TestTwin passes State and its twin the same random events and wants the same
 // actions, and of State's own log what the package promises.
 func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
 

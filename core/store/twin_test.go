@@ -10,7 +10,7 @@ import (
 )
 
 // twin is the table written as its rules are told: a map of objects, everything
-// added up anew whenever it is asked.
+// added up again whenever it is asked.
 type twin struct {
 	objects map[ID]twinObject
 	open    map[Owner]bool

@@ -19,7 +19,7 @@ func CheckAddress(address string) error {
 	}
 	host, _, err := net.SplitHostPort(at)
 	if err != nil {
-		return status.New(status.InvalidArgument, "%q is no address: expected tcp:host:port", address)
+		return status.New(status.InvalidArgument, "%q is not an address: expected tcp:host:port", address)
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		return status.New(status.InvalidArgument, "other processes cannot reach it at %s, which names no host; listen at an "+

@@ -24,7 +24,7 @@ func Prove(key []byte, process uint64) []byte {
 func CheckProof(key []byte, cluster string, h *Hello) error {
 	if h.Cluster != cluster {
 		return status.New(status.Unauthenticated,
-			"process %d is of cluster %q, this one of %q; has the controller been started anew?", h.Process, h.Cluster, cluster)
+			"process %d is of cluster %q, this one of %q; has the controller been restarted?", h.Process, h.Cluster, cluster)
 	}
 	if len(key) == 0 || subtle.ConstantTimeCompare(h.Proof, Prove(key, h.Process)) != 1 {
 		return status.New(status.Unauthenticated, "process %d does not prove that the controller let it in", h.Process)

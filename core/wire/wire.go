@@ -105,7 +105,7 @@ func Decode(k Kind, payload []byte, into proto.Message) error {
 	return nil
 }
 
-// Agree gives the highest protocol that both ranges have.
+// Agree returns the highest protocol that both ranges have.
 //
 // Errors: FAILED_PRECONDITION, with both ranges named.
 func Agree(low, high uint32) (uint32, error) {
@@ -181,7 +181,7 @@ func HostBytes(values []*HostValue) int64 {
 	return total
 }
 
-// HostParts gives each value's part of such a block.
+// HostParts returns each value's part of such a block.
 func HostParts(values []*HostValue, block []byte) [][]byte {
 	parts := make([][]byte, len(values))
 	for i, v := range values {

@@ -1031,7 +1031,7 @@ type WorkerOffer struct {
 	Platform      *Platform              `protobuf:"bytes,3,opt,name=platform,proto3" json:"platform,omitempty"`
 	Addresses     []string               `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // differs whenever the process is started anew
+	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // differs whenever the process restarts
 	Board         string                 `protobuf:"bytes,8,opt,name=board,proto3" json:"board,omitempty"`              // a file with room for a board, which others of the host can open; "" is none
 	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`  // plugin file, processor features, thread count: programs compiled by equals are shared
 	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`             // Epoch.number of the member that this worker's driver joined as; 0 is none

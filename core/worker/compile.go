@@ -71,7 +71,7 @@ func (w *Worker) unwanted(op uint64) {
 	giveUp := w.giveUp[op]
 	w.mu.Unlock()
 	if giveUp != nil {
-		giveUp(status.New(status.Cancelled, "nobody waits for the program any more"))
+		giveUp(status.New(status.Cancelled, "the program is no longer needed"))
 	}
 }
 
@@ -162,7 +162,7 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 		case w.config.DeviceID != nil && form == wire.Loadable_JOINED:
 			id, ok := w.config.DeviceID(p.Worker, int(p.Local))
 			if !ok {
-				return nil, status.New(status.FailedPrecondition, "device %d of process %d is no member of the island's epoch",
+				return nil, status.New(status.FailedPrecondition, "device %d of process %d is not a member of the island's epoch",
 					p.Local, p.Worker)
 			}
 			ids[i] = int64(id)

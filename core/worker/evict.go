@@ -12,7 +12,7 @@ import (
 // lives that is the user's affair. Once the session has gone nobody reads what it
 // computes, and nobody but the worker can end it.
 
-// overdue returns the computation for which the worker has to start anew, or nil: one
+// overdue returns the computation for which the worker has to restart, or nil: one
 // whose session ended after ago or earlier, and which has been the oldest of its device
 // for as long. What runs behind another session's computation does not count, since
 // that one may be what takes so long; nor does a session whose computations end one
@@ -35,16 +35,16 @@ func owner(c *wire.Process) string {
 	return name
 }
 
-// evict tells the controller that this process starts anew and its arrays are lost, and
+// evict tells the controller that this process restarts and its arrays are lost, and
 // then has it do so.
 func (w *Worker) evict(r *Running) {
 	where := devices(r.Devices)
 	why := status.New(status.DataLoss,
-		"worker %s started anew, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
+		"worker %s restarted, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
 			"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and "+
 			"pathways.init(), and make the arrays again",
 		w.config.Name, r, owner(r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
-	w.log.Error("this worker starts anew", "worker", w.config.Name, "reason", why)
+	w.log.Error("this worker restarts", "worker", w.config.Name, "reason", why)
 	w.goodbye(why)
 	w.cancel(why)
 	w.conn.Close() // waits until that is sent, within bounds

@@ -13,7 +13,7 @@ import (
 )
 
 // A worker that cannot get through with the computation of a session that has gone
-// tells the controller why its arrays are lost, and starts anew. It leaves alone what
+// tells the controller why its arrays are lost, and restarts. It leaves alone what
 // lives, and what only waits behind the computation of a session that lives.
 func TestEviction(t *testing.T) {
 	const after = time.Minute
@@ -70,7 +70,7 @@ func TestEviction(t *testing.T) {
 				case why := <-evicted:
 					// Workers look once a second.
 					if took := time.Since(gone); c.evicted == 0 || took < c.evicted || took > c.evicted+2*time.Second {
-						t.Errorf("the worker starts anew after %v, want %v", took, c.evicted)
+						t.Errorf("the worker restarts after %v, want %v", took, c.evicted)
 					}
 					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3", "notebook of ada",
 						"device 0", "--evict-after is 1m0s", "pathways.init()"} {
@@ -84,7 +84,7 @@ func TestEviction(t *testing.T) {
 					}
 				case <-time.After(10 * after):
 					if c.evicted > 0 {
-						t.Error("the worker does not start anew")
+						t.Error("the worker does not restart")
 					}
 				}
 				for i, g := range gangs {

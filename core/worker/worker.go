@@ -95,7 +95,7 @@ type Config struct {
 	// device.Aborter). It may be called more than once. nil: the run stays.
 	Stuck      func(error)
 	StuckAfter time.Duration
-	// Evict starts this process anew, where a computation of a session that has gone
+	// Evict restarts this process, where a computation of a session that has gone
 	// has run for EvictAfter since. It need not return. nil, or 0: it runs on.
 	Evict      func(why error)
 	EvictAfter time.Duration
@@ -463,7 +463,7 @@ func (w *Worker) peers(m *wire.Peers) {
 	w.config.Exchange.Peers(m.Come, m.Gone, why)
 	if w.config.Engine != nil {
 		if why == nil {
-			why = status.New(status.Unavailable, "the process was lost, as the controller says")
+			why = status.New(status.Unavailable, "the controller reports that the process is lost")
 		}
 		for _, n := range m.Gone {
 			w.config.Engine.Lost(n, why)

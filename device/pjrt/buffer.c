@@ -44,7 +44,7 @@ pwdrv_status pwdrv_to_host(const PJRT_Api* api, PJRT_Buffer* buffer, void* dst, 
                            PJRT_Event** event) {
   int64_t order[num_dims + 1];
   for (size_t i = 0; i < num_dims; i++) order[i] = (int64_t)(num_dims - 1 - i);
-  // Without a layout the plugin would write the elements as they lie on the device.
+  // Without a layout the plugin would write the elements in the device's own order.
   PJRT_Buffer_MemoryLayout layout = {.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
                                      .type = PJRT_Buffer_MemoryLayout_Type_Tiled};
   layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;

@@ -14,8 +14,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Buffer is a device.Buffer. Its shape, device and memory are known without
-// asking the plugin, also after Close.
+// Buffer is a device.Buffer. Its shape, device and memory are known without asking the plugin, even after Close.
 type Buffer struct {
 	client *Client
 	raw    *C.PJRT_Buffer
@@ -24,8 +23,7 @@ type Buffer struct {
 	memory int   // index into the device's memories
 	bytes  int64 // on the device
 
-	// One for being open, and one a call in progress; the plugin's buffer is
-	// destroyed by the last.
+	// One for being open, and one for each call in progress; the last one destroys the plugin's buffer.
 	users   atomic.Int32
 	closed  atomic.Bool
 	counted atomic.Bool // in the device's account
@@ -52,7 +50,7 @@ func (c *Client) measure(raw *C.PJRT_Buffer, s shape.Shape) int64 {
 	return int64(bytes)
 }
 
-var nothing byte // what a nil slice points to in C
+var nothing byte // a nil slice points here in C
 
 func dataPointer(b []byte) unsafe.Pointer {
 	if len(b) == 0 {
@@ -85,8 +83,8 @@ func checkHost(h device.Host) error {
 	return nil
 }
 
-// FromHost makes a buffer of host bytes. Whether a zero-copy buffer aliases them
-// is the plugin's choice: the CPU plugin does where they are 64-byte aligned.
+// FromHost makes a buffer of host bytes. The plugin chooses whether a zero-copy buffer aliases them: the CPU plugin
+// does if they are 64-byte aligned.
 func (c *Client) FromHost(h device.Host) (device.Buffer, error) {
 	if err := checkHost(h); err != nil {
 		return nil, err
@@ -117,14 +115,14 @@ func (c *Client) FromHost(h device.Host) (device.Buffer, error) {
 	}
 	var then func(error)
 	if h.Done != nil {
-		then = func(error) { h.Done() } // what went wrong stands in the buffer
+		then = func(error) { h.Done() } // the buffer has the error
 	}
 	c.event(done, kind, then)
 	return b, nil
 }
 
-// Failed makes a buffer that has failed with err: what reads it fails with err's
-// code and text. It stands for what a computation elsewhere should have made.
+// Failed makes a buffer that has failed with err: reading it returns err's code and text. It stands for a result that a
+// computation elsewhere should have made.
 func (c *Client) Failed(s shape.Shape, local int, memory string, err error) (*Buffer, error) {
 	at, bad := c.memory(local, memory)
 	if bad != nil {
@@ -150,7 +148,7 @@ func (c *Client) Failed(s shape.Shape, local int, memory string, err error) (*Bu
 	return b, nil
 }
 
-// use keeps the plugin's buffer until release.
+// use keeps the plugin's buffer alive until release.
 func (b *Buffer) use() error {
 	for {
 		n := b.users.Load()
@@ -165,8 +163,7 @@ func (b *Buffer) use() error {
 
 func (b *Buffer) release() {
 	if b.users.Add(-1) == 0 {
-		// Its memory goes when the work that reads it is done. An error would leave
-		// nothing to do.
+		// Its memory is freed after the work that reads it. An error could not be handled here.
 		_ = b.client.plugin.check(C.pwdrv_buffer_destroy(b.client.plugin.api, b.raw))
 		b.client.closedOne()
 	}
@@ -179,19 +176,19 @@ func (b *Buffer) uncount() {
 	}
 }
 
-// Raw is the plugin's PJRT_Buffer*. It lives until Close.
+// Raw returns the plugin's PJRT_Buffer*. It is valid until Close.
 func (b *Buffer) Raw() unsafe.Pointer { return unsafe.Pointer(b.raw) }
 
-// Shape is the shape of the shard. It must not be changed.
+// Shape returns the shape of the shard. It must not be changed.
 func (b *Buffer) Shape() shape.Shape { return b.shape }
 
-// Device is the local index of the buffer's device.
+// Device returns the local index of the buffer's device.
 func (b *Buffer) Device() int { return b.local }
 
-// Memory is the kind of memory that the buffer lies in.
+// Memory returns the kind of memory that the buffer is in.
 func (b *Buffer) Memory() string { return b.client.devices[b.local].Memories[b.memory].Kind }
 
-// Bytes is the buffer's size on the device.
+// Bytes returns the buffer's size on the device.
 func (b *Buffer) Bytes() int64 { return b.bytes }
 
 // Order implements device.Ordered.
@@ -227,8 +224,8 @@ func (b *Buffer) View() []byte {
 	return unsafe.Slice((*byte)(pointer), b.bytes)
 }
 
-// Ready fires when the contents are there, or with the error of what should
-// have made them.
+// Ready returns an event that fires when the contents are there, or with the error of the work that should have made
+// them.
 func (b *Buffer) Ready() device.Event {
 	if e := b.ready.Load(); e != nil {
 		return e
@@ -249,8 +246,7 @@ func (b *Buffer) Ready() device.Event {
 	return e
 }
 
-// ToHost copies the contents to dst, row-major whatever their layout is on the
-// device.
+// ToHost copies the contents to dst, row-major, however they are laid out on the device.
 func (b *Buffer) ToHost(dst []byte) (device.Event, error) {
 	if want := b.shape.HostBytes(); int64(len(dst)) != want {
 		return nil, status.New(status.InvalidArgument, "an array of %s has %d bytes on the host, there is room for %d",
@@ -269,7 +265,7 @@ func (b *Buffer) ToHost(dst []byte) (device.Event, error) {
 	return c.event(raw, work, nil), nil
 }
 
-// useContents is use, and refuses a buffer whose contents are gone.
+// useContents is use, but returns an error for a buffer whose contents are gone.
 func (b *Buffer) useContents() error {
 	if err := b.use(); err != nil {
 		return err
@@ -306,8 +302,7 @@ func (b *Buffer) CopyTo(local int, memory string) (device.Buffer, error) {
 	return copied, nil
 }
 
-// Deleted reports whether the contents were donated or deleted, or the buffer
-// closed.
+// Deleted reports whether the contents were donated or deleted, or the buffer was closed.
 func (b *Buffer) Deleted() bool {
 	if b.use() != nil {
 		return true
@@ -323,7 +318,7 @@ func (b *Buffer) deleted() bool {
 	return err == nil && bool(deleted)
 }
 
-// Delete frees the contents at once, or when the work that reads them is done.
+// Delete frees the contents at once, or after the work that reads them.
 func (b *Buffer) Delete() {
 	if b.use() != nil {
 		return

@@ -7,13 +7,13 @@
 
 #include "driver.h"
 
-// What plugins have made for this package and it has not given back.
+// Objects that plugins have made for this package and that it has not returned.
 typedef struct {
   _Atomic int64_t clients, executables, loaded_executables, buffers, events, contexts, errors;
 } pwdrv_counts;
 extern pwdrv_counts pwdrv_live;
 #define PWDRV_COUNT(kind, n) atomic_fetch_add_explicit(&pwdrv_live.kind, (n), memory_order_relaxed)
-// One more, where a call gave one.
+// Counts one more, if a call returned one.
 #define PWDRV_MADE(kind, handle) PWDRV_COUNT(kind, (handle) != NULL)
 
 static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
@@ -24,14 +24,14 @@ static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
 // A zeroed args struct of a slot, with its size set.
 #define PWDRV_ARGS(slot) slot##_Args args = {.struct_size = slot##_Args_STRUCT_SIZE}
 
-// Calls a slot with args, or names it where the plugin's table ends before it.
+// Calls a slot with args; if the plugin's table ends before the slot, names it as missing.
 #define PWDRV_CALL(api, slot) \
   (PWDRV_HAS(api, slot) ? (pwdrv_status){pwdrv_counted((api)->slot(&args)), NULL} : (pwdrv_status){NULL, #slot})
 
 #define PWDRV_FAILED(status) ((status).error != NULL || (status).missing != NULL || (status).lacks != 0)
 
-// A call of a function, which returns where it fails: in sets the arguments, and what
-// follows copies the results out, also where the call fails.
+// A call of a function that returns if the call fails: in sets the arguments, and what follows copies the results out,
+// even if the call fails.
 #define PWDRV_STEP(slot, in, ...)                 \
   do {                                            \
     PWDRV_ARGS(slot);                             \
@@ -48,8 +48,8 @@ static inline PJRT_Error* pwdrv_counted(PJRT_Error* error) {
     return (pwdrv_status){NULL, NULL};     \
   } while (0)
 
-// Memory of C, zeroed or a copy with a zero byte behind it; NULL where there is none, which
-// is the caller's status then: PWDRV_LACKS of so many bytes.
+// Memory of C, zeroed, or a copy followed by a zero byte. NULL if memory is short: the caller's status is then
+// PWDRV_LACKS of this many bytes.
 void* pwdrv_alloc(size_t size);
 void* pwdrv_copy(const void* data, size_t size);
 #define PWDRV_LACKS(size) ((pwdrv_status){NULL, NULL, (size) + 1})

@@ -18,7 +18,7 @@ pwdrv_options* pwdrv_options_new(size_t capacity) {
   return o;
 }
 
-// add returns NULL where memory is short.
+// add returns NULL if memory is short.
 static PJRT_NamedValue* add(pwdrv_options* o, const char* name, size_t name_size, PJRT_NamedValue_Type type) {
   if (o->count == o->capacity) abort();  // the only caller counts its options first
   PJRT_NamedValue* v = &o->values[o->count++];

@@ -19,24 +19,22 @@ import (
 	"github.com/openpathways/pathways/device/host"
 )
 
-// ClientOptions say how a client is made.
+// ClientOptions are the options of Create.
 type ClientOptions struct {
 	// Devices is the number of devices; 0 leaves it to the plugin. It becomes the
 	// plugin's own option: cpu_device_count, or visible_devices for CUDA.
 	Devices int
-	// First is the index of the first GPU of so many; of other kinds it has no meaning.
+	// First is the index of the first GPU to use; other kinds ignore it.
 	First int
-	// Values are options of the plugin, by name: string, bool, any integer,
-	// []int64, float32 or float64. An option that the plugin does not know gives
-	// the plugin's error.
+	// Values are options of the plugin, by name: string, bool, any integer, []int64, float32 or float64. For an option
+	// that the plugin does not know, Create returns the plugin's error.
 	Values map[string]any
 	// Store is the rendezvous of an island with several members, or nil.
 	Store device.KeyValues
-	// OwnProcess is for a process that does nothing but run computations, such as that of
-	// a worker: its memory is managed for them alone.
+	// OwnProcess is for a process that only runs computations, such as a worker: its memory is managed for them alone.
 	OwnProcess bool
-	// RawStore is the same as C callbacks; it is used where Store is nil. The
-	// callbacks must work for as long as the client lives.
+	// RawStore is the same as C callbacks, and is used if Store is nil. The callbacks must work for as long as the client
+	// lives.
 	RawStore RawStore
 }
 
@@ -57,13 +55,12 @@ type Client struct {
 	store             *store
 	options           ClientOptions
 	stages            stages
-	giveBack          func()                  // its processors; nil where it has none
+	giveBack          func()                  // returns its processors; nil if it has none
 	service           atomic.Pointer[service] // nil until ServeCollectives
 	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
 
-	// What keeps the plugin's client: the client itself until Close, each buffer,
-	// executable and context that is open, each event that has not fired, and each
-	// call in progress.
+	// What keeps the plugin's client alive: the client itself until Close, each open buffer, executable and context, each
+	// event that has not fired, and each call in progress.
 	refs     atomic.Int64
 	open     atomic.Int64 // buffers, executables and contexts
 	accounts []account    // by device
@@ -76,14 +73,13 @@ type Client struct {
 	quiet  sync.Cond   // signalled after closed is set, when work or refs fall; uses mu
 }
 
-// deviceHandles are the plugin's names of a device, which live as long as the
-// client.
+// deviceHandles are the plugin's handles of a device, which live as long as the client.
 type deviceHandles struct {
 	raw      *C.PJRT_Device
 	memories []*C.PJRT_Memory // as in device.Device.Memories
 }
 
-// Create makes a client. The error is the plugin's own where the plugin refuses.
+// Create makes a client. If the plugin refuses, it returns the plugin's error.
 func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	options, err := p.options(o)
 	if err != nil {
@@ -114,24 +110,24 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 		return nil, status.New(status.ResourceExhausted, "%s asked for, and this machine has %d: ask for at most so many",
 			status.Count(o.Devices, p.Kind()+" device"), have)
 	}
-	c.giveBack = host.Spare(len(c.devices)) // of which each may have a goroutine that waits in the plugin
+	c.giveBack = host.Spare(len(c.devices)) // each device may have a goroutine that waits in the plugin
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		C.pwdrv_teach_malloc()
 		c.stirs.armed.Store(true)
-		c.stirs.timer = time.AfterFunc(firstStir, c.look) // which finds nothing to do yet
+		c.stirs.timer = time.AfterFunc(firstStir, c.look) // there is nothing to look at yet
 	}
 	return c, nil
 }
 
-// cpuDevices is the CPU plugins' option for the number of devices. Some of them
-// end the process where its type or value is not what they expect.
+// cpuDevices is the CPU plugins' option for the number of devices. Some of them end the process if its type or value is
+// not what they expect.
 const (
 	cpuDevices    = "cpu_device_count"
 	maxCPUDevices = 1 << 14
 )
 
-// countDevices reads a value of cpuDevices. Digits in a string are taken too,
-// since options that come through the environment are all strings.
+// countDevices reads a value of cpuDevices. Digits in a string are accepted too, since options that come through the
+// environment are all strings.
 func countDevices(v any) (int64, error) {
 	var n int64
 	switch v := v.(type) {
@@ -240,7 +236,7 @@ func addOption(options *C.pwdrv_options, key string, value any) error {
 	return nil
 }
 
-// describe reads what stays the same for the client's life.
+// describe reads what does not change during the client's life.
 func (c *Client) describe() error {
 	p := c.plugin
 	var name, version C.pwdrv_bytes
@@ -303,20 +299,19 @@ func (c *Client) describeDevice(raw *C.PJRT_Device) (d device.Device, h deviceHa
 	return
 }
 
-// Raw is the plugin's PJRT_Client*. It lives until Close.
+// Raw returns the plugin's PJRT_Client*. It is valid until Close.
 func (c *Client) Raw() unsafe.Pointer { return unsafe.Pointer(c.raw) }
 
-// Platform is the plugin's platform in lower case, such as "cpu".
+// Platform returns the plugin's platform in lower case, such as "cpu".
 func (c *Client) Platform() string { return c.platform }
 
-// PlatformVersion is what the plugin says of its version.
+// PlatformVersion returns the plugin's version text.
 func (c *Client) PlatformVersion() string { return c.version }
 
-// Devices lists the addressable devices. The slice is shared and must not be
-// changed.
+// Devices returns the addressable devices. The slice is shared and must not be changed.
 func (c *Client) Devices() []device.Device { return c.devices }
 
-// hold keeps the plugin's client until drop. It fails once Close has begun.
+// hold keeps the plugin's client alive until drop. It fails once Close has begun.
 func (c *Client) hold() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,14 +325,14 @@ func (c *Client) hold() error {
 func (c *Client) drop() {
 	switch n := c.refs.Add(-1); {
 	case n == 0:
-		// This may be a thread of the plugin, which its client cannot be destroyed on.
+		// This may be a thread of the plugin, on which its client cannot be destroyed.
 		go c.destroy()
 	case n == 1:
 		c.wake()
 	}
 }
 
-// wake has Close look again.
+// wake makes Close look again.
 func (c *Client) wake() {
 	if c.closed.Load() {
 		c.mu.Lock()
@@ -352,7 +347,7 @@ func (c *Client) destroy() {
 	}
 	c.service.Load().close()
 	c.refusing.Load().close()
-	// No one is left who could be told of an error.
+	// There is no caller left to return an error to.
 	_ = c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
 	c.store.close()
 }
@@ -369,9 +364,8 @@ func (c *Client) closedOne() {
 	c.drop()
 }
 
-// Close waits until the work in flight is done, then frees the client. Where
-// buffers or executables are still open it says so, and the client is freed
-// with the last of them.
+// Close waits until the work in flight is done, and frees the client. If buffers or executables are still open it
+// returns an error, and the client is freed with the last of them.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed.Load() {
@@ -382,8 +376,8 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	c.stages.close()
 	c.mu.Lock()
-	// With nothing open, whatever still holds the client lets go by itself. An open
-	// buffer may hold it, and host memory, for ever.
+	// With nothing open, everything that still holds the client drops it in time. An open buffer may hold it, and host
+	// memory, without end.
 	for c.work.Load() > 0 || c.open.Load() == 0 && c.refs.Load() > 1 {
 		c.quiet.Wait()
 	}

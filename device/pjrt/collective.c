@@ -2,8 +2,7 @@
 
 enum { PARTS_ON_STACK = 32 };
 
-// Written in Go. It gives an error of frame's api, or NULL; future is set where
-// the call goes on after it returns.
+// Written in Go. It returns an error of frame's api, or NULL; future is set if the call continues after it returns.
 extern void* pathwaysDriverCollective(pwdrv_collective* call);
 
 int pwdrv_bits(uint32_t type) {
@@ -56,7 +55,7 @@ static bool read_part(int type, const XLA_FFI_Buffer* buffer, pwdrv_part* part) 
   if (type != 1) return false;  // a token
   int bits = pwdrv_bits(buffer->dtype);
   if (bits <= 0) return false;
-  size_t size = bits < 8 ? 1 : (size_t)bits / 8;  // narrower elements have a byte each here
+  size_t size = bits < 8 ? 1 : (size_t)bits / 8;  // narrower elements take a byte each here
   for (int64_t i = 0; i < buffer->rank; i++) size *= (size_t)((const int64_t*)buffer->dims)[i];
   *part = (pwdrv_part){buffer->data, size};
   return true;
@@ -77,9 +76,8 @@ static bool read_text(const XLA_FFI_Attrs* attrs, pwdrv_bytes* text) {
   return true;
 }
 
-// What a client is found by in an execution's context: a hash of "pathways_client".
-// Contexts take data of types that nobody has registered, and a number that the
-// plugin gives would be one that handlers of its user may have too.
+// The type id by which an execution's context names its client: a hash of "pathways_client". Contexts accept data of
+// unregistered types, and handlers of the plugin's user may have the ids that the plugin hands out.
 static const int64_t CLIENT = 4499056974494770528;
 
 static void drop(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
@@ -167,7 +165,7 @@ pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* cont
 
 void* pwdrv_future_create(const void* ffi, void** error) {
   const XLA_FFI_Api* api = ffi;
-  // The plugin's size of these arguments has the future in it, though its name of the size ends before it.
+  // The plugin's struct of these arguments includes the future, although its constant for the size ends before it.
   XLA_FFI_Future_Create_Args args = {.struct_size = sizeof(XLA_FFI_Future_Create_Args)};
   XLA_FFI_Error* (*create)(XLA_FFI_Future_Create_Args*) = api->XLA_FFI_Future_Create;
   *error = create(&args);
@@ -178,8 +176,8 @@ void* pwdrv_collective_error(const void* ffi, int code, const char* message) {
   return pw_ffi_error(ffi, (XLA_FFI_Error_Code)code, message);
 }
 
-// The rest of the program runs on the thread that ends a call, and XLA's own
-// threads take denormal floats for zero, and give zero in their place.
+// The rest of the program runs on the thread that ends a call. XLA's own threads treat denormal floats as zero, as
+// input and as output.
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 enum { FLUSH = 1 << 15 | 1 << 6 };
@@ -217,5 +215,5 @@ void pwdrv_future_finish(const void* ffi, void* future, int code, const char* me
     error = set(&args);
   }
   set_control(word);
-  if (error != NULL) drop(api, error);  // only where the arguments' sizes are wrong
+  if (error != NULL) drop(api, error);  // only if the arguments' sizes are wrong
 }

@@ -16,7 +16,7 @@ import (
 	_ "github.com/openpathways/pathways/device/pjrt/ffi" // its C
 )
 
-// service is who answers the calls of a client's programs.
+// service answers the calls of a client's programs.
 type service struct {
 	collective func(*device.CollectiveCall)
 	host       atomic.Pointer[func(*device.HostCall)] // nil until ServeHostCalls
@@ -26,10 +26,10 @@ type service struct {
 	specs texts
 }
 
-// ServeCollectives has handle called for each call of spmd.Target that a program
-// of this client makes, on a thread of the plugin. It can be said once.
+// ServeCollectives has handle called for each call of spmd.Target that a program of this client makes, on a thread of
+// the plugin. It may be called once.
 //
-// Clients are told apart by the context of their execution, which Execute sets.
+// Clients are distinguished by the context of their execution, which Execute sets.
 func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	if err := c.plugin.registerCollectives(); err != nil {
 		return status.Wrap(err, "plugin %s cannot have its collectives carried", c.plugin.path)
@@ -45,7 +45,7 @@ func (c *Client) ServeCollectives(handle func(*device.CollectiveCall)) error {
 	return err
 }
 
-// serve makes a service where there is none yet. The caller holds the client.
+// serve makes the service if there is none yet. The caller holds the client.
 func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.CollectiveCall)) (bool, error) {
 	s := &service{collective: handle}
 	s.self = cgo.NewHandle(s)
@@ -60,14 +60,13 @@ func (c *Client) serve(at *atomic.Pointer[service], handle func(*device.Collecti
 		s.self.Delete()
 		return false, nil
 	}
-	c.closedOne() // the context goes with the client, and does not keep it
+	c.closedOne() // the context is freed with the client, and does not keep it open
 	return true, nil
 }
 
-// serving gives the service of an execution that has no context of its own. A
-// program with collectives must have one, or some plugins crash: so where no one
-// serves this client, but the plugin knows the target, one that refuses. The caller
-// holds the client, which may have been closed.
+// serving returns the service of an execution that has no context of its own. A program with collectives must have one,
+// or some plugins crash: if this client has none, but the plugin knows the target, it is one that returns an error. The
+// caller holds the client, which may have been closed.
 func (c *Client) serving() (*service, error) {
 	if s := c.service.Load(); s != nil || !c.plugin.collectives.made.Load() {
 		return s, nil
@@ -88,8 +87,7 @@ func notServed() error {
 			"collectives")
 }
 
-// close frees what a client's service has; nil does nothing. No program runs any
-// more.
+// close frees a client's service; nil does nothing. No program runs any more.
 func (s *service) close() {
 	if s != nil {
 		p := s.context.client.plugin
@@ -98,14 +96,14 @@ func (s *service) close() {
 	}
 }
 
-// registration is the handler's, once a plugin.
+// registration is that of the handler, once for each plugin.
 type registration struct {
 	once sync.Once
 	err  error
 	made atomic.Bool
 }
 
-// do registers once; register gives the plugin's own refusal by code and message.
+// do registers once; register returns the plugin's own refusal as code and message.
 func (r *registration) do(register func(code *C.int, message **C.char) error) error {
 	r.once.Do(func() {
 		var code C.int
@@ -130,8 +128,7 @@ func (p *Plugin) registerCollectives() error {
 	})
 }
 
-// answer is how a call that is under way ends: before its handler returns, or
-// later.
+// answer is how a call under way ends: before its handler returns, or later.
 type answer struct {
 	api    unsafe.Pointer // the plugin's XLA_FFI_Api
 	future unsafe.Pointer // set before state is waiting
@@ -149,7 +146,7 @@ type arrival struct {
 // States of an answer.
 const (
 	entering = iota // the handler has not returned
-	waiting         // it has: the program goes on from done
+	waiting         // it has returned: done continues the program
 	ended
 )
 
@@ -178,8 +175,7 @@ func pathwaysDriverCollective(call *C.pwdrv_collective) (e unsafe.Pointer) {
 	return a.leave(&call.future)
 }
 
-// leave is what the handler returns: an error, or nothing and, where the call has
-// not ended, a future.
+// leave returns what the handler returns: an error, or nothing and, if the call has not ended, a future.
 func (a *answer) leave(future *unsafe.Pointer) (e unsafe.Pointer) {
 	if a.state.Load() == ended {
 		return collectiveError(a.api, a.err)
@@ -194,7 +190,7 @@ func (a *answer) leave(future *unsafe.Pointer) (e unsafe.Pointer) {
 	return nil
 }
 
-// done ends the call. A second time does nothing.
+// done ends the call. A second call of done does nothing.
 func (a *answer) done(err error) {
 	switch a.state.Load() {
 	case entering:
@@ -238,7 +234,7 @@ type texts struct {
 	all map[string]string
 }
 
-// Texts that are kept; where there are more, all are forgotten.
+// The most texts that are kept; beyond that all are dropped.
 const maxTexts = 4096
 
 func (t *texts) get(b []byte) string {

@@ -1,7 +1,6 @@
-// The C side of device/pjrt: one function a slot of the PJRT table, taking plain
-// arguments. Each builds its zeroed args struct on the C stack, checks that the
-// plugin's table has the slot, and calls it. No function keeps a pointer into Go
-// memory after it returns unless its comment says so.
+// The C side of device/pjrt: one function for each slot of the PJRT table, taking plain arguments. Each builds its
+// zeroed argument struct on the C stack, checks that the plugin's table has the slot, and calls it. No function keeps a
+// pointer into Go memory after it returns unless its comment says so.
 #ifndef PATHWAYS_DEVICE_PJRT_DRIVER_H_
 #define PATHWAYS_DEVICE_PJRT_DRIVER_H_
 
@@ -9,16 +8,15 @@
 
 #include "pjrt_abi.h"
 
-// What a call gave. At most one field is set. The caller owns error and gives it
-// to pwdrv_error_destroy; missing is the name of a slot that the plugin lacks
-// and lives for ever; lacks is how many bytes of memory there were not.
+// The outcome of a call. At most one field is set. The caller owns error and passes it to pwdrv_error_destroy; missing
+// is the name of a slot that the plugin lacks, a static text; lacks is the size of an allocation that failed, in bytes.
 typedef struct {
   PJRT_Error* error;
   const char* missing;
   size_t lacks;
 } pwdrv_status;
 
-// Bytes owned by someone else; how long they live stands where they are given.
+// Bytes that someone else owns; each function says how long they are valid.
 typedef struct {
   const char* data;
   size_t size;
@@ -35,15 +33,15 @@ int64_t pwdrv_alloc_fails_after(int64_t n);  // see invariants_on.go
 void pwdrv_error_read(const PJRT_Api* api, PJRT_Error* error, int* code, pwdrv_bytes* message);
 void pwdrv_error_destroy(const PJRT_Api* api, PJRT_Error* error);
 
-// What plugins have made for this package and it has not given back, of all clients.
+// Objects that plugins have made for this package and that it has not returned, of all clients.
 enum { PWDRV_KINDS = 7 };
 void pwdrv_counts_read(int64_t counts[PWDRV_KINDS]);  // in the order of call.h
 
-// Plugin. A library that was opened is never closed: XLA does not support it.
-// On failure reason holds a sentence, cut to its size, and NULL is returned.
+// Plugin. An opened library is never closed: XLA does not support it. On failure reason holds a sentence, cut to its
+// size, and NULL is returned.
 void* pwdrv_open(const char* path, char* reason, size_t reason_size);
 const PJRT_Api* pwdrv_table(void* library, char* reason, size_t reason_size);
-const char* pwdrv_self(void);  // path of the object this code is linked into, or NULL
+const char* pwdrv_self(void);  // path of the object that contains this code, or NULL
 int pwdrv_loads(const char* name);  // whether dlopen finds a library of this name
 int pwdrv_has_extension(const PJRT_Api* api, int type);
 pwdrv_status pwdrv_initialize(const PJRT_Api* api);
@@ -59,10 +57,9 @@ const int64_t* pwdrv_named_ints(const PJRT_NamedValue* v);
 float pwdrv_named_float(const PJRT_NamedValue* v);
 bool pwdrv_named_bool(const PJRT_NamedValue* v);
 
-// An array of options in C memory, with everything they point to. add copies
-// what it is given; an allocation that fails aborts, as in Go.
+// An array of options in C memory, with everything they point to. add copies its arguments.
 typedef struct pwdrv_options pwdrv_options;
-// Options. NULL and false say that there is no memory.
+// Options. NULL and false: memory is short.
 pwdrv_options* pwdrv_options_new(size_t capacity);
 bool pwdrv_options_string(pwdrv_options* o, const char* name, size_t name_size, const char* value, size_t size);
 bool pwdrv_options_int(pwdrv_options* o, const char* name, size_t name_size, int64_t value);
@@ -71,9 +68,8 @@ bool pwdrv_options_float(pwdrv_options* o, const char* name, size_t name_size, f
 bool pwdrv_options_bool(pwdrv_options* o, const char* name, size_t name_size, bool value);
 void pwdrv_options_free(pwdrv_options* o);
 
-// Callbacks of the rendezvous store with their user arguments, as the plugin
-// takes them. All NULL where there is no store. The plugin keeps them for the
-// client's life.
+// Callbacks of the rendezvous store with their user arguments, in the plugin's form. All are NULL if there is no store.
+// The plugin keeps them for the client's life.
 typedef struct {
   void *get, *get_arg, *put, *put_arg, *try_get, *try_get_arg;
 } pwdrv_store;
@@ -92,14 +88,13 @@ pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJR
                                    PJRT_Memory** fallback);
 pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind,
                                     pwdrv_bytes* text, pwdrv_bytes* debug);
-// in_use, peak and limit are -1 where the plugin does not say.
+// in_use, peak and limit are -1 if the plugin does not report them.
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit);
 
-// Events. settle asks whether event has fired: if so it sets fired and error
-// (which the caller owns) and destroys the event. watch has
-// pathwaysDriverFired(handle, error) called once, on a thread of the plugin or
-// before it returns; it does not destroy the event.
+// Events. settle asks whether event has fired: if so it sets fired and error (which the caller owns) and destroys the
+// event. watch has pathwaysDriverFired(handle, error) called once, on a thread of the plugin or before it returns; it
+// does not destroy the event.
 pwdrv_status pwdrv_event_settle(const PJRT_Api* api, PJRT_Event* event, bool* fired, PJRT_Error** error);
 pwdrv_status pwdrv_event_watch(const PJRT_Api* api, PJRT_Event* event, uintptr_t handle);
 void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event);
@@ -109,7 +104,7 @@ void pwdrv_event_destroy(const PJRT_Api* api, PJRT_Event* event);
 pwdrv_status pwdrv_from_host(const PJRT_Api* api, PJRT_Client* client, const void* data, int type, const int64_t* dims,
                              size_t num_dims, int semantics, PJRT_Device* device, PJRT_Memory* memory,
                              PJRT_Event** done, PJRT_Buffer** out);
-// pwdrv_zeros gives PWDRV_ZEROS bytes that are 0 and live for ever.
+// pwdrv_zeros returns PWDRV_ZEROS bytes that are 0, which are never freed.
 enum { PWDRV_ZEROS = 128 << 10 };
 const void* pwdrv_zeros(void);
 pwdrv_status pwdrv_failed_buffer(const PJRT_Api* api, PJRT_Client* client, int code, const char* message,
@@ -128,7 +123,7 @@ pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool
 pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer);
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer);
 
-// Executables. What is read with a PJRT_Executable lives as long as it does.
+// Executables. What is read of a PJRT_Executable lives as long as it does.
 pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char* format, size_t format_size,
                            const char* code, size_t code_size, const char* options, size_t options_size,
                            PJRT_LoadedExecutable** out);
@@ -149,13 +144,13 @@ pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable*
                                            const size_t** sizes);
 // stats: argument, output, alias, temporary and code bytes, in the device's memory.
 pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* executable, int64_t stats[5]);
-// The two below give bytes in C memory that the caller frees.
+// The next two return bytes in C memory that the caller frees.
 pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
                                       pwdrv_bytes* code);
 pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* bytes);
 
-// The arrays of one execution, in one block of C memory: args holds one row of
-// num_args a device, outputs one row of num_outputs.
+// The arrays of one execution, in one block of C memory: args has one row of num_args for each device, outputs one row
+// of num_outputs.
 typedef struct {
   size_t devices, num_args, num_outputs;
   PJRT_Buffer **args, **outputs;
@@ -168,49 +163,46 @@ typedef struct {
 
 pwdrv_launch* pwdrv_launch_new(size_t devices, size_t num_args, size_t num_outputs);  // NULL: no memory
 
-// Runs an executable. Nothing is started where an argument is deleted: deleted is
-// then the argument's place in args, otherwise -1. On success outputs are
-// there, and of each device an event or, where it has fired, its error.
+// Runs an executable. If an argument is deleted nothing is started, and deleted is its index in args; otherwise -1. On
+// success outputs are set, and for each device an event or, if it has fired already, its error.
 pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, pwdrv_launch* l, int launch_id,
                            size_t num_kept, PJRT_Device* only, PJRT_ExecuteContext* context, int64_t* deleted);
 
 pwdrv_status pwdrv_context_create(const PJRT_Api* api, PJRT_ExecuteContext** out);
 pwdrv_status pwdrv_context_destroy(const PJRT_Api* api, PJRT_ExecuteContext* context);
 
-// Collectives. A call of the custom call target that is registered has
-// pathwaysDriverCollective called on a thread of the plugin.
+// Collectives. A call of the registered custom call target calls pathwaysDriverCollective on a thread of the plugin.
 typedef struct {
   void* data;
   size_t size;
 } pwdrv_part;
 
-// One call; all but what it points to is gone when pathwaysDriverCollective returns.
+// One call. It is valid until pathwaysDriverCollective returns; what it points to lives longer.
 typedef struct {
   const void* api;    // the plugin's XLA_FFI_Api
-  uintptr_t client;   // of pwdrv_context_client, 0 where the execution has none
+  uintptr_t client;   // of pwdrv_context_client; 0 if the execution has none
   int32_t launch;     // of pwdrv_execute
   int local;          // device
   pwdrv_bytes spec;   // lives as long as the executable
   size_t operands, results;
-  pwdrv_part* parts;  // operands, then results; what they point to lives until the call is finished
-  void* future;       // out: where it is set, pwdrv_future_finish ends the call
+  pwdrv_part* parts;  // operands, then results; what they point to is valid until the call ends
+  void* future;       // out: if it is set, pwdrv_future_finish ends the call
 } pwdrv_collective;
 
-// Registers the target for the CPU. missing is what the plugin lacks; code is 0,
-// or that of the plugin's refusal, whose message the caller frees.
+// Registers the target for the CPU. missing is what the plugin lacks; code is 0, or that of the plugin's refusal, whose
+// message the caller frees.
 pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, int* code, char** message);
-// Has calls of executions in the context name a client. The target is registered.
+// Makes calls of executions in the context name a client. The target must be registered.
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client);
-// Both give errors that the Go side of a call returns.
+// Both return errors that the Go side of a call returns.
 void* pwdrv_future_create(const void* ffi, void** error);
 void* pwdrv_collective_error(const void* ffi, int code, const char* message);
-// Ends a call, with an error where code is not 0. The rest of the program may run
-// before it returns. It is called once a future.
+// Ends a call, with an error if code is not 0. The rest of the program may run before it returns. It is called once for
+// each future.
 void pwdrv_future_finish(const void* ffi, void* future, int code, const char* message);
 
-// Host calls. A call of a target of jaxlib's callbacks, in an execution that has no
-// Python functions of its own, has pathwaysDriverHostCall called on a thread of
-// the plugin.
+// Host calls. A call of a target of jaxlib's callbacks, in an execution without Python functions of its own, calls
+// pathwaysDriverHostCall on a thread of the plugin.
 typedef struct {
   uint32_t type;  // XLA_FFI_DataType
   const int64_t* dims;
@@ -218,7 +210,7 @@ typedef struct {
   void* data;
 } pwdrv_value;
 
-// One call; all but what it points to is gone when pathwaysDriverHostCall returns.
+// One call. It is valid until pathwaysDriverHostCall returns; what it points to lives longer.
 typedef struct {
   const void* api;    // the plugin's XLA_FFI_Api
   uintptr_t client;   // of pwdrv_context_client
@@ -226,7 +218,7 @@ typedef struct {
   int local;          // device
   uint64_t index;
   size_t arguments, results;
-  pwdrv_value* values;  // arguments, then results; what they point to lives until the call is finished
+  pwdrv_value* values;  // arguments, then results; what they point to is valid until the call ends
   void* future;         // out, as in pwdrv_collective
 } pwdrv_host_call;
 

@@ -68,7 +68,7 @@ func plugins(t testing.TB) []*Plugin {
 	return all
 }
 
-// handlesBut gives the handles that are there, once they are no others than these: the
+// handlesBut returns the handles that are there, once they are no others than these: the
 // last one that holds a client frees it, on a thread of the plugin's. The bound is
 // there for a leak alone.
 func handlesBut(these map[string]int64) (left map[string]int64) {

@@ -9,8 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// check turns what a call gave into an error with the plugin's code and text.
-// It destroys the plugin's error.
+// check converts the outcome of a call to an error with the plugin's code and text. It destroys the plugin's error.
 func (p *Plugin) check(s C.pwdrv_status) error {
 	if s.error == nil && s.missing == nil && s.lacks == 0 {
 		return nil
@@ -25,7 +24,7 @@ func (p *Plugin) check(s C.pwdrv_status) error {
 	return p.take(s.error)
 }
 
-// short is the error of memory of C's that is not there.
+// short returns the error of an allocation in C that failed.
 func short(bytes int64) error {
 	return status.New(status.ResourceExhausted,
 		"this process has no memory left for a call of the plugin (%d bytes); drop arrays and programs that are not "+
@@ -57,7 +56,7 @@ func goBytes(b C.pwdrv_bytes) []byte {
 	return append([]byte(nil), unsafe.Slice((*byte)(unsafe.Pointer(b.data)), b.size)...)
 }
 
-// chars gives the bytes of s to a C function for the length of the call.
+// chars passes the bytes of s to a C function for the length of the call.
 func chars(s string) (*C.char, C.size_t) {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// event is a device.Event. Its plugin event is watched from the moment the
-// driver has it, and destroyed when it has fired, so that an event needs no
-// Close and none is lost.
+// event is a device.Event. Its plugin event is watched from the moment the driver has it, and destroyed after it has
+// fired, so that an event needs no Close and none is lost.
 type event struct {
 	client *Client
 	kind   eventKind
@@ -24,29 +23,28 @@ type event struct {
 	// the last of the two destroys it.
 	users atomic.Int32
 
-	fired atomic.Bool // set last, when err is there
+	fired atomic.Bool // set last, after err
 	err   error
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	done chan struct{}
 	then []func(error)
 }
 
-// eventKind says what Client.Close owes to an event.
+// eventKind says how Client.Close treats an event.
 type eventKind int
 
 const (
 	// work is waited for.
 	work eventKind = iota
-	// lent fires when a buffer lets go of host memory; it is waited for only when
-	// no buffer is open.
+	// lent fires when a buffer no longer uses host memory; Close waits for it only if no buffer is open.
 	lent
 )
 
-// succeeded has fired without error. It is shared.
+// succeeded has fired without an error. It is shared.
 var succeeded = func() *event { e := &event{}; e.fired.Store(true); return e }()
 
-// failed makes an event that has fired with err, or without error where it is nil.
+// failed makes an event that has fired with err, or without an error if err is nil.
 func failed(err error) *event {
 	if err == nil {
 		return succeeded
@@ -56,8 +54,8 @@ func failed(err error) *event {
 	return e
 }
 
-// event takes a plugin's event. then, if any, is called before all that is given
-// to Then. The caller holds the client.
+// event takes a plugin's event. then, if not nil, is called before the functions passed to Then. The caller holds the
+// client.
 func (c *Client) event(raw *C.PJRT_Event, kind eventKind, then func(error)) *event {
 	if raw == nil {
 		if then != nil {
@@ -98,7 +96,7 @@ func (c *Client) watch(raw *C.PJRT_Event, kind eventKind, then func(error)) *eve
 	}
 	e.handle = cgo.NewHandle(e)
 	if err := c.plugin.check(C.pwdrv_event_watch(c.plugin.api, raw, C.uintptr_t(e.handle))); err != nil {
-		// The callback was not taken, so it will not come.
+		// The plugin did not accept the callback, so it will not be called.
 		e.fire(err)
 	}
 	e.letGo()
@@ -180,7 +178,7 @@ func waitEnded(ctx context.Context) error {
 	return status.New(code, "the wait ended before the event: %w", cause)
 }
 
-// Then calls f on a thread of the plugin, or here where the event has fired.
+// Then calls f on a thread of the plugin, or here if the event has fired.
 func (e *event) Then(f func(error)) {
 	if !e.fired.Load() {
 		e.mu.Lock()

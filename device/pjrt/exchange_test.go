@@ -177,7 +177,7 @@ func carry(s *spmd.Spec, calls []*device.CollectiveCall) error {
 	return nil
 }
 
-// rows gives how often, and how far apart, the bytes of one index of a dimension
+// rows returns how often, and how far apart, the bytes of one index of a dimension
 // stand in an array.
 func rows(s shape.Shape, dim int) (count, stride int) {
 	count = 1

@@ -4,7 +4,7 @@ pwdrv_status pwdrv_compile(const PJRT_Api* api, PJRT_Client* client, const char*
                            const char* code, size_t code_size, const char* options, size_t options_size,
                            PJRT_LoadedExecutable** out) {
   PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
-  // MLIR's lexer reads on to a zero byte, whatever the size says.
+  // MLIR's lexer reads until a zero byte, even past the given size.
   char* terminated = pwdrv_copy(code, code_size);
   if (terminated == NULL) return PWDRV_LACKS(code_size);
   program.code = terminated;
@@ -92,7 +92,7 @@ pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* execut
 pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
                                       pwdrv_bytes* code) {
   *format = *code = (pwdrv_bytes){NULL, 0};
-  // Asked without room for the code, the plugin says how much it needs.
+  // Without room for the code, the plugin returns the size that it needs.
   PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
   PWDRV_ARGS(PJRT_Executable_OptimizedProgram);
   args.executable = executable;
@@ -166,7 +166,7 @@ pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, p
                            size_t num_kept, PJRT_Device* only, PJRT_ExecuteContext* context, int64_t* deleted) {
   *deleted = -1;
   pwdrv_status status = {NULL, NULL};
-  // A collective whose start failed on one device would wait for it on the others.
+  // If a collective failed to start on one device, the others would wait for it.
   for (size_t i = 0; i < l->devices * l->num_args; i++) {
     bool gone = false;
     status = pwdrv_buffer_deleted(api, l->args[i], &gone);
@@ -196,7 +196,7 @@ pwdrv_status pwdrv_execute(const PJRT_Api* api, PJRT_LoadedExecutable* loaded, p
   PWDRV_COUNT(events, l->devices);
   for (size_t i = 0; i < l->devices; i++) {
     pwdrv_status one = pwdrv_event_settle(api, l->events[i], &l->fired[i], &l->errors[i]);
-    // An event that cannot be asked is watched, and tells its error there.
+    // An event that cannot be queried is watched, and reports its error there.
     pwdrv_error_destroy(api, one.error);
   }
   return status;

@@ -21,8 +21,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Executable is a device.Executable. What it says of itself is read once, when
-// it is made, and known also after Close.
+// Executable is a device.Executable. Its description is read once, when it is made, and known even after Close.
 type Executable struct {
 	client   *Client
 	loaded   *C.PJRT_LoadedExecutable
@@ -34,22 +33,21 @@ type Executable struct {
 	outputs           []device.Output
 	memories          []int // of outputs, as indices into Device.Memories
 	cost              device.Cost
-	params            *hlo.Signature // nil where the plugin does not tell
+	params            *hlo.Signature // nil if the plugin does not describe them
 
-	users  atomic.Int32 // as Buffer.users
+	users  atomic.Int32 // like Buffer.users
 	closed atomic.Bool
 	sizes  atomic.Pointer[[]int64] // of outputs on the device, after the first run
 
 	mu   sync.Mutex
-	idle []*C.pwdrv_launch // C arrays of past runs, for the next ones
+	idle []*C.pwdrv_launch // C arrays of past runs, for later ones
 }
 
-// Launches that an executable keeps for later; more run at once are freed.
+// How many launches an executable keeps for later; others are freed.
 const maxIdle = 4
 
-// Compile compiles a program for the devices that options name. With nil options
-// it is portable: one shard, on device 0 or on what Run.Only says. A plugin cannot
-// be stopped while it compiles, so ctx counts before it starts.
+// Compile compiles a program for the devices that options name. With nil options it is portable: one shard, on device 0
+// or on the device of Run.Only. A plugin cannot be stopped while it compiles, so ctx is checked before it starts.
 func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) (device.Executable, error) {
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx)
@@ -68,15 +66,14 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 	return c.executable(loaded)
 }
 
-// compile gives a plugin's executable, which is the caller's. The caller holds
-// the client.
+// compile returns a plugin's executable, which the caller owns. The caller holds the client.
 func (c *Client) compile(p device.Program, options []byte) (*C.PJRT_LoadedExecutable, error) {
 	format, formatSize := chars(p.Format)
 	var loaded *C.PJRT_LoadedExecutable
 	if err := c.plugin.check(C.pwdrv_compile(c.plugin.api, c.raw, format, formatSize, (*C.char)(dataPointer(p.Code)),
 		C.size_t(len(p.Code)), (*C.char)(dataPointer(options)), C.size_t(len(options)), &loaded)); err != nil {
 		if status.CodeOf(err) == status.Unknown {
-			// MLIR's complaints about a program reach XLA without a code.
+			// MLIR's errors about a program reach XLA without a code.
 			err = &status.Error{Code: status.InvalidArgument, Message: err.Error()}
 		}
 		return nil, err
@@ -84,7 +81,7 @@ func (c *Client) compile(p device.Program, options []byte) (*C.PJRT_LoadedExecut
 	return loaded, nil
 }
 
-// Load makes an executable of what Serialize gave.
+// Load makes an executable of bytes that Serialize returned.
 func (c *Client) Load(ctx context.Context, serialized []byte) (device.Executable, error) {
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx)
@@ -140,7 +137,7 @@ func (x *Executable) describe() error {
 	} else if status.CodeOf(err) != status.Unimplemented {
 		return err
 	}
-	// What is left may be missing.
+	// The rest may be missing.
 	if p.check(C.pwdrv_executable_fingerprint(p.api, x.compiled, &text)) == nil {
 		x.fingerprint = goString(text)
 		if strings.ContainsFunc(x.fingerprint, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -150,7 +147,7 @@ func (x *Executable) describe() error {
 	var format, code C.pwdrv_bytes
 	err := p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code))
 	if status.CodeOf(err) == status.ResourceExhausted {
-		return err // it is there, and there is no memory for it
+		return err // there is no memory for it
 	}
 	if err == nil {
 		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
@@ -232,23 +229,21 @@ func (x *Executable) describeOutputs() error {
 	return nil
 }
 
-// Name is the program's name, as the compiler keeps it.
+// Name returns the program's name, as the compiler keeps it.
 func (x *Executable) Name() string { return x.name }
 
-// Fingerprint is the plugin's fingerprint of the computation, in hex where it is
-// not text, or where it has none a hash of the optimized program; "" where it
-// gives neither.
+// Fingerprint returns the plugin's fingerprint of the computation, in hex if it is not text; without one, a hash of the
+// optimized program; "" if the plugin has neither.
 func (x *Executable) Fingerprint() string { return x.fingerprint }
 
-// Devices are the local devices of the shards. A portable computation names
-// device 0.
+// Devices returns the local devices of the shards. A portable computation has device 0.
 func (x *Executable) Devices() []int { return x.devices }
 
-// Outputs describes the results of one shard. It must not be changed.
+// Outputs returns the shapes of the results of one shard. They must not be changed.
 func (x *Executable) Outputs() []device.Output { return x.outputs }
 
-// Parameters gives the shapes of one shard's arguments, and which of them are
-// donated; known is false where the plugin does not tell.
+// Parameters returns the shapes of one shard's arguments, and which of them are donated; known is false if the plugin
+// does not describe them.
 func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
 	if x.params == nil {
 		return nil, nil, false
@@ -256,7 +251,7 @@ func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 	return x.params.Params, x.params.Donated, true
 }
 
-// Optimized gives the program as the compiler left it: a serialized
+// Optimized returns the program as the compiler left it: a serialized
 // HloModuleProtoWithConfig.
 func (x *Executable) Optimized() ([]byte, error) {
 	if err := x.use(); err != nil {
@@ -277,17 +272,17 @@ func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
 	case "hlo_with_config":
 		return goBytes(code), nil
 	case "hlo":
-		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, with no configuration
+		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, without a configuration
 	default:
-		return nil, status.New(status.Unimplemented, "plugin %s gives optimized programs as %q, want hlo_with_config", p.path,
-			f)
+		return nil, status.New(status.Unimplemented, "plugin %s returns optimized programs as %q, want hlo_with_config",
+			p.path, f)
 	}
 }
 
-// Cost is the compiler's count of bytes, all 0 where the plugin has none.
+// Cost returns the compiler's count of bytes, all 0 if the plugin has none.
 func (x *Executable) Cost() device.Cost { return x.cost }
 
-// Serialize gives bytes for Load.
+// Serialize returns bytes for Load.
 func (x *Executable) Serialize() ([]byte, error) {
 	if err := x.use(); err != nil {
 		return nil, err
@@ -322,7 +317,7 @@ func (x *Executable) release() {
 		C.free(unsafe.Pointer(l))
 	}
 	x.idle = nil
-	// Errors would leave nothing to do.
+	// An error could not be handled here.
 	if x.compiled != nil {
 		_ = p.check(C.pwdrv_executable_destroy(p.api, x.compiled))
 	}
@@ -330,7 +325,7 @@ func (x *Executable) release() {
 	x.client.closedOne()
 }
 
-// Close frees the executable when the calls in progress are done. Runs go on.
+// Close frees the executable after the calls in progress. Runs continue.
 func (x *Executable) Close() {
 	if !x.closed.Swap(true) {
 		x.release()

@@ -12,15 +12,14 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// executeContext carries what a run's handlers may ask for (PJRT's execute
-// context). It must stay open until the run is done.
+// executeContext has what a run's handlers may ask for (PJRT's execute context). It must stay open until the run is
+// done.
 type executeContext struct {
 	client *Client
 	raw    *C.PJRT_ExecuteContext
 }
 
-// newContext makes a context whose executions have their collectives carried by
-// s. The caller holds the client.
+// newContext makes a context for executions whose collectives s carries. The caller holds the client.
 func (c *Client) newContext(s *service) (*executeContext, error) {
 	x := &executeContext{client: c}
 	if err := c.plugin.check(C.pwdrv_context_create(c.plugin.api, &x.raw)); err != nil {
@@ -34,7 +33,7 @@ func (c *Client) newContext(s *service) (*executeContext, error) {
 	return x, nil
 }
 
-// close frees the context. It is not to be called while another call uses it.
+// close frees the context. It must not be called while another call uses it.
 func (x *executeContext) close() {
 	if x.raw != nil {
 		_ = x.client.plugin.check(C.pwdrv_context_destroy(x.client.plugin.api, x.raw))
@@ -58,7 +57,7 @@ func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	if err != nil {
 		return nil, err
 	}
-	// From here on every input is held, so that none is destroyed meanwhile.
+	// From here on every input is kept alive, so that none is destroyed meanwhile.
 	defer func() {
 		for _, b := range inputs {
 			b.release()
@@ -100,7 +99,7 @@ func (x *Executable) Execute(r device.Run) (*device.Results, error) {
 	return x.results(l, devices), nil
 }
 
-// place says which devices run, and which one the plugin must be told of.
+// place returns the devices that run, and the one that the plugin must be told, if any.
 func (x *Executable) place(r device.Run) (devices []int, only *C.PJRT_Device, err error) {
 	devices = x.devices
 	at := -1
@@ -135,8 +134,7 @@ func (x *Executable) place(r device.Run) (devices []int, only *C.PJRT_Device, er
 	return devices, only, nil
 }
 
-// inputs checks and holds the buffers of a run, row after row. On error none is
-// held.
+// inputs checks the buffers of a run, row after row, and keeps them alive. With an error it keeps none.
 func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err error) {
 	defer func() {
 		if err != nil {
@@ -188,14 +186,13 @@ func (x *Executable) inputs(r device.Run, devices []int) (held []*Buffer, err er
 	return held, nil
 }
 
-// same says whether a buffer is what a program takes. A token has no contents, and
-// clients pass what they like.
+// same reports whether a buffer is what a program takes. A token has no contents, so any buffer will do.
 func same(a, b shape.Shape) bool {
 	return b.DType == shape.Token || a.DType == b.DType && slices.Equal(a.Dims, b.Dims)
 }
 
-// donatedTwice refuses a row in which a donated buffer stands twice: one device
-// would refuse it while the others start.
+// donatedTwice returns an error for a row with the same donated buffer twice: one device would refuse it while the
+// others start.
 func (x *Executable) donatedTwice(r device.Run, row []*Buffer) error {
 	if x.params == nil {
 		return nil
@@ -214,8 +211,8 @@ func (x *Executable) donatedTwice(r device.Run, row []*Buffer) error {
 	return nil
 }
 
-// consumed takes inputs that were donated out of the account. An input that the
-// plugin did not consume, since someone still looks at its memory, stays.
+// consumed takes donated inputs out of the account. An input that the plugin did not consume, since its memory is still
+// being viewed, stays.
 func (x *Executable) consumed(r device.Run, inputs []*Buffer, numArgs int) {
 	look := func(b *Buffer) {
 		if b.counted.Load() && b.deleted() {
@@ -235,7 +232,7 @@ func (x *Executable) consumed(r device.Run, inputs []*Buffer, numArgs int) {
 	}
 }
 
-// results makes buffers and events of what a launch gave.
+// results makes buffers and events of the results of a launch.
 func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 	c, n := x.client, len(x.outputs)
 	raws := unsafe.Slice(l.outputs, len(devices)*n)
@@ -271,7 +268,7 @@ func (x *Executable) results(l *C.pwdrv_launch, devices []int) *device.Results {
 	return r
 }
 
-// launch returns C arrays for a run, or nil where memory is short; keep takes them back.
+// launch returns C arrays for a run, or nil if memory is short; keep takes them back.
 func (x *Executable) launch(devices, numArgs int) *C.pwdrv_launch {
 	for {
 		l := x.unused()
@@ -285,7 +282,7 @@ func (x *Executable) launch(devices, numArgs int) *C.pwdrv_launch {
 	}
 }
 
-// unused takes arrays that keep has kept; nil where there are none.
+// unused returns arrays that keep has kept; nil if there are none.
 func (x *Executable) unused() *C.pwdrv_launch {
 	x.mu.Lock()
 	defer x.mu.Unlock()

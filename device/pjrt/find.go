@@ -19,8 +19,7 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 )
 
-// FindOptions say where Find looks. The zero value looks where the environment
-// says.
+// FindOptions say where Find looks. The zero value uses the environment.
 type FindOptions struct {
 	// Dirs are searched first, in order; each holds packages, as site-packages
 	// does. The directories of PATHWAYS_PLUGIN_DIRS (separated by colons) follow.
@@ -29,10 +28,9 @@ type FindOptions struct {
 	Platform string
 	// Getenv reads the environment; nil means os.Getenv.
 	Getenv func(string) string
-	// Root is where /dev and /sys are looked for; "" means "/".
+	// Root replaces "/" as the parent of /dev and /sys; "" means "/".
 	Root string
-	// CacheDir keeps what loading a plugin showed of it; "" means the user's
-	// cache directory.
+	// CacheDir keeps what was learned by loading a plugin; "" means the user's cache directory.
 	CacheDir string
 }
 
@@ -40,12 +38,11 @@ type FindOptions struct {
 type Found struct {
 	Path string
 	Name string // the package it came from, or the file's name
-	// Kind is "cpu", "cuda" or "tpu". For a plugin named by PATHWAYS_PLUGIN it
-	// follows from the file's name; Plugin.Kind knows better.
+	// Kind is "cpu", "cuda" or "tpu". For a plugin named by PATHWAYS_PLUGIN it is derived from the file's name;
+	// Plugin.Kind is exact.
 	Kind string
-	Why  string // the rule that chose it, as a phrase for a person
-	// Candidates are all plugins that were found, the chosen one among them, and
-	// kinds of device that were passed over.
+	Why  string // the rule that chose it, as a phrase
+	// Candidates are all plugins that were found, including the chosen one, and kinds of device that were skipped.
 	Candidates []Candidate
 }
 
@@ -56,8 +53,7 @@ type Candidate struct {
 	Note             string // why it was chosen or not
 }
 
-// What the packages call their plugins, below a directory of packages, best
-// first.
+// The paths of plugins inside a directory of packages, best first.
 var packaged = map[string][]string{
 	"cuda": {"jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"},
 	"tpu":  {"libtpu/libtpu.so"},
@@ -71,17 +67,15 @@ var installs = map[string]string{
 	"cpu":  "pip install fastatomstruct-xla-cpu",
 }
 
-// RegisteredByJAX reports whether the plugin's package is one that JAX finds and registers by
+// RegisteredByJAX reports whether the plugin's package is one that JAX finds and registers
 // itself.
 func (f Found) RegisteredByJAX() bool {
 	return slices.ContainsFunc(packaged["cuda"], func(file string) bool { return strings.HasSuffix(f.Path, "/"+file) })
 }
 
-// Find says which plugin to use. PATHWAYS_PLUGIN, a path, comes first; then the
-// packaged plugin of CUDA, of TPU (each only where the hardware is there), and of
-// the CPU. Of several CPU plugins the one of the newest StableHLO wins; only to
-// learn that are plugins loaded, and the answer is remembered by path, size and
-// time of change.
+// Find chooses the plugin to use. PATHWAYS_PLUGIN, a path, comes first; then the packaged plugin of CUDA, of TPU (each
+// only if the hardware is there), and of the CPU. Of several CPU plugins the one with the newest StableHLO wins; only
+// for that are plugins loaded, and the answer is cached by path, size and modification time.
 func Find(o FindOptions) (Found, error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
@@ -187,7 +181,7 @@ func notFound(o FindOptions, dirs []string, seen []Candidate) error {
 	return status.New(status.NotFound, "%s", b.String())
 }
 
-// search lists the packaged plugins of a kind, one a file.
+// search lists the packaged plugins of a kind, each file once.
 func search(dirs []string, kind string) []Candidate {
 	var have []Candidate
 	seen := map[string]bool{}
@@ -221,7 +215,7 @@ func kindOfName(path string) string {
 	return "cpu"
 }
 
-// hardware says whether devices of a kind are there, and how that was seen.
+// hardware reports whether there are devices of a kind, and how that was found out.
 func (o FindOptions) hardware(kind string) (bool, string) {
 	switch kind {
 	case "cuda":
@@ -267,7 +261,7 @@ func (o FindOptions) GPUs() int {
 }
 
 func (o FindOptions) nodes(pattern string) []string {
-	m, _ := filepath.Glob(filepath.Join(o.Root, pattern)) // the patterns are ours and well formed
+	m, _ := filepath.Glob(filepath.Join(o.Root, pattern)) // the patterns are constants and well formed
 	return m
 }
 
@@ -287,8 +281,8 @@ func loads(library string) bool {
 	return C.pwdrv_loads(name) != 0
 }
 
-// newest chooses of several plugins the one of the newest StableHLO; the first
-// of equals. It writes into have what each speaks, or why it cannot be used.
+// newest chooses from several plugins the first with the newest StableHLO. It writes into have the version of each, or
+// why it cannot be used.
 func (o FindOptions) newest(have []Candidate) (best int, why string) {
 	cache := o.openCache()
 	versions := make([][]int64, len(have))
@@ -322,9 +316,8 @@ func dotted(v []int64) string {
 	return strings.Join(parts, ".")
 }
 
-// cache remembers the StableHLO version of plugins, because learning it means
-// loading hundreds of megabytes, and the hash of those that workers have used. It
-// is a help only: every failure to read or write it is ignored.
+// cache remembers the StableHLO version of plugins, because reading it means loading hundreds of megabytes, and the
+// hash of those that workers have used. It is only an optimization: every failure to read or write it is ignored.
 type cache struct {
 	file    string
 	changed bool
@@ -335,7 +328,7 @@ type cached struct {
 	Size      int64   `json:"size"`
 	Modified  int64   `json:"modified"` // nanoseconds since 1970
 	StableHLO []int64 `json:"stablehlo"`
-	SHA256    string  `json:"sha256,omitempty"` // in hex; "" is not known yet
+	SHA256    string  `json:"sha256,omitempty"` // in hex; "" if not known yet
 }
 
 func (o FindOptions) openCache() *cache {
@@ -363,7 +356,7 @@ func (c *cache) stablehlo(path string) ([]int64, error) {
 	return known.StableHLO, err
 }
 
-// known gives what is known of a plugin, and loads it where that is nothing.
+// known returns what the cache has for a plugin, and loads the plugin if it has nothing.
 func (c *cache) known(path string) (cached, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -396,9 +389,8 @@ func (c *cache) sha256(path string) (string, error) {
 	return known.SHA256, nil
 }
 
-// Build names the file that the client's plugin was loaded from, and its contents:
-// programs that another file has compiled may be no programs to this one. "" where
-// the plugin is part of the process.
+// Build returns the file that the client's plugin was loaded from, and the hash of its contents: programs compiled by
+// another file may not be valid for this one. "" if the plugin is part of the process.
 func (c *Client) Build() string { return contents(c.plugin.path, FindOptions{}.openCache()) }
 
 func contents(path string, cache *cache) string {

@@ -54,7 +54,7 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 	return g, program
 }
 
-// run gives the bytes of all results, by rank.
+// run returns the bytes of all results, by rank.
 func (g *gang) run(t testing.TB, inputs [][]device.Host) (out [4][][]byte) {
 	t.Helper()
 	g.launch++

@@ -5,19 +5,19 @@
 #include "call.h"
 #include "ffi/xla_ffi.h"
 
-// What the plugin lacks for handlers that answer later; NULL where nothing.
+// Returns what the plugin lacks for handlers that answer later; NULL if it lacks nothing.
 const char* pwdrv_missing(const PJRT_Api* api, const XLA_FFI_Api* of);
 
-// The text of the error of a call for whose arguments there is no memory.
+// The error text of a call for whose arguments memory is short.
 static const char kNoMemory[] = "this process has no memory left for the arguments of a call";
 
-// Bits of an element; 0 is a token's, -1 not known.
+// Bits of an element; 0 for a token, -1 if unknown.
 int pwdrv_bits(uint32_t type);
 
-// What an execution's context has of a type; NULL where it has none, or no context.
+// Returns the data of a type in an execution's context; NULL if there is no such data or no context.
 void* pwdrv_context_of(const XLA_FFI_Api* api, void* ctx, int64_t type);
 
-// The client that an execution's context names; 0 where it names none.
+// Returns the client that an execution's context names; 0 if it names none.
 uintptr_t pwdrv_client_of(const XLA_FFI_Api* api, void* ctx);
 
 // Which run of which device calls.

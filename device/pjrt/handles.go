@@ -3,9 +3,8 @@ package pjrt
 // #include "driver.h"
 import "C"
 
-// handles counts what plugins have made for this package and it has not given
-// back, of all clients, by kind. A kind of which there is none is left out. The
-// tests end with none.
+// handles counts the objects that plugins have made for this package and that it has not returned, of all clients, by
+// kind. Kinds without any are left out. Tests end with none.
 func handles() map[string]int64 {
 	var counts [C.PWDRV_KINDS]C.int64_t
 	C.pwdrv_counts_read(&counts[0])

@@ -1,20 +1,17 @@
-// The memory of XLA's CPU devices is malloc's, and glibc's habits cost them twice.
-// Another allocator takes no notice of what is done here.
+// The memory of XLA's CPU devices is malloc's, and two defaults of glibc make it slow. Other allocators ignore the
+// calls in this file.
 //
-// It gives large blocks back to the system when they are freed, and each next one is
-// paid for by faulting in its pages again: up to a sixth of a training step's time, by
-// the luck of which blocks were freed first. For glibc learns: after a block that was
-// mapped by itself is freed, blocks of that size come from the heap, of which it then
-// keeps twice as much; the largest size it learns is 32 MiB. So it is taught that size
-// at once. A process that frees one such block anywhere ends in the same state. What
-// the user set by MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES or
-// mallopt holds, since glibc then does not learn.
+// glibc returns large blocks to the system when they are freed, and the next one pays for faulting in its pages again:
+// up to a sixth of a training step's time, depending on which blocks were freed first. For glibc adapts: after a block
+// that was mapped by itself is freed, blocks of that size come from the heap, of which it then keeps twice as much; the
+// largest size it adapts to is 32 MiB. So this sets that size at once. A process that frees one such block anywhere
+// ends up in the same state. Values that the user set by MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES
+// or mallopt stay, since glibc then does not adapt.
 //
-// It keeps small blocks that were freed in lists of their own, and sorts all of these
-// into the others whenever it is asked for a large one. A computation takes both by
-// turns: 6 % of the time that a worker has for a small one went into that. So small
-// blocks are sorted when they are freed; each thread still keeps some. That is for
-// workers: Python, which frees small ones all the time, lost 2 % by it.
+// glibc keeps freed small blocks in lists of their own, and merges all of them whenever it is asked for a large block.
+// A computation allocates both by turns: 6 % of a worker's time for a small computation went into that. So small blocks
+// are merged when they are freed; each thread still keeps some. That is for workers only: Python, which frees small
+// blocks all the time, became 2 % slower.
 #include <malloc.h>
 #include <string.h>
 
@@ -23,7 +20,7 @@
 enum { kLearnt = 32 << 20 };  // on machines of 64 bits
 
 void pwdrv_teach_malloc(void) {
-  // With its header, rounded up to whole pages of 64 KiB at most, no more than that.
+  // Including the header, and rounded up to whole pages of 64 KiB at most, it is no larger.
   void* volatile block = malloc(kLearnt - (128 << 10));
   free(block);
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/openpathways/pathways/core/xla/aot"
 )
 
-// flags has this machine's processor flags as Linux tells them, by LLVM's names: Linux
-// writes avx512_bf16 where LLVM writes avx512bf16. It is empty where Linux is silent.
+// flags are this machine's processor flags as Linux reports them, by LLVM's names: Linux writes avx512_bf16, LLVM
+// avx512bf16. It is empty if Linux does not report any.
 var flags = sync.OnceValue(func() map[string]bool {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -27,8 +27,7 @@ var flags = sync.OnceValue(func() map[string]bool {
 	return known
 })
 
-// ForLoad returns a serialized executable as a plugin is to load it on this machine
-// without complaints that have no cause.
+// ForLoad returns a serialized executable in a form that a plugin loads on this machine without unfounded warnings.
 func ForLoad(serialized []byte) []byte {
 	return aot.ForLoad(serialized, func(feature string) bool { return flags()[feature] })
 }

@@ -4,7 +4,7 @@
 
 enum { VALUES_ON_STACK = 16 };
 
-// Written in Go, as pathwaysDriverCollective.
+// Written in Go, like pathwaysDriverCollective.
 extern void* pathwaysDriverHostCall(pwdrv_host_call* call);
 
 static bool read_values(int64_t n, const int* types, XLA_FFI_Buffer** buffers, pwdrv_value* out) {
@@ -72,8 +72,8 @@ XLA_FFI_Error* pw_ffi_host_call(XLA_FFI_CallFrame* frame) {
     frame->future = call.future;
   } else {
     error = pw_ffi_error(api, XLA_FFI_Error_Code_UNIMPLEMENTED,
-                         "a host callback takes or gives what is no array, or one of an element type that this version "
-                         "does not know");
+                         "a host callback takes or returns something that is not an array, or an array of an element "
+                         "type that this version does not know");
   }
   if (call.values != few) free(call.values);
   return error;

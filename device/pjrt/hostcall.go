@@ -11,9 +11,8 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// ServeHostCalls has handle called for each host callback of a program that this
-// client runs without an execute context of jaxlib's, on a thread of the plugin.
-// It can be said once, after ServeCollectives.
+// ServeHostCalls has handle called for each host callback of a program that this client runs without an execute context
+// of jaxlib's, on a thread of the plugin. It may be called once, after ServeCollectives.
 func (c *Client) ServeHostCalls(handle func(*device.HostCall)) error {
 	s := c.service.Load()
 	if s == nil {
@@ -33,7 +32,7 @@ func (c *Client) ServeHostCalls(handle func(*device.HostCall)) error {
 	return nil
 }
 
-// hostCall is a call that is under way.
+// hostCall is a call under way.
 type hostCall struct {
 	device.HostCall
 	answer
@@ -50,7 +49,7 @@ func pathwaysDriverHostCall(call *C.pwdrv_host_call) (e unsafe.Pointer) {
 	handle := s.host.Load()
 	if handle == nil {
 		return collectiveError(unsafe.Pointer(call.api),
-			status.New(status.FailedPrecondition, "nobody answers the host callbacks of this client's programs"))
+			status.New(status.FailedPrecondition, "nothing answers the host callbacks of this client's programs"))
 	}
 	h := &hostCall{answer: answer{api: unsafe.Pointer(call.api)}}
 	h.Launch, h.Local, h.Index = int32(call.launch), int(call.local), uint64(call.index)

@@ -6,7 +6,7 @@ package pjrt
 // #include "driver.h"
 import "C"
 
-// failAllocation has an allocation of this package's C by the calling thread fail: the one
-// that comes after n others. With a negative n none fails. It returns how many were still
-// to come before that of the call before: negative where it has failed.
+// failAllocation makes an allocation of this package's C by the calling thread fail: the one after the next n. With a
+// negative n none fails. It returns how many were left before the one that the previous call chose; negative if that
+// one has failed.
 func failAllocation(n int) (left int) { return int(C.pwdrv_alloc_fails_after(C.int64_t(n))) }

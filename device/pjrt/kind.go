@@ -11,8 +11,8 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// NewKind makes the device.Kind of a plugin. o.Devices is how many devices a
-// driver gets; 0 means all there are, and one for the CPU.
+// NewKind makes the device.Kind of a plugin. o.Devices is how many devices a driver gets; 0 means all, but one for the
+// CPU.
 func NewKind(p *Plugin, o ClientOptions) device.Kind { return kind{p, o} }
 
 type kind struct {
@@ -20,8 +20,7 @@ type kind struct {
 	options ClientOptions
 }
 
-// Join makes a client. For an island of several members the plugin is told its
-// place and given the rendezvous store.
+// Join makes a client. For an island of several members the plugin gets its rank and the rendezvous store.
 func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, error) {
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx)
@@ -32,7 +31,7 @@ func (k kind) Join(ctx context.Context, m device.Membership) (device.Driver, err
 	}
 	if m.Nodes > 1 {
 		if k.plugin.Kind() == "cpu" {
-			// Some CPU plugins would ignore their place and pass for an island of one.
+			// Some CPU plugins would ignore their rank and behave like an island of one.
 			return nil, status.New(status.Unimplemented,
 				"plugin %s has no interconnect of its own to join %d members: join each by itself", k.plugin.path, m.Nodes)
 		}

@@ -8,7 +8,7 @@ void pwdrv_counts_read(int64_t counts[PWDRV_KINDS]) {
 }
 
 #ifdef PWDRV_INVARIANTS
-// Tests have an allocation of the calling thread fail: that which comes after so many; -1: none.
+// How many more allocations of the calling thread succeed before one fails, for tests; -1: all do.
 static __thread int64_t before_failure = -1;
 
 int64_t pwdrv_alloc_fails_after(int64_t n) {

@@ -22,8 +22,8 @@ func (a *account) add(bytes int64) {
 	}
 }
 
-// MemoryStats gives the plugin's own numbers where it has them, otherwise the
-// bytes of the buffers that this client made in the device's default memory.
+// MemoryStats returns the plugin's own numbers if it has them, otherwise the bytes of the buffers that this client made
+// in the device's default memory.
 func (c *Client) MemoryStats(local int) (device.MemoryStats, error) {
 	if err := c.checkDevice(local); err != nil {
 		return device.MemoryStats{}, err
@@ -49,8 +49,7 @@ func (c *Client) checkDevice(local int) error {
 	return nil
 }
 
-// memory finds a memory of a device; "" is the default one. It gives the index
-// into Device.Memories.
+// memory finds a memory of a device; "" is the default one. It returns the index into Device.Memories.
 func (c *Client) memory(local int, kind string) (int, error) {
 	if err := c.checkDevice(local); err != nil {
 		return 0, err

@@ -16,9 +16,9 @@ import (
 
 var _ device.Partitioner = (*Client)(nil)
 
-// Partition compiles a program for CPU devices that need not exist: those of a
-// client made for it, on which nothing runs. Such a client has a thread a device;
-// a few are kept for the next programs of the same number of devices.
+// Partition compiles a program for CPU devices that need not exist: those of a client that is made for this, and on
+// which nothing runs. Such a client has a thread for each device; a few are kept for the next programs with the same
+// number of devices.
 func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx)
@@ -53,13 +53,13 @@ func (c *Client) Partition(ctx context.Context, p device.Program, options []byte
 	return c.plugin.optimized(compiled)
 }
 
-// Stages that are kept, and for how long with no program for them.
+// How many idle stages are kept, and for how long.
 const (
 	maxStages = 2
 	stageIdle = 30 * time.Second
 )
 
-// stage is a client that programs for so many devices are compiled on.
+// stage is a client on which programs for so many devices are compiled.
 type stage struct {
 	devices int
 	made    sync.Once
@@ -69,7 +69,7 @@ type stage struct {
 	since   time.Time // no users; guarded by stages.mu
 }
 
-// stages are a driver's, the one that was asked for last first.
+// stages are a driver's stages, the most recently used first.
 type stages struct {
 	mu     sync.Mutex
 	all    []*stage
@@ -77,7 +77,7 @@ type stages struct {
 	timer  *time.Timer
 }
 
-// get gives the stage for so many devices; put takes it back.
+// get returns the stage for so many devices; put takes it back.
 func (s *stages) get(of *Client, devices int) (*stage, error) {
 	s.mu.Lock()
 	i := slices.IndexFunc(s.all, func(one *stage) bool { return one.devices == devices })
@@ -113,7 +113,7 @@ func (s *stages) put(one *stage) {
 	closeAll(gone)
 }
 
-// sweep closes what has been idle for long.
+// sweep closes stages that have been idle for long.
 func (s *stages) sweep() {
 	s.mu.Lock()
 	gone := s.takeIdle(time.Now().Add(-stageIdle))
@@ -124,8 +124,7 @@ func (s *stages) sweep() {
 	closeAll(gone)
 }
 
-// takeIdle takes out what is not used, and is too old, too much, or could not be
-// made.
+// takeIdle removes stages without users that are too old, too many, or could not be made.
 func (s *stages) takeIdle(before time.Time) (gone []*stage) {
 	kept := s.all[:0]
 	for _, one := range s.all {
@@ -148,7 +147,7 @@ func closeAll(gone []*stage) {
 	}
 }
 
-// close closes what is idle now, and has put close the rest.
+// close closes the idle stages; put closes the others.
 func (s *stages) close() {
 	s.mu.Lock()
 	s.closed = true

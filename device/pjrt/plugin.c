@@ -95,8 +95,8 @@ pwdrv_status pwdrv_attributes(const PJRT_Api* api, const PJRT_NamedValue** value
   return status;
 }
 
-// The plugin may have made values larger than ours: it says so in struct_size,
-// which is not rounded up to the alignment of the array.
+// The plugin's values may be larger than ours: struct_size says so, but is not rounded up to the alignment of the
+// array.
 const PJRT_NamedValue* pwdrv_named_at(const PJRT_NamedValue* values, size_t i) {
   size_t stride = sizeof(PJRT_NamedValue);
   if (values->struct_size > stride) stride = (values->struct_size + 7) & ~(size_t)7;

@@ -2,28 +2,23 @@
 // function, loaded by dlopen. It is the driver of real devices; package device
 // is the contract it keeps, and says what may be called when.
 //
-// Find says which plugin this machine should use, Open loads it, and
-// Plugin.Create or NewKind make a driver of it. What the front door needs to
-// call the plugin itself is given as raw pointers: Plugin.API, Client.Raw,
-// Executable.Raw, Buffer.Raw. They live as long as the object they came from.
+// Find chooses the plugin for this machine, Open loads it, and Plugin.Create or NewKind make a driver of it. The
+// frontends, which call the plugin themselves, get raw pointers: Plugin.API, Client.Raw, Executable.Raw, Buffer.Raw.
+// They live as long as the object they came from.
 //
 // # Guarantees
 //
-// Any minor version of the PJRT C API is taken, another major version refused.
-// A slot that the plugin lacks gives UNIMPLEMENTED with the slot's name; the
-// plugin's own errors come with their code and text. No Go memory is kept by the
-// plugin, but for the bytes that device.Host and Buffer.ToHost say it may read.
+// Any minor version of the PJRT C API is accepted, any other major version refused. A slot that the plugin lacks
+// returns UNIMPLEMENTED with the slot's name; the plugin's own errors keep their code and text. The plugin keeps no Go
+// memory, except the bytes that device.Host and Buffer.ToHost allow it to read.
 //
 // # Concurrency
 //
-// Everything may be called from any goroutine. Functions given to Event.Then and
-// Host.Done run on a thread of the plugin, or on the caller's where the event
-// has already fired: they must not block, and must not start work that may
-// (Compile, Execute), since the plugin may need the thread. No lock is held
-// while the plugin runs or a function is called.
+// Everything may be called from any goroutine. Functions passed to Event.Then and Host.Done run on a thread of the
+// plugin, or on the caller's if the event has already fired: they must not block, and must not start work that may
+// (Compile, Execute), since the plugin may need the thread. No lock is held while the plugin or a function runs.
 //
-// Only package pjrt and packages of capi hold cgo; core reaches this package
-// through device alone.
+// Only package pjrt and packages of capi use cgo; core reaches this package through device alone.
 package pjrt
 
 // #cgo CFLAGS: -I${SRCDIR}/abi -Wall -Wshadow
@@ -56,7 +51,7 @@ type Plugin struct {
 	hostCalls    registration
 }
 
-// opened holds a plugin a file, so that one is loaded and initialized once.
+// opened has one plugin for each file, so that a file is loaded and initialized once.
 var opened struct {
 	mu     sync.Mutex
 	byPath map[string]*opening
@@ -68,10 +63,10 @@ type opening struct {
 	err    error
 }
 
-// Open loads the plugin at path, once a file and process, and initializes it.
+// Open loads the plugin at path, once for each file and process, and initializes it.
 //
-// NOT_FOUND: there is no such file. FAILED_PRECONDITION: the file is not a
-// plugin that this process can drive; the error says why.
+// Errors: NOT_FOUND if there is no such file; FAILED_PRECONDITION, with the reason, if the file is not a plugin that
+// this process can drive.
 func Open(path string) (*Plugin, error) {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -95,7 +90,7 @@ func Open(path string) (*Plugin, error) {
 	opened.mu.Unlock()
 	o.once.Do(func() { o.plugin, o.err = load(resolved) })
 	if o.err != nil {
-		// A file that is mended may be opened again.
+		// A file that is repaired may be opened again.
 		opened.mu.Lock()
 		if opened.byPath[resolved] == o {
 			delete(opened.byPath, resolved)
@@ -123,8 +118,8 @@ func load(path string) (*Plugin, error) {
 	return plugin(path, api)
 }
 
-// Wrap drives a plugin that is part of this process already, by its function
-// table: a PJRT_Api*. Name stands for it in errors.
+// Wrap drives a plugin that is already part of this process, through its function table, a PJRT_Api*. Errors use name
+// for it.
 func Wrap(name string, table unsafe.Pointer) (*Plugin, error) {
 	return plugin(name, (*C.PJRT_Api)(table))
 }
@@ -200,22 +195,22 @@ func kindOfFile(m fs.FileMode) string {
 	return "special file (" + m.Type().String() + ")"
 }
 
-// API is the plugin's function table, a const PJRT_Api* that lives for ever.
+// API returns the plugin's function table, a const PJRT_Api* that is always valid.
 func (p *Plugin) API() unsafe.Pointer { return unsafe.Pointer(p.api) }
 
-// Path is the file that was loaded, with symbolic links resolved.
+// Path returns the file that was loaded, with symbolic links resolved.
 func (p *Plugin) Path() string { return p.path }
 
-// Version is the version of the PJRT C API that the plugin speaks.
+// Version returns the version of the PJRT C API that the plugin implements.
 func (p *Plugin) Version() (major, minor int) { return p.major, p.minor }
 
-// Attributes are what the plugin says of itself, such as "xla_version" (int64)
-// and "stablehlo_current_version" ([]int64). Values are string, int64, []int64,
-// float32 or bool. The map is shared and must not be changed.
+// Attributes returns what the plugin reports about itself, such as "xla_version" (int64) and
+// "stablehlo_current_version" ([]int64). Values are string, int64, []int64, float32 or bool. The map is shared and must
+// not be changed.
 func (p *Plugin) Attributes() map[string]any { return p.attributes }
 
-// Kind is the kind of device that the plugin drives: "cpu", "cuda" or "tpu". It
-// is read from the extensions that the plugin has, before a client is made.
+// Kind returns the kind of device that the plugin drives: "cpu", "cuda" or "tpu". It follows from the plugin's
+// extensions, and is known before a client is made.
 func (p *Plugin) Kind() string {
 	switch {
 	case p.has(C.PJRT_Extension_Type_TpuTopology), p.has(C.PJRT_Extension_Type_TpuExecutable):

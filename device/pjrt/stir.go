@@ -11,39 +11,37 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// stirrer sees to it that no work of a CPU client is overlooked.
+// stirrer makes sure that no work of a CPU client is overlooked.
 //
-// The threads of XLA's CPU client may leave a computation lying while one of them
-// sleeps. Who submits it wakes nobody where a thread is looking for work; but that
-// thread may have just taken another computation, and look no more until it has
-// ended, and the one that was woken for the other found nothing and sleeps again.
-// So it is in Eigen's pool, which counts on tasks that end by themselves. A
-// computation with a collective does not: it may wait for the very one that lies.
+// XLA's thread pool can miss a wake-up, and leave a computation in its queue while a thread sleeps. A submission wakes
+// no thread if one is looking for work. But that thread may just have taken another computation, and does not look
+// again until it has ended; and the thread that was woken for the other one found nothing and sleeps again. Eigen's
+// pool, which this is, relies on tasks that end by themselves. A computation with a collective does not: it may wait
+// for the very computation in the queue.
 //
-// Whatever is submitted next wakes the sleeper. So where nothing has ended for a
-// while, something is submitted.
+// Any further submission wakes the sleeper. So if nothing has ended for a while, the stirrer submits a small copy.
 type stirrer struct {
 	armed atomic.Bool
 	ended atomic.Uint64 // events of work that have fired
 	times atomic.Uint64 // how often something was submitted
 	timer *time.Timer   // nil where nothing needs stirring
 
-	// Of the timer's calls, and of who arms it.
+	// Used by the timer's calls, and by the code that arms it.
 	seen  uint64
 	pause time.Duration
 }
 
-// The first pause is some times what a thread takes to wake on a busy machine.
-// What takes long by itself is stirred less and less often.
+// The first pause is several times as long as a thread takes to wake on a busy machine. Work that takes long by itself
+// is stirred less and less often.
 const (
 	firstStir = 2 * time.Millisecond
 	lastStir  = 250 * time.Millisecond
 )
 
-// stirBytes is more than the client copies without its threads, which is 100 KiB.
+// stirBytes is more than the 100 KiB that the client copies without its threads.
 const stirBytes = C.PWDRV_ZEROS
 
-// guard has work looked after until no more is under way.
+// guard has work watched until none is under way.
 func (c *Client) guard() {
 	s := &c.stirs
 	if s.timer == nil || s.armed.Load() || s.armed.Swap(true) {
@@ -53,7 +51,7 @@ func (c *Client) guard() {
 	s.timer.Reset(s.pause)
 }
 
-// look is the timer's call.
+// look is called by the timer.
 func (c *Client) look() {
 	s := &c.stirs
 	if c.work.Load() == 0 {
@@ -72,9 +70,8 @@ func (c *Client) look() {
 	s.timer.Reset(s.pause)
 }
 
-// Stir has the threads of a CPU client look for work that they may have
-// overlooked. Execute and the copies of this package need no such help; it is for
-// those who launch by the plugin's own table.
+// Stir has the threads of a CPU client look for work that they may have overlooked. Execute and the copies of this
+// package do that themselves; Stir is for callers that launch by the plugin's own table.
 func (c *Client) Stir() {
 	if !c.keep() {
 		return
@@ -87,14 +84,14 @@ func (c *Client) Stir() {
 	if err := p.check(C.pwdrv_from_host(p.api, c.raw, C.pwdrv_zeros(), C.int(shape.U8), &dims[0], 1,
 		C.int(device.UntilDone),
 		at.raw, at.memories[c.devices[0].Default], &done, &raw)); err != nil {
-		return // it tells of its own state; who waits hears that from what he waits for
+		return // its error reaches those that wait for the buffer
 	}
 	c.stirs.times.Add(1)
 	c.event(done, lent, nil)
 	_ = p.check(C.pwdrv_buffer_destroy(p.api, raw))
 }
 
-// keep keeps the plugin's client until drop, also while it is being closed.
+// keep keeps the plugin's client alive until drop, even while it is being closed.
 func (c *Client) keep() bool {
 	for {
 		n := c.refs.Load()

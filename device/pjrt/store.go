@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// store gives a rendezvous store to a plugin. Its context ends with the client,
+// store provides a plugin with a rendezvous store. Its context ends with the client,
 // so that no thread of the plugin waits for a key after that.
 type store struct {
 	values device.KeyValues
@@ -29,8 +29,7 @@ func newStore(values device.KeyValues) *store {
 	return s
 }
 
-// close ends what waits. It is called when the plugin's client is gone, and on
-// nil does nothing.
+// close ends the calls that wait. It is called when the plugin's client is gone, and does nothing on nil.
 func (s *store) close() {
 	if s != nil {
 		s.cancel()
@@ -38,16 +37,15 @@ func (s *store) close() {
 	}
 }
 
-// tryTime bounds the look-up of a key that need not be there: long enough for a
-// store over a network to answer.
+// tryTime bounds the look-up of a key that need not exist: long enough for a store over a network to answer.
 const tryTime = 500 * time.Millisecond
 
-// tries is what a store may have besides Get, to look without waiting.
+// tries is implemented by stores that can look up a key without waiting.
 type tries interface {
 	TryGet(ctx context.Context, key string) (value []byte, ok bool, err error)
 }
 
-// get looks up key, waiting at most timeout, or not at all where it is negative.
+// get looks up key, waiting for timeout at most, or not at all if timeout is negative.
 func (s *store) get(key string, timeout time.Duration) ([]byte, error) {
 	if timeout >= 0 {
 		ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, status.New(status.DeadlineExceeded,
@@ -101,7 +99,7 @@ func pathwaysDriverStorePut(handle C.uintptr_t, key *C.char, keySize C.size_t, v
 	return nil
 }
 
-// makeError makes an error of the plugin's.
+// makeError makes an error of the plugin's API.
 func makeError(failed *C.PJRT_CallbackError, err error) *C.PJRT_Error {
 	text, size := chars(err.Error())
 	return C.pwdrv_make_error(failed, C.int(status.CodeOf(err)), text, size)

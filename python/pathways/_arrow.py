@@ -106,17 +106,17 @@ _valid.restype, _valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char
 
 _library = _native.load()
 _with_gil = ctypes.PyDLL(_library._name)
-_take, _drop, _show_batch, held = (
+_take, _drop, _show_batch, lent = (
     _library.pathways_numpy_take,
     _library.pathways_numpy_drop,
     _with_gil.pathways_numpy_show_batch,
-    _with_gil.pathways_numpy_held,
+    _with_gil.pathways_numpy_lent,
 )
 _take.restype = ctypes.c_uint64
 _take.argtypes = [ctypes.c_void_p] * 3
 _drop.restype, _drop.argtypes = None, [ctypes.c_void_p]
 _show_batch.restype, _show_batch.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.py_object, ctypes.c_int64]
-held.restype, held.argtypes = ctypes.c_int64, []
+lent.restype, lent.argtypes = ctypes.c_int64, []
 _code, _message = _library.pathways_error_code, _library.pathways_error_message
 _code.restype, _code.argtypes = ctypes.c_int, [ctypes.c_uint64]
 _message.restype, _message.argtypes = ctypes.c_char_p, [ctypes.c_uint64]

@@ -211,7 +211,7 @@ class Captured:
         self.number = ctypes.c_uint64()
         self.takes = takes  # for each group of inputs: the computation that exports it, and its leaves
         self.num_inputs = sum(len(which) for _, which in takes)
-        self.gives: list[Any] = []  # for each group of results: the computation that imports it, and its results
+        self.imports: list[Any] = []  # for each group of results: the computation that imports it, and its results
         self.num_results = 0  # of all these groups
         self.results: list[Any] = []  # for each leaf: the function that returns it, see run
         self.structure = structure
@@ -233,10 +233,10 @@ class Captured:
             if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
                 _native.check(refusal)
             at = 0
-            for give, which in self.gives:
+            for computation, which in self.imports:
                 library.pathways_import(_room(outputs, at, len(which)), len(which))
                 at += len(which)
-                for i, x in zip(which, give(), strict=True):
+                for i, x in zip(which, computation(), strict=True):
                     made[i] = x
         except BaseException:  # including Ctrl-C at any of these lines
             library.pathways_release(inputs, n)  # skips inputs that were consumed
@@ -340,7 +340,7 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     for group in groups:
         made = [i for i in group if order[i] in places]
         if made:
-            captured.gives.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
+            captured.imports.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
             captured.num_results += len(made)
     return captured
 

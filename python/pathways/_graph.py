@@ -65,10 +65,10 @@ def as_text(name: str, graph: dict[str, Any]) -> str:
     for i in graph["inputs"]:
         lines.append(f"  {value(i)} = input{' (donated)' if values[i]['donated'] else ''}")
     for node in graph["nodes"]:
-        gives = "; ".join(value(i) for i in node["gives"])
+        made = "; ".join(value(i) for i in node["makes"])
         where = f"  # {_line(node['location'])}" if node["location"] else ""
-        on = "" if node["gives"] else f" on {devices_text(node['devices'])}"
-        lines.append(f"  {gives + ' = ' if gives else ''}{node['name']}({reads(node)}){on}{where}")
+        on = "" if node["makes"] else f" on {devices_text(node['devices'])}"
+        lines.append(f"  {made + ' = ' if made else ''}{node['name']}({reads(node)}){on}{where}")
     lines += [f"  result {i}: {reads(output)}" for i, output in enumerate(graph["outputs"])]
     return "\n".join(lines)
 
@@ -99,7 +99,7 @@ def _boxes(graph: dict[str, Any]) -> tuple[list[_Box], list[tuple[_Box, _Box, in
         where = os.path.basename(_line(node["location"]))
         box = _Box(node["name"].removeprefix("jit_"), where, node["devices"], 0, node["kind"])
         add(box, node["reads"])
-        makers.update(dict.fromkeys(node["gives"], box))
+        makers.update(dict.fromkeys(node["makes"], box))
     for n, output in enumerate(graph["outputs"]):
         made = [values[r["value"]] for r in output["reads"]]
         devices = [device for v in made for device in v["devices"]]

@@ -46,7 +46,7 @@ class Lowered:
     """The graph that a program was captured to. A notebook shows it as a picture.
 
     `graph` is a dict: values [{node, output, bytes, shard, devices, donated}], whose node is -1 for an input; nodes
-    [{kind, name, location, devices, gives [value], reads [{value, bytes}], constant_bytes}] of kind execute, copy or
+    [{kind, name, location, devices, makes [value], reads [{value, bytes}], constant_bytes}] of kind execute, copy or
     reshard, in the order in which they are submitted; inputs [value]; outputs [{reads, constant_bytes}]. Bytes are of
     all shards, and devices are their ids.
     """

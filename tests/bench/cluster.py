@@ -97,7 +97,7 @@ PACKAGES = {
 
 
 def command(system, workers, directory):
-    """Gives the command of a system's process."""
+    """Returns the command of a system's process."""
     if system == "ours":
         up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, "--"]
         return [sys.executable, *up, sys.executable, PEERS / "ours.py"]
@@ -108,7 +108,7 @@ def command(system, workers, directory):
 
 @contextlib.contextmanager
 def started(systems, workers):
-    """Gives those of the systems that run here, and ends them; their versions; and why the others do not run."""
+    """Returns those of the systems that run here, and ends them; their versions; and why the others do not run."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory, contextlib.ExitStack() as stack:
         env = fresh.environment("jaxlib") | {"TMPDIR": directory}
         ours = fresh.environment("pathways") | {"TMPDIR": directory}
@@ -148,7 +148,7 @@ def calls_of(side, asked, seconds):
 
 
 def measure(running, row, rounds, seconds):
-    """Gives a row's computations a second by system, and the ratio of ours to the fastest of the others."""
+    """Returns a row's computations a second by system, and the ratio of ours to the fastest of the others."""
     asked = {"program": row.program, "sync": row.sync}
     systems = [system for system in ("ours", *row.others) if system in running]
     calls = {system: calls_of(running[system], asked, seconds) for system in systems}
@@ -261,7 +261,7 @@ def parts(quick, chosen):
 
 
 def run(quick, chosen):
-    """Measures and prints the chosen rows; gives the results."""
+    """Measures and prints the chosen rows; returns the results."""
     results, about, missing = {}, {}, {}
     rounds, seconds = (3, 0.1) if quick else (9, 0.3)
     heads = "".join(f"{title:>14}" for title in TITLES.values())

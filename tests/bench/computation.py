@@ -30,7 +30,7 @@ class Programs(dict):
 
 
 def programs(devices):
-    """Gives the programs on these devices by name, and their first argument.
+    """Returns the programs on these devices by name, and their first argument.
 
     "work:k" is a computation behind k steps of a loop, to take as long as one likes.
     """
@@ -83,7 +83,7 @@ def check(program, calls, values):
 
 
 def chain(f, x, calls, sync):
-    """Calls f on its own result, and gives the last one and the seconds until it is there. sync waits for each."""
+    """Calls f on its own result, and returns the last one and the seconds until it is there. sync waits for each."""
     start = time.perf_counter()
     for _ in range(calls):
         x = f(x)

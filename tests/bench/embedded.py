@@ -1,8 +1,8 @@
-"""Measures Open Pathways beside stock JAX on devices of one process: the same script through three doors, in turns.
+"""Measures Open Pathways beside stock JAX on devices of one process: the same script through three backends, in turns.
 
-The doors are "pathways", "jaxlib" (stock JAX with the CPU client inside jaxlib) and "plugin" (stock JAX with the very
-plugin that Pathways drives). Each is a process that lives for the whole run; in each round each of them runs one short
-segment of the same calls, in rotating order.
+The backends are "pathways", "jaxlib" (stock JAX with the CPU client inside jaxlib) and "plugin" (stock JAX with the
+very plugin that Pathways drives). Each is a process that lives for the whole run; in each round each of them runs one
+short segment of the same calls, in rotating order.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ import fresh
 import sides
 
 HERE = pathlib.Path(__file__).parent
-DOORS = ("pathways", "jaxlib", "plugin")
+BACKENDS = ("pathways", "jaxlib", "plugin")
 KIB, MIB = 1 << 10, 1 << 20
-SEGMENT = 0.03  # seconds of one door in one round, about
+SEGMENT = 0.03  # seconds of one backend in one round, about
 SPEED = 0.97  # of stock's tokens a second, at least, in the demo
 
 
@@ -26,7 +26,7 @@ def size(n):
 
 
 def rows(quick):
-    """Gives (name, what is asked, budget: the most that ours may take of stock's time, or None)."""
+    """Returns (name, what is asked, budget: the most that ours may take of stock's time, or None)."""
     yield "tiny jit, asynchronous", {"row": "tiny", "sync": False}, 1.5
     yield "tiny jit, synchronous", {"row": "tiny", "sync": True}, 1.6
     yield "computation of 1 ms", {"row": "computation", "length": None}, 1.02
@@ -55,31 +55,31 @@ def calls_of(stock, asked):
 
 
 def turns(workers, asked, rounds):
-    """Gives the number of calls a turn, and what each door answered, round by round."""
+    """Returns the number of calls a turn, and what each backend answered, round by round."""
     n = 1 if asked["row"] == "demo" else calls_of(workers["jaxlib"], asked)
     if asked["row"] in ("put", "fetch"):
         n = max(1, min(n, (256 * MIB) // asked["bytes"], 256))
     for worker in workers.values():
         worker.ask(calls=n, **asked)  # not counted: compiles and warms up
-    answers = {door: [] for door in DOORS}
+    answers = {backend: [] for backend in BACKENDS}
     for i in range(rounds):
-        for door in DOORS[i % 3 :] + DOORS[: i % 3]:
-            answers[door].append(workers[door].ask(calls=n, **asked))
+        for backend in BACKENDS[i % 3 :] + BACKENDS[: i % 3]:
+            answers[backend].append(workers[backend].ask(calls=n, **asked))
     return n, answers
 
 
 def judged(n, answers, budget):
-    """Gives a row: times, ratios, and whether it met its budget, or copies nothing that stock does not copy."""
-    seconds = {door: [answer["seconds"] / n for answer in answers[door]] for door in DOORS}
+    """Returns a row: times, ratios, and whether it met its budget, or copies nothing that stock does not copy."""
+    seconds = {backend: [answer["seconds"] / n for answer in answers[backend]] for backend in BACKENDS}
     out = {"calls": n, "rounds": len(answers["pathways"])}
-    out["us"] = {door: spread([s * 1e6 for s in seconds[door]]) for door in DOORS}
+    out["us"] = {backend: spread([s * 1e6 for s in seconds[backend]]) for backend in BACKENDS}
     for other in ("jaxlib", "plugin"):
         ratios = [a / b for a, b in zip(seconds["pathways"], seconds[other], strict=True)]
         out[f"ratio_{other}"] = spread(ratios)
     if budget:
         out |= {"budget": budget, "met": out["ratio_jaxlib"]["median"] <= budget}
     if "copies" in answers["pathways"][0]:
-        copies = {door: statistics.mean(answer["copies"] for answer in answers[door]) for door in DOORS}
+        copies = {backend: statistics.mean(answer["copies"] for answer in answers[backend]) for backend in BACKENDS}
         out |= {"copies": copies, "met": copies["pathways"] <= copies["jaxlib"]}
     return out
 
@@ -99,11 +99,11 @@ def line(name, got):
 
     us = got["us"]
     said = f"{name:32} {ratio(got['ratio_jaxlib'])}  {ratio(got['ratio_plugin'])}"
-    said += "".join(f"{us[door]['median']:14.2f}" for door in DOORS)
+    said += "".join(f"{us[backend]['median']:14.2f}" for backend in BACKENDS)
     if "budget" in got:
         said += f"   ≤ {got['budget']:.4g} {'ok' if got['met'] else 'OVER'}"
     if "copies" in got:
-        said += "   " + " ".join("copy" if got["copies"][door] > 0.5 else "zero-copy" for door in DOORS)
+        said += "   " + " ".join("copy" if got["copies"][backend] > 0.5 else "zero-copy" for backend in BACKENDS)
         said += " ok" if got["met"] else " COPIES, and stock does not"
     return said
 
@@ -112,19 +112,21 @@ def demo(quick):
     """Measures steps of the demo's model, twelve a turn. Gives the row.
 
     Each process gets its memory from the system in a way of its own, which makes it some percent faster or slower for
-    all its life; so there are several of each door.
+    all its life; so there are several of each backend.
     """
     processes, rounds = (1, 9) if quick else (3, 8)
-    answers = {door: [] for door in DOORS}
+    answers = {backend: [] for backend in BACKENDS}
     for _ in range(processes):
         with opened() as (workers, _):
             _, more = turns(workers, {"row": "demo", "steps": 12}, rounds)
-        for door in DOORS:
-            answers[door] += more[door]
+        for backend in BACKENDS:
+            answers[backend] += more[backend]
     tokens = answers["pathways"][0]["tokens"]
     got = judged(1, answers, 1 / SPEED)
-    got["tokens a second"] = {door: spread([tokens / answer["seconds"] for answer in answers[door]]) for door in DOORS}
-    speed = {door: f"{got['tokens a second'][door]['median']:,.0f}" for door in DOORS}
+    got["tokens a second"] = {
+        backend: spread([tokens / answer["seconds"] for answer in answers[backend]]) for backend in BACKENDS
+    }
+    speed = {backend: f"{got['tokens a second'][backend]['median']:,.0f}" for backend in BACKENDS}
     print(line("demo, a step", got))
     print(
         f"{'':32} {speed['pathways']} tokens/s, stock {speed['jaxlib']}: "
@@ -135,7 +137,7 @@ def demo(quick):
 
 
 def arrow(worker, quick, chosen):
-    """Measures Arrow data in and out beside the way by NumPy, in our own process; gives ratios of theirs to ours."""
+    """Measures Arrow data in and out beside the way by NumPy, in our own process; returns ratios of theirs to ours."""
     out = {}
     sizes = (KIB, 4 * KIB, 64 * KIB, MIB, 64 * MIB) if quick else tuple(KIB << k for k in range(0, 21, 2))
     for way in ("in", "out", "through"):
@@ -205,18 +207,19 @@ def draw(axes, results):
 
 @contextlib.contextmanager
 def opened():
-    """Gives a worker for each door, and how many devices each sees; they end with the block."""
+    """Yields a worker for each backend, and how many devices each sees; they end with the block."""
     workers = {}
     try:
-        for door in DOORS:
-            workers[door] = sides.Side([sys.executable, str(HERE / "worker.py"), door], fresh.environment(door))
-        yield workers, {door: worker.hear()["devices"] for door, worker in workers.items()}
+        for backend in BACKENDS:
+            command = [sys.executable, str(HERE / "worker.py"), backend]
+            workers[backend] = sides.Side(command, fresh.environment(backend))
+        yield workers, {backend: worker.hear()["devices"] for backend, worker in workers.items()}
     finally:
         sides.close(workers.values())
 
 
 def run(quick, chosen):
-    """Measures and prints the chosen rows; gives the results."""
+    """Measures and prints the chosen rows; returns the results."""
     plugin = fresh.plugin_path()
     with opened() as (workers, devices):
         out = {"about": {"plugin": plugin, "devices": devices}} | measure_all(workers, plugin, quick, chosen)
@@ -231,7 +234,7 @@ def run(quick, chosen):
 
 def measure_all(workers, plugin, quick, chosen):
     print(f"plugin {plugin}, 8 devices\n")
-    heads = f"{'ours / stock':>22}  {'ours / plugin':>22}" + "".join(f"{door + ', µs':>14}" for door in DOORS)
+    heads = f"{'ours / stock':>22}  {'ours / plugin':>22}" + "".join(f"{backend + ', µs':>14}" for backend in BACKENDS)
     print(f"{'embedded':32} {heads}")
     out = {"rows": {}}
     for name, asked, budget in rows(quick):
@@ -250,7 +253,7 @@ def measure_all(workers, plugin, quick, chosen):
         out["streams"] = streams(workers["pathways"], quick, chosen)
     if chosen("memory growth"):
         n = 10_000 if quick else 100_000
-        out["growth"] = {door: worker.ask(row="growth", calls=n)["grown"] for door, worker in workers.items()}
-        grown = ", ".join(f"{door} {size / KIB:.0f} KiB" for door, size in out["growth"].items())
+        out["growth"] = {backend: worker.ask(row="growth", calls=n)["grown"] for backend, worker in workers.items()}
+        grown = ", ".join(f"{backend} {size / KIB:.0f} KiB" for backend, size in out["growth"].items())
         print(f"\nmemory grown over {n} calls: {grown}")
     return out

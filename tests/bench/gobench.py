@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(package, pattern, count, time):
-    """Gives {benchmark: {unit: [a value each time]}}, without the "Benchmark" and the number of processors.
+    """Returns {benchmark: {unit: [a value each time]}}, without the "Benchmark" and the number of processors.
 
     {} where the benchmarks could not be run; why is on standard error then.
     """

@@ -80,7 +80,7 @@ def command(system, workers, directory):
 
 @contextlib.contextmanager
 def started(systems, workers):
-    """Gives those of the systems that run here, and why the others do not."""
+    """Returns those of the systems that run here, and why the others do not."""
     with tempfile.TemporaryDirectory(prefix="paper-") as directory, contextlib.ExitStack() as stack:
         running, missing = {}, {}
         stack.callback(lambda: sides.close(running.values()))
@@ -107,7 +107,7 @@ def started(systems, workers):
 
 
 def turns(running, lines, rounds, seconds):
-    """Gives the computations a second of each line, {"median", "low", "high"}; the lines take turns.
+    """Returns the computations a second of each line, {"median", "low", "high"}; the lines take turns.
 
     A line is (system, program, sync).
     """
@@ -261,8 +261,8 @@ def page5(data):
         )
         text += [table(["devices", *counts], rows)]
     if shards := data.get("shards"):
-        together, door = shards["together"], shards["door"]
-        alone = {n: together[n] - door[n] for n in together}
+        together, pjrt = shards["together"], shards["pjrt"]
+        alone = {n: together[n] - pjrt[n] for n in together}
         least, most = min(together, key=int), max(together, key=int)
 
         def each(took):
@@ -272,10 +272,10 @@ def page5(data):
         text += paragraph(
             "A client adds to that: µs until a call of a tiny computation returns (lower is better). *PJRT* is our PJRT"
             " plugin, called through openpathways.h; *JAX* is what a call of a jitted function takes on top of it. Each"
-            f" further shard costs {each(alone):.2f} µs in JAX and {each(door):.2f} µs in the plugin; messages and"
+            f" further shard costs {each(alone):.2f} µs in JAX and {each(pjrt):.2f} µs in the plugin; messages and"
             " graphs stay as they are."
         )
-        rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("PJRT", door))]
+        rows = [[name, *(f"{us:,.1f}" for us in of.values())] for name, of in (("JAX", alone), ("PJRT", pjrt))]
         text += [table(["devices", *together], rows)]
     return text
 

@@ -86,7 +86,7 @@ def update(weights, gradients):
     return jax.tree.map(lambda w, g: w - 0.05 * g, weights, gradients)
 
 
-# --- the sides; each is a function that takes a step and gives its loss ---
+# --- the sides; each is a function that takes a step and returns its loss ---
 
 
 def by_pipeline(stages, microbatches, schedule, devices):

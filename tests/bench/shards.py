@@ -1,10 +1,10 @@
 """What a shard costs a client: the time until a call on n devices returns, of a tiny jitted function, and of the same
-computation through openpathways.h, where our PJRT door is called without JAX. The devices are the CPU plugin's, behind
-the whole control plane in this process; they run what they are given while nothing is timed.
+computation through openpathways.h, where our PJRT frontend is called without JAX. The devices are the CPU plugin's,
+behind the whole control plane in this process; they run what they are given while nothing is timed.
 
     python tests/bench/shards.py 1 8 64 512
 
-Prints a line of JSON: {"together": µs a call by number of devices, "door": the same without JAX}.
+Prints a line of JSON: {"together": µs a call by number of devices, "pjrt": the same without JAX}.
 """
 
 import ctypes
@@ -77,7 +77,7 @@ class HostOptions(Options):
     )
 
 
-class Door:
+class Frontend:
     """A session of openpathways.h, of which each array is a number."""
 
     def __init__(self, address):
@@ -85,13 +85,13 @@ class Door:
         for name in ("session_open", "compile", "array_from_host", "array_ready", "future_wait", "run", "drop"):
             getattr(self.library, f"pathways_{name}").restype = c_uint64
         self.library.pathways_error_message.restype = c_char_p
-        self.session = self.gives("session_open", SessionOptions(address=address.encode()))
+        self.session = self.make("session_open", SessionOptions(address=address.encode()))
 
     def calls(self, name, *arguments):
         if error := getattr(self.library, f"pathways_{name}")(*arguments):
             raise RuntimeError(self.library.pathways_error_message(c_uint64(error)).decode())
 
-    def gives(self, name, *arguments):
+    def make(self, name, *arguments):
         handle = c_uint64()
         self.calls(name, *(byref(a) if isinstance(a, Options) else a for a in arguments), byref(handle))
         return handle
@@ -99,10 +99,10 @@ class Door:
     def returns(self, n):
         devices = (c_int32 * n)(*range(n))
         options = CompileOptions(code=ADD, code_size=len(ADD), devices=devices, num_devices=n, num_replicas=n)
-        f = self.gives("compile", self.session, options)
+        f = self.make("compile", self.session, options)
         zero, dims = np.zeros(1, np.float32), (c_int64 * 1)(1)
         host = HostOptions(data=zero.ctypes.data, type=F32, num_dims=1, dims=dims, devices=devices, num_devices=n)
-        x = self.gives("array_from_host", self.session, host)
+        x = self.make("array_from_host", self.session, host)
         run, drop, one, none = self.library.pathways_run, self.library.pathways_drop, c_size_t(1), None
 
         def call(a):
@@ -114,7 +114,7 @@ class Door:
             return b
 
         def wait(a):
-            future = self.gives("array_ready", a)
+            future = self.make("array_ready", a)
             self.calls("future_wait", future, c_int64(-1))
             drop(future)
             if a is not x:
@@ -152,9 +152,9 @@ def main():
     pathways.init(address=address)
     devices = jax.devices()
     together = {n: 1e6 * returns(devices[:n]) for n in sizes}
-    door = Door(address)
-    print(json.dumps({"together": together, "door": {n: 1e6 * door.returns(n) for n in sizes}}))
-    door.calls("drop", door.session)
+    pjrt = Frontend(address)
+    print(json.dumps({"together": together, "pjrt": {n: 1e6 * pjrt.returns(n) for n in sizes}}))
+    pjrt.calls("drop", pjrt.session)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def close(sides):
 
 
 def answers():
-    """Gives the stream for answers; what else goes to standard output from here on is dropped."""
+    """Returns the stream for answers; what else goes to standard output from here on is dropped."""
     stream = os.fdopen(os.dup(1), "w")
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)

@@ -1,4 +1,4 @@
-"""One side of a measurement: a process that goes through one door and times what it is asked to.
+"""One side of a measurement: a process that goes through one backend and times what it is asked to.
 
     python worker.py pathways|plugin|jaxlib
 
@@ -14,11 +14,11 @@ import statistics
 import sys
 import time
 
-DOOR = sys.argv[1]
+BACKEND = sys.argv[1]
 
-if DOOR == "pathways":
+if BACKEND == "pathways":
     import pathways  # noqa: F401
-elif DOOR == "plugin":
+elif BACKEND == "plugin":
     from jax._src import xla_bridge
 
     devices = {"cpu_device_count": int(os.environ["TEST_DEVICES"])}
@@ -26,7 +26,7 @@ elif DOOR == "plugin":
 
 import jax  # noqa: E402
 
-if DOOR == "jaxlib":
+if BACKEND == "jaxlib":
     jax.config.update("jax_num_cpu_devices", int(os.environ["TEST_DEVICES"]))
 
 import jax.numpy as jnp  # noqa: E402

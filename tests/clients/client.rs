@@ -1,5 +1,5 @@
 //! A client in Rust, with bindings written by hand: handles are dropped with their owners, errors are `Result`s, and a
-//! future's callback is a channel. `client ADDRESS` runs a program and checks what it gives.
+//! future's callback is a channel. `client ADDRESS` runs a program and checks its results.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{size_of, size_of_val};

@@ -259,9 +259,9 @@ static void wrong_captures(pathways_session s, const char* address) {
   FAILS(pathways_program_play(add, &in, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "that of an executable");
   FAILS(pathways_program_play(p, NULL, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "NULL");
   FAILS(pathways_program_play(p, &in, 1, NULL, 1), PATHWAYS_INVALID_ARGUMENT, "NULL");
-  FAILS(pathways_program_play(p, &in, 1, out, 2), PATHWAYS_INVALID_ARGUMENT, "takes 1 arrays and gives 1");
+  FAILS(pathways_program_play(p, &in, 1, out, 2), PATHWAYS_INVALID_ARGUMENT, "takes 1 arrays and returns 1");
   FAILS(pathways_program_play(p, (pathways_array[]){in, in}, 2, out, 1), PATHWAYS_INVALID_ARGUMENT,
-        "takes 1 arrays and gives 1");
+        "takes 1 arrays and returns 1");
   FAILS(pathways_program_play(p, &foreign, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "another session");
   FAILS(pathways_program_play(p, &y, 1, out, 1), PATHWAYS_FAILED_PRECONDITION, "no contents");
   pathways_array shorter = vector(s, up, 3), away;
@@ -285,7 +285,7 @@ static void wrong_captures(pathways_session s, const char* address) {
   OK(pathways_drop(other));
 }
 
-// A node that fails, here for want of memory, says so in what it gives, and nothing else does.
+// A node that fails, here for want of memory, says so in its results, and only there.
 static void failures(void) {
   pathways_session_options o = {.struct_size = sizeof o, .address = "", .devices = 2, .memory_limit = 8 << 20};
   pathways_session s;

@@ -38,7 +38,7 @@ DEVICES = torch_xla.runtime.global_runtime_device_count()
 
 
 def train(to, cut, step_ends):
-    """Gives each step's loss."""
+    """Returns each step's loss."""
     torch.manual_seed(0)
     x = torch.randn(256, 8)
     y = torch.sin(x.sum(1, keepdim=True))

@@ -55,7 +55,7 @@ def on(mesh, f, spec, out=None):
 
 
 def kinds(mesh=None):
-    """Gives name → (function of a shard, spec of the result) of each kind of collective over the axis x."""
+    """Returns name → (function of a shard, spec of the result) of each kind of collective over the axis x."""
     return {
         "sum": (lambda v: lax.psum(v, "x"), P()),
         "max": (lambda v: lax.pmax(v, "x"), P()),

@@ -21,7 +21,7 @@ np.testing.assert_array_equal(jax.jit(alone)(jnp.arange(3.0)), [8, 11, 14])
 
 
 def programs(folder) -> tuple[list[str], list[str]]:
-    """Runs two clients on a new cluster and gives which programs its workers compiled, and which the folder had."""
+    """Runs two clients on a new cluster and returns which programs its workers compiled, and which the folder had."""
     with Cluster(2, 1, "--cache", str(folder), "--log", "info") as cluster:
         cluster.run(SCRIPT)
         cluster.run(SCRIPT)

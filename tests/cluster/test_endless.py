@@ -55,7 +55,7 @@ def spins(cluster: Cluster):
 
 
 def test_endless_computation_is_shown_and_evicted():
-    """Status says what runs, whose and since when; once its client has gone, the worker starts anew."""
+    """Status says what runs, whose and since when; once its client has gone, the worker restarts."""
     with Cluster(2, 1, "--evict-after", "1s") as cluster:
         keeper = cluster.start(KEEPS)
         lines(keeper, 1)
@@ -67,14 +67,14 @@ def test_endless_computation_is_shown_and_evicted():
         assert "called at" in command("status", "--dir", str(cluster.dir)).stdout
         client.kill()
         client.communicate()
-        # It may have started anew meanwhile.
+        # It may have restarted meanwhile.
         until("its client to have gone", lambda: (running(cluster, "worker-0") or {"gone": True}).get("gone"))
 
         def anew():
             worker = cluster.workers().get("worker-0")
             return worker and worker["process"]["number"] != before
 
-        until("the worker to start anew", anew)
+        until("the worker to restart", anew)
         assert cluster.alive("worker-0"), "it is another process"
         out, err = keeper.communicate("\n", timeout=120)
         assert keeper.returncode == 0, err

@@ -80,7 +80,7 @@ def lines(process, want: int) -> list[str]:
 
 
 def ended(process) -> str:
-    """Waits for a script that met a fault, and gives the error it printed."""
+    """Waits for a script that met a fault, and returns the error it printed."""
     out, err = process.communicate(timeout=120)
     last = out.strip().splitlines()[-1] if out.strip() else ""
     assert process.returncode == 0 and last.startswith("error "), f"exit {process.returncode}\n{out}\n{err}"
@@ -260,7 +260,7 @@ def test_nobody_is_there(tmp_path):
 
 
 def test_random_faults():
-    """Any process dies or freezes at random; what is left gives right results, who waits is told, nothing leaks."""
+    """Any process dies or freezes at random; what is left computes right, waits end with errors, nothing leaks."""
     seed = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
     seconds = float(os.environ.get("PATHWAYS_FAULT_SECONDS") or 10)
     print(f"PATHWAYS_SEED={seed}")

@@ -15,7 +15,7 @@ def test_the_script_goes_on_after_losses():
     assert script.count(steps) == 1
     script = script.replace(steps, steps + "\n            input()")
     with Cluster(workers=2, devices=2, restart=True) as cluster:
-        process = fresh.start(script, door=None, env=cluster.environment())
+        process = fresh.start(script, backend=None, env=cluster.environment())
         try:
             written = []
 

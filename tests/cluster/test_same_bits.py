@@ -29,7 +29,7 @@ if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in T
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, request):
-    """Gives a function: door or address → name → array, each run once, in a process of its own; two run at a time."""
+    """Returns a function from a backend or address to arrays by name; each runs once, in its own process."""
     folder, begun, done = tmp_path_factory.mktemp("bits"), {}, {}
     # No process is begun ahead for a test that is not run.
     here = [
@@ -41,10 +41,10 @@ def run(tmp_path_factory, request):
     clusters = ExitStack()
 
     def begin(where):
-        door, address = (where, "") if where == "plugin" else ("pathways", where)
+        backend, address = (where, "") if where == "plugin" else ("pathways", where)
         if where == PROCESSES:
             address = clusters.enter_context(Cluster(4, 2)).address
-        begun[where] = process = fresh.start(SCRIPT, door, {"PATHWAYS_ADDRESS": address})
+        begun[where] = process = fresh.start(SCRIPT, backend, {"PATHWAYS_ADDRESS": address})
         process.stdin.write(f"{folder / str(order.index(where))}.npz\n")
         process.stdin.flush()
 

@@ -28,7 +28,7 @@ runpy.run_module("pathways_command", run_name="__main__")
 
 
 def refusal(cluster: Cluster, *arguments: str, package: str = "") -> str:
-    """Has a worker come that is refused, and gives what it says."""
+    """Has a worker come that is refused, and returns what it says."""
     done = subprocess.run(
         [sys.executable, "-c", SKEWED.format(package=package), "worker", "--name", "stranger"]
         + ["--address", cluster.address, "--dir", str(cluster.dir), *arguments],

@@ -103,7 +103,7 @@ def test_loopback(tmp_path):
 
 @contextmanager
 def two_workers(directory: Path, env: dict[str, str], *options: str, own: dict[str, str] | None = None):
-    """Gives a controller's address once it has two workers, all with these options, or this environment of their own.
+    """Returns a controller's address once it has two workers, all with these options, or this environment of their own.
 
     Who asks has env.
     """
@@ -187,7 +187,7 @@ def may_make_networks() -> bool:
 
 @contextmanager
 def two_hosts(*trouble: str):
-    """Two hosts, 10.77.0.1 and 10.77.0.2, with a line between them that has trouble; gives how to run inside each."""
+    """Two hosts, 10.77.0.1 and 10.77.0.2, with a line between them that has trouble; yields how to run inside each."""
     names = [f"pw{os.getpid()}{side}" for side in "ab"]
     try:
         for name in names:

@@ -40,7 +40,7 @@ def jax_targets():
         jax.devices()
         print(*xla_client.custom_call_targets("Host"))
         """,
-        door="jaxlib",
+        backend="jaxlib",
     )
     targets = done.stdout.split()
     assert "lapack_sgesdd_ffi" in targets and "cpu_csr_sparse_dense_ffi" in targets and REFUSED in targets

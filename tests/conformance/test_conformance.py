@@ -13,7 +13,7 @@ pytestmark = pytest.mark.versions
 
 
 def judge(path, out):
-    """Runs pypjrt's conformance checks on a plugin and gives check → outcome."""
+    """Runs pypjrt's conformance checks on a plugin and returns check → outcome."""
     done = subprocess.run(
         [sys.executable, "-m", "pypjrt.conform", "--json", str(out), str(path)],
         # A client that is not in Python tells nothing of Python's packages.
@@ -80,7 +80,7 @@ def test_clients_that_are_older_than_the_plugin():
                 a = client.buffer_from_host(bytearray([i, 0, 0, 0, 7, 0, 0, 0]), 4, [2], devices[0])
                 print(list(bytes(program(a)[0].to_host())))
         """,
-        door=None,
+        backend=None,
         env={"PATHWAYS_PLUGIN": fresh.plugin_path(), "TEST_LIBRARY": str(pathways._native.library_path())},
     ).stdout
     assert said.splitlines() == [str([2 * i, 0, 0, 0, 14, 0, 0, 0]) for i in range(3)]

@@ -18,7 +18,7 @@ NO_GO = textwrap.dedent("""\
 
 
 def build(out, env):
-    """Builds the wheel of this tree as pip does, by its build backend, and gives how that ended."""
+    """Builds the wheel of this tree as pip does, by its build backend, and returns how that ended."""
     code = f"import hatchling.build; hatchling.build.build_wheel({str(out)!r})"
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=fresh.environment(env=env), capture_output=True, text=True

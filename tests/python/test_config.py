@@ -15,7 +15,7 @@ UNSET = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "PATHWAYS_CONFIG": ""}
 def plain(said: str, path: Path, **env: str):
     """Runs a plain JAX script, which JAX's discovery of plugins leads to Pathways."""
     path.write_text(said)
-    return fresh.run(PLAIN, door=None, env={**UNSET, "PATHWAYS_CONFIG": str(path), **env}, check=False)
+    return fresh.run(PLAIN, backend=None, env={**UNSET, "PATHWAYS_CONFIG": str(path), **env}, check=False)
 
 
 def test_a_plain_script_takes_the_file(tmp_path):
@@ -101,14 +101,14 @@ def test_values(tmp_path, monkeypatch):
 
 
 def test_scripts_and_commands_know_the_same_options():
-    done = fresh.run("import pathways_command\npathways_command.main(['options'])", door=None)
+    done = fresh.run("import pathways_command\npathways_command.main(['options'])", backend=None)
     variables = {words[1] for words in map(str.split, done.stdout.splitlines()[1:]) if words}
     assert variables == {"PATHWAYS_" + name.upper().replace("-", "_") for name in (*config.OPTIONS, "config")}
 
 
 def test_every_variable_is_in_the_commands_help():
     """What the sources read, `pathways options` and `pathways --help` name, and the other way round."""
-    said = fresh.run("import pathways_command as c\nc.main(['options'])\nc.main(['--help'])", door=None).stdout
+    said = fresh.run("import pathways_command as c\nc.main(['options'])\nc.main(['--help'])", backend=None).stdout
     documented = set(re.findall(r"PATHWAYS_[A-Z_]+[A-Z]", said))
     options = {"PATHWAYS_" + name.upper().replace("-", "_") for name in (*config.OPTIONS, "config")}
     root = Path(__file__).parents[2]

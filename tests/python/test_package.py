@@ -16,13 +16,13 @@ import pathways
 import pytest
 from pathways import _graph, _settings
 
-# Each door of a script of its own; "bare" has what a person's shell would have.
+# Each backend of a script of its own; "bare" has what a person's shell would have.
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
 
 def script(code, env=None, check=True):
     """Runs code that imports pathways itself, in an environment that says nothing but env."""
-    return fresh.run(code, door=None, env=BARE | (env or {}), check=check)
+    return fresh.run(code, backend=None, env=BARE | (env or {}), check=check)
 
 
 def error_of(call):

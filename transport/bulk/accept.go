@@ -33,7 +33,7 @@ func (x *Exchange) Take(in *transport.Incoming) {
 		return
 	case h.Cluster != x.config.Hello.Cluster:
 		refuse(status.New(status.FailedPrecondition,
-			"the link is of cluster %q, this process of %q; the controller was started anew, or the address is another "+
+			"the link is of cluster %q, this process of %q; the controller was restarted, or the address is another "+
 				"cluster's", h.Cluster, x.config.Hello.Cluster))
 		return
 	}

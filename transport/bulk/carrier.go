@@ -146,7 +146,7 @@ func (l *link) redial(last *carrier) *carrier {
 			return c
 		}
 		if !passes(err) && l.x.ctx.Err() == nil {
-			l.lost(status.Wrap(err, "it does not take a link up again"))
+			l.lost(status.Wrap(err, "it does not resume a link"))
 		}
 		timer := time.NewTimer(jitter(wait))
 		select {
@@ -222,7 +222,7 @@ func (l *link) retake(conn *stream.Conn, attempt, received uint64, answer func()
 		return p.lost
 	case attempt <= l.attempt:
 		defer p.mu.Unlock()
-		return status.New(status.Aborted, "attempt %d came behind attempt %d", attempt, l.attempt)
+		return status.New(status.Aborted, "attempt %d came after attempt %d", attempt, l.attempt)
 	}
 	l.attempt = attempt
 	last := l.carrier
@@ -253,7 +253,7 @@ func (l *link) carry(conn *stream.Conn, attempt, received uint64, answer func() 
 	case p.lost != nil:
 		return nil, p.lost
 	case attempt != l.attempt:
-		return nil, status.New(status.Aborted, "attempt %d came behind attempt %d", attempt, l.attempt)
+		return nil, status.New(status.Aborted, "attempt %d came after attempt %d", attempt, l.attempt)
 	}
 	if err := l.sent.Ack(received); err != nil {
 		return nil, err

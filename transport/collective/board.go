@@ -112,7 +112,7 @@ func CreateBoard(places int) (*os.File, error) {
 	}
 	fd, err := unix.MemfdCreate("pathways-board", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, status.New(status.ResourceExhausted, "shared memory for collectives could not be had: %w", err)
+		return nil, status.New(status.ResourceExhausted, "shared memory for collectives could not be allocated: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "board")
 	head := make([]byte, 16)
@@ -127,7 +127,7 @@ func CreateBoard(places int) (*os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, status.New(status.ResourceExhausted, "shared memory for collectives could not be had: %w", err)
+		return nil, status.New(status.ResourceExhausted, "shared memory for collectives could not be allocated: %w", err)
 	}
 	return f, nil
 }
@@ -142,7 +142,7 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 		return nil, status.New(status.InvalidArgument, "the file has no room for a board")
 	}
 	if seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, status.New(status.InvalidArgument, "the file of a board is no sealed memory")
+		return nil, status.New(status.InvalidArgument, "the file of a board is not sealed memory")
 	}
 	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -153,7 +153,7 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	n := binary.LittleEndian.Uint64(data[8:])
 	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
 		_ = unix.Munmap(data)
-		return nil, status.New(status.InvalidArgument, "the file is no board")
+		return nil, status.New(status.InvalidArgument, "the file is not a board")
 	}
 	if place < 0 || place >= int(n) {
 		_ = unix.Munmap(data)

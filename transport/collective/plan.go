@@ -298,7 +298,7 @@ func checkRagged(s *spmd.Spec) error {
 	bad := func() error {
 		return status.New(status.InvalidArgument,
 			"%s %d takes rows, an output of the same type, and four lists of s32 or s64, a multiple of the group long; it has "+
-				"%v and gives %v",
+				"%v and returns %v",
 			s.Op, s.Site, s.Operands, s.Results)
 	}
 	if len(s.Operands) != 6 || len(s.Results) != 1 {

@@ -50,8 +50,8 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 	s := &Segment{Number: number, Size: size, arena: a, free: []extent{{0, size}}}
 	failed := func(what string, err error) error {
-		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be had (%s): %w", size, a.purpose,
-			what, err)
+		return status.New(status.ResourceExhausted, "%d bytes of memory for %s could not be allocated (%s): %w", size,
+			a.purpose, what, err)
 	}
 	flags, fd := unix.MAP_PRIVATE|unix.MAP_ANON, -1
 	if a.shared {
@@ -162,7 +162,7 @@ func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	fd := int(file.Fd())
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
-		return nil, status.New(status.InvalidArgument, "the peer passed a file that is no sealed memory")
+		return nil, status.New(status.InvalidArgument, "the peer passed a file that is not sealed memory")
 	}
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {

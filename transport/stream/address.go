@@ -30,7 +30,8 @@ func split(address string) (network, at string, err error) {
 			return network, at, nil
 		}
 	}
-	return "", "", status.New(status.InvalidArgument, "%q is no address: expected unix:/path or tcp:host:port", address)
+	return "", "", status.New(status.InvalidArgument,
+		"%q is not an address: expected unix:/path or tcp:host:port", address)
 }
 
 // loopback says whether a host is reached without leaving the machine.
@@ -154,7 +155,7 @@ func clearSocket(path string) error {
 	}
 	if info.Mode().Type() != fs.ModeSocket {
 		return status.New(status.AlreadyExists,
-			"cannot listen at unix:%s: there is a file that is no socket; choose another path", path)
+			"cannot listen at unix:%s: there is a file that is not a socket; choose another path", path)
 	}
 	if socket, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		socket.Close()

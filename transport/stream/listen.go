@@ -87,11 +87,11 @@ func Listen(address string, o Options, refused func(peer string, err error)) (*L
 	}
 	if with != nil && len(with.Certificates) == 0 && with.GetCertificate == nil {
 		return nil, status.New(status.FailedPrecondition,
-			"%s needs a certificate and its key, by which those who connect know it", address)
+			"%s needs a certificate and its key, by which clients recognize it", address)
 	}
 	if with != nil && with.ClientAuth != tls.RequireAndVerifyClientCert && o.Token == "" {
 		return nil, status.New(status.FailedPrecondition,
-			"%s has neither clients' certificates nor a token to know who may connect; give one of them", address)
+			"%s has neither clients' certificates nor a token to decide who may connect; set one of them", address)
 	}
 	l, err := bind(network, at)
 	if err != nil {
@@ -235,7 +235,7 @@ func (s *Listener) listen(n *newcomer, cred transport.Credentials) (socket net.C
 		if status.CodeOf(err) == status.Unknown {
 			return nil, nil, s.silent(n, err)
 		}
-		err = status.Wrap(err, "%s is not let in", n.peer)
+		err = status.Wrap(err, "%s is refused", n.peer)
 		refuse(socket, cred.Software, err)
 		return nil, nil, err
 	}
@@ -293,7 +293,7 @@ func (t *tales) add(peer string, err error) {
 	tell := t.told <= maxTales
 	t.mu.Unlock()
 	if tell && kept > 0 {
-		err = status.Wrap(err, "%d more were not let in before; this one", kept)
+		err = status.Wrap(err, "%d more were refused before; this one", kept)
 	}
 	if tell {
 		t.tell(peer, err)

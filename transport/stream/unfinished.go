@@ -81,7 +81,7 @@ func (u *unfinished) wait(f *arrival) {
 		return
 	default:
 	}
-	inside := &f.conn.reader.inside // the time that a frame may take begins anew
+	inside := &f.conn.reader.inside // the time that a frame may take begins again
 	inside.Store(false)
 	select {
 	case <-f.turn:

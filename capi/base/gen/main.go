@@ -3,12 +3,10 @@
 //
 //	go run ../base/gen PREFIX HEADER [forward]
 //
-// A slot is, in this order: the function PREFIX_<slot> where a C file defines it;
-// pw_base_<slot> where one of capi/base does; one that reads what every frontend's buffer
-// has; with forward, one that adopts the buffer that the plugin makes, or, where its
-// arguments name a client, device, memory, executable or buffer of ours, one that unwraps
-// them for the plugin's, and else the plugin's own. A slot that is left, or that the
-// plugin lacks, answers UNIMPLEMENTED by name.
+// A slot is, in this order: the function PREFIX_<slot> if a C file defines it; pw_base_<slot> if capi/base defines one;
+// one that reads what every frontend's buffer has; with forward, one that adopts the buffer that the plugin makes, or
+// one that unwraps arguments of our client, device, memory, executable or buffer for the plugin, and else the plugin's
+// own. A slot that is left, or that the plugin lacks, returns UNIMPLEMENTED with its name.
 package main
 
 import (
@@ -33,7 +31,7 @@ type abi struct {
 	} `json:"structs"`
 }
 
-// lower names, for each handle of ours, what unwraps it.
+// lower names, for each handle of ours, the function that unwraps it.
 var lower = map[string]string{
 	"PJRT_Client*":           "pw_lower_client",
 	"PJRT_Device*":           "pw_lower_device",
@@ -41,10 +39,10 @@ var lower = map[string]string{
 	"PJRT_LoadedExecutable*": "pw_lower_executable",
 }
 
-// The newest slots are given with untyped pointers; their names tell the type.
+// The newest slots have untyped pointers; the names of the arguments tell the type.
 var untyped = map[string]string{"client": "PJRT_Client*", "device": "PJRT_Device*"}
 
-// reads is what slots answer that only look at a buffer, b, which may have been deleted.
+// reads is the answer of slots that only look at a buffer, b, which may have been deleted.
 var reads = map[string]string{
 	"PJRT_Buffer_ElementType": "args->type = b->shape->type",
 	"PJRT_Buffer_Dimensions":  "args->dims = b->shape->dims, args->num_dims = b->shape->num_dims",
@@ -52,8 +50,8 @@ var reads = map[string]string{
 	"PJRT_Buffer_Memory":      "args->memory = (PJRT_Memory*)b->memory",
 }
 
-// made is slots that make a buffer of the plugin's at a place, and what each returns: the
-// buffer, and what passes through as it is.
+// made is the slots that make a buffer of the plugin's at a place, and what each returns: the buffer, and what passes
+// through unchanged.
 var made = map[string]struct{ buffer, passes string }{
 	"PJRT_Client_CreateViewOfDeviceBuffer":  {"buffer", ""},
 	"PJRT_Client_CreateUninitializedBuffer": {"buffer", ""},
@@ -61,9 +59,8 @@ var made = map[string]struct{ buffer, passes string }{
 	"PJRT_Client_CreateAliasBuffer":         {"alias_buffer", "fulfill_alias_buffer_cb"},
 }
 
-// inFork is what a slot answers in the child of a fork. Nothing is freed there, and
-// destructors of clients take an error for the end of the world, as jaxlib does where
-// it asks whether a buffer can be looked at where it lies.
+// inFork is what a slot returns in the child of a fork. Nothing is freed there, and clients end the process if a
+// destructor fails, as jaxlib does if the question fails whether a buffer can be read in place.
 func inFork(slot string) string {
 	switch {
 	case strings.HasSuffix(slot, "_Destroy"):
@@ -79,7 +76,7 @@ const (
 	elsewhere = "(args->is_on_cpu = false, NULL)"
 )
 
-// ofDeleted is what a slot answers of a buffer that has been deleted.
+// ofDeleted is what a slot returns for a buffer that has been deleted.
 func ofDeleted(slot string) string {
 	if slot == isOnCPU { // as above
 		return elsewhere
@@ -87,11 +84,11 @@ func ofDeleted(slot string) string {
 	return fmt.Sprintf("pw_deleted(%q)", slot)
 }
 
-// ofUnmade is what a slot answers of a buffer that was never made: what its shape
-// says, or why there is none. jaxlib takes errors of these for the end of the world.
+// ofUnmade is what a slot returns for a buffer that was never made: what its shape says, or why there is none. jaxlib
+// ends the process if one of these fails.
 func ofUnmade(slot string) string {
 	switch slot {
-	case isOnCPU: // so that jaxlib asks for the contents where it reads, and for nothing where it would copy ahead
+	case isOnCPU: // so that jaxlib asks for the contents when it reads, and for nothing when it would prefetch
 		return "(args->is_on_cpu = true, NULL)"
 	case "PJRT_Buffer_UnpaddedDimensions":
 		return "(args->unpadded_dims = b->shape->dims, args->num_dims = b->shape->num_dims, NULL)"
@@ -139,7 +136,7 @@ func main() {
 			fmt.Fprintf(&fill, "  table->%s = read_%s;\n", f.Name, f.Name)
 			continue
 		}
-		// Clients take an error of a destructor for the end of the world.
+		// Clients end the process if a destructor fails.
 		answer := fmt.Sprintf("%s_unimplemented(%q)", prefix, f.Name)
 		if !forward && strings.HasSuffix(f.Name, "_Destroy") {
 			answer = "NULL"
@@ -180,8 +177,7 @@ func defined(prefix, dir string) map[string]string {
 	return slots
 }
 
-// maker writes the function that has the plugin make a buffer and adopts it, and returns
-// its name.
+// maker writes the function that has the plugin make a buffer and adopts it, and returns the function's name.
 func maker(b *bytes.Buffer, slot, args string, fields []field) string {
 	device, lower := "NULL", ""
 	if slices.ContainsFunc(fields, func(f field) bool { return f.Name == "device" }) {
@@ -209,8 +205,8 @@ func maker(b *bytes.Buffer, slot, args string, fields []field) string {
 	return "make_" + slot
 }
 
-// forwarder writes the function that unwraps a slot's arguments for the plugin, and
-// returns its name, or that of the plugin's own slot where there is nothing to unwrap.
+// forwarder writes the function that unwraps a slot's arguments for the plugin, and returns its name, or that of the
+// plugin's own slot if there is nothing to unwrap.
 func forwarder(b *bytes.Buffer, slot, args string, fields []field) string {
 	var before, after []string
 	for _, f := range fields {

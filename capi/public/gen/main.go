@@ -78,7 +78,7 @@ func page(text string) string {
 	return out.String()
 }
 
-// name gives what a declaration is to be looked up by, or "".
+// name returns the name under which a reader looks up a declaration, or "".
 func name(code []string) string {
 	if m := typename.FindStringSubmatch(code[len(code)-1]); m != nil {
 		return m[1]
@@ -94,7 +94,7 @@ func prose(comment []string) string {
 	var out strings.Builder
 	for _, line := range comment {
 		line = strings.TrimPrefix(strings.TrimPrefix(line, "//"), " ")
-		// What Markdown would take for markup is meant as it stands.
+		// Markdown's own markup characters are escaped.
 		out.WriteString(strings.NewReplacer("*", `\*`, "_", `\_`, "<", `\<`).Replace(line) + "\n")
 	}
 	return out.String()

@@ -14,7 +14,7 @@ type Buffer any
 // buried, which lets go of its buffer and makes the Shard usable for another object, at the
 // first moment at which it is neither pinned nor pending: each of remove, Unpin, Fill and Spoil
 // looks whether that is now. A ready or failed shard never becomes pending again, and a freed
-// one is in no table, so it cannot be pinned anew: a shard is buried once.
+// one is in no table, so it cannot be pinned again: a shard is buried once.
 //
 // A buffer is handed out for closing by discard alone, which takes it out of its shard: so it
 // is handed out once. Every way out of ready passes discard: bury, or spoil with the last Unpin

@@ -12,7 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
-// programs gives the serialized programs of testdata by their names.
+// programs returns the serialized programs of testdata by their names.
 func programs(t testing.TB) map[string][]byte {
 	files, err := filepath.Glob("testdata/*.hlo")
 	if err != nil || len(files) == 0 {

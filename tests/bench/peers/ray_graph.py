@@ -51,7 +51,7 @@ class Host:
         return os.getpid()
 
     def step(self, what):
-        """Runs a program; or begins one anew, "0 name"; or gives the value, "?". The next step of a chain is given what
+        """Runs a program; or begins another, "0 name"; or gives the value, "?". The next step of a chain is given what
         this one gives."""
         if what == "?":
             return self.participant.value()
@@ -61,12 +61,12 @@ class Host:
 
 
 def submit(what):
-    """Has all actors do one step, and gives what stands for its results."""
+    """Has all actors do one step, and returns what stands for its results."""
     return [host.step.remote(what) for host in hosts] if said.plain else graph.execute(what)
 
 
 def execute(what, calls, window):
-    """Submits steps, of which at most so many are in flight, and gives the seconds until the last has ended."""
+    """Submits steps, of which at most so many are in flight, and returns the seconds until the last has ended."""
     flying = collections.deque()
     start = time.perf_counter()
     for _ in range(calls):

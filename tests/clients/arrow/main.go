@@ -20,7 +20,7 @@ import (
 
 const rows = 1000
 
-// program takes two columns, a quarter of whose rows each device has. It gives their
+// program takes two columns, a quarter of whose rows each device has. It returns their
 // product, which lies the same way, and its sum over all devices.
 const program = `
 module @revenue attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {

@@ -29,7 +29,7 @@ func start() *parameters {
 		b2: make([]float64, 1)}
 }
 
-// step goes down the gradient of the mean squared error once, and gives the error
+// step goes down the gradient of the mean squared error once, and returns the error
 // before it.
 func (p *parameters) step(x [][inputs]float64, y []float64) (loss float64) {
 	g := &parameters{make([]float64, len(p.w1)), make([]float64, hidden), make([]float64, hidden), make([]float64, 1)}

@@ -8,7 +8,7 @@ import (
 )
 
 // program writes one step of training as a device does it with n examples, of
-// which there are others on other devices. It takes w1, b1, w2, b2, x and y, and gives the four
+// which there are others on other devices. It takes w1, b1, w2, b2, x and y, and returns the four
 // parameters after the step and the loss before it.
 func program(n, devices int) []byte {
 	shape := func(dims ...int) shapes.Shape { return shapes.Make(dtypes.F32, dims...) }
@@ -93,7 +93,7 @@ func (t *trainer) arguments() (all []*pjrt.Buffer) {
 	return all
 }
 
-// step runs a step on all devices and gives the loss before it.
+// step runs a step on all devices and returns the loss before it.
 func (t *trainer) step() float64 {
 	out := must(t.program.Execute(t.arguments()...).Done())
 	each := len(out) / t.devices

@@ -200,7 +200,7 @@ func programs(n int) []program {
 	}
 }
 
-// natively gives what one driver with all devices makes of a program, by device.
+// natively returns what one driver with all devices makes of a program, by device.
 func natively(t *testing.T, p program) [][]byte {
 	t.Helper()
 	d := driver(t, p.replicas)

@@ -37,7 +37,7 @@ func (s *session) startCalling(r *client.Remote, call func(*client.HostCall), in
 	return spec.Token, spec.FirstOutput
 }
 
-// negate is a function: it gives back its argument with the signs changed.
+// negate is a function: it returns its argument with the signs changed.
 func negate(h *client.HostCall) {
 	for i, b := range h.Arguments[0].Data {
 		if i%4 == 3 {

@@ -1,12 +1,10 @@
-// Where errors of work under way come from. The plugin tells whoever waits for an
-// array what went wrong, but not whose call it was, and whatever reads a failed array
-// is told INTERNAL, whatever the code was. So arrays that work under way may yet fail
-// to make remember their origin: the run, with its place in the user's program and
-// with events that keep its error; or, of an array that was never made, the error
-// alone. An error on its way to the caller is exchanged for that of the origin.
+// Error provenance: which call an error of work under way comes from. The plugin reports what went wrong to those who
+// wait for an array, but not whose call it was, and every read of a failed array gets INTERNAL, whatever the code was.
+// So an array that work under way may still fail to make has a provenance: the run, with its line in the user's program
+// and with events that keep its error; or, for an array that was never made, the error alone. An error on its way to
+// the caller is replaced by that of the provenance.
 //
-// Runs that cannot fail while they run, and whatever has ended well, have none: they
-// cost one load an argument.
+// Runs that cannot fail once they run, and arrays that are ready, have none: checking costs one load an argument.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -15,68 +13,68 @@
 #include "run.h"
 
 enum {
-  kParents = 4,  // of a run; further ones go unnamed
-  kDepth = 32,   // runs under way that are remembered behind one another
+  kParents = 4,  // of a run; others are not recorded
+  kDepth = 32,   // longest chain of runs under way that is recorded
   kBuckets = 256,
 };
 
-struct pw_origin {
+struct pw_provenance {
   _Atomic int32_t refs;
-  _Atomic bool well;  // it has ended, and not failed
+  _Atomic bool well;  // it has ended without an error
   int depth;
-  char* at;  // its place in the user's program; NULL where it is no run, and only joins others
-  PJRT_Error* failed;  // of what was never made: the error it has instead
-  PJRT_Event** events;  // one a device: its first result is there, or has failed
+  char* at;  // its line in the user's program; NULL if it is not a run, and only joins others
+  PJRT_Error* failed;  // for an array that was never made: its error
+  PJRT_Event** events;  // one for each device: its first result is ready, or has failed
   size_t num_events;
   size_t num_parents;
-  pw_origin* parents[kParents];  // runs that made what it reads
+  pw_provenance* parents[kParents];  // runs that made its inputs
 };
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the arrays' origins and the table
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the arrays' provenances and the table
 
-// An event that was handed out, whose error is to be exchanged.
+// An event that was handed out, whose error will be replaced.
 typedef struct tracked {
   struct tracked* next;
   PJRT_Event* event;
-  pw_origin* origin;
+  pw_provenance* provenance;
 } tracked;
 static tracked* buckets[kBuckets];
 static _Atomic int64_t num_tracked;
 
 static tracked** bucket(PJRT_Event* event) { return &buckets[((uintptr_t)event >> 4) % kBuckets]; }
 
-static char kNowhere[] = "";  // of what was never made: its message says where it was to be
+static char kNowhere[] = "";  // for an array that was never made: the message itself has a line
 
-static pw_origin* hold(pw_origin* o) {
+static pw_provenance* hold(pw_provenance* o) {
   if (o) atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
   return o;
 }
 
-void pw_origin_drop(pw_origin* o) {
+void pw_provenance_drop(pw_provenance* o) {
   if (o == NULL || atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
   for (size_t i = 0; i < o->num_events; i++) pw_destroy_event(o->events[i]);
-  for (size_t i = 0; i < o->num_parents; i++) pw_origin_drop(o->parents[i]);
+  for (size_t i = 0; i < o->num_parents; i++) pw_provenance_drop(o->parents[i]);
   if (o->failed) pw_error_free(o->failed);
   free(o->events);
   if (o->at != kNowhere) free(o->at);
   free(o);
-  PW_COUNT(origins, -1);
+  PW_COUNT(provenances, -1);
 }
 
-// of gives an array's origin, held.
-static pw_origin* of(pw_array* a) {
-  if (atomic_load_explicit(&a->origin, memory_order_relaxed) == NULL) return NULL;
+// of returns an array's provenance, with a reference.
+static pw_provenance* of(pw_array* a) {
+  if (atomic_load_explicit(&a->provenance, memory_order_relaxed) == NULL) return NULL;
   pthread_mutex_lock(&mu);
-  pw_origin* o = hold(atomic_load_explicit(&a->origin, memory_order_relaxed));
+  pw_provenance* o = hold(atomic_load_explicit(&a->provenance, memory_order_relaxed));
   pthread_mutex_unlock(&mu);
   return o;
 }
 
-void pw_origin_set(pw_array* a, pw_origin* o) {
+void pw_provenance_set(pw_array* a, pw_provenance* o) {
   pthread_mutex_lock(&mu);
-  pw_origin* old = atomic_exchange_explicit(&a->origin, hold(o), memory_order_relaxed);
+  pw_provenance* old = atomic_exchange_explicit(&a->provenance, hold(o), memory_order_relaxed);
   pthread_mutex_unlock(&mu);
-  pw_origin_drop(old);
+  pw_provenance_drop(old);
 }
 
 static PJRT_Error* same(PJRT_Error* err) {
@@ -87,9 +85,8 @@ static PJRT_Error* same(PJRT_Error* err) {
   return pw_error(code, "%.*s", (int)size, text);
 }
 
-// fault gives the error of a run that has failed, to be freed; NULL where it has not,
-// or not yet.
-static PJRT_Error* fault(pw_origin* o) {
+// fault returns the error of a run that has failed, which the caller frees; NULL if it has not failed, or not yet.
+static PJRT_Error* fault(pw_provenance* o) {
   if (o->failed) return same(o->failed);
   if (atomic_load_explicit(&o->well, memory_order_relaxed)) return NULL;
   bool ended = o->num_events > 0;
@@ -110,8 +107,8 @@ static PJRT_Error* fault(pw_origin* o) {
   return NULL;
 }
 
-// well says whether nothing of an origin can fail any more.
-static bool well(pw_origin* o) {
+// well reports whether nothing of a provenance can fail any more.
+static bool well(pw_provenance* o) {
   PJRT_Error* err = NULL;
   if (o->at) {
     err = fault(o);
@@ -124,7 +121,7 @@ static bool well(pw_origin* o) {
   return atomic_load_explicit(&o->well, memory_order_relaxed);
 }
 
-static void add_parent(pw_origin* o, pw_origin* run) {
+static void add_parent(pw_provenance* o, pw_provenance* run) {
   if (o->num_parents == kParents || run->depth >= kDepth || well(run)) return;
   for (size_t i = 0; i < o->num_parents; i++)
     if (o->parents[i] == run) return;
@@ -132,20 +129,21 @@ static void add_parent(pw_origin* o, pw_origin* run) {
   if (run->depth >= o->depth) o->depth = run->depth + 1;
 }
 
-pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, const PJRT_ExecuteOptions* options,
-                         pw_buffer* const* inputs, size_t num_inputs, PJRT_Buffer** const* results, size_t n) {
-  // The run is launched, and nothing can be returned but its results: where memory is short, their errors do without
-  // the place of the run.
-  pw_origin* o = pw_zeros(1, sizeof *o);
+pw_provenance* pw_provenance_new(const PJRT_LoadedExecutable* e, const char* location,
+                                 const PJRT_ExecuteOptions* options, pw_buffer* const* inputs, size_t num_inputs,
+                                 PJRT_Buffer** const* results, size_t n) {
+  // The run is launched, and nothing but its results can be returned. If memory is short, their errors lack the line of
+  // the run.
+  pw_provenance* o = pw_zeros(1, sizeof *o);
   if (o == NULL) return NULL;
-  PW_COUNT(origins, 1);
+  PW_COUNT(provenances, 1);
   o->refs = 1;
   for (size_t i = 0; i < num_inputs; i++) {
-    pw_origin* from = of(inputs[i]->array);
+    pw_provenance* from = of(inputs[i]->array);
     if (from == NULL) continue;
     if (from->at) add_parent(o, from);
     for (size_t p = 0; from->at == NULL && p < from->num_parents; p++) add_parent(o, from->parents[p]);
-    pw_origin_drop(from);
+    pw_provenance_drop(from);
   }
   if (location || e->fails) {
     o->events = pw_zeros(n, sizeof *o->events);
@@ -166,43 +164,42 @@ pw_origin* pw_origin_new(const PJRT_LoadedExecutable* e, const char* location, c
       if (o->at) return o;
     }
   }
-  if (o->at == NULL && o->num_parents == 1) {  // what it reads says it all
-    pw_origin* parent = hold(o->parents[0]);
-    pw_origin_drop(o);
+  if (o->at == NULL && o->num_parents == 1) {  // that of its input says it all
+    pw_provenance* parent = hold(o->parents[0]);
+    pw_provenance_drop(o);
     return parent;
   }
   if (o->at == NULL && o->num_parents == 0) {
-    pw_origin_drop(o);
+    pw_provenance_drop(o);
     return NULL;
   }
   return o;
 }
 
-void pw_origin_pass(pw_buffer* from, pw_array* to) {
-  pw_origin* o = of(from->array);
-  if (o && !well(o)) pw_origin_set(to, o);
-  pw_origin_drop(o);
+void pw_provenance_pass(pw_buffer* from, pw_array* to) {
+  pw_provenance* o = of(from->array);
+  if (o && !well(o)) pw_provenance_set(to, o);
+  pw_provenance_drop(o);
 }
 
-bool pw_origin_fails(pw_array* a, PJRT_Error_Code code, const char* message) {
-  pw_origin* o = pw_zeros(1, sizeof *o);
+bool pw_provenance_fails(pw_array* a, PJRT_Error_Code code, const char* message) {
+  pw_provenance* o = pw_zeros(1, sizeof *o);
   if (o == NULL) return false;
-  PW_COUNT(origins, 1);
+  PW_COUNT(provenances, 1);
   o->refs = 1;
   o->at = kNowhere;
   o->failed = pw_error(code, "%s", message);
-  pw_origin_set(a, o);
-  pw_origin_drop(o);
+  pw_provenance_set(a, o);
+  pw_provenance_drop(o);
   return true;
 }
 
-// exchange gives the error of the run that failed first, for one that came of it, and
-// says whether there is such a run.
-static bool exchange(PJRT_Error** err, pw_origin* o) {
-  pw_origin* first = NULL;
+// exchange replaces an error by that of the run that failed first, if it came of one, and reports whether it did.
+static bool exchange(PJRT_Error** err, pw_provenance* o) {
+  pw_provenance* first = NULL;
   PJRT_Error* why = NULL;
-  for (pw_origin* next = o; next;) {
-    pw_origin* at = next;
+  for (pw_provenance* next = o; next;) {
+    pw_provenance* at = next;
     next = NULL;
     for (size_t i = 0; i < at->num_parents && next == NULL; i++) {
       PJRT_Error* earlier = fault(at->parents[i]);
@@ -231,38 +228,38 @@ static bool exchange(PJRT_Error** err, pw_origin* o) {
   return true;
 }
 
-bool pw_origin_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n) {
+bool pw_provenance_explains(PJRT_Error** err, pw_buffer* const* inputs, size_t n) {
   bool known = false;
   for (size_t i = 0; i < n && !known; i++) {
-    pw_origin* o = of(inputs[i]->array);
+    pw_provenance* o = of(inputs[i]->array);
     known = o && exchange(err, o);
-    pw_origin_drop(o);
+    pw_provenance_drop(o);
   }
   return known;
 }
 
-PJRT_Error* pw_origin_fault(pw_buffer* const* inputs, size_t n) {
+PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
-    pw_origin* o = of(inputs[i]->array);
+    pw_provenance* o = of(inputs[i]->array);
     if (o && o->at) err = fault(o);
     for (size_t p = 0; o && err == NULL && p < o->num_parents; p++) err = fault(o->parents[p]);
     if (err) exchange(&err, o);
-    pw_origin_drop(o);
+    pw_provenance_drop(o);
   }
   return err;
 }
 
-PJRT_Error* pw_origin_error(PJRT_Error* err, pw_buffer* buffer) {
-  if (err) pw_origin_explains(&err, &buffer, 1);
+PJRT_Error* pw_provenance_error(PJRT_Error* err, pw_buffer* buffer) {
+  if (err) pw_provenance_explains(&err, &buffer, 1);
   return err;
 }
 
 // ---- events ----
 
-static void track(PJRT_Event* event, pw_origin* o) {
+static void track(PJRT_Event* event, pw_provenance* o) {
   tracked* t = pw_alloc(sizeof *t);
-  if (t == NULL) return;  // the event is the plugin's, and fires as it is: with an error that does not say whose it is
+  if (t == NULL) return;  // the event is the plugin's, and fires with the plugin's own error
   tracked** b = bucket(event);
   pthread_mutex_lock(&mu);
   *t = (tracked){*b, event, hold(o)};
@@ -271,21 +268,21 @@ static void track(PJRT_Event* event, pw_origin* o) {
   pthread_mutex_unlock(&mu);
 }
 
-void pw_origin_track(PJRT_Event* event, pw_origin* o) {
+void pw_provenance_track(PJRT_Event* event, pw_provenance* o) {
   if (event && o && !well(o)) track(event, o);
 }
 
-void pw_origin_event(PJRT_Event* event, pw_buffer* buffer) {
-  pw_origin* o = of(buffer->array);
-  pw_origin_track(event, o);
-  pw_origin_drop(o);
+void pw_provenance_event(PJRT_Event* event, pw_buffer* buffer) {
+  pw_provenance* o = of(buffer->array);
+  pw_provenance_track(event, o);
+  pw_provenance_drop(o);
 }
 
-// tracks gives the origin of an event that was handed out, held; where it ends, it is
-// no longer tracked.
-static pw_origin* tracks(PJRT_Event* event, bool ends) {
+// tracks returns the provenance of an event that was handed out, with a reference. With ends, the event is no longer
+// tracked.
+static pw_provenance* tracks(PJRT_Event* event, bool ends) {
   if (atomic_load_explicit(&num_tracked, memory_order_relaxed) == 0) return NULL;
-  pw_origin* o = NULL;
+  pw_provenance* o = NULL;
   tracked* gone = NULL;
   pthread_mutex_lock(&mu);
   tracked** t = bucket(event);
@@ -293,10 +290,10 @@ static pw_origin* tracks(PJRT_Event* event, bool ends) {
   if (*t && ends) {
     gone = *t;
     *t = gone->next;
-    o = gone->origin;
+    o = gone->provenance;
     atomic_fetch_sub_explicit(&num_tracked, 1, memory_order_relaxed);
   } else if (*t) {
-    o = hold((*t)->origin);
+    o = hold((*t)->provenance);
   }
   pthread_mutex_unlock(&mu);
   free(gone);
@@ -304,13 +301,13 @@ static pw_origin* tracks(PJRT_Event* event, bool ends) {
 }
 
 static PJRT_Error* told(PJRT_Error* err, PJRT_Event* event) {
-  pw_origin* o = err ? tracks(event, false) : NULL;
+  pw_provenance* o = err ? tracks(event, false) : NULL;
   if (o) exchange(&err, o);
-  pw_origin_drop(o);
+  pw_provenance_drop(o);
   return err;
 }
 
-// What arrays have in the child of a fork: an event that has failed.
+// The event that arrays have in the child of a fork: it has failed.
 static char forked_event;
 PJRT_Event* const pw_forked_event = (PJRT_Event*)&forked_event;
 
@@ -326,7 +323,7 @@ PJRT_Error* pw_PJRT_Event_IsReady(PJRT_Event_IsReady_Args* args) {
 PJRT_Error* pw_PJRT_Event_Destroy(PJRT_Event_Destroy_Args* args) {
   if (args->event == pw_forked_event) return NULL;
   if (!PW_HAS(PJRT_Event_Destroy)) return pw_unimplemented("PJRT_Event_Destroy");
-  if (!pw_forked) pw_origin_drop(tracks(args->event, true));
+  if (!pw_forked) pw_provenance_drop(tracks(args->event, true));
   return pw_under->PJRT_Event_Destroy(args);
 }
 
@@ -344,18 +341,18 @@ PJRT_Error* pw_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   return told(pw_under->PJRT_Event_Await(args), args->event);
 }
 
-// A caller's function that is to be told of the origin.
+// A caller's function that gets the error of the provenance.
 typedef struct {
   void (*callback)(PJRT_Error*, void*);
   void* arg;
-  pw_origin* origin;
+  pw_provenance* provenance;
 } listener;
 
 static void on_ready(PJRT_Error* err, void* arg) {
   listener l = *(listener*)arg;
   free(arg);
-  if (err) exchange(&err, l.origin);
-  pw_origin_drop(l.origin);
+  if (err) exchange(&err, l.provenance);
+  pw_provenance_drop(l.provenance);
   l.callback(err, l.arg);
 }
 
@@ -365,11 +362,11 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
     return NULL;
   }
   if (!PW_HAS(PJRT_Event_OnReady)) return pw_unimplemented("PJRT_Event_OnReady");
-  pw_origin* o = tracks(args->event, false);
+  pw_provenance* o = tracks(args->event, false);
   if (o == NULL) return pw_under->PJRT_Event_OnReady(args);
   listener* l = pw_alloc(sizeof *l);
   if (l == NULL) {
-    pw_origin_drop(o);
+    pw_provenance_drop(o);
     return pw_short("what is told of an event", sizeof *l);
   }
   *l = (listener){args->callback, args->user_arg, o};
@@ -379,7 +376,7 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   a.user_arg = l;
   PJRT_Error* err = pw_under->PJRT_Event_OnReady(&a);
   if (err) {
-    pw_origin_drop(o);
+    pw_provenance_drop(o);
     free(l);
   }
   return err;
