@@ -113,11 +113,12 @@ func (p *program) show(r *wire.Report, address string) error {
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
 	} else {
-		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tAGE")
+		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tDEVICE TIME\tAGE")
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
-			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay, age(s.AgeMs))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay,
+			age(s.DeviceNs/1e6), age(s.AgeMs))
 	}
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
@@ -167,7 +168,11 @@ func showRunning(w io.Writer, r *wire.Report) {
 				if c.Gone {
 					of += ", which has ended"
 				}
-				fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), numbers(c.Devices), program, of, age(c.SinceMs))
+				since := fmt.Sprint(age(c.SinceMs))
+				if c.UsualMs > 0 {
+					since += fmt.Sprintf(" (usually %v)", age(c.UsualMs))
+				}
+				fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), numbers(c.Devices), program, of, since)
 				head = ""
 			}
 		}

@@ -62,14 +62,15 @@ func TestShowRunning(t *testing.T) {
 	}
 	showRunning(&out, report(
 		&wire.Running{Devices: []uint32{0, 1, 2, 5, 7, 8}, Session: 3, Client: "node1:99", Program: "jit_spin",
-			Line: "train.py:7", SinceMs: 75_000, Gone: true, Behind: 2},
+			Line: "train.py:7", SinceMs: 75_000, UsualMs: 1200, Gone: true, Behind: 2},
 		&wire.Running{Devices: []uint32{9}, Session: 5, Client: "notebook", User: "bob", Host: "node2", Program: "jit_step",
 			SinceMs: 400},
 		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada", Host: "node1", Program: "jit_step",
 			SinceMs: 500},
 	))
 	want := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n" +
-		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s\n" +
+		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s " +
+		"(usually 1.2s)\n" +
 		"w0\t9\tjit_step\tsession 5, notebook of bob on node2\t400ms\n" +
 		"w0\t6\tjit_step\tsession 4, node1:98 of ada\t500ms\n"
 	if got := out.String(); got != want {

@@ -18,17 +18,19 @@ type gang struct {
 	op     uint64
 	err    error // the first failure; the client was told
 	began  int64
-	waits  set // slots of the workers that have yet to report
-	left   int // their number
+	waits  set    // slots of the workers that have yet to report
+	left   int    // their number
+	spent  uint64 // device time on those that have, in nanoseconds
 	place  *place
 	// What it makes: objects first to first+makes-1.
 	first uint64
 	makes int
 
 	// Of a run.
-	island  *island // nil of other operations
-	ticket  uint64  // its name in the island's schedule
-	program *program
+	island  *island   // nil of other operations
+	ticket  uint64    // its name in the island's schedule
+	program *program  // until it is launched
+	ran     *compiled // from then on
 	run     *wire.Run
 	payload []byte
 	// Of a node of a play, instead of run and payload.
@@ -258,7 +260,7 @@ func (st *State) start(g *gang) {
 func (st *State) launched(g *gang) {
 	s := g.s
 	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})
-	g.program, g.run, g.payload, g.play = nil, nil, nil, nil
+	g.ran, g.program, g.run, g.payload, g.play = g.program.of, nil, nil, nil, nil
 	if s.waiting == g {
 		s.waiting = nil
 		st.wake(s)
@@ -326,17 +328,24 @@ func (st *State) fail(g *gang, err error) {
 	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
 }
 
+// maxSpent bounds what a worker can say of a gang's device time, in nanoseconds: thirteen days, so that sums
+// of it stay numbers.
+const maxSpent = 1 << 50
+
 // heldEnds bounds the ends that wait for another to be told with.
 const heldEnds = 64
 
 // through is a worker's part of a gang that has ended. Where nobody can wait for just
 // that, the client is told when another operation ends, or none is under way.
-func (st *State) through(g *gang, w *worker, err error) {
+//
+// Spent is the device time that it took there, in nanoseconds.
+func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 	if !g.waits.has(w.slot) {
 		return
 	}
 	g.waits.remove(w.slot)
 	g.left--
+	g.spent += min(spent, maxSpent)
 	if err != nil {
 		st.fail(g, err)
 	}
@@ -358,6 +367,7 @@ func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
 	is, ticket, time, s := g.island, g.ticket, st.now-g.began, g.s
+	st.charge(g)
 	if s.out == 0 && len(s.ok) > 0 {
 		st.soil(s)
 	}
@@ -367,6 +377,18 @@ func (st *State) forget(g *gang) {
 	}
 	if st.config.Sequential {
 		st.wake(s)
+	}
+}
+
+// charge counts the device time of a gang that has ended as its session's, and as what its program
+// usually takes of each device.
+func (st *State) charge(g *gang) {
+	if g.spent == 0 {
+		return
+	}
+	g.s.spent += g.spent
+	if g.ran != nil && g.err == nil {
+		g.ran.took(int64(g.spent) / int64(len(g.place.rows)))
 	}
 }
 

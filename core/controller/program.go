@@ -38,7 +38,8 @@ type compiled struct {
 	madeFor       []*wire.Place // the devices that it was compiled for
 	outputs       []int64       // bytes of a shard
 	collective    bool
-	users         int // programs of sessions
+	users         int   // programs of sessions
+	usual         int64 // device time of a run on each device, in nanoseconds, averaged; 0 is not known
 	bytes         int64
 }
 
@@ -62,6 +63,18 @@ type program struct {
 	// Graphs that run it keep it when it is forgotten.
 	graphs    int
 	forgotten bool
+}
+
+// recent is how many runs back the average of a program's device time reaches, about.
+const recent = 8
+
+// took averages the device time of a run, on each device, into what the program usually takes.
+func (c *compiled) took(time int64) {
+	if c.usual == 0 {
+		c.usual = time
+	} else {
+		c.usual += (time - c.usual) / recent
+	}
 }
 
 func (st *State) compileFor(s *session, m *wire.Compile) {

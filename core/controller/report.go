@@ -67,7 +67,8 @@ func (st *State) Report() *wire.Report {
 		rs := &wire.Report_SessionReport{
 			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 			Programs: uint64(len(s.programs)),
-			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, Bytes: make([]int64, len(s.slots))}
+			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, DeviceNs: int64(s.spent),
+			Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {
 				o.place.has.each(func(d int) { rs.Bytes[d] += o.bytes })
@@ -82,8 +83,9 @@ func (st *State) Report() *wire.Report {
 	return r
 }
 
-// said is what a worker said last. A session whose client is not connected has gone as
-// far as people are concerned, and the worker learns of it only when its lease ends.
+// said is what a worker said last, with what the controller knows of it: how long such a computation usually
+// takes; and that a session whose client is not connected has gone as far as people are concerned, which the worker
+// learns only when its lease ends.
 func (st *State) said(w *worker) *wire.Heartbeat {
 	if len(w.last.GetRunning()) == 0 {
 		return w.last
@@ -92,6 +94,9 @@ func (st *State) said(w *worker) *wire.Heartbeat {
 	for _, r := range last.Running {
 		if s := st.sessions[r.Session]; s == nil || s.conn == 0 {
 			r.Gone = true
+		}
+		if g := st.gangs[r.Gang]; g != nil && g.ran != nil {
+			r.UsualMs = g.ran.usual / 1e6
 		}
 	}
 	return last

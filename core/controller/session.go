@@ -38,6 +38,7 @@ type session struct {
 	last     uint64 // operation received last
 	underWay int    // operations received whose end was not told
 	out      int    // gangs dispatched and not ended
+	spent    uint64 // device time of those that have ended, in nanoseconds
 	queue    []queued
 	head     int
 	freeing  int   // objects named in the queue

@@ -207,7 +207,7 @@ func (st *State) workerLost(w *worker, err error) {
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
-			st.through(g, w, w.gone)
+			st.through(g, w, 0, w.gone)
 		}
 	}
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
@@ -234,9 +234,13 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		st.compareApart(w, m)
 		w.last = m
 	case *wire.Completed:
-		for _, n := range m.Ok {
+		for i, n := range m.Ok {
 			if g := st.gangs[n]; g != nil {
-				st.through(g, w, nil)
+				spent := uint64(0)
+				if i < len(m.Busy) {
+					spent = m.Busy[i]
+				}
+				st.through(g, w, spent, nil)
 			}
 		}
 		for _, f := range m.Failed {
@@ -245,7 +249,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				if err == nil {
 					err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
 				}
-				st.through(g, w, err)
+				st.through(g, w, f.GetBusy(), err)
 			}
 		}
 	case *wire.Compiled:

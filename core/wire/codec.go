@@ -172,12 +172,12 @@ func (m *Completed) Append(b []byte) []byte {
 	for _, f := range m.Failed {
 		b = appendMessage(b, 2, f)
 	}
-	return appendNumber(b, 3, m.Credit)
+	return appendNumbers(appendNumber(b, 3, m.Credit), 4, m.Busy)
 }
 
 // Parse reads an encoded message.
 func (m *Completed) Parse(b []byte) error {
-	m.Ok, m.Failed, m.Credit = m.Ok[:0], nil, 0
+	m.Ok, m.Failed, m.Credit, m.Busy = m.Ok[:0], nil, 0, m.Busy[:0]
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		b = rest
@@ -192,6 +192,8 @@ func (m *Completed) Parse(b []byte) error {
 			m.Failed, err = append(m.Failed, failure), proto.Unmarshal(f.bytes, failure)
 		case f.number == 3 && f.kind == protowire.VarintType:
 			m.Credit = f.value
+		case f.number == 4:
+			m.Busy, err = parseNumbers(m.Busy, f)
 		}
 		if err != nil {
 			return malformed(KindCompleted, m, err)

@@ -1511,11 +1511,12 @@ type Running struct {
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"` // name of the session's client
 	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`     // who runs the client, as it says; empty where it does not
 	Program       string                 `protobuf:"bytes,6,opt,name=program,proto3" json:"program,omitempty"`
-	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                       // of the user's code that called it; may be empty
-	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // since the worker first found it under way, at a heartbeat
-	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                      // its session has ended, or its client is not connected
-	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                 // computations that began after it, on the device with most of them
-	Host          string                 `protobuf:"bytes,11,opt,name=host,proto3" json:"host,omitempty"`                      // name of the client's machine
+	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                        // of the user's code that called it; may be empty
+	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`  // since the worker first found it under way, at a heartbeat
+	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                       // its session has ended, or its client is not connected
+	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                  // computations that began after it, on the device with most of them
+	Host          string                 `protobuf:"bytes,11,opt,name=host,proto3" json:"host,omitempty"`                       // name of the client's machine
+	UsualMs       int64                  `protobuf:"varint,12,opt,name=usual_ms,json=usualMs,proto3" json:"usual_ms,omitempty"` // device time that the program's runs have taken of each device, on average; 0 is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1625,6 +1626,13 @@ func (x *Running) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Running) GetUsualMs() int64 {
+	if x != nil {
+		return x.UsualMs
+	}
+	return 0
 }
 
 // What a member asks for: to be one of so many.
@@ -4443,10 +4451,13 @@ func (x *Dispatch) GetTerm() uint64 {
 // Worker to controller: its part of gangs has ended. Controller to client: whole
 // operations have.
 type Completed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ok            []uint64               `protobuf:"varint,1,rep,packed,name=ok,proto3" json:"ok,omitempty"` // gangs, or operations
-	Failed        []*Failure             `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
-	Credit        uint64                 `protobuf:"varint,3,opt,name=credit,proto3" json:"credit,omitempty"` // to a client: operations it may have under way from now on
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ok     []uint64               `protobuf:"varint,1,rep,packed,name=ok,proto3" json:"ok,omitempty"` // gangs, or operations
+	Failed []*Failure             `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	Credit uint64                 `protobuf:"varint,3,opt,name=credit,proto3" json:"credit,omitempty"` // to a client: operations it may have under way from now on
+	// From a worker: the device time of each of ok in nanoseconds, all of its devices together. Gangs beyond
+	// its length took none.
+	Busy          []uint64 `protobuf:"varint,4,rep,packed,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4502,10 +4513,18 @@ func (x *Completed) GetCredit() uint64 {
 	return 0
 }
 
+func (x *Completed) GetBusy() []uint64 {
+	if x != nil {
+		return x.Busy
+	}
+	return nil
+}
+
 type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Busy          uint64                 `protobuf:"varint,3,opt,name=busy,proto3" json:"busy,omitempty"` // as that of Completed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4552,6 +4571,13 @@ func (x *Failure) GetStatus() *Status {
 		return x.Status
 	}
 	return nil
+}
+
+func (x *Failure) GetBusy() uint64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
 }
 
 // A run calls a function of its client: worker to controller, and on to the
@@ -5688,6 +5714,7 @@ type Report_SessionReport struct {
 	Slices        []*Report_Slice        `protobuf:"bytes,20,rep,name=slices,proto3" json:"slices,omitempty"`
 	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"` // as the client says; empty where it does not
 	Host          string                 `protobuf:"bytes,22,opt,name=host,proto3" json:"host,omitempty"`
+	DeviceNs      int64                  `protobuf:"varint,23,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that its computations have taken, of all devices together
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5790,6 +5817,13 @@ func (x *Report_SessionReport) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Report_SessionReport) GetDeviceNs() int64 {
+	if x != nil {
+		return x.DeviceNs
+	}
+	return 0
 }
 
 type Report_Slice struct {
@@ -6116,7 +6150,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
 	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"\x86\x02\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\xa1\x02\n" +
 	"\aRunning\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -6129,7 +6163,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x04gone\x18\t \x01(\bR\x04gone\x12\x16\n" +
 	"\x06behind\x18\n" +
 	" \x01(\rR\x06behind\x12\x12\n" +
-	"\x04host\x18\v \x01(\tR\x04host\";\n" +
+	"\x04host\x18\v \x01(\tR\x04host\x12\x19\n" +
+	"\busual_ms\x18\f \x01(\x03R\ausualMs\";\n" +
 	"\vMemberOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\rR\x05nodes\"t\n" +
@@ -6374,14 +6409,16 @@ const file_wire_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\rR\x04kind\x12\x1c\n" +
 	"\toperation\x18\x04 \x01(\fR\toperation\x12\x16\n" +
 	"\x06client\x18\x05 \x01(\x04R\x06client\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"c\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"w\n" +
 	"\tCompleted\x12\x0e\n" +
 	"\x02ok\x18\x01 \x03(\x04R\x02ok\x12.\n" +
 	"\x06failed\x18\x02 \x03(\v2\x16.pathways.wire.FailureR\x06failed\x12\x16\n" +
-	"\x06credit\x18\x03 \x01(\x04R\x06credit\"P\n" +
+	"\x06credit\x18\x03 \x01(\x04R\x06credit\x12\x12\n" +
+	"\x04busy\x18\x04 \x03(\x04R\x04busy\"d\n" +
 	"\aFailure\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xe2\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x12\n" +
+	"\x04busy\x18\x03 \x01(\x04R\x04busy\"\xe2\x01\n" +
 	"\bHostCall\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x16\n" +
@@ -6442,7 +6479,7 @@ const file_wire_proto_rawDesc = "" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
 	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x97\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xb4\n" +
 	"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
@@ -6465,7 +6502,7 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
 	"\x04last\x18\x03 \x01(\v2\x18.pathways.wire.HeartbeatR\x04last\x12\x1b\n" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
-	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\x9a\x02\n" +
+	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xb7\x02\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -6476,7 +6513,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05bytes\x18\a \x03(\x03R\x05bytes\x123\n" +
 	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x12\x12\n" +
 	"\x04user\x18\x15 \x01(\tR\x04user\x12\x12\n" +
-	"\x04host\x18\x16 \x01(\tR\x04host\x1aL\n" +
+	"\x04host\x18\x16 \x01(\tR\x04host\x12\x1b\n" +
+	"\tdevice_ns\x18\x17 \x01(\x03R\bdeviceNs\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a^\n" +

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,6 +36,7 @@ type gang struct {
 	bytes            bool     // it has pushes or expectations under (session, op)
 
 	left    atomic.Int32            // parts that have not ended
+	spent   atomic.Int64            // device time of those that have, in nanoseconds
 	failed  atomic.Pointer[failure] // the first error
 	watched atomic.Bool             // by giveUp
 }
@@ -133,7 +135,7 @@ func (w *Worker) through(g *gang) {
 	if r, ok := g.work.(*run); ok {
 		r.program.release()
 	}
-	w.report.add(g.ID, g.failure())
+	w.report.add(g.ID, time.Duration(g.spent.Load()), g.failure())
 	w.mu.Lock()
 	delete(w.gangs, g.ID)
 	if w.closing && len(w.gangs) == 0 {
@@ -211,7 +213,7 @@ func (w *Worker) enlist(g *gang, err error) bool {
 			g.Session, w.config.Name)
 	}
 	if err != nil {
-		w.report.add(g.ID, err)
+		w.report.add(g.ID, 0, err)
 		w.report.flush()
 		return false
 	}

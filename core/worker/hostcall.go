@@ -22,7 +22,7 @@ import (
 func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 	inputs := [][]device.Buffer{row(nil, f)}
 	go func() {
-		clock := q.w.clock()
+		begun, clock := q.w.elapsed(), q.w.clock()
 		results, err := r.execute(g, inputs, r.device(q))
 		if err == nil {
 			q.w.record(g, q, clock, results.Done[0])
@@ -31,7 +31,7 @@ func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 			if err != nil {
 				q.launchFailed(g, r, f, err)
 			} else {
-				q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
+				q.launched(g, r, f, begun, results.Outputs[0], results.Done[0], 0)
 			}
 		})
 	}()

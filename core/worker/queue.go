@@ -46,6 +46,8 @@ type queue struct {
 	state    *devicequeue.Queue
 	stopping bool               // the goroutine is to end: there are no gangs any more
 	row      [1][]device.Buffer // inputs of the computation that is being launched; not the deputy's
+	// chargedTo is when the last computation that was charged ended, see charge.
+	chargedTo time.Duration
 }
 
 // standing is what a queue that waits stands at.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -17,6 +18,7 @@ type report struct {
 
 	mu      sync.Mutex // guards the rest; not held while sending
 	ok      []uint64
+	spent   []uint64 // device time of each of ok, in nanoseconds
 	failed  []*wire.Failure
 	sending bool
 	payload []byte
@@ -25,13 +27,13 @@ type report struct {
 // Ends are not held back beyond so many.
 const reportBatch = 64
 
-// add puts the end of a gang into the next batch.
-func (r *report) add(gang uint64, err error) {
+// add puts the end of a gang into the next batch, with the device time that it took here.
+func (r *report) add(gang uint64, spent time.Duration, err error) {
 	r.mu.Lock()
 	if err == nil {
-		r.ok = append(r.ok, gang)
+		r.ok, r.spent = append(r.ok, gang), append(r.spent, uint64(spent))
 	} else {
-		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err)})
+		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err), Busy: uint64(spent)})
 	}
 	r.mu.Unlock()
 }
@@ -71,8 +73,8 @@ func (r *report) flush() {
 	for n := len(r.ok) + len(r.failed); n > 0 && (n >= reportBatch || !r.busy.Load()); n = len(r.ok) + len(r.failed) {
 		r.sending = true
 		failed := r.failed[:min(len(r.failed), wire.MaxFailures)]
-		r.payload = (&wire.Completed{Ok: r.ok, Failed: failed}).Append(r.payload[:0])
-		r.ok, r.failed = r.ok[:0], slices.Delete(r.failed, 0, len(failed)) // which clears what it frees
+		r.payload = (&wire.Completed{Ok: r.ok, Failed: failed, Busy: r.spent}).Append(r.payload[:0])
+		r.ok, r.spent, r.failed = r.ok[:0], r.spent[:0], slices.Delete(r.failed, 0, len(failed)) // which clears what it frees
 		r.mu.Unlock()
 		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
 		r.mu.Lock()

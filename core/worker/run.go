@@ -181,9 +181,9 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		q.lend()
 		q.w.report.warn()
 	}
-	begun, clock := time.Now(), q.w.clock()
+	begun, clock := q.w.elapsed(), q.w.clock()
 	results, err := r.execute(g, q.row[:], r.device(q))
-	r.program.took(time.Since(begun))
+	r.program.took(q.w.elapsed() - begun)
 	clear(buffers)
 	if g.collective {
 		q.reclaim()
@@ -193,7 +193,7 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		return
 	}
 	q.w.record(g, q, clock, results.Done[0])
-	q.launched(g, r, f, results.Outputs[0], results.Done[0], 0)
+	q.launched(g, r, f, begun, results.Outputs[0], results.Done[0], 0)
 	g.abandon() // where it has failed since: the driver did not know it then
 }
 
@@ -223,9 +223,10 @@ func (r *run) device(q *queue) int {
 
 // launched takes the results of a part that the driver has. Their contents need not be there:
 // what reads them is given to the driver in turn, which waits by itself. Maker is the gang's
-// number in the island where that counts (see meeting.reads), and 0 otherwise.
+// number in the island where that counts (see meeting.reads), and 0 otherwise. Begun is when the driver
+// was given the part.
 func (q *queue) launched(
-	g *gang, r *run, f *devicequeue.Flight, outputs []device.Buffer, done device.Event, maker uint64,
+	g *gang, r *run, f *devicequeue.Flight, begun time.Duration, outputs []device.Buffer, done device.Event, maker uint64,
 ) {
 	q.state.Launched(f)
 	for k, s := range f.Made {
@@ -233,10 +234,32 @@ func (q *queue) launched(
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
+		g.spent.Add(int64(q.charge(begun, q.w.elapsed())))
 		q.ended(g, r, f, done.Wait(background))
 		return
 	}
-	done.Then(func(err error) { q.soon(func() { q.ended(g, r, f, err) }) })
+	done.Then(func(err error) {
+		end := q.w.elapsed()
+		q.soon(func() {
+			g.spent.Add(int64(q.charge(begun, end)))
+			q.ended(g, r, f, err)
+		})
+	})
+}
+
+// elapsed returns the time since the worker was made, by a clock that nobody sets.
+func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
+
+// charge returns the device time of a computation that the driver was given at begun and was through
+// with at end. A device computes in the order of its launches, so what was given to it while another
+// was under way begins when that one ends: no time is counted twice.
+func (q *queue) charge(begun, end time.Duration) time.Duration {
+	begun = max(begun, q.chargedTo)
+	if end <= begun {
+		return 0
+	}
+	q.chargedTo = end
+	return end - begun
 }
 
 // launchFailed ends a part that the driver has refused.

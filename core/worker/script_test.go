@@ -50,6 +50,7 @@ type script struct {
 	mu       sync.Mutex // guards the rest
 	changed  *sync.Cond
 	ended    []map[uint64]error // by worker, then gang
+	spent    []map[uint64]time.Duration
 	compiled []*wire.Compiled
 	waits    [][]string // by worker, as it said last
 	running  [][]*wire.Running
@@ -83,6 +84,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.spent = append(s.spent, map[uint64]time.Duration{})
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w),
 			append(s.ended, map[uint64]error{}), append(s.waits, nil)
 		s.running, s.goodbye = append(s.running, nil), append(s.goodbye, nil)
@@ -139,7 +141,8 @@ func (s *script) listen(i int) {
 			if err := wire.Decode(kind, payload, &m); err != nil {
 				s.t.Error(err)
 			}
-			for _, g := range m.Ok {
+			for k, g := range m.Ok {
+				s.spent[i][g] = time.Duration(m.Busy[k])
 				s.end(i, g, nil)
 			}
 			for _, f := range m.Failed {

@@ -145,6 +145,7 @@ type Worker struct {
 	island   *executor.Island // nil where devices are queues
 	report   report
 	recorder observe.Recorder
+	since    time.Time // when it was made, for elapsed
 
 	artifacts artifacts
 
@@ -199,7 +200,7 @@ func New(c Config) (*Worker, error) {
 		recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{},
 		giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{},
 		calls: map[uint64]calling{},
-		slots: make(chan struct{}, 2),
+		slots: make(chan struct{}, 2), since: time.Now(),
 	}
 	w.idle = sync.NewCond(&w.mu)
 	w.report.conn = c.Conn

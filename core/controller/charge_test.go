@@ -1,0 +1,46 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Device time is a session's, and what a program takes of each device is an average over its runs.
+func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	run := func(op uint64, seconds ...uint64) uint64 {
+		b.say(b.client, wire.KindRun, &wire.Run{Op: op, Program: 1, FirstOutput: op, Inputs: []uint64{1}})
+		gang := b.st.gang
+		for i, s := range seconds {
+			b.say(b.workers[i], wire.KindCompleted, &wire.Completed{Ok: []uint64{gang}, Busy: []uint64{s * 1e9}})
+		}
+		return gang
+	}
+	usually := func(gang uint64) int64 {
+		b.say(b.workers[0], wire.KindHeartbeat,
+			&wire.Heartbeat{Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Gang: gang}}})
+		return b.st.Report().Islands[0].Workers[0].Last.Running[0].UsualMs
+	}
+	if got := usually(run(2)); got != 0 {
+		t.Errorf("a program that has not ended yet usually takes %d ms", got)
+	}
+	run(3, 2, 6)
+	if got := usually(run(4)); got != 4000 {
+		t.Errorf("after a run of 2 and 6 s on two devices it usually takes %d ms, want 4,000", got)
+	}
+	run(5, 6, 18)
+	if got := usually(run(6)); got != 5000 {
+		t.Errorf("after another of 6 and 18 s it usually takes %d ms, want an eighth of the way from 4,000 to 12,000", got)
+	}
+	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: b.st.gang, Busy: 5e9}}})
+	// from a worker that measures nothing
+	b.say(b.workers[1], wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang}})
+	if got := b.st.Report().Sessions[0].DeviceNs; got != 37e9 {
+		t.Errorf("the session was charged %d ns, want 8 + 24 + 5 s", got)
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}
