@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tracetest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -30,37 +31,14 @@ import (
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
 func TestTraces(t *testing.T) {
-	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
-		var tr *tracer
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			switch d.Cmd {
-			case "new":
-				c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
-					Cached: d.HasArg("cached")}
-				d.MaybeScanArgs(t, "window", &c.Limits.Window)
-				d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
-				d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
-				d.MaybeScanArgs(t, "store", &c.Limits.Store)
-				tr = &tracer{st: New(c)}
-				return ""
-			case "steps":
-				tr.out.Reset()
-				for line := range strings.SplitSeq(d.Input, "\n") {
-					ev, err := tr.parse(line)
-					if err != nil {
-						d.Fatalf(t, "%q: %v", line, err)
-					}
-					fmt.Fprintln(&tr.out, line)
-					ev.Now = tr.now
-					for _, a := range tr.st.Step(ev, nil) {
-						tr.print(a)
-					}
-				}
-				return tr.out.String()
-			}
-			d.Fatalf(t, "unknown command %q", d.Cmd)
-			return ""
-		})
+	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
+		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
+			Cached: d.HasArg("cached")}
+		d.MaybeScanArgs(t, "window", &c.Limits.Window)
+		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
+		d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
+		d.MaybeScanArgs(t, "store", &c.Limits.Store)
+		return &tracer{st: New(c)}
 	})
 }
 
@@ -68,8 +46,22 @@ type tracer struct {
 	st  *State
 	now int64
 	key string // the program looked up last
-	out strings.Builder
 }
+
+func (tr *tracer) Event(w *strings.Builder, line string) error {
+	ev, err := tr.parse(line)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, line)
+	ev.Now = tr.now
+	for _, a := range tr.st.Step(ev, nil) {
+		tr.print(w, a)
+	}
+	return nil
+}
+
+func (tr *tracer) End(*strings.Builder) {}
 
 func (tr *tracer) parse(line string) (Event, error) {
 	var words []string
@@ -252,8 +244,7 @@ func said(s *wire.Status) string {
 }
 
 // print writes an action, but for what is said to people alone.
-func (tr *tracer) print(a Action) {
-	w := &tr.out
+func (tr *tracer) print(w *strings.Builder, a Action) {
 	to := strings.Trim(fmt.Sprint(a.To), "[]")
 	into := func(m proto.Message) {
 		if err := proto.Unmarshal(a.Payload, m); err != nil {

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tracetest"
 )
 
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event, and the
@@ -19,40 +21,35 @@ import (
 //	submit 1 on 0-7 [after 4,5] [session 2] [weight 2]
 //	launched 1 | completed 1 [time 100] | failed 1 [message] | cancel 1 [message] | closed 2
 func TestTraces(t *testing.T) {
-	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
-		var s *State
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			switch d.Cmd {
-			case "new":
-				var c Config
-				fifo := new(FIFO)
-				d.MaybeScanArgs(t, "window", &fifo.Window)
-				d.MaybeScanArgs(t, "max-queued", &c.MaxQueued)
-				if c.Policy = fifo; d.HasArg("fair") {
-					f := newFair(0)
-					d.MaybeScanArgs(t, "window-time", &f.window)
-					c.Policy = f
-				}
-				s = New(c)
-				return ""
-			case "steps":
-				var b strings.Builder
-				for line := range strings.SplitSeq(d.Input, "\n") {
-					ev, err := parseEvent(line)
-					if err != nil {
-						d.Fatalf(t, "%q: %v", line, err)
-					}
-					actions := s.Step(ev, nil)
-					s.check()
-					fmt.Fprintf(&b, "%-38s →%s\n", line, formatActions(actions))
-				}
-				fmt.Fprintf(&b, "queued %d, running %d\n", s.Queued(), s.Running())
-				return b.String()
-			}
-			d.Fatalf(t, "unknown command %q", d.Cmd)
-			return ""
-		})
+	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
+		var c Config
+		fifo := new(FIFO)
+		d.MaybeScanArgs(t, "window", &fifo.Window)
+		d.MaybeScanArgs(t, "max-queued", &c.MaxQueued)
+		if c.Policy = fifo; d.HasArg("fair") {
+			f := newFair(0)
+			d.MaybeScanArgs(t, "window-time", &f.window)
+			c.Policy = f
+		}
+		return stage{New(c)}
 	})
+}
+
+type stage struct{ *State }
+
+func (s stage) Event(w *strings.Builder, line string) error {
+	ev, err := parseEvent(line)
+	if err != nil {
+		return err
+	}
+	actions := s.Step(ev, nil)
+	s.check()
+	fmt.Fprintf(w, "%-38s →%s\n", line, formatActions(actions))
+	return nil
+}
+
+func (s stage) End(w *strings.Builder) {
+	fmt.Fprintf(w, "queued %d, running %d\n", s.Queued(), s.Running())
 }
 
 func parseEvent(line string) (Event, error) {

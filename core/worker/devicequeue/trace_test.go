@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tracetest"
 )
 
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is what happens, and
@@ -38,35 +39,11 @@ import (
 // Answers: begin 1 (5, 6 donated), wait 1 for something, fail 1 with something, admit 1,
 // pass, ready 1, and close 5 for the buffer of array 5.
 func TestTraces(t *testing.T) {
-	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
-		var s *stage
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			switch d.Cmd {
-			case "new":
-				c := Config{Device: 0, Worker: "w", Window: 2}
-				d.MaybeScanArgs(t, "window", &c.Window)
-				d.MaybeScanArgs(t, "memory", &c.MemoryLimit)
-				s = newStage(c)
-				return ""
-			case "steps":
-				var b strings.Builder
-				for line := range strings.SplitSeq(d.Input, "\n") {
-					if err := s.event(strings.Fields(line)); err != nil {
-						d.Fatalf(t, "%q: %v", line, err)
-					}
-					answer := append(s.discarded(), s.advance()...)
-					fmt.Fprintf(&b, "%-40s →%s\n", line, strings.Join(answer, ";"))
-				}
-				fmt.Fprintf(&b, "%d arrays, %d computations under way", s.q.Objects(), s.q.Flying())
-				if s.q.room.limit > 0 {
-					fmt.Fprintf(&b, ", %d bytes of %d", s.q.room.used, s.q.room.limit)
-				}
-				b.WriteString("\n")
-				return b.String()
-			}
-			d.Fatalf(t, "unknown command %q", d.Cmd)
-			return ""
-		})
+	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
+		c := Config{Device: 0, Worker: "w", Window: 2}
+		d.MaybeScanArgs(t, "window", &c.Window)
+		d.MaybeScanArgs(t, "memory", &c.MemoryLimit)
+		return newStage(c)
 	})
 }
 
@@ -90,7 +67,25 @@ func newStage(c Config) *stage {
 		inputs: map[uint64][]*Shard{}, pending: map[uint64]*Shard{}}
 }
 
-func (s *stage) event(words []string) error {
+func (s *stage) Event(w *strings.Builder, line string) error {
+	if err := s.happen(strings.Fields(line)); err != nil {
+		return err
+	}
+	answer := append(s.discarded(), s.advance()...)
+	fmt.Fprintf(w, "%-40s →%s\n", line, strings.Join(answer, ";"))
+	return nil
+}
+
+func (s *stage) End(w *strings.Builder) {
+	fmt.Fprintf(w, "%d arrays, %d computations under way", s.q.Objects(), s.q.flying)
+	if s.q.room.limit > 0 {
+		fmt.Fprintf(w, ", %d bytes of %d", s.q.room.used, s.q.room.limit)
+	}
+	w.WriteString("\n")
+}
+
+// happen has an event happen.
+func (s *stage) happen(words []string) error {
 	if len(words) == 0 {
 		return errors.New("an empty line")
 	}
