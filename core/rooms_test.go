@@ -50,6 +50,7 @@ var rooms = []room{
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/store", []string{"core/embedded"}},
 	{"core/worker/devicequeue", []string{"core/worker"}},
+	{"core/worker/assembly", []string{"core/worker"}},
 	{"core/tracetest", nil},
 
 	// Links: between processes.

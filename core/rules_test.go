@@ -39,7 +39,8 @@ var (
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
 	deciders = []string{"core/schedule", "core/placement", "core/graph", "core/reshard", "core/shape", "core/status",
-		"core/xla/protowalk", "core/xla/hlo", "core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
+		"core/worker/devicequeue", "core/worker/assembly", "core/xla/protowalk", "core/xla/hlo",
+		"core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
 	// Files of other packages that decide and never act, beside a shell that does.
 	// They may import what holds no more than values.
 	decidingFiles = map[string][]string{"core/controller": {"bits.go", "graph.go", "operation.go", "play.go", "profile.go",

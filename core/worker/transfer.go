@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -10,10 +9,26 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/assembly"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 )
+
+// A transfer makes an array on some devices out of shards, or boxes of shards, of arrays on others. The message, or a
+// node of a graph, lists moves; each device here that a move begins or ends at has a part, a leg. What a leg does and
+// in which order is decided by a state machine, core/worker/assembly: it sends its pieces (send.go), and puts its own
+// shard together from those that come (assemble.go).
+//
+// Who touches what. A leg's queue owns the leg: its owner alone steps the state machine, and makes, fails and drops the
+// shard. Two things of it are for others too. Senders of this process and the exchange write boxes into landing's
+// memory, at the same time and each where no other writes; every one of them posts to the queue when its box is there,
+// so all has been written when the last has been counted. And other queues read admitted, before a driver copies.
+//
+// Why a transfer ends. A leg waits for its pieces and its sends. Pieces from other processes come, or the exchange says
+// that they will not, because their sender is lost or the gang has failed. Those from a device of this process come
+// because that device's own part begins, or is refused, which fails them. Sends wait only for the driver, and for
+// receivers that are before them in the same order, or lost.
 
 // transfer is the work of Transfer.
 type transfer struct {
@@ -25,13 +40,20 @@ type transfer struct {
 	size   [1]int64 // of recipe
 }
 
-// leg is one device's part of a transfer. The device's queue owns it, but for
-// what assembly guards.
+// leg is one device's part of a transfer.
 type leg struct {
-	sends []*move
-	makes *assembly // nil where the device gets nothing
-	left  int       // sends, and 1 for what it makes, that have not ended
-	err   error
+	sends, gets []*move
+	state       assembly.Part
+	shard       *devicequeue.Shard // that is put together, once the part has begun
+	landing     landing
+	copied      device.Buffer // instead of landing: what the driver made of a whole shard
+	admitted    atomic.Bool   // there is room for the shard: the driver may copy into it
+}
+
+// landing is where the pieces of a shard are put together.
+type landing struct {
+	mu    sync.Mutex // guards block, not the bytes
+	block transport.Block
 }
 
 // move is one Move with a device here.
@@ -47,21 +69,6 @@ type move struct {
 	queue     *queue // of the destination, where it is here
 	out       *queue // of the source, where it is here
 	arrives   bool   // it comes from another process
-}
-
-// assembly is a shard that is put together from boxes.
-type assembly struct {
-	moves []*move
-	shard *devicequeue.Shard // nil until the queue has come to it
-	need  int                // boxes that have yet to come
-	// There is room for it: the driver may copy into it.
-	admitted atomic.Bool
-	gone     bool // the shard will not be made
-
-	mu    sync.Mutex // guards the rest
-	block transport.Block
-	buf   device.Buffer // instead of bytes: a copy that the driver made
-	err   error
 }
 
 func (w *Worker) beginTransfer(g *gang, operation []byte) error {
@@ -110,29 +117,28 @@ func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 		return l
 	}
 	if v.queue != nil {
-		l := of(v.queue)
-		if l.makes == nil {
-			l.makes = new(assembly)
-			l.left++
-		}
-		l.makes.moves = append(l.makes.moves, v)
-		l.makes.need++
-		v.local = l
+		v.local = of(v.queue)
+		v.local.gets = append(v.local.gets, v)
 	}
 	if v.out != nil {
 		l := of(v.out)
 		l.sends = append(l.sends, v)
-		l.left++
 	}
 }
 
 // lay makes the transfer, which has all its moves, the work of a gang.
 func (t *transfer) lay(g *gang) error {
 	for _, l := range t.parts {
-		if l.makes != nil && len(l.makes.moves) > 1 &&
-			slices.ContainsFunc(l.makes.moves, func(v *move) bool { return v.whole }) {
+		if len(l.gets) > 1 && slices.ContainsFunc(l.gets, func(v *move) bool { return v.whole }) {
 			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
 		}
+		away := 0
+		for _, v := range l.gets {
+			if v.arrives {
+				away++
+			}
+		}
+		l.state = assembly.New(len(l.sends), len(l.gets)-away, away)
 	}
 	g.work, g.bytes = t, true
 	if len(g.queues) > 0 { // whose memories are the same
@@ -142,7 +148,7 @@ func (t *transfer) lay(g *gang) error {
 		Bytes: t.size[0], Announced: true}
 	but := &devicequeue.Exceptions{Reads: make([][]uint64, len(t.parts)), MakesNone: make([]bool, len(t.parts))}
 	for part, l := range t.parts {
-		but.MakesNone[part] = l.makes == nil
+		but.MakesNone[part] = len(l.gets) == 0
 		for _, v := range l.sends {
 			but.Reads[part] = append(but.Reads[part], v.source)
 		}
@@ -180,12 +186,50 @@ func (v *move) box() box {
 	return box{from: v.shape.Dims, start: v.start, size: v.size, at: v.at}
 }
 
-// bytes is the size of the box.
+// bytes is the size of what moves.
 func (v *move) bytes() int64 {
+	if v.whole {
+		return v.shape.HostBytes()
+	}
 	return shape.Shape{DType: v.shape.DType, Dims: v.size}.HostBytes()
 }
 
+// key names what moves to another process.
+func (v *move) key(g *gang) transport.Key {
+	return transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
+}
+
 func width(s shape.Shape) int64 { return int64(s.DType.Bits()+7) / 8 }
+
+// step tells the state machine of a part what happened, and does what follows.
+func (q *queue) step(g *gang, t *transfer, l *leg, e assembly.Event) {
+	switch l.state.Step(e) {
+	case assembly.Expect:
+		q.expect(g, t, l)
+	case assembly.Make:
+		q.make(g, t, l)
+	case assembly.Fail:
+		q.giveUp(g, t, l, l.state.Spoilt())
+	case assembly.Drop:
+		l.drop()
+	case assembly.End:
+		g.end(l.state.Err())
+	}
+}
+
+// moved tells that a send of a part has ended, or that its shard is there or has failed.
+func (q *queue) moved(g *gang, t *transfer, l *leg, err error) {
+	if err != nil && l.state.Err() == nil {
+		err = q.moving(g, err)
+		for _, v := range l.sends { // which may have failed since
+			if why := q.state.Failure(g.Session, v.source); why != nil {
+				err = why
+			}
+		}
+		g.fail(err)
+	}
+	q.step(g, t, l, assembly.Event{Kind: assembly.Ended, Err: err})
+}
 
 // full is 1 more than the device here that has yet to have room for a shard which the
 // driver copies to it whole, 0 where there is none: what the driver copies is there at once.
@@ -194,25 +238,32 @@ func (q *queue) full(l *leg) int {
 		return 0
 	}
 	for _, v := range l.sends {
-		if v.whole && v.local != nil && v.queue != q && !v.local.makes.admitted.Load() {
+		if v.whole && v.local != nil && v.queue != q && !v.local.admitted.Load() {
 			return v.to.local + 1
 		}
 	}
 	return 0
 }
 
+// admit tells the other devices of a transfer that there is room for its shard here.
+func (q *queue) admit(g *gang) {
+	part := slices.Index(g.queues, q)
+	g.work.(*transfer).parts[part].admitted.Store(true)
+	for _, other := range g.queues {
+		if other != q {
+			other.look()
+		}
+	}
+}
+
 // refuseTransfer tells the other devices here that wait for what comes of a device's part why
 // it does not begin.
 func (q *queue) refuseTransfer(g *gang, t *transfer, l *leg, err error) {
 	g.fail(err)
-	if l.makes != nil {
-		l.makes.gone = true
-		l.makes.letGo()
-	}
-	for _, v := range l.sends { // the other devices here wait for its boxes
+	q.step(g, t, l, assembly.Event{Kind: assembly.Refuse})
+	for _, v := range l.sends {
 		if v.local != nil {
-			v.local.makes.fail(err)
-			v.queue.soon(func() { v.queue.got(g, t, v.local) })
+			v.came(g, t, err)
 		}
 	}
 }
@@ -235,45 +286,14 @@ func (q *queue) transfer(g *gang, t *transfer, f *devicequeue.Flight) {
 			return
 		}
 	}
-	if l.makes != nil {
-		q.expect(g, t, l, f.Made[0])
+	if l.state.Makes() {
+		l.shard = f.Made[0]
 	}
-	boxes := map[*devicequeue.Shard][]*move{}
-	for i, v := range l.sends {
-		switch s := sources[i].Shard; {
-		case !v.whole:
-			boxes[s] = append(boxes[s], v)
-			continue // it stays pinned until the boxes are out of it
-		case v.local != nil:
-			if rowMajor(bufferOf(s)) {
-				q.copyTo(g, t, s, v)
-				q.sent(g, l, nil)
-				q.state.Unpin(s)
-			} else {
-				q.copyRows(g, t, l, s, v)
-			}
-		default:
-			key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
-			q.push(g, v.source, s, v.to.worker, key, q.begins, func(err error) { q.sent(g, l, err) })
-		}
-	}
-	for s, moves := range boxes {
-		q.sendBoxes(g, l, s, moves)
-	}
+	q.step(g, t, l, assembly.Event{Kind: assembly.Begin})
+	q.send(g, t, l, sources)
 }
 
 func same(a, b shape.Shape) bool { return a.DType == b.DType && slices.Equal(a.Dims, b.Dims) }
-
-// admit tells the other devices of a transfer that there is room for its shard here.
-func (q *queue) admit(g *gang) {
-	part := slices.Index(g.queues, q)
-	g.work.(*transfer).parts[part].makes.admitted.Store(true)
-	for _, other := range g.queues {
-		if other != q {
-			other.look()
-		}
-	}
-}
 
 // moveWords is what errors say that a device was at in a transfer.
 const moveWords = "moving an array"
@@ -285,305 +305,4 @@ func (q *queue) moving(g *gang, err error) error {
 		return err
 	}
 	return q.explain(err, moveWords, nil)
-}
-
-// sent ends one of a leg's duties.
-func (q *queue) sent(g *gang, l *leg, err error) {
-	if err != nil && l.err == nil {
-		l.err = q.moving(g, err)
-		for _, v := range l.sends { // which may have failed since
-			if why := q.state.Failure(g.Session, v.source); why != nil {
-				l.err = why
-			}
-		}
-		g.fail(l.err)
-	}
-	if l.left--; l.left == 0 {
-		g.end(l.err)
-	}
-}
-
-// copyTo moves a whole shard to another device of the driver.
-func (q *queue) copyTo(g *gang, t *transfer, s *devicequeue.Shard, v *move) {
-	memory := t.memory
-	if memory == "" {
-		memory = v.queue.memory
-	}
-	buf, err := bufferOf(s).CopyTo(v.queue.local, memory)
-	v.queue.soon(func() {
-		a := v.local.makes
-		a.mu.Lock()
-		a.buf = buf
-		if a.err == nil {
-			a.err = err
-		}
-		a.mu.Unlock()
-		v.queue.got(g, t, v.local)
-	})
-}
-
-// rowMajor reports whether a buffer's elements lie row by row, as far as its driver
-// knows.
-func rowMajor(b device.Buffer) bool {
-	ordered, ok := b.(device.Ordered)
-	if !ok {
-		return true
-	}
-	order, err := ordered.Order()
-	return err != nil || slices.IsSortedFunc(order, func(a, b int64) int { return cmp.Compare(b, a) })
-}
-
-// copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
-// has moved always does, whichever way it went, so that its client knows how it lies.
-func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
-	block := pinned(t.shape.HostBytes())
-	end := func(err error) {
-		v.queue.soon(func() {
-			a := v.local.makes
-			if err == nil {
-				a.mu.Lock()
-				a.block = block
-				a.mu.Unlock()
-			} else {
-				block.Release()
-				a.fail(err)
-			}
-			v.queue.got(g, t, v.local)
-		})
-		q.sent(g, l, err)
-		q.state.Unpin(s)
-	}
-	copied, err := bufferOf(s).ToHost(block.Data)
-	if err != nil {
-		end(err)
-		return
-	}
-	copied.Then(func(err error) { q.soon(func() { end(err) }) })
-}
-
-// expect makes the shard that boxes will fill.
-func (q *queue) expect(g *gang, t *transfer, l *leg, s *devicequeue.Shard) {
-	a := l.makes
-	a.shard = s
-	if a.need == 0 { // its boxes were quicker
-		q.make(g, t, l)
-		return
-	}
-	for _, v := range a.moves {
-		if !v.arrives {
-			continue
-		}
-		key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
-		size := t.shape.HostBytes()
-		if !v.whole {
-			size = v.bytes()
-		}
-		var met atomic.Bool // the block has come, or Expect has returned
-		q.w.config.Exchange.Expect(v.from.worker, key, size, nil, func(b transport.Block, err error) {
-			if err == nil && v.whole {
-				a.mu.Lock()
-				a.block = b
-				a.mu.Unlock()
-			} else if err == nil {
-				in := v.box()
-				in.from, in.start = v.size, make([]int64, len(v.size))
-				in.copy(a.memory(t.shape), t.shape.Dims, b.Data, width(t.shape))
-				b.Release()
-			}
-			if err != nil {
-				a.fail(err)
-			}
-			if met.Swap(true) {
-				q.now(func() { q.got(g, t, l) })
-			}
-		})
-		if met.Swap(true) {
-			q.got(g, t, l)
-		}
-	}
-	if err := g.failure(); err != nil {
-		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
-	}
-}
-
-// memory returns the bytes of the shard that is put together.
-func (a *assembly) memory(s shape.Shape) []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.block.Data == nil {
-		a.block = pinned(s.HostBytes())
-	}
-	return a.block.Data
-}
-
-func (a *assembly) fail(err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.err == nil {
-		a.err = err
-	}
-}
-
-// got takes note that a box has come.
-func (q *queue) got(g *gang, t *transfer, l *leg) {
-	a := l.makes
-	a.need--
-	switch {
-	case a.gone:
-		a.letGo()
-	case a.need == 0 && a.shard != nil:
-		q.make(g, t, l)
-	}
-}
-
-// letGo releases what came for a shard that will not be made.
-func (a *assembly) letGo() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.buf != nil {
-		a.buf.Close()
-		a.buf = nil
-	}
-	if a.block.Release != nil {
-		a.block.Release()
-		a.block = transport.Block{}
-	}
-}
-
-// make ends an assembly all of whose boxes have come.
-func (q *queue) make(g *gang, t *transfer, l *leg) {
-	a := l.makes
-	s := a.shard
-	if a.err == nil && a.buf == nil && !s.Freed() {
-		if a.block.Data == nil {
-			a.block = pinned(t.shape.HostBytes())
-		}
-		a.buf, a.err = q.fromHost(t.shape, t.memory, a.block)
-		a.block = transport.Block{}
-	}
-	if err := a.err; err != nil || s.Freed() {
-		a.letGo()
-		if why := g.failure(); why != nil {
-			err = why
-		}
-		if err == nil {
-			q.state.Spoil(s, devicequeue.ErrFreed)
-		} else {
-			q.state.Spoil(s, q.moving(g, err))
-		}
-		q.sent(g, l, err)
-		return
-	}
-	q.fill(g, t.object, s, a.buf, moveWords, func(err error) { q.sent(g, l, err) })
-}
-
-// sendBoxes sends boxes of a shard: from where it is, if the host can read it there,
-// or else from a copy on the host.
-func (q *queue) sendBoxes(g *gang, l *leg, s *devicequeue.Shard, moves []*move) {
-	t := g.work.(*transfer)
-	read := func() {
-		for range moves {
-			q.state.Unpin(s)
-		}
-	}
-	send := func(host transport.Block) { // the copies may take long, and the driver's goroutine is not ours
-		go q.pushBoxes(g, t, l, host, moves)
-	}
-	if v, ok := bufferOf(s).(device.Viewer); ok {
-		seen := q.begins()
-		bufferOf(s).Ready().Then(func(err error) {
-			seen()
-			if err != nil {
-				q.soon(func() {
-					read()
-					q.failBoxes(g, t, l, moves, err)
-				})
-			} else if data := v.View(); data != nil { // the shard stays read until the boxes are out of it
-				send(transport.Block{Data: data, Release: read})
-			} else {
-				q.soon(func() { q.copyBoxes(g, t, l, s, moves, read, send) })
-			}
-		})
-		return
-	}
-	q.copyBoxes(g, t, l, s, moves, read, send)
-}
-
-// copyBoxes brings a shard to the host once, and has its boxes sent from there.
-func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
-	send func(transport.Block)) {
-	host := pinned(bufferOf(s).Shape().HostBytes())
-	e, err := bufferOf(s).ToHost(host.Data)
-	read()
-	if err != nil {
-		host.Release()
-		q.failBoxes(g, t, l, moves, err)
-		return
-	}
-	copied := q.begins()
-	e.Then(func(err error) {
-		copied()
-		if err != nil {
-			host.Release()
-			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
-			return
-		}
-		send(host)
-	})
-}
-
-// pushBoxes sends boxes of an array on the host, which it lets go of when they are
-// out of it.
-func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
-	left := len(moves)
-	free := func() { // by the queue's owner, once a box
-		if left--; left == 0 {
-			host.Release()
-		}
-	}
-	for _, v := range moves {
-		out := v.box()
-		if v.local != nil {
-			out.copy(v.local.makes.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
-			v.queue.soon(func() { v.queue.got(g, t, v.local) })
-			q.soon(func() {
-				free()
-				q.sent(g, l, nil)
-			})
-			continue
-		}
-		key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(v.index)}
-		out.at = make([]int64, len(v.size))
-		var taken atomic.Bool // somebody frees it
-		q.w.config.Exchange.Push(v.to.worker, key, v.bytes(), func(dst []byte, written func(error)) {
-			if !taken.CompareAndSwap(false, true) {
-				written(status.New(status.Cancelled, "the transfer has ended"))
-				return
-			}
-			out.copy(dst, v.size, host.Data, width(t.shape))
-			q.soon(free)
-			written(nil)
-		}, func(err error) {
-			q.soon(func() {
-				if taken.CompareAndSwap(false, true) {
-					free()
-				}
-				q.sent(g, l, err)
-			})
-		})
-	}
-	if err := g.failure(); err != nil {
-		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
-	}
-}
-
-// failBoxes ends boxes whose bytes cannot be had.
-func (q *queue) failBoxes(g *gang, t *transfer, l *leg, moves []*move, err error) {
-	for _, v := range moves {
-		if v.local != nil {
-			v.local.makes.fail(err)
-			v.queue.soon(func() { v.queue.got(g, t, v.local) })
-		}
-		q.sent(g, l, err)
-	}
 }

@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/worker/assembly"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport"
+)
+
+// A piece goes one of four ways:
+//
+//	               to a device of this process                    to another process
+//	a whole shard  copyTo, or copyRows if its rows lie otherwise  push (bytes.go)
+//	boxes of it    pushBoxes, into the destination's memory       pushBoxes, by the exchange
+//
+// A source stays pinned until its bytes have been read: no free, drop or donation takes them away meanwhile. Each send
+// ends by one call of moved, and each piece for a device here by one call of came.
+
+// send begins to send the pieces of a part, whose sources are pinned.
+func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) {
+	boxes := map[*devicequeue.Shard][]*move{}
+	for i, v := range l.sends {
+		switch s := sources[i].Shard; {
+		case !v.whole:
+			boxes[s] = append(boxes[s], v)
+		case v.local == nil:
+			q.push(g, v.source, s, v.to.worker, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
+		case rowMajor(bufferOf(s)):
+			q.copyTo(g, t, s, v)
+			q.moved(g, t, l, nil)
+			q.state.Unpin(s)
+		default:
+			q.copyRows(g, t, l, s, v)
+		}
+	}
+	for s, moves := range boxes {
+		q.sendBoxes(g, t, l, s, moves)
+	}
+}
+
+// copyTo moves a whole shard to another device of the driver.
+func (q *queue) copyTo(g *gang, t *transfer, s *devicequeue.Shard, v *move) {
+	memory := t.memory
+	if memory == "" {
+		memory = v.queue.memory
+	}
+	buf, err := bufferOf(s).CopyTo(v.queue.local, memory)
+	v.queue.soon(func() {
+		v.local.copied = buf
+		v.queue.step(g, t, v.local, assembly.Event{Kind: assembly.Came, Err: err})
+	})
+}
+
+// rowMajor reports whether a buffer's elements lie row by row, as far as its driver
+// knows.
+func rowMajor(b device.Buffer) bool {
+	ordered, ok := b.(device.Ordered)
+	if !ok {
+		return true
+	}
+	order, err := ordered.Order()
+	return err != nil || slices.IsSortedFunc(order, func(a, b int64) int { return cmp.Compare(b, a) })
+}
+
+// copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
+// has moved always does, whichever way it went, so that its client knows how it lies.
+func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
+	block := pinned(t.shape.HostBytes())
+	end := func(err error) {
+		if err == nil {
+			v.local.landing.take(block)
+		} else {
+			block.Release()
+		}
+		v.came(g, t, err)
+		q.moved(g, t, l, err)
+		q.state.Unpin(s)
+	}
+	copied, err := bufferOf(s).ToHost(block.Data)
+	if err != nil {
+		end(err)
+		return
+	}
+	copied.Then(func(err error) { q.soon(func() { end(err) }) })
+}
+
+// sendBoxes sends boxes of a shard: from where it is, if the host can read it there,
+// or else from a copy on the host.
+func (q *queue) sendBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move) {
+	read := func() {
+		for range moves {
+			q.state.Unpin(s)
+		}
+	}
+	send := func(host transport.Block) { // the copies may take long, and the driver's goroutine is not ours
+		go q.pushBoxes(g, t, l, host, moves)
+	}
+	if v, ok := bufferOf(s).(device.Viewer); ok {
+		seen := q.begins()
+		bufferOf(s).Ready().Then(func(err error) {
+			seen()
+			if err != nil {
+				q.soon(func() {
+					read()
+					q.failBoxes(g, t, l, moves, err)
+				})
+			} else if data := v.View(); data != nil { // the shard stays read until the boxes are out of it
+				send(transport.Block{Data: data, Release: read})
+			} else {
+				q.soon(func() { q.copyBoxes(g, t, l, s, moves, read, send) })
+			}
+		})
+		return
+	}
+	q.copyBoxes(g, t, l, s, moves, read, send)
+}
+
+// copyBoxes brings a shard to the host once, and has its boxes sent from there.
+func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
+	send func(transport.Block)) {
+	host := pinned(bufferOf(s).Shape().HostBytes())
+	e, err := bufferOf(s).ToHost(host.Data)
+	read()
+	if err != nil {
+		host.Release()
+		q.failBoxes(g, t, l, moves, err)
+		return
+	}
+	copied := q.begins()
+	e.Then(func(err error) {
+		copied()
+		if err != nil {
+			host.Release()
+			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
+			return
+		}
+		send(host)
+	})
+}
+
+// pushBoxes sends boxes of an array on the host, which it lets go of when they are
+// out of it.
+func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
+	left := len(moves)
+	free := func() { // by the queue's owner, once a box
+		if left--; left == 0 {
+			host.Release()
+		}
+	}
+	for _, v := range moves {
+		out := v.box()
+		if v.local != nil {
+			out.copy(v.local.landing.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
+			v.came(g, t, nil)
+			q.soon(func() {
+				free()
+				q.moved(g, t, l, nil)
+			})
+			continue
+		}
+		out.at = make([]int64, len(v.size))
+		var taken atomic.Bool // somebody frees it
+		q.w.config.Exchange.Push(v.to.worker, v.key(g), v.bytes(), func(dst []byte, written func(error)) {
+			if !taken.CompareAndSwap(false, true) {
+				written(status.New(status.Cancelled, "the transfer has ended"))
+				return
+			}
+			out.copy(dst, v.size, host.Data, width(t.shape))
+			q.soon(free)
+			written(nil)
+		}, func(err error) {
+			q.soon(func() {
+				if taken.CompareAndSwap(false, true) {
+					free()
+				}
+				q.moved(g, t, l, err)
+			})
+		})
+	}
+	if err := g.failure(); err != nil {
+		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
+	}
+}
+
+// failBoxes ends boxes whose bytes cannot be had.
+func (q *queue) failBoxes(g *gang, t *transfer, l *leg, moves []*move, err error) {
+	for _, v := range moves {
+		if v.local != nil {
+			v.came(g, t, err)
+		}
+		q.moved(g, t, l, err)
+	}
+}
