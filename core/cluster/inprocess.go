@@ -136,12 +136,11 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	places.Store(welcome.Process, d)
 	l.part(name, welcome.Process)
 	m := &member{number: welcome.Process, served: make(chan struct{})}
-	exchange, err := l.hub.Join(welcome.Process)
+	exchange, err := l.hub.Join(welcome.Process, name)
 	if err != nil {
 		conn.Close()
 		return err
 	}
-	exchange.Call(name)
 	m.exchange = exchange
 	config := worker.Config{
 		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
@@ -205,12 +204,7 @@ func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify 
 		Notify: notify, Hurry: l.hurry,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
-			x, err := l.hub.Join(w.Process)
-			if err != nil {
-				return nil, err
-			}
-			x.Call(name)
-			return x, nil
+			return l.hub.Join(w.Process, name)
 		},
 	})
 }

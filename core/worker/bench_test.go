@@ -59,7 +59,7 @@ func BenchmarkRunWithOthers(b *testing.B) {
 
 func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) {
 	near, remote := inproc.Pair("controller", "worker")
-	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker)
+	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestCloseWhileServeBegins(t *testing.T) {
 	}
 	defer d.Close()
 	pool := shm.NewPool(shm.Config{})
-	x, err := inproc.NewHub(pool).Join(firstWorker)
+	x, err := inproc.NewHub(pool).Join(firstWorker, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: shm.NewPool(shm.Config{})}
 	h := inproc.NewHub(s.pool)
 	join := func(number uint64) transport.Exchange {
-		x, err := h.Join(number)
+		x, err := h.Join(number, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 	hub := inproc.NewHub(pool)
 	var all []*inproc.Exchange
 	for number := range uint64(2) {
-		x, err := hub.Join(number + 1)
+		x, err := hub.Join(number+1, "")
 		if err != nil {
 			t.Fatal(err)
 		}

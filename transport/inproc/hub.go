@@ -83,10 +83,10 @@ type transfer struct {
 	err      error // why it fails when the memory is free again
 }
 
-// Join makes the exchange of a process number.
-func (h *Hub) Join(self uint64) (*Exchange, error) {
+// Join makes the exchange of a process. Its own errors call it by its name, if it has one.
+func (h *Hub) Join(self uint64, name string) (*Exchange, error) {
 	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{},
-		names: map[uint64]string{}}
+		names: map[uint64]string{self: name}}
 	x.arena = h.pool.Arena("blocks", false, nil)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -241,13 +241,6 @@ func (h *Hub) Part(a, b uint64) {
 		cut.timers = append(cut.timers,
 			time.AfterFunc(h.Patience+time.Duration(i)*h.Delay(a, b), func() { h.giveUp(p, cut, ends[0], ends[1]) }))
 	}
-}
-
-// Call names this process, for errors of its own.
-func (x *Exchange) Call(name string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.names[x.self] = name
 }
 
 // giveUp fails what an end of a pair has under way with the other.

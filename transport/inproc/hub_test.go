@@ -19,7 +19,7 @@ func world(t testing.TB, n int) transporttest.World {
 	}}
 	none := func(int) []string { return nil }
 	for i := 1; i <= n; i++ {
-		x, err := hub.Join(uint64(i))
+		x, err := hub.Join(uint64(i), "")
 		if err != nil {
 			t.Fatal(err)
 		}
