@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"maps"
+	"time"
+
+	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// session is what this worker knows of a session.
+type session struct {
+	devices []place // by number of a virtual device
+}
+
+// place is where a virtual device is.
+type place struct {
+	worker uint64
+	local  int
+}
+
+func (w *Worker) session(m *wire.Session) {
+	s := new(session)
+	for _, span := range m.Devices {
+		const most = 1 << 20 // devices, so that bad numbers take no memory
+		for k := range min(span.Count, most) {
+			s.devices = append(s.devices, place{span.Worker, int(span.Local + k)})
+		}
+	}
+	w.sessions[m.Session] = s
+	w.mu.Lock()
+	w.clients[m.Session] = client{process: m.Client}
+	w.mu.Unlock()
+	if m.Client != nil {
+		w.mu.Lock()
+		w.names[m.Client.Number] = m.Client.Name
+		w.mu.Unlock()
+		w.config.Exchange.Peers([]*wire.Process{m.Client}, nil, nil)
+	}
+}
+
+// where gives the place of a virtual device, and its queue where it is here.
+//
+// Errors: INVALID_ARGUMENT where the session has no such device.
+func (w *Worker) where(session uint32, number uint32) (place, *queue, error) {
+	s := w.sessions[session]
+	if s == nil || uint64(number) >= uint64(len(s.devices)) {
+		return place{}, nil, status.New(status.InvalidArgument, "session %d has no device %d that worker %s knows of",
+			session, number, w.config.Name)
+	}
+	p := s.devices[number]
+	if p.worker != w.self || p.local >= len(w.queues) {
+		return p, nil, nil
+	}
+	return p, w.queues[p.local], nil
+}
+
+// drop ends a session: its operations fail, and its shards and programs go.
+func (w *Worker) drop(m *wire.Drop) {
+	why := m.Status.Err()
+	if why == nil {
+		why = status.New(status.Cancelled, "the session has ended")
+	}
+	w.mu.Lock()
+	if c, known := w.clients[m.Session]; known {
+		c.gone = time.Now()
+		w.clients[m.Session] = c
+	}
+	var under []*gang
+	for _, g := range w.gangs {
+		if g.Session == m.Session {
+			under = append(under, g)
+		}
+	}
+	w.mu.Unlock()
+	for _, g := range under {
+		g.fail(why)
+	}
+	for _, q := range w.queues {
+		q.soon(func() { q.state.Drop(m.Session) })
+	}
+	delete(w.sessions, m.Session)
+	w.recorder.Drop(m.Session)
+	maps.DeleteFunc(w.recordings, func(key recordingKey, _ *observe.Recording) bool { return key.session == m.Session })
+	maps.DeleteFunc(w.graphs, func(key programKey, _ *graph) bool { return key.session == m.Session })
+	for key := range w.programs {
+		if key.session == m.Session {
+			w.forget(key)
+		}
+	}
+}
