@@ -96,27 +96,9 @@ type place struct {
 const maxPlaces = 1 << 14
 
 func (st *State) clientJoins(number uint64, h *wire.Hello) error {
-	if len(st.sessions) >= st.limits.Sessions {
-		return status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some",
-			len(st.sessions))
-	}
-	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
+	view, err := st.viewFor(h)
+	if err != nil {
 		return err
-	}
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil && !spotOf(h).reaches(w.spot, w.offer.Addresses) {
-			return unreached(h.Name, w)
-		}
-	}
-	view := st.layout.View()
-	if view.Len() == 0 {
-		return status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
-	}
-	if h.Devices > 0 {
-		var err error
-		if view, err = st.layout.ViewOf(int(h.Devices)); err != nil {
-			return err
-		}
 	}
 	st.session++
 	st.process++
@@ -125,16 +107,51 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
+	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
+		Proof:  wire.Prove(st.config.Key, st.process),
+		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
+	st.showDevices(s, m)
+	s.single = make([]*place, view.Len())
+	st.sessions[s.id] = s
+	st.conns[number] = &conn{number: number, role: h.Role, s: s}
+	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
+	st.log("session began: "+s.name, nil)
+	return nil
+}
+
+// viewFor returns the devices that a client will see, or why it may not have a session now.
+func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
+	if len(st.sessions) >= st.limits.Sessions {
+		return nil, status.New(status.ResourceExhausted, "the cluster has %d sessions, which is its limit; end some",
+			len(st.sessions))
+	}
+	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
+		return nil, err
+	}
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil && !spotOf(h).reaches(w.spot, w.offer.Addresses) {
+			return nil, unreached(h.Name, w)
+		}
+	}
+	view := st.layout.View()
+	if view.Len() == 0 {
+		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
+	}
+	if h.Devices > 0 {
+		return st.layout.ViewOf(int(h.Devices))
+	}
+	return view, nil
+}
+
+// showDevices tells a session's client of its devices and of their workers, and keeps where each device is.
+func (st *State) showDevices(s *session, m *wire.Welcome) {
 	by := map[uint64]*worker{}
 	for _, w := range st.workers {
 		if w != nil && w.gone == nil {
 			by[w.process.Number] = w
 		}
 	}
-	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
-		Proof:  wire.Prove(st.config.Key, st.process),
-		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
-	s.spans = spans(view.Spans())
+	s.spans = spans(s.view.Spans())
 	var seen set
 	for _, span := range s.spans {
 		w := by[span.Worker]
@@ -147,8 +164,8 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
 	}
 	onHost := st.onHost()
-	for d := range view.Len() {
-		at := view.Device(d)
+	for d := range s.view.Len() {
+		at := s.view.Device(d)
 		w := by[at.Worker]
 		local := w.offer.Devices[at.Local]
 		s.slots = append(s.slots, w.slot)
@@ -159,12 +176,6 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 				Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory,
 				MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
 	}
-	s.single = make([]*place, view.Len())
-	st.sessions[s.id] = s
-	st.conns[number] = &conn{number: number, role: h.Role, s: s}
-	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
-	st.log("session began: "+s.name, nil)
-	return nil
 }
 
 // onHost counts, by host, the devices that have no memory but their machine's.
@@ -382,103 +393,130 @@ func (st *State) soil(s *session) {
 
 // fromClient takes a message of a session. An error ends the session.
 func (st *State) fromClient(s *session, ev *Event) error {
-	item := queued{kind: ev.Wire, message: ev.Message}
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
-		return nil
 	case *wire.Compile:
 		st.compileFor(s, m)
-		return nil
 	case *wire.Abort:
 		st.abortOf(s, m.Gang, m.Status.Err())
-		return nil
 	case *wire.SliceRequest:
 		st.slice(s, m)
-		return nil
 	case *wire.SliceRelease:
 		for _, number := range m.Slices {
 			st.layout.Release(s.id, number)
 		}
-		return nil
 	case *wire.Profile:
 		st.profile(s, m)
-		return nil
 	case *wire.Graph:
 		st.define(s, m, ev.Payload)
-		return nil
 	case *wire.Run:
-		item.op = m.Op
+		return st.operation(s, ev, m.Op, 0)
 	case *wire.Play:
 		if m.Nodes == 0 || m.Nodes > graphs.MaxNodes {
 			return status.New(status.InvalidArgument, "a play has %d nodes; expected 1 to %d", m.Nodes, graphs.MaxNodes)
 		}
-		item.op, item.nodes = m.Op, int(m.Nodes)
+		return st.operation(s, ev, m.Op, int(m.Nodes))
 	case *wire.Put:
-		item.op = m.Op
+		return st.operation(s, ev, m.Op, 0)
 	case *wire.Transfer:
-		item.op = m.Op
+		return st.operation(s, ev, m.Op, 0)
 	case *wire.Fetch:
-		item.op = m.Op
+		return st.operation(s, ev, m.Op, 0)
 	case *wire.Free:
-		if s.freeing += len(m.Objects); s.freeing > 2*st.limits.Objects {
-			return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
-		}
-		if n := len(s.queue); n > s.head && s.queue[n-1].kind == wire.KindFree {
-			tail := s.queue[n-1].message.(*wire.Free)
-			tail.Objects = append(tail.Objects, m.Objects...)
-			return nil
-		}
+		return st.freeLater(s, ev, m)
 	case *wire.Forget:
-		if n := len(s.queue); n > s.head && s.queue[n-1].kind == wire.KindForget {
-			tail := s.queue[n-1].message.(*wire.Forget)
-			tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
-			if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
-				return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten",
-					2*st.limits.Programs)
-			}
-			return nil
-		}
+		return st.forgetLater(s, ev, m)
 	default:
 		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send",
 			ev.Wire)
 	}
-	if item.op == 0 && ev.Wire != wire.KindFree && ev.Wire != wire.KindForget {
+	return nil
+}
+
+// operation takes operation op of a session, or a play whose first node is op. One that came before is ignored: clients
+// send again what they are not sure of.
+func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
+	switch {
+	case op == 0:
 		return status.New(status.InvalidArgument, "operations are numbered from 1, got 0")
+	case op <= s.last:
+		return nil
+	case op != s.last+1:
+		return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one", op,
+			s.last)
+	case s.underWay >= st.limits.Credit:
+		return status.New(status.ResourceExhausted,
+			"operation %d came while %d are under way, which is the session's credit", op, s.underWay)
 	}
-	if item.op != 0 {
-		switch {
-		case item.op <= s.last:
-			return nil // it was sent again
-		case item.op != s.last+1:
-			return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one",
-				item.op, s.last)
-		case s.underWay >= st.limits.Credit:
-			return status.New(status.ResourceExhausted,
-				"operation %d came while %d are under way, which is the session's credit", item.op, s.underWay)
-		}
-		n := max(1, item.nodes) // a play may go beyond the credit
-		s.last = item.op + uint64(n) - 1
-		s.underWay += n
-	} else if len(s.queue)-s.head > 2*st.limits.Credit+2 {
-		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
-	}
-	if item.op != 0 && item.nodes == 0 && len(ev.Payload) > maxOperation {
+	n := max(1, nodes) // a play may go beyond the credit
+	s.last = op + uint64(n) - 1
+	s.underWay += n
+	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message}
+	if nodes == 0 && len(ev.Payload) > maxOperation {
 		item.err = status.New(status.InvalidArgument,
 			"the operation is a message of %d bytes, of at most %d; use fewer arguments or shards at a time", len(ev.Payload),
 			maxOperation)
 	}
-	item.payload = ev.Payload
-	if s.head == len(s.queue) && s.play == nil && st.may(s) {
-		st.perform(s, &item)
-		return nil
-	}
-	item.payload = slices.Clone(ev.Payload)
-	s.queue = append(s.queue, item)
+	st.enqueue(s, item, ev.Payload)
 	return nil
 }
 
 // maxOperation bounds an operation's message, so that it also fits into a Dispatch.
 const maxOperation = wire.MaxFrame - 4<<10
+
+// freeLater frees objects behind the operations that came before. Free and Forget have no number and are not counted as
+// under way; a bound on the queue takes the place of the credit.
+func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
+	if s.freeing += len(m.Objects); s.freeing > 2*st.limits.Objects {
+		return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
+	}
+	if tail, ok := s.queuedLast().(*wire.Free); ok {
+		tail.Objects = append(tail.Objects, m.Objects...)
+		return nil
+	}
+	return st.enqueueUnnumbered(s, ev)
+}
+
+// forgetLater forgets programs and graphs behind the operations that came before.
+func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
+	tail, ok := s.queuedLast().(*wire.Forget)
+	if !ok {
+		return st.enqueueUnnumbered(s, ev)
+	}
+	tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
+	if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
+		return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten",
+			2*st.limits.Programs)
+	}
+	return nil
+}
+
+// queuedLast returns the message at the end of the session's queue, nil where the queue is empty.
+func (s *session) queuedLast() any {
+	if len(s.queue) == s.head {
+		return nil
+	}
+	return s.queue[len(s.queue)-1].message
+}
+
+func (st *State) enqueueUnnumbered(s *session, ev *Event) error {
+	if len(s.queue)-s.head > 2*st.limits.Credit+2 {
+		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
+	}
+	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, ev.Payload)
+	return nil
+}
+
+// enqueue performs an operation at once, or keeps it, with a copy of its payload, until those before it are performed.
+func (st *State) enqueue(s *session, item *queued, payload []byte) {
+	if s.head == len(s.queue) && s.play == nil && st.may(s) {
+		item.payload = payload
+		st.perform(s, item)
+		return
+	}
+	item.payload = slices.Clone(payload)
+	s.queue = append(s.queue, *item)
+}
 
 // may says that the session's next operation, or node of a play, can be performed
 // now.

@@ -38,6 +38,35 @@ const (
 )
 
 func (st *State) workerJoins(number uint64, h *wire.Hello) error {
+	if err := checkOffer(h); err != nil {
+		return err
+	}
+	if err := st.apartFrom(h); err != nil {
+		return err
+	}
+	if len(st.present) >= st.limits.Workers {
+		return status.New(status.ResourceExhausted, "the cluster has %d workers, which is its limit", len(st.present))
+	}
+	w, board, err := st.admitWorker(number, h)
+	if err != nil {
+		return err
+	}
+	st.out = append(st.out, Action{
+		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
+			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
+	st.introduce(w)
+	st.workers[w.slot] = w
+	st.present = append(st.present, number)
+	st.conns[number] = &conn{number: number, role: h.Role, w: w}
+	st.log("worker "+w.name+" came to island "+quoted(w.island.name), nil)
+	if w.name != h.Name {
+		st.warn("two workers are named "+h.Name+": the second is called "+w.name, nil)
+	}
+	return nil
+}
+
+// checkOffer refuses what no worker offers.
+func checkOffer(h *wire.Hello) error {
 	o := h.Worker
 	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 || len(o.Board) > maxPath {
 		return status.New(status.InvalidArgument,
@@ -54,16 +83,14 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 			return status.Wrap(err, "worker %s", h.Name)
 		}
 	}
-	if err := st.apartFrom(h); err != nil {
-		return err
-	}
-	if len(st.present) >= st.limits.Workers {
-		return status.New(status.ResourceExhausted, "the cluster has %d workers, which is its limit", len(st.present))
-	}
-	platform := o.Platform
-	if platform == nil {
-		platform = new(wire.Platform)
-		o.Platform = platform
+	return nil
+}
+
+// admitWorker gives a worker its number, its place in an island, a slot, and a board where it shares a host.
+func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board, error) {
+	o := h.Worker
+	if o.Platform == nil {
+		o.Platform = new(wire.Platform)
 	}
 	kinds := make([]string, len(o.Devices))
 	for i, d := range o.Devices {
@@ -72,10 +99,10 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.process++
 	name := st.apart(h.Name, st.process)
 	placed, err := st.layout.Join(placement.Offer{
-		Worker: st.process, Name: name, Island: o.Island, Platform: platform.Name,
+		Worker: st.process, Name: name, Island: o.Island, Platform: o.Platform.Name,
 		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for len(st.islands) <= placed.Island.Index {
 		st.islands = append(st.islands, &island{name: placed.Island.Name, held: map[uint64]*gang{},
@@ -96,10 +123,11 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		w.slot = len(st.workers)
 		st.workers = append(st.workers, nil)
 	}
-	st.out = append(st.out, Action{
-		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
-			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
-	// It learns of the others, and they of it.
+	return w, board, nil
+}
+
+// introduce tells a new worker of the others, and them of it.
+func (st *State) introduce(w *worker) {
 	others := new(wire.Peers)
 	for _, o := range st.workers {
 		if o != nil && o.gone == nil {
@@ -110,14 +138,6 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		st.send(w.to[:], wire.KindPeers, others)
 		st.send(slices.Clone(st.present), wire.KindPeers, &wire.Peers{Come: []*wire.Process{w.process}})
 	}
-	st.workers[w.slot] = w
-	st.present = append(st.present, number)
-	st.conns[number] = &conn{number: number, role: h.Role, w: w}
-	st.log("worker "+w.name+" came to island "+quoted(w.island.name), nil)
-	if name != h.Name {
-		st.warn("two workers are named "+h.Name+": the second is called "+name, nil)
-	}
-	return nil
 }
 
 // apart returns the name of a worker that joins: its own, or one with its process
