@@ -163,76 +163,36 @@ func (b *builder) build() error {
 	return nil
 }
 
+// ending plans the last steps of one round: what makes the results of place d out of the sources, wherever they lie.
+type ending struct {
+	*builder
+	r  *round
+	d  int
+	at map[source]ref
+}
+
+func (e ending) part(i int, reg region) ref {
+	return ref{kind: result, call: e.call[e.d], buf: i, reg: reg, place: e.d}
+}
+
+func (e ending) whole(i int) ref { return e.part(i, dense(0, e.spec.Results[i].Bytes())) }
+
 // finish plans what makes the results of place d out of the sources.
 func (b *builder) finish(r *round, d int, at map[source]ref) error {
-	to := func(i int, reg region) ref { return ref{kind: result, call: b.call[d], buf: i, reg: reg, place: d} }
-	full := func(i int) ref { return to(i, dense(0, b.spec.Results[i].Bytes())) }
+	e := ending{b, r, d, at}
 	switch b.spec.Op {
 	case spmd.AllReduce:
-		for i := range b.spec.Operands {
-			if first := b.members[b.own][0]; d != first { // folded once, then copied
-				r.step(copies, full(i), ref{kind: result, call: b.call[first], buf: i, reg: full(i).reg})
-				continue
-			}
-			var from []ref
-			for s := range b.group {
-				from = append(from, at[source{s, everyone, i}])
-			}
-			r.step(folds, full(i), from...)
-		}
+		e.allReduce()
 	case spmd.ReduceScatter:
-		for i := range b.spec.Operands {
-			var from []ref
-			for s := range b.group {
-				from = append(from, at[source{s, d, i}])
-			}
-			r.step(folds, full(i), from...)
-		}
+		e.fold(d)
 	case spmd.AllGather:
-		for i := range b.spec.Operands {
-			for s := range b.group {
-				reg, err := slab(b.spec.Results[i], b.spec.Dim, s, b.n())
-				if err != nil {
-					return err
-				}
-				r.step(copies, to(i, reg), at[source{s, everyone, i}])
-			}
-		}
+		return e.allGather()
 	case spmd.AllToAll:
-		for s := range b.group {
-			from := at[source{s, d, b.toward(d)}]
-			if len(b.spec.Operands) > 1 {
-				r.step(copies, full(s), from)
-				continue
-			}
-			reg, err := slab(b.spec.Results[0], b.spec.Dim, s, b.n())
-			if err != nil {
-				return err
-			}
-			r.step(copies, to(0, reg), from)
-		}
+		return e.allToAll()
 	case spmd.CollectiveBroadcast:
-		for i := range b.spec.Operands {
-			r.step(copies, full(i), at[source{0, everyone, i}])
-		}
+		e.copyFrom(0)
 	case spmd.CollectivePermute:
-		s := -1
-		for _, pair := range b.spec.Pairs {
-			if pair[1] == b.group[d] {
-				for place, rank := range b.group {
-					if rank == pair[0] {
-						s = place
-					}
-				}
-			}
-		}
-		for i := range b.spec.Operands {
-			if s < 0 {
-				r.step(zeros, full(i))
-				continue
-			}
-			r.step(copies, full(i), at[source{s, everyone, i}])
-		}
+		e.permute()
 	case spmd.RaggedAllToAll:
 		var from []ref
 		for s := range b.group {
@@ -240,9 +200,81 @@ func (b *builder) finish(r *round, d int, at map[source]ref) error {
 				from = append(from, at[source{s, everyone, i}])
 			}
 		}
-		r.step(ragged, full(0), from...)
+		r.step(ragged, e.whole(0), from...)
 	}
 	return nil
+}
+
+// fold folds what all places send toward d, in the order of places.
+func (e ending) fold(toward int) {
+	for i := range e.spec.Operands {
+		var from []ref
+		for s := range e.group {
+			from = append(from, e.at[source{s, toward, i}])
+		}
+		e.r.step(folds, e.whole(i), from...)
+	}
+}
+
+// allReduce folds once a process, and copies that to its other members.
+func (e ending) allReduce() {
+	first := e.members[e.own][0]
+	if e.d == first {
+		e.fold(everyone)
+		return
+	}
+	for i := range e.spec.Operands {
+		e.r.step(copies, e.whole(i), ref{kind: result, call: e.call[first], buf: i, reg: e.whole(i).reg})
+	}
+}
+
+func (e ending) allGather() error {
+	for i := range e.spec.Operands {
+		for s := range e.group {
+			reg, err := slab(e.spec.Results[i], e.spec.Dim, s, e.n())
+			if err != nil {
+				return err
+			}
+			e.r.step(copies, e.part(i, reg), e.at[source{s, everyone, i}])
+		}
+	}
+	return nil
+}
+
+func (e ending) allToAll() error {
+	for s := range e.group {
+		from := e.at[source{s, e.d, e.toward(e.d)}]
+		if len(e.spec.Operands) > 1 {
+			e.r.step(copies, e.whole(s), from)
+			continue
+		}
+		reg, err := slab(e.spec.Results[0], e.spec.Dim, s, e.n())
+		if err != nil {
+			return err
+		}
+		e.r.step(copies, e.part(0, reg), from)
+	}
+	return nil
+}
+
+// copyFrom copies all operands of place s.
+func (e ending) copyFrom(s int) {
+	for i := range e.spec.Operands {
+		e.r.step(copies, e.whole(i), e.at[source{s, everyone, i}])
+	}
+}
+
+// permute copies from the place that is paired with d. Without one, the results are zeros.
+func (e ending) permute() {
+	for _, pair := range e.spec.Pairs {
+		if s := slices.Index(e.group, pair[0]); pair[1] == e.group[e.d] && s >= 0 {
+			e.copyFrom(s)
+			return
+		}
+	}
+	for i := range e.spec.Operands {
+		e.r.step(zeros, e.whole(i))
+	}
 }
 
 // owners plans an all-reduce of which each process folds a part: one round

@@ -67,8 +67,11 @@ func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls}
 }
 
-// start begins a round: pushes what the peers need and expects theirs. Who has a
-// call in hand passes 1 + its index, else 0.
+// start begins a round: it pushes what the peers need and expects theirs. A caller that has a call in hand passes 1 +
+// its index, else 0.
+//
+// The round waits for one hold more than what it expects and pushes, which start lets go of last. So no block that
+// comes meanwhile ends the round, on another goroutine, before all of it is under way.
 func (m *meeting) start(inHand int) {
 	t, g := m.table, m.gang
 	if len(t.peers) == 0 {
@@ -76,7 +79,6 @@ func (m *meeting) start(inHand int) {
 		m.work()
 		return
 	}
-	ex, r := g.engine.exchange, &t.rounds[m.round]
 	if m.peers == nil {
 		m.peers = make([]from, len(t.peers))
 	}
@@ -86,21 +88,50 @@ func (m *meeting) start(inHand int) {
 	if board != nil && t.near == nil {
 		board = nil
 	}
+	m.expect(board, key)
+	m.push(board, key)
+	if err := g.wait(m); err != nil { // aborted while the above was told
+		g.fail(err)
+	}
+	if board != nil {
+		board.arrive()
+	}
+	if m.holds.Add(-1) == 0 {
+		m.inline = inHand
+		m.work()
+	}
+}
+
+// onBoard reports whether a block from or to a peer goes by the board, which is nil where there is none.
+func (t *table) onBoard(board *Board, peer int, size int64) bool {
+	return board != nil && t.near[peer] && size <= mailMax
+}
+
+// expect asks for the peers' blocks of the round.
+func (m *meeting) expect(board *Board, key transport.Key) {
+	t, r := m.table, &m.table.rounds[m.round]
 	if board != nil && len(r.mail) > 0 {
 		m.holds.Add(1)
-		if board.expect(m, g.id, key.Part, r.mail) {
+		if board.expect(m, m.gang.id, key.Part, r.mail) {
 			m.holds.Add(-1)
 		}
 	}
 	for i, peer := range t.peers {
-		if size := r.gets[i].bytes; size > 0 && !(board != nil && t.near[i] && size <= mailMax) {
-			m.owes(i, aBlock)
-			ex.Expect(peer, key, size, nil, func(b transport.Block, err error) {
-				m.peers[i].block = b
-				m.settle(i, aBlock, err)
-			})
+		size := r.gets[i].bytes
+		if size == 0 || t.onBoard(board, i, size) {
+			continue
 		}
+		m.owes(i, aBlock)
+		m.gang.engine.exchange.Expect(peer, key, size, nil, func(b transport.Block, err error) {
+			m.peers[i].block = b
+			m.settle(i, aBlock, err)
+		})
 	}
+}
+
+// push hands the peers' blocks of the round to the exchange, or leaves them on the board.
+func (m *meeting) push(board *Board, key transport.Key) {
+	t, r, ex := m.table, &m.table.rounds[m.round], m.gang.engine.exchange
 	var packed *[]byte // the block before, where all are the same
 	for i, peer := range t.peers {
 		s := &r.sends[i]
@@ -110,12 +141,12 @@ func (m *meeting) start(inHand int) {
 			if packed == nil || !s.same {
 				packed = m.pack(packed, s)
 			}
-			if board != nil && t.near[i] && s.bytes <= mailMax {
-				board.post(peer, g.id, key.Part, (*packed)[:s.bytes])
+			if t.onBoard(board, i, s.bytes) {
+				board.post(peer, m.gang.id, key.Part, (*packed)[:s.bytes])
 			} else {
 				ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
 			}
-		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1:
+		case len(s.pieces) == 1 && s.pieces[0].from.reg.count == 1: // it lies in one piece
 			m.owes(i, toTake)
 			reg := s.pieces[0].from.reg
 			ex.PushBytes(peer, key, m.memory(s.pieces[0].from)[reg.off:reg.off+reg.run], func(err error) {
@@ -136,16 +167,6 @@ func (m *meeting) start(inHand int) {
 	}
 	if packed != nil {
 		scratch.Put(packed)
-	}
-	if err := g.wait(m); err != nil { // aborted while the above was told
-		g.fail(err)
-	}
-	if board != nil {
-		board.arrive()
-	}
-	if m.holds.Add(-1) == 0 {
-		m.inline = inHand
-		m.work()
 	}
 }
 

@@ -153,9 +153,6 @@ func (p *plan) meet(b *Board) {
 // check looks at what a spec says by itself.
 func (p *plan) check() error {
 	s := p.spec
-	bad := func(format string, args ...any) error {
-		return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s %d", s.Op, s.Site)
-	}
 	numberless := s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID
 	if !numberless && (s.Site < 0 || s.Site >= sites) || len(s.Groups) > groupsMax {
 		return status.New(status.Unimplemented,
@@ -164,29 +161,16 @@ func (p *plan) check() error {
 	}
 	for _, x := range slices.Concat(s.Operands, s.Results) {
 		if x.Bytes() < 0 {
-			return bad("the shape %s has no size", x)
+			return p.invalid("the shape %s has no size", x)
 		}
 	}
-	seen := map[int]bool{}
-	for _, g := range s.Groups {
-		for _, r := range g {
-			if r < 0 || r >= len(p.ranks) || seen[r] {
-				return bad("rank %d of %d is unknown or in two groups", r, len(p.ranks))
-			}
-			seen[r] = true
-		}
-	}
-	targets := map[int]bool{}
-	for _, t := range s.Pairs {
-		if min(t[0], t[1]) < 0 || max(t[0], t[1]) >= len(p.ranks) || targets[t[1]] {
-			return bad("the pair %v is not of ranks below %d, or a second one for its target", t, len(p.ranks))
-		}
-		targets[t[1]] = true
+	if err := p.checkRanks(); err != nil {
+		return err
 	}
 	switch s.Op {
 	case spmd.PartitionID, spmd.ReplicaID:
 		if len(s.Results) != 1 || s.Results[0].Bytes() != 4 || s.Parts < 1 {
-			return bad("it gives %v of %d partitions, want one u32", s.Results, s.Parts)
+			return p.invalid("it gives %v of %d partitions, want one u32", s.Results, s.Parts)
 		}
 		return nil
 	case spmd.RaggedAllToAll:
@@ -194,7 +178,7 @@ func (p *plan) check() error {
 	case spmd.AllReduce, spmd.ReduceScatter:
 		for _, x := range s.Operands {
 			if s.DType != shape.Invalid && x.DType != s.DType && len(s.Operands) == 1 {
-				return bad("it folds %s, its operand is %s", s.DType, x)
+				return p.invalid("it folds %s, its operand is %s", s.DType, x)
 			}
 			if _, err := kernelOf(x.DType, s.Reduction); err != nil {
 				return err
@@ -202,10 +186,42 @@ func (p *plan) check() error {
 		}
 	case spmd.AllGather, spmd.AllToAll, spmd.CollectivePermute, spmd.CollectiveBroadcast:
 	default:
-		return bad("its number %d is unknown", s.Op)
+		return p.invalid("its number %d is unknown", s.Op)
 	}
+	return p.checkSizes()
+}
+
+// invalid is an error of the spec.
+func (p *plan) invalid(format string, args ...any) error {
+	return status.Wrap(status.New(status.InvalidArgument, format, args...), "%s %d", p.spec.Op, p.spec.Site)
+}
+
+// checkRanks checks that groups and pairs are of ranks that there are, each in one group and the target of one pair.
+func (p *plan) checkRanks() error {
+	seen := map[int]bool{}
+	for _, g := range p.spec.Groups {
+		for _, r := range g {
+			if r < 0 || r >= len(p.ranks) || seen[r] {
+				return p.invalid("rank %d of %d is unknown or in two groups", r, len(p.ranks))
+			}
+			seen[r] = true
+		}
+	}
+	targets := map[int]bool{}
+	for _, t := range p.spec.Pairs {
+		if min(t[0], t[1]) < 0 || max(t[0], t[1]) >= len(p.ranks) || targets[t[1]] {
+			return p.invalid("the pair %v is not of ranks below %d, or a second one for its target", t, len(p.ranks))
+		}
+		targets[t[1]] = true
+	}
+	return nil
+}
+
+// checkSizes checks that each result has the size which its operand makes in a group.
+func (p *plan) checkSizes() error {
+	s := p.spec
 	if len(s.Operands) == 0 || len(s.Operands) != len(s.Results) {
-		return bad("it has %d operands and %d results", len(s.Operands), len(s.Results))
+		return p.invalid("it has %d operands and %d results", len(s.Operands), len(s.Results))
 	}
 	for i, x := range s.Operands {
 		n, want := int64(1), s.Results[i].Bytes()
@@ -220,7 +236,7 @@ func (p *plan) check() error {
 			want *= n
 		}
 		if got != want || x.DType != s.Results[i].DType {
-			return bad("operand %d is %s, result %s in groups of %d", i, x, s.Results[i], n)
+			return p.invalid("operand %d is %s, result %s in groups of %d", i, x, s.Results[i], n)
 		}
 	}
 	return nil
