@@ -100,6 +100,11 @@ func (o *Options) parse(options []byte) error {
 	if assignment == nil || o.Portable {
 		return nil
 	}
+	return o.parseAssignment(assignment)
+}
+
+// parseAssignment reads which device each shard is for: a column of replicas for each partition.
+func (o *Options) parseAssignment(assignment []byte) error {
 	o.Devices = make([]int64, o.Replicas*o.Partitions)
 	p := 0
 	for f, err := range protowalk.Fields(assignment) {

@@ -1,6 +1,10 @@
 package hlo
 
-import "github.com/openpathways/pathways/core/status"
+import (
+	"maps"
+
+	"github.com/openpathways/pathways/core/status"
+)
 
 // immediate is the largest number of elements of a constant that is part of a fusion's code.
 const immediate = 8
@@ -14,9 +18,7 @@ func (a *analysis) fusion(in *instruction) (Cost, error) {
 	}
 	c := a.computations[in.called[0]]
 	cost := Cost{}
-	for k, v := range inside {
-		cost[k] = v
-	}
+	maps.Copy(cost, inside)
 	if in.fusionKind == "kCustom" {
 		for _, part := range c.instructions {
 			if part.opcode == "gather" || part.opcode == "scatter" {
@@ -24,41 +26,7 @@ func (a *analysis) fusion(in *instruction) (Cost, error) {
 			}
 		}
 	}
-
-	// If the root updates an operand in place, it writes only the update.
-	written := func(of *instruction) float64 {
-		if of.opcode == "dynamic-update-slice" {
-			return of.operand(1).bytes()
-		}
-		return of.shape.bytes()
-	}
-	total := 0.0
-	in.shape.each(nil, func(s Shape, place []int) {
-		if s.Tuple != nil {
-			return
-		}
-		size := s.bytes()
-		switch {
-		case len(place) == 0:
-			size = written(c.root)
-		case len(place) == 1 && c.root.opcode == "tuple" && place[0] < len(c.root.operands):
-			size = written(c.root.operands[place[0]])
-		}
-		total += size
-		cost[outputBytes(place)] = size
-	})
-	cost[outputBytes(nil)] = total
-	if in.shape.Tuple != nil {
-		in.shape.each(nil, func(s Shape, place []int) {
-			if s.Tuple == nil || len(place) == 0 {
-				return
-			}
-			sum := 0.0
-			leaves(s, func(leaf Shape, _ []int) { sum += leaf.bytes() })
-			cost[outputBytes(place)] = sum
-		})
-	}
-
+	total := cost.outputs(in, c.root)
 	for _, part := range c.instructions {
 		if part.opcode == "constant" && part.shape.elements() > immediate {
 			total += part.shape.bytes()
@@ -69,22 +37,60 @@ func (a *analysis) fusion(in *instruction) (Cost, error) {
 		if p == nil {
 			return nil, status.New(status.InvalidArgument, "computation %d has no parameter %d", c.id, i)
 		}
-		read := 0.0
-		if p.shape.Tuple == nil {
-			read = a.reads(p, 0)
-		} else {
-			leaves(p.shape, func(_ Shape, place []int) {
-				size := a.reads(p.element(place), 0)
-				cost[operandBytes(int(i), place)] = size
-				read += size
-			})
-		}
-		total += read
-		cost[operandBytes(int(i), nil)] = read
-		cost[operandUtilization(int(i))] = 1
+		total += a.input(cost, p, int(i))
 	}
 	cost[BytesAccessed] = total
 	return cost, nil
+}
+
+// outputs adds the bytes that a fusion writes, for each part of its result, and returns their sum. If the root updates
+// an operand in place, it writes only the update.
+func (cost Cost) outputs(in, root *instruction) float64 {
+	written := func(of *instruction) float64 {
+		if of.opcode == "dynamic-update-slice" {
+			return of.operand(1).bytes()
+		}
+		return of.shape.bytes()
+	}
+	total := 0.0
+	leaves(in.shape, func(s Shape, place []int) {
+		size := s.bytes()
+		switch {
+		case len(place) == 0:
+			size = written(root)
+		case len(place) == 1 && root.opcode == "tuple" && place[0] < len(root.operands):
+			size = written(root.operands[place[0]])
+		}
+		total += size
+		cost[outputBytes(place)] = size
+	})
+	cost[outputBytes(nil)] = total
+	in.shape.each(nil, func(s Shape, place []int) {
+		if s.Tuple == nil || len(place) == 0 {
+			return
+		}
+		sum := 0.0
+		leaves(s, func(leaf Shape, _ []int) { sum += leaf.bytes() })
+		cost[outputBytes(place)] = sum
+	})
+	return total
+}
+
+// input adds the bytes that a fusion reads of its parameter i, and returns them.
+func (a *analysis) input(cost Cost, p *instruction, i int) float64 {
+	read := 0.0
+	if p.shape.Tuple == nil {
+		read = a.reads(p, 0)
+	} else {
+		leaves(p.shape, func(_ Shape, place []int) {
+			size := a.reads(p.element(place), 0)
+			cost[operandBytes(i, place)] = size
+			read += size
+		})
+	}
+	cost[operandBytes(i, nil)] = read
+	cost[operandUtilization(i)] = 1
+	return read
 }
 
 // leaves calls f for each shape in s that is not a tuple.

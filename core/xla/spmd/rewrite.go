@@ -224,20 +224,21 @@ func (w *rewriter) rewrite(c *computation, in *instruction) error {
 	return nil
 }
 
-// spec returns the spec of a collective of op, and the text of its groups.
-func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups string, err error) {
-	s = Spec{Op: op, Site: len(w.specs)}
-	if op == PartitionID || op == ReplicaID {
-		s.Site, s.Replicas, s.Parts = -1, w.replicas, w.partitions
-	}
-	var dims []int64
-	var fields []protowalk.Field
+// attributes are what a collective's instruction says of itself, but for its shapes.
+type attributes struct {
+	dims      []int64
+	fields    []protowalk.Field // that say which devices take part
+	numbering numbering         // of these devices
+}
+
+// readAttributes reads a collective of op.
+func readAttributes(in *instruction, op Op) (a attributes, err error) {
 	channel, global, partial := false, false, false
 	for f := range protowalk.Fields(in.what.raw) { // read before: no error
 		switch f.Number {
 		case instructionDimensions:
-			if dims, err = f.AppendInts(dims); err != nil {
-				return s, "", err
+			if a.dims, err = f.AppendInts(a.dims); err != nil {
+				return a, err
 			}
 		case instructionChannel:
 			channel = int64(f.Value) > 0
@@ -246,37 +247,50 @@ func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups 
 		case instructionSliceSizes:
 			partial = true
 		case instructionReplicaGroups, instructionPairs, instructionDeviceList, instructionIota, instructionMesh:
-			fields = append(fields, f)
+			a.fields = append(a.fields, f)
 		}
 	}
 	if partial {
-		return s, "", status.New(status.Unimplemented, "it sends slices of its operands, want whole ones")
+		return a, status.New(status.Unimplemented, "it sends slices of its operands, want whole ones")
 	}
-	n := crossReplica
+	a.numbering = crossReplica
 	switch reduces := op == AllReduce || op == ReduceScatter || op == AllGather; {
 	case global && (!channel || !reduces):
-		return s, "", status.New(status.InvalidArgument, "it has global device ids, and no channel")
+		return a, status.New(status.InvalidArgument, "it has global device ids, and no channel")
 	case global:
-		n = flattened
+		a.numbering = flattened
 	case channel && reduces:
-		n = crossReplicaAndPartition
+		a.numbering = crossReplicaAndPartition
 	case channel:
-		n = crossPartition
+		a.numbering = crossPartition
+	}
+	return a, nil
+}
+
+// spec returns the spec of a collective of op, and the text of its groups.
+func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups string, err error) {
+	s = Spec{Op: op, Site: len(w.specs)}
+	if op == PartitionID || op == ReplicaID {
+		s.Site, s.Replicas, s.Parts = -1, w.replicas, w.partitions
+	}
+	a, err := readAttributes(in, op)
+	if err != nil {
+		return s, "", err
 	}
 	switch op {
 	case PartitionID, ReplicaID:
 	case CollectivePermute:
-		s.Pairs, err = w.readPairs(fields, n)
+		s.Pairs, err = w.readPairs(a.fields, a.numbering)
 	default:
 		var g *grouping
-		if g, err = w.group(fields, n); err == nil {
+		if g, err = w.group(a.fields, a.numbering); err == nil {
 			s.Groups, groups = g.groups, g.text
 		}
 	}
 	if err != nil {
 		return s, "", err
 	}
-	if err := w.shapes(c, in, &s, dims); err != nil {
+	if err := w.shapes(c, in, &s, a.dims); err != nil {
 		return s, "", err
 	}
 	if op == AllReduce || op == ReduceScatter {

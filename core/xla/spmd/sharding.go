@@ -1,6 +1,8 @@
 package spmd
 
 import (
+	"slices"
+
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
@@ -114,51 +116,60 @@ func plainSharding(sharding []byte) ([]byte, error) {
 	return out, nil
 }
 
-// tiled returns the OpSharding of an xla.NamedShardingProto, which lists the device of each tile.
-func tiled(named []byte) ([]byte, error) {
-	var sizes, devices []int64
-	var dimensions [][]axis
-	var axes []axis
-	manual := 0
-	for f, err := range protowalk.Fields(named) {
+// namedSharding is what an xla.NamedShardingProto says.
+type namedSharding struct {
+	sizes, devices []int64  // of its mesh
+	dimensions     [][]axis // the axes that cut each dimension
+	manual         int      // how many axes are manual
+}
+
+func readNamed(sharding []byte) (n namedSharding, err error) {
+	for f, err := range protowalk.Fields(sharding) {
 		if err != nil {
-			return nil, err
+			return n, err
 		}
 		switch f.Number {
 		case namedMesh:
-			sizes, devices, err = readMesh(f.Bytes)
+			n.sizes, n.devices, err = readMesh(f.Bytes)
 		case namedDimensions:
 			var d []axis
 			d, err = readAxes(f.Bytes)
-			dimensions = append(dimensions, d)
-			axes = append(axes, d...)
+			n.dimensions = append(n.dimensions, d)
 		case namedManual:
-			manual++
+			n.manual++
 		case namedUnreduced:
-			return nil, status.New(status.Unimplemented, "an array of unreduced parts as a parameter or result")
+			return n, status.New(status.Unimplemented, "an array of unreduced parts as a parameter or result")
 		}
 		if err != nil {
-			return nil, err
+			return n, err
 		}
 	}
+	return n, nil
+}
+
+// tiled returns the OpSharding of an xla.NamedShardingProto, which lists the device of each tile.
+func tiled(sharding []byte) ([]byte, error) {
+	n, err := readNamed(sharding)
 	switch {
-	case manual > 0 && manual == len(sizes):
+	case err != nil:
+		return nil, err
+	case n.manual > 0 && n.manual == len(n.sizes):
 		return protowalk.AppendInt(nil, shardingType, manualType), nil
-	case manual > 0:
+	case n.manual > 0:
 		return nil, status.New(status.Unimplemented,
-			"an array that is manual over %d of %d mesh axes as a parameter or result", manual, len(sizes))
-	case len(sizes) == 0 && len(devices) == 1:
+			"an array that is manual over %d of %d mesh axes as a parameter or result", n.manual, len(n.sizes))
+	case len(n.sizes) == 0 && len(n.devices) == 1:
 		out := protowalk.AppendInt(nil, shardingType, maximalType)
 		out = protowalk.AppendInts(out, shardingTiles, 1)
-		return protowalk.AppendInts(out, shardingDevices, devices...), nil
+		return protowalk.AppendInts(out, shardingDevices, n.devices...), nil
 	}
-	mesh, err := cutMesh(sizes, axes)
+	mesh, err := cutMesh(n.sizes, slices.Concat(n.dimensions...))
 	if err != nil {
 		return nil, err
 	}
 	var order, tiles []int64
 	count := int64(1)
-	for _, d := range dimensions {
+	for _, d := range n.dimensions {
 		numbers, size, err := mesh.of(d)
 		if err != nil {
 			return nil, err
@@ -168,7 +179,7 @@ func tiled(named []byte) ([]byte, error) {
 	if count == 1 {
 		return protowalk.AppendInt(nil, shardingType, replicatedType), nil
 	}
-	all, err := transposed(devices, mesh.sizes(), append(order, mesh.rest()...))
+	all, err := transposed(n.devices, mesh.sizes(), append(order, mesh.rest()...))
 	if err != nil {
 		return nil, err
 	}
