@@ -61,42 +61,25 @@ func makeCerts(dir string, hosts []string) error {
 		}
 	}
 	now := time.Now()
-	sign := func(subject string, serial int64, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate,
-		[]byte, *ecdsa.PrivateKey, error) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		c := &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: subject},
-			NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
-		}
-		if parent == nil {
-			parent, parentKey = c, key
-			c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pathways test authority"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
+		IsCA: true, KeyUsage: x509.KeyUsageCertSign}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "pathways"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			leaf.IPAddresses = append(leaf.IPAddresses, ip)
 		} else {
-			c.KeyUsage = x509.KeyUsageDigitalSignature
-			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-			for _, h := range hosts {
-				if ip := net.ParseIP(h); ip != nil {
-					c.IPAddresses = append(c.IPAddresses, ip)
-				} else {
-					c.DNSNames = append(c.DNSNames, h)
-				}
-			}
+			leaf.DNSNames = append(leaf.DNSNames, h)
 		}
-		der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		c, err = x509.ParseCertificate(der)
-		return c, der, key, err
 	}
-	ca, caDER, caKey, err := sign("Pathways test authority", 1, nil, nil)
+	ca, caKey, err := sign(authority, nil, nil)
 	if err != nil {
 		return err
 	}
-	_, der, key, err := sign("pathways", 2, ca, caKey)
+	cert, key, err := sign(leaf, ca, caKey)
 	if err != nil {
 		return err
 	}
@@ -108,7 +91,7 @@ func makeCerts(dir string, hosts []string) error {
 		name, kind string
 		der        []byte
 		mode       os.FileMode
-	}{{"ca.pem", "CERTIFICATE", caDER, 0o644}, {"cert.pem", "CERTIFICATE", der, 0o644},
+	}{{"ca.pem", "CERTIFICATE", ca.Raw, 0o644}, {"cert.pem", "CERTIFICATE", cert.Raw, 0o644},
 		{"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
 		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
 		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
@@ -116,4 +99,21 @@ func makeCerts(dir string, hosts []string) error {
 		}
 	}
 	return nil
+}
+
+// sign makes a key, and a certificate for it that parent has signed, or the key itself where there is no parent.
+func sign(c, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	if parent == nil {
+		parent, parentKey = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err = x509.ParseCertificate(der)
+	return c, key, err
 }

@@ -109,12 +109,8 @@ func (p *program) exit(ctx context.Context, err error) int {
 	return ExitFailed
 }
 
-func (p *program) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "pathways",
-		Short: "one Python process drives the accelerators of many machines, with ordinary JAX",
-		Long: `Open Pathways runs ordinary JAX on every accelerator of a cluster from one process. A script needs one line before
-its first use of JAX: import pathways
+const rootHelp = `Open Pathways runs ordinary JAX on every accelerator of a cluster from one process.
+A script needs one line before its first use of JAX: import pathways
 
 In one process, on the devices of this machine:
 
@@ -142,7 +138,13 @@ environment variables for scripts:
                          credentials for a cluster on other machines; see pathways options
 "pathways options" lists those for the commands.
 
-exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`,
+exit codes: 0 success, 1 failure (the message says why), 2 usage error, 130 stopped by a signal`
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:          "pathways",
+		Short:        "one Python process drives the accelerators of many machines, with ordinary JAX",
+		Long:         rootHelp,
 		Version:      p.Version,
 		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
 		Args: cobra.ArbitraryArgs,

@@ -33,55 +33,53 @@ PATHWAYS_TOKEN_FILE.`,
   pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := settings{cmd.Flags()}
-			c, err := p.placeOf(s)
-			if err != nil {
-				return err
-			}
-			secret, err := p.secret(s, c)
-			if err != nil {
-				return err
-			}
-			listen := s.list("listen")
-			if len(listen) == 0 {
-				if err := c.directory().Make(); err != nil {
-					return err
-				}
-				listen = []string{c.address()}
-			}
-			var sequential bool
-			switch s.text("dispatch") {
-			case "parallel":
-			case "sequential":
-				sequential = true
-			default:
-				return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential",
-					s.text("dispatch"))}
-			}
-			log, err := p.logger(s)
-			if err != nil {
-				return err
-			}
-			if secret.Token == "" && (secret.CA == "" || secret.TokenSuffices) { // nothing else says who may connect
-				secret.TokenPath = c.directory().TokenPath()
-				if secret.Token, err = c.directory().KeepToken(); err != nil {
-					return err
-				}
-				held, err := c.directory().HoldToken()
-				if err != nil {
-					return err
-				}
-				defer held.Close()
-			}
-			return cluster.ServeController(cmd.Context(), cluster.ControllerConfig{
-				Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
-				Lease: s.time("lease"), Sequential: sequential, Versions: p.Versions, Software: p.software(), Log: log,
-			})
+			return p.serveController(cmd.Context(), settings{cmd.Flags()})
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache",
 		"heartbeat", "silence", "lease", "dispatch")
 	return cmd
+}
+
+func (p *program) serveController(ctx context.Context, s settings) error {
+	c, err := p.placeOf(s)
+	if err != nil {
+		return err
+	}
+	secret, err := p.secret(s, c)
+	if err != nil {
+		return err
+	}
+	listen := s.list("listen")
+	if len(listen) == 0 {
+		if err := c.directory().Make(); err != nil {
+			return err
+		}
+		listen = []string{c.address()}
+	}
+	dispatch := s.text("dispatch")
+	if dispatch != "parallel" && dispatch != "sequential" {
+		return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", dispatch)}
+	}
+	log, err := p.logger(s)
+	if err != nil {
+		return err
+	}
+	if secret.Token == "" && (secret.CA == "" || secret.TokenSuffices) { // nothing else says who may connect
+		secret.TokenPath = c.directory().TokenPath()
+		if secret.Token, err = c.directory().KeepToken(); err != nil {
+			return err
+		}
+		held, err := c.directory().HoldToken()
+		if err != nil {
+			return err
+		}
+		defer held.Close()
+	}
+	return cluster.ServeController(ctx, cluster.ControllerConfig{
+		Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
+		Lease: s.time("lease"), Sequential: dispatch == "sequential", Versions: p.Versions, Software: p.software(), Log: log,
+	})
 }
 
 func (p *program) worker() *cobra.Command {

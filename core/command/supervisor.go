@@ -78,82 +78,115 @@ func (p *program) leave(s settings, c place) error {
 	return c.keep(append(all, q))
 }
 
+// watch is a supervisor at work.
+type watch struct {
+	program *program
+	place   place
+	log     *slog.Logger
+	me      process
+	begun   time.Time
+	all     []process // that the cluster had when the supervisor came, as they are now
+	rules   restarts
+}
+
 // watch runs the supervisor.
 func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
-	me := process{Name: supervisorName, PID: os.Getpid(), Start: started(os.Getpid())}
-	begun := time.Now()
-	clock := func() int64 { return int64(time.Since(begun)) }
+	w := &watch{program: p, place: c, log: log, begun: time.Now(),
+		me: process{Name: supervisorName, PID: os.Getpid(), Start: started(os.Getpid())}}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var all []process
-	rules := new(restarts)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		listed, err := c.listed()
-		switch {
-		case err != nil:
+		if over, err := w.look(); over || err != nil {
 			return err
-		case listed == nil:
-			log.Error("the cluster's list of processes is gone; ending them", "directory", c.dir)
-			end(others(all, me))
-			return nil
-		case !slices.ContainsFunc(listed, me.isSame):
-			if all == nil && time.Since(begun) < listedWithin {
-				continue // `pathways up` is about to write
-			}
-			return status.New(status.Aborted, "process %d is not the supervisor of the cluster in %s", me.PID, c.dir)
 		}
-		if all == nil {
-			log.Info("the supervisor watches the cluster's processes", "directory", c.dir)
-			for _, q := range listed {
-				if all = append(all, q); q.Name != supervisorName {
-					rules.add(q.Name, q.Name != controllerName, clock())
-				}
-			}
+	}
+}
+
+func (w *watch) clock() int64 { return int64(time.Since(w.begun)) }
+
+// look checks the processes once, and reports whether there is nothing left to supervise.
+func (w *watch) look() (over bool, err error) {
+	listed, err := w.place.listed()
+	switch {
+	case err != nil:
+		return false, err
+	case listed == nil:
+		w.log.Error("the cluster's list of processes is gone; ending them", "directory", w.place.dir)
+		end(others(w.all, w.me))
+		return true, nil
+	case !slices.ContainsFunc(listed, w.me.isSame):
+		if w.all == nil && time.Since(w.begun) < listedWithin {
+			return false, nil // `pathways up` is about to write
 		}
-		changed := false
-		for i := range all {
-			q := &all[i]
-			if q.Name == supervisorName || rules.isDown(q.Name) || q.isAlive() {
-				continue
-			}
-			path := c.path(q.Name + ".log")
-			words := slog.String("last words", tail(path, lastWords))
-			switch v, in := rules.died(q.Name, clock()); v {
-			case endsAll:
-				log.Warn("the controller has ended; ending the cluster", words)
-				gone(others(all, me), 2*endGrace) // by themselves
-				end(others(all, me))
-				return nil
-			case givenUp:
-				changed, q.Failed = true,
-					fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
-				log.Error("a process is no longer restarted", "name", q.Name, "reason", q.Failed, words)
-			case startsAgain:
-				log.Warn("a process has ended; restarting it", "name", q.Name, "in", time.Duration(in), words)
-			}
-		}
-		for _, name := range rules.due(clock()) {
-			i := slices.IndexFunc(all, func(q process) bool { return q.Name == name })
-			q, err := p.launch(c, name, all[i].Args, false)
-			rules.started(name, clock())
-			if err != nil {
-				log.Error("a process cannot be restarted", "name", name, "reason", err)
-				q = process{Name: name, Args: all[i].Args} // dead: the next check handles it
-			}
-			q.Restarts, q.Restarted = all[i].Restarts+1, time.Now().UnixMilli()
-			all[i], changed = q, true
-		}
-		if changed {
-			if err := c.keep(all); err != nil {
-				log.Error("the cluster's list of processes cannot be written", "reason", err)
+		return false, status.New(status.Aborted, "process %d is not the supervisor of the cluster in %s", w.me.PID,
+			w.place.dir)
+	}
+	if w.all == nil {
+		w.log.Info("the supervisor watches the cluster's processes", "directory", w.place.dir)
+		for _, q := range listed {
+			if w.all = append(w.all, q); q.Name != supervisorName {
+				w.rules.add(q.Name, q.Name != controllerName, w.clock())
 			}
 		}
 	}
+	changed, over := w.findDead()
+	if over {
+		return true, nil
+	}
+	if w.restart() || changed {
+		if err := w.place.keep(w.all); err != nil {
+			w.log.Error("the cluster's list of processes cannot be written", "reason", err)
+		}
+	}
+	return false, nil
+}
+
+// findDead tells the rules of processes that have died, and does what they say. It reports whether the list of
+// processes has changed, and whether the cluster has ended.
+func (w *watch) findDead() (changed, over bool) {
+	for i := range w.all {
+		q := &w.all[i]
+		if q.Name == supervisorName || w.rules.isDown(q.Name) || q.isAlive() {
+			continue
+		}
+		path := w.place.path(q.Name + ".log")
+		words := slog.String("last words", tail(path, lastWords))
+		switch v, in := w.rules.died(q.Name, w.clock()); v {
+		case endsAll:
+			w.log.Warn("the controller has ended; ending the cluster", words)
+			gone(others(w.all, w.me), 2*endGrace) // by themselves
+			end(others(w.all, w.me))
+			return changed, true
+		case givenUp:
+			changed, q.Failed = true,
+				fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
+			w.log.Error("a process is no longer restarted", "name", q.Name, "reason", q.Failed, words)
+		case startsAgain:
+			w.log.Warn("a process has ended; restarting it", "name", q.Name, "in", time.Duration(in), words)
+		}
+	}
+	return changed, false
+}
+
+// restart starts the processes whose time has come, and reports whether there were any.
+func (w *watch) restart() (changed bool) {
+	for _, name := range w.rules.due(w.clock()) {
+		i := slices.IndexFunc(w.all, func(q process) bool { return q.Name == name })
+		q, err := w.program.launch(w.place, name, w.all[i].Args, false)
+		w.rules.started(name, w.clock())
+		if err != nil {
+			w.log.Error("a process cannot be restarted", "name", name, "reason", err)
+			q = process{Name: name, Args: w.all[i].Args} // dead: the next check handles it
+		}
+		q.Restarts, q.Restarted = w.all[i].Restarts+1, time.Now().UnixMilli()
+		w.all[i], changed = q, true
+	}
+	return changed
 }
 
 // others returns all processes except one.

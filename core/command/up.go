@@ -171,34 +171,9 @@ func run(ctx context.Context, command []string, c place) error {
 
 // start starts the processes and blocks until the controller has all workers.
 func (p *program) start(ctx context.Context, s settings, c place, workers, devices int) (*wire.Report, error) {
-	var all []process
-	launch := func(name string, args ...string) error {
-		q, err := p.launch(c, name,
-			append(args, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")), true)
-		if err != nil {
-			return err
-		}
-		all = append(all, q)
-		return c.keep(all)
-	}
-	common := []string{"--heartbeat", s.time("heartbeat").String(), "--silence", s.time("silence").String()}
-	err := launch(controllerName,
-		append([]string{"controller", "--listen", c.address(), "--token-file", c.path(cluster.TokenFile),
-			"--lease", s.time("lease").String(), "--cache", s.text("cache"), "--dispatch", s.text("dispatch")}, common...)...)
+	all, err := p.launchAll(c, s, workers, devices)
 	if err != nil {
 		return nil, err
-	}
-	for i := range workers {
-		name := fmt.Sprintf("worker-%d", i)
-		err := launch(name, append([]string{"worker", "--address", c.address(), "--token-file", c.path(cluster.TokenFile),
-			"--listen", "unix:" + c.path(name+".sock"), "--name", name, "--devices", strconv.Itoa(devices),
-			"--first-device", strconv.Itoa(i * devices),
-			"--memory-limit", s.text("memory-limit"),
-			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--evict-after",
-			s.time("evict-after").String(), "--wait", s.time("wait").String()}, common...)...)
-		if err != nil {
-			return nil, err
-		}
 	}
 	token, err := cluster.ReadToken(c.path(cluster.TokenFile))
 	if err != nil {
@@ -209,10 +184,11 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 	defer cancel()
 	show := newProgress(p.err, workers)
 	defer show.end()
-	for tick := time.NewTicker(50 * time.Millisecond); ; {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		for _, q := range all {
 			if !q.isAlive() {
-				tick.Stop()
 				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name,
 					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
 			}
@@ -226,13 +202,11 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 		}
 		show.at(have)
 		if have >= workers {
-			tick.Stop()
 			return report, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			tick.Stop()
 			if told.Err() != nil {
 				return nil, status.New(status.Cancelled, "stopped with %d of %s ready", have, status.Count(workers, "worker"))
 			}
@@ -240,6 +214,33 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 				status.Count(workers, "worker"), s.time("wait"), c.dir)
 		}
 	}
+}
+
+// launchAll starts the controller and workers. Each is in the cluster's list of processes before the next one starts,
+// so that `pathways down` finds them all if this process is killed.
+func (p *program) launchAll(c place, s settings, workers, devices int) (all []process, err error) {
+	common := []string{"--token-file", c.path(cluster.TokenFile), "--heartbeat", s.time("heartbeat").String(),
+		"--silence", s.time("silence").String(), "--dir", filepath.Dir(c.dir), "--cluster", c.cluster,
+		"--log", s.text("log")}
+	launch := func(name string, args ...string) error {
+		q, err := p.launch(c, name, append(args, common...), true)
+		if err != nil {
+			return err
+		}
+		all = append(all, q)
+		return c.keep(all)
+	}
+	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
+		"--cache", s.text("cache"), "--dispatch", s.text("dispatch"))
+	for i := 0; i < workers && err == nil; i++ {
+		name := fmt.Sprintf("worker-%d", i)
+		err = launch(name, "worker", "--address", c.address(), "--listen", "unix:"+c.path(name+".sock"), "--name", name,
+			"--devices", strconv.Itoa(devices), "--first-device", strconv.Itoa(i*devices),
+			"--memory-limit", s.text("memory-limit"),
+			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"),
+			"--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String())
+	}
+	return all, err
 }
 
 // launch starts a process like this one, which outlives it. If first is set, its log is
