@@ -169,19 +169,25 @@ func (i *Island) Enter(g *schedule.Gang, free bool) (Turn, error) {
 			i.want()
 			i.linger(e)
 		}
-		if n := len(i.cells) - 1; e.started && n >= 0 {
-			e.cell, i.cells = i.cells[n], i.cells[:n]
-			if i.state.Queued() > 0 {
-				e.cell.Store(CellWanted)
-			} else {
-				e.cell.Store(0)
-			}
-			i.holding = append(i.holding, e)
-			return Turn{Gang: g.ID, Now: true, Cell: e.cell}, nil
-		}
-		i.queued++
-		return Turn{Gang: g.ID}, nil
+		return i.turn(e), nil
 	}
+}
+
+// turn returns the turn of a gang that the state has taken: now, if nothing is in its way and a cell is free to record
+// its progress.
+func (i *Island) turn(e *entry) Turn {
+	if n := len(i.cells) - 1; e.started && n >= 0 {
+		e.cell, i.cells = i.cells[n], i.cells[:n]
+		if i.state.Queued() > 0 {
+			e.cell.Store(CellWanted)
+		} else {
+			e.cell.Store(0)
+		}
+		i.holding = append(i.holding, e)
+		return Turn{Gang: e.id, Now: true, Cell: e.cell}
+	}
+	i.queued++
+	return Turn{Gang: e.id}
 }
 
 // Arm hands the island the work of a gang that waits.

@@ -102,49 +102,10 @@ type Device struct {
 // RESOURCE_EXHAUSTED, and FAILED_PRECONDITION for a worker that does not match the
 // others; the message names both sides.
 func (m *Map) Join(o Offer) (*Worker, error) {
-	switch {
-	case o.Devices < 1:
-		return nil, status.New(status.InvalidArgument, "worker %s offers no devices; a worker needs at least one", o.Name)
-	case m.workers[o.Worker] != nil:
-		return nil, status.New(status.AlreadyExists, "worker %d has joined already; a worker's number is used once", o.Worker)
-	}
 	o.Island = cmp.Or(o.Island, DefaultIsland)
-	if err := m.Agree("worker "+o.Name, o.Versions); err != nil {
+	is, err := m.islandFor(o)
+	if err != nil {
 		return nil, err
-	}
-	var is *Island
-	for _, known := range m.islands {
-		for _, w := range known.members {
-			if w.Platform != o.Platform {
-				return nil, status.New(status.FailedPrecondition,
-					"worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform,
-					w.Name, w.Platform)
-			}
-		}
-		if known.Name == o.Island {
-			is = known
-		}
-	}
-	if is != nil && len(is.members) > 0 {
-		if w := is.members[0]; w.Fingerprint != o.Fingerprint {
-			its, theirs := differ(o.Fingerprint, w.Fingerprint)
-			return nil, status.New(status.FailedPrecondition, "worker %s has %q where worker %s of the same island %q has %q; "+
-				"start both with the same plugin on processors of one kind, or give one of them another island", o.Name, its,
-				w.Name, is.Name, theirs)
-		}
-	}
-	used := 0
-	if is != nil {
-		for _, t := range is.taken {
-			if t {
-				used++
-			}
-		}
-	}
-	if o.Devices > MaxDevices-used {
-		return nil, status.New(status.ResourceExhausted,
-			"worker %s offers %s to an island that has %d; an island has at most %d", o.Name, status.Count(o.Devices, "device"),
-			used, MaxDevices)
 	}
 	if is == nil {
 		is = &Island{Name: o.Island, Index: len(m.islands)}
@@ -172,6 +133,54 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	m.workers[o.Worker] = w
 	return w, nil
+}
+
+// islandFor returns the island that an offer is for, nil if there is none of that name yet, or why the worker cannot
+// join.
+func (m *Map) islandFor(o Offer) (*Island, error) {
+	switch {
+	case o.Devices < 1:
+		return nil, status.New(status.InvalidArgument, "worker %s offers no devices; a worker needs at least one", o.Name)
+	case m.workers[o.Worker] != nil:
+		return nil, status.New(status.AlreadyExists, "worker %d has joined already; a worker's number is used once", o.Worker)
+	}
+	if err := m.Agree("worker "+o.Name, o.Versions); err != nil {
+		return nil, err
+	}
+	var is *Island
+	for _, known := range m.islands {
+		for _, w := range known.members {
+			if w.Platform != o.Platform {
+				return nil, status.New(status.FailedPrecondition,
+					"worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform,
+					w.Name, w.Platform)
+			}
+		}
+		if known.Name == o.Island {
+			is = known
+		}
+	}
+	used := 0
+	if is != nil {
+		if len(is.members) > 0 && is.members[0].Fingerprint != o.Fingerprint {
+			w := is.members[0]
+			its, theirs := differ(o.Fingerprint, w.Fingerprint)
+			return nil, status.New(status.FailedPrecondition, "worker %s has %q where worker %s of the same island %q has %q; "+
+				"start both with the same plugin on processors of one kind, or give one of them another island", o.Name, its,
+				w.Name, is.Name, theirs)
+		}
+		for _, t := range is.taken {
+			if t {
+				used++
+			}
+		}
+	}
+	if o.Devices > MaxDevices-used {
+		return nil, status.New(status.ResourceExhausted,
+			"worker %s offers %s to an island that has %d; an island has at most %d", o.Name, status.Count(o.Devices, "device"),
+			used, MaxDevices)
+	}
+	return is, nil
 }
 
 // differ returns the facts of each fingerprint that the other one lacks.

@@ -402,10 +402,33 @@ func pick(groups [][]candidate, row, n int) (choice, bool) {
 	}
 	slices.Sort(costs)
 	limit := costs[n-1] // all rows that cost less are taken, and some of those that cost as much
+	some, used := share(tiles, limit, n)
 	var c choice
-	some := make([]int, len(tiles))  // by group: rows of cost limit that are taken
-	free := make([]int, len(tiles))  // by group: rows of cost limit that are not
-	used := make([]bool, len(tiles)) // by group: whether any of its rows is taken
+	for i, t := range tiles {
+		if used[i] {
+			c.groups++
+		}
+		for _, u := range t {
+			if u.cost == limit && some[i] > 0 {
+				some[i]--
+			} else if u.cost >= limit {
+				continue
+			}
+			c.cost += u.cost
+			for _, d := range u.all {
+				c.devices = append(c.devices, d.device)
+			}
+		}
+	}
+	return c, true
+}
+
+// share decides, for n rows that cost limit at most, how many that cost limit each group gives, and which groups give
+// any row.
+func share(tiles [][]unit, limit, n int) (some []int, used []bool) {
+	some = make([]int, len(tiles))
+	used = make([]bool, len(tiles))
+	free := make([]int, len(tiles)) // rows of cost limit that are not taken
 	for i, t := range tiles {
 		for _, u := range t {
 			switch {
@@ -430,26 +453,10 @@ func pick(groups [][]candidate, row, n int) (choice, bool) {
 		used[best] = true
 		n -= take
 	}
-	for i, t := range tiles {
-		if used[i] {
-			c.groups++
-		}
-		for _, u := range t {
-			if u.cost == limit && some[i] > 0 {
-				some[i]--
-			} else if u.cost >= limit {
-				continue
-			}
-			c.cost += u.cost
-			for _, d := range u.all {
-				c.devices = append(c.devices, d.device)
-			}
-		}
-	}
-	return c, true
+	return some, used
 }
 
-// before reports whether pick should take rows from a group with a free rows rather than
+// before reports whether share should take rows from a group with a free rows rather than
 // from one with b, if it needs n more: it prefers a group that is used anyway, then the
 // smallest that has enough, then the largest.
 func before(aUsed, bUsed bool, a, b, n int) bool {

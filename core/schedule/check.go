@@ -18,10 +18,17 @@ func (s *State) checkOften() {
 // check panics if one of State's invariants does not hold. It costs time in proportion
 // to the gangs that State knows, and runs only with the build tag invariants.
 func (s *State) check() {
-	queued := 0
+	lane, dead := s.checkLanes()
+	if queued := dead + s.checkGangs(lane); queued != s.queued {
+		panic(fmt.Sprintf("schedule: %d gangs are counted as queued, there are %d", s.queued, queued))
+	}
+}
+
+// checkLanes checks the list of gangs that hold lanes or wait for them. It returns the list as a set, and how many of
+// it are dead.
+func (s *State) checkLanes() (lane map[*record]bool, deadGangs int) {
 	var busy, lanes mask
-	lane := make(map[*record]bool)
-	data := make(map[*record]int32)
+	lane = make(map[*record]bool)
 	waits := make(map[*record]int32)
 	for p := s.first; p != nil; p = p.next {
 		switch {
@@ -34,7 +41,7 @@ func (s *State) check() {
 		case p.phase == started && p.lanes != 0:
 			panic(fmt.Sprintf("schedule: gang %d has started and waits for a lane", p.gang.ID))
 		case p.phase == dead:
-			queued++
+			deadGangs++
 		}
 		lanes.add(&p.gang.Devices.mask)
 		busy.add(&p.gang.Devices.mask)
@@ -54,6 +61,12 @@ func (s *State) check() {
 	if busy.remove(&s.busy) || func() bool { b := mask{}; b.add(&s.busy); return b.remove(&lanes) }() {
 		panic("schedule: busy is not the union of the lanes")
 	}
+	return lane, deadGangs
+}
+
+// checkGangs checks each gang that can be named, and what it reads of others. It returns how many have not started.
+func (s *State) checkGangs(lane map[*record]bool) (queued int) {
+	data := make(map[*record]int32)
 	for id, r := range s.gangs {
 		if r.gang.ID != id || r.gang.of != r || r.failing {
 			panic(fmt.Sprintf("schedule: gang %d has a wrong record", id))
@@ -85,7 +98,5 @@ func (s *State) check() {
 			panic(fmt.Sprintf("schedule: gang %d waits for nothing and has not started", id))
 		}
 	}
-	if queued != s.queued {
-		panic(fmt.Sprintf("schedule: %d gangs are counted as queued, there are %d", s.queued, queued))
-	}
+	return queued
 }

@@ -154,25 +154,13 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 	if err := x.open(); err != nil {
 		return nil, err
 	}
-	p := x.prog
-	nIn, nOut := len(p.params), len(p.results)
-	donated := make([]bool, nIn)
+	donated := make([]bool, len(x.prog.params))
 	for i := range donated {
-		donated[i] = p.Params[i].Donated && !slices.Contains(r.NotDonated, i)
+		donated[i] = x.prog.Params[i].Donated && !slices.Contains(r.NotDonated, i)
 	}
-	in := make([]*buffer, 0, len(devs)*nIn)
-	for i, row := range r.Inputs {
-		for j, b := range row {
-			b, err := x.argument(j, b, devs[i])
-			if err != nil {
-				return nil, err
-			}
-			in = append(in, b)
-		}
-		if j := twice(in[i*nIn:], donated); j >= 0 {
-			return nil, status.New(status.InvalidArgument, "argument %d on device %d is donated and given twice", j,
-				devs[i].local)
-		}
+	in, err := x.arguments(r, devs, donated)
+	if err != nil {
+		return nil, err
 	}
 	g, err := x.gang(r)
 	if err != nil {
@@ -182,7 +170,42 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	l := x.shards(g, devs, in, donated, stores)
+	g.came += len(devs)
+	x.drv.pending += len(devs)
+	x.drv.gangs[g] += len(devs)
+	if g.joins {
+		if g.came < len(g.shards) {
+			x.drv.is.launch[g.key] = g
+		} else {
+			delete(x.drv.is.launch, g.key)
+		}
+	}
+	return l, nil
+}
 
+// arguments checks the arguments of all devices, and returns them row by row.
+func (x *executable) arguments(r device.Run, devs []*dev, donated []bool) ([]*buffer, error) {
+	in := make([]*buffer, 0, len(devs)*len(donated))
+	for i, row := range r.Inputs {
+		for j, b := range row {
+			b, err := x.argument(j, b, devs[i])
+			if err != nil {
+				return nil, err
+			}
+			in = append(in, b)
+		}
+		if j := twice(in[i*len(donated):], donated); j >= 0 {
+			return nil, status.New(status.InvalidArgument, "argument %d on device %d is donated and given twice", j,
+				devs[i].local)
+		}
+	}
+	return in, nil
+}
+
+// shards makes the gang's shards on devs and their results, of arguments and stores that are row by row.
+func (x *executable) shards(g *gang, devs []*dev, in []*buffer, donated []bool, stores []*storage) *launch {
+	nIn, nOut := len(x.prog.params), len(x.prog.results)
 	l := &launch{shards: make([]shard, len(devs)), results: &device.Results{
 		Outputs: make([][]device.Buffer, len(devs)), Done: make([]device.Event, len(devs)),
 	}}
@@ -202,7 +225,7 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 		s.gang, s.on, s.done.is, s.done.owner = g, d, d.drv.is, g
 		s.in, s.inputs = inputs[i*nIn:(i+1)*nIn:(i+1)*nIn], events[i*nIn:(i+1)*nIn]
 		s.out = stores[i*nOut : (i+1)*nOut]
-		for k, o := range p.results {
+		for k, o := range x.prog.results {
 			b := &buffers[i*nOut+k]
 			b.on, b.mem, b.shape, b.ready, b.store = d, s.out[k].mem, o.Shape, &s.done, s.out[k]
 			b.store.refs++ // the shard's reference, until it has written
@@ -211,17 +234,7 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 		l.results.Outputs[i], l.results.Done[i] = outputs[i*nOut:(i+1)*nOut:(i+1)*nOut], &s.done
 		g.shards[x.place[i]] = s
 	}
-	g.came += len(devs)
-	x.drv.pending += len(devs)
-	x.drv.gangs[g] += len(devs)
-	if g.joins {
-		if g.came < len(g.shards) {
-			x.drv.is.launch[g.key] = g
-		} else {
-			delete(x.drv.is.launch, g.key)
-		}
-	}
-	return l, nil
+	return l
 }
 
 // argument checks one argument.

@@ -182,9 +182,9 @@ func (q *Queue) Next(f Facts) Action {
 	if !ok {
 		return Action{Kind: Idle}
 	}
-	if flight := q.gathering; flight != nil {
+	if q.gathering != nil {
 		if f.Failed != nil && !f.Launched {
-			return Action{Kind: Fail, Part: p, Flight: flight, Err: f.Failed}
+			return Action{Kind: Fail, Part: p, Flight: q.gathering, Err: f.Failed}
 		}
 		return waiting(p, Wait{For: OtherDevices})
 	}
@@ -210,16 +210,8 @@ func (q *Queue) Next(f Facts) Action {
 	} else if w.For != Nothing {
 		return waiting(p, w)
 	}
-	if g.Recipe.Kind == Run {
-		if q.flying >= q.config.Window {
-			return waiting(p, Wait{For: Window, N: uint64(q.flying)})
-		}
-		// See Recipe.Alone. What began before may need a thread to end, and others may wait
-		// for its end. So a device has at most one thread that waits, and none while
-		// anything else of it is under way.
-		if g.Recipe.Alone && q.begun > 0 {
-			return waiting(p, Wait{For: Before})
-		}
+	if w := q.crowded(g.Recipe); w.For != Nothing {
+		return waiting(p, w)
 	}
 	if g.makes(p.Index) && !q.admitted {
 		w, arm, err := q.fits(p)
@@ -241,6 +233,22 @@ func (q *Queue) Next(f Facts) Action {
 		return Action{Kind: Ready, Part: p}
 	}
 	return Action{Kind: Begin, Part: p, Flight: q.begin(p)}
+}
+
+// crowded returns what of the computations under way another one waits for.
+func (q *Queue) crowded(r *Recipe) Wait {
+	switch {
+	case r.Kind != Run:
+		return Wait{}
+	case q.flying >= q.config.Window:
+		return Wait{For: Window, N: uint64(q.flying)}
+	case r.Alone && q.begun > 0:
+		// What began before may need a thread to end, and others may wait for its end. So a
+		// device has at most one thread that waits, and none while anything else of it is
+		// under way.
+		return Wait{For: Before}
+	}
+	return Wait{}
 }
 
 func waiting(p Part, w Wait) Action { return Action{Kind: Waiting, Part: p, Wait: w} }
@@ -413,9 +421,6 @@ func (q *Queue) Close() {
 
 // Objects is the number of arrays that sessions can name.
 func (q *Queue) Objects() int { return q.objects }
-
-// Flying is the number of computations that have begun and not ended.
-func (q *Queue) Flying() int { return q.flying }
 
 // Discarded returns buffers that are to be closed, each once. The slice is good until the
 // next call of another method.
