@@ -37,235 +37,263 @@ func paint(b []byte, seed uint64) { copy(b, pattern(len(b), seed)) }
 // Conn checks a kind of connection. Pair gives both ends of a new one, which can
 // carry messages of up to largest bytes.
 func Conn(t *testing.T, largest int, pair func(t *testing.T) (a, b transport.Conn)) {
-	open := func(t *testing.T) (a, b transport.Conn) {
-		t.Helper()
-		a, b = pair(t)
-		t.Cleanup(func() {
-			if err := a.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := b.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return a, b
-	}
-	t.Run("sizes", func(t *testing.T) {
-		a, b := open(t)
-		for _, ends := range [][2]transport.Conn{{a, b}, {b, a}} {
-			var sizes []int
-			for n := 1; n <= largest; n *= 8 {
-				sizes = append(sizes, n-1, n, n+1)
-			}
-			sizes = append(sizes, 65530, 65531, 65532, 65536, largest, 3)
-			sent := make(chan error, 1)
-			go func() {
-				for i, n := range sizes {
-					if err := ends[0].Send(wire.Kind(1+i), pattern(min(n, largest), uint64(i))); err != nil {
-						sent <- err
-						return
-					}
-				}
-				sent <- nil
-			}()
-			for i, n := range sizes {
-				k, payload, err := ends[1].Recv()
-				if err != nil || k != wire.Kind(1+i) || !bytes.Equal(payload, pattern(min(n, largest), uint64(i))) {
-					t.Fatalf("message %d of %d bytes: kind %d, %d bytes, %v", i, n, k, len(payload), err)
-				}
-			}
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-	t.Run("order", func(t *testing.T) {
-		a, b := open(t)
-		const senders, each = 4, 5000
-		var all sync.WaitGroup
-		for s := range senders {
-			all.Go(func() {
-				payload := make([]byte, 16+s)
-				for i := range each {
-					binary.LittleEndian.PutUint64(payload, uint64(s))
-					binary.LittleEndian.PutUint64(payload[8:], uint64(i))
-					if err := a.Send(kind, payload); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		var next [senders]uint64
-		for range senders * each {
-			_, payload, err := b.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, i := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])
-			if len(payload) != 16+int(s) || i != next[s] {
-				t.Fatalf("sender %d: message %d of %d bytes came, expected number %d", s, i, len(payload), next[s])
-			}
-			next[s]++
-		}
-		all.Wait()
-	})
-	t.Run("payload is the sender's again after Send", func(t *testing.T) {
-		a, b := open(t)
-		payload := make([]byte, 100)
-		for i := range 1000 {
-			paint(payload, uint64(i))
-			if err := a.Send(kind, payload); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i := range 1000 {
-			if _, got, err := b.Recv(); err != nil || !bytes.Equal(got, pattern(100, uint64(i))) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
-	})
-	t.Run("both ways at once", func(t *testing.T) {
-		a, b := open(t)
-		var all sync.WaitGroup
-		for _, c := range []transport.Conn{a, b} {
-			all.Go(func() {
-				for i := range 3000 {
-					if err := c.Send(kind, pattern(i, uint64(i))); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-			all.Go(func() {
-				for i := range 3000 {
-					if _, payload, err := c.Recv(); err != nil || len(payload) != i {
-						t.Errorf("message %d: %d bytes, %v", i, len(payload), err)
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
-	})
-	t.Run("buffered", func(t *testing.T) {
-		a, b := open(t)
-		if b.Buffered() {
-			t.Error("nothing was sent, and a message is at hand")
-		}
-		const n = 64
-		for range n {
-			if err := a.Send(kind, []byte{1, 2, 3}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		// A message that is buffered is received without waiting; those that are not
-		// come as well.
-		for i := range n {
-			if _, _, err := b.Recv(); err != nil {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
-		if b.Buffered() {
-			t.Error("all was received, and a message is at hand")
-		}
-	})
-	t.Run("what was sent arrives after close", func(t *testing.T) {
-		a, b := open(t)
-		const n = 1000
-		for i := range n {
-			if err := a.Send(kind, binary.LittleEndian.AppendUint64(nil, uint64(i))); err != nil {
-				t.Fatal(err)
-			}
-		}
-		a.Close()
-		for i := range n {
-			if _, payload, err := b.Recv(); err != nil || binary.LittleEndian.Uint64(payload) != uint64(i) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
-		_, _, first := b.Recv()
-		if status.CodeOf(first) != status.Unavailable {
-			t.Fatalf("after the end: %v (%v), expected UNAVAILABLE", first, status.CodeOf(first))
-		}
-		if _, _, again := b.Recv(); again == nil || again.Error() != first.Error() {
-			t.Errorf("the error was %q and then %q", first, again)
-		}
-		if !b.Buffered() {
-			t.Log("an error at hand need not be buffered")
-		}
-	})
-	t.Run("send ends with the connection", func(t *testing.T) {
-		for _, mine := range []bool{true, false} {
-			a, b := open(t)
-			failed := make(chan error)
-			begun := make(chan struct{}, 1)
-			go func() {
-				payload := make([]byte, min(largest, 1<<20))
-				for {
-					if err := a.Send(kind, payload); err != nil {
-						failed <- err
-						return
-					}
-					select {
-					case begun <- struct{}{}:
-					default:
-					}
-				}
-			}()
-			<-begun
-			select { // nobody reads: it waits for ever, or sends without bound
-			case err := <-failed:
-				t.Fatal(err)
-			default:
-			}
-			if mine {
-				go a.Close()
-			} else {
-				b.Close()
-			}
-			if err := <-failed; status.CodeOf(err) != status.Cancelled && status.CodeOf(err) != status.Unavailable {
-				t.Errorf("own close %v: %v (%v)", mine, err, status.CodeOf(err))
-			}
-		}
-	})
-	t.Run("recv ends with close", func(t *testing.T) {
-		a, _ := open(t)
-		failed := make(chan error)
-		go func() {
-			_, _, err := a.Recv()
-			failed <- err
-		}()
-		var all sync.WaitGroup
-		for range 4 {
-			all.Go(func() { a.Close() })
-		}
-		if err := <-failed; err == nil {
-			t.Error("a message came from a closed connection")
-		}
-		all.Wait()
-		if err := a.Send(kind, nil); err == nil {
-			t.Error("a closed connection takes messages")
-		}
-	})
-	t.Run("no kind", func(t *testing.T) {
-		a, b := open(t)
-		if err := a.Send(0, nil); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("kind 0: %v", err)
-		}
-		if err := a.Send(kind, nil); err != nil {
+	s := connSuite{largest, pair}
+	t.Run("sizes", s.sizes)
+	t.Run("order", s.order)
+	t.Run("payload is the sender's again after Send", s.payloadIsTheSendersAgain)
+	t.Run("both ways at once", s.bothWaysAtOnce)
+	t.Run("buffered", s.buffered)
+	t.Run("what was sent arrives after close", s.arrivesAfterClose)
+	t.Run("send ends with the connection", s.sendEndsWithTheConnection)
+	t.Run("recv ends with close", s.recvEndsWithClose)
+	t.Run("no kind", s.noKind)
+	t.Run("peer", s.peer)
+}
+
+type connSuite struct {
+	largest int
+	pair    func(t *testing.T) (a, b transport.Conn)
+}
+
+// open returns both ends of a new connection, which the test's end closes.
+func (s connSuite) open(t *testing.T) (a, b transport.Conn) {
+	t.Helper()
+	a, b = s.pair(t)
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
 			t.Error(err)
 		}
-		if k, _, err := b.Recv(); err != nil || k != kind {
-			t.Errorf("after a refused message: kind %d, %v", k, err)
+		if err := b.Close(); err != nil {
+			t.Error(err)
 		}
 	})
-	t.Run("peer", func(t *testing.T) {
-		a, b := open(t)
-		if a.Peer() == "" || b.Peer() == "" {
-			t.Errorf("peers are %q and %q", a.Peer(), b.Peer())
+	return a, b
+}
+
+func (s connSuite) sizes(t *testing.T) {
+	a, b := s.open(t)
+	for _, ends := range [][2]transport.Conn{{a, b}, {b, a}} {
+		var sizes []int
+		for n := 1; n <= s.largest; n *= 8 {
+			sizes = append(sizes, n-1, n, n+1)
 		}
-	})
+		sizes = append(sizes, 65530, 65531, 65532, 65536, s.largest, 3)
+		sent := make(chan error, 1)
+		go func() {
+			for i, n := range sizes {
+				if err := ends[0].Send(wire.Kind(1+i), pattern(min(n, s.largest), uint64(i))); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		for i, n := range sizes {
+			k, payload, err := ends[1].Recv()
+			if err != nil || k != wire.Kind(1+i) || !bytes.Equal(payload, pattern(min(n, s.largest), uint64(i))) {
+				t.Fatalf("message %d of %d bytes: kind %d, %d bytes, %v", i, n, k, len(payload), err)
+			}
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s connSuite) order(t *testing.T) {
+	a, b := s.open(t)
+	const senders, each = 4, 5000
+	var all sync.WaitGroup
+	for s := range senders {
+		all.Go(func() {
+			payload := make([]byte, 16+s)
+			for i := range each {
+				binary.LittleEndian.PutUint64(payload, uint64(s))
+				binary.LittleEndian.PutUint64(payload[8:], uint64(i))
+				if err := a.Send(kind, payload); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var next [senders]uint64
+	for range senders * each {
+		_, payload, err := b.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, i := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])
+		if len(payload) != 16+int(s) || i != next[s] {
+			t.Fatalf("sender %d: message %d of %d bytes came, expected number %d", s, i, len(payload), next[s])
+		}
+		next[s]++
+	}
+	all.Wait()
+}
+
+func (s connSuite) payloadIsTheSendersAgain(t *testing.T) {
+	a, b := s.open(t)
+	payload := make([]byte, 100)
+	for i := range 1000 {
+		paint(payload, uint64(i))
+		if err := a.Send(kind, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1000 {
+		if _, got, err := b.Recv(); err != nil || !bytes.Equal(got, pattern(100, uint64(i))) {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+func (s connSuite) bothWaysAtOnce(t *testing.T) {
+	a, b := s.open(t)
+	var all sync.WaitGroup
+	for _, c := range []transport.Conn{a, b} {
+		all.Go(func() {
+			for i := range 3000 {
+				if err := c.Send(kind, pattern(i, uint64(i))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		all.Go(func() {
+			for i := range 3000 {
+				if _, payload, err := c.Recv(); err != nil || len(payload) != i {
+					t.Errorf("message %d: %d bytes, %v", i, len(payload), err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (s connSuite) buffered(t *testing.T) {
+	a, b := s.open(t)
+	if b.Buffered() {
+		t.Error("nothing was sent, and a message is at hand")
+	}
+	const n = 64
+	for range n {
+		if err := a.Send(kind, []byte{1, 2, 3}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A message that is buffered is received without waiting; those that are not
+	// come as well.
+	for i := range n {
+		if _, _, err := b.Recv(); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if b.Buffered() {
+		t.Error("all was received, and a message is at hand")
+	}
+}
+
+func (s connSuite) arrivesAfterClose(t *testing.T) {
+	a, b := s.open(t)
+	const n = 1000
+	for i := range n {
+		if err := a.Send(kind, binary.LittleEndian.AppendUint64(nil, uint64(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Close()
+	for i := range n {
+		if _, payload, err := b.Recv(); err != nil || binary.LittleEndian.Uint64(payload) != uint64(i) {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	_, _, first := b.Recv()
+	if status.CodeOf(first) != status.Unavailable {
+		t.Fatalf("after the end: %v (%v), expected UNAVAILABLE", first, status.CodeOf(first))
+	}
+	if _, _, again := b.Recv(); again == nil || again.Error() != first.Error() {
+		t.Errorf("the error was %q and then %q", first, again)
+	}
+	if !b.Buffered() {
+		t.Log("an error at hand need not be buffered")
+	}
+}
+
+func (s connSuite) sendEndsWithTheConnection(t *testing.T) {
+	for _, mine := range []bool{true, false} {
+		a, b := s.open(t)
+		failed := make(chan error)
+		begun := make(chan struct{}, 1)
+		go func() {
+			payload := make([]byte, min(s.largest, 1<<20))
+			for {
+				if err := a.Send(kind, payload); err != nil {
+					failed <- err
+					return
+				}
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+			}
+		}()
+		<-begun
+		select { // nobody reads: it waits for ever, or sends without bound
+		case err := <-failed:
+			t.Fatal(err)
+		default:
+		}
+		if mine {
+			go a.Close()
+		} else {
+			b.Close()
+		}
+		if err := <-failed; status.CodeOf(err) != status.Cancelled && status.CodeOf(err) != status.Unavailable {
+			t.Errorf("own close %v: %v (%v)", mine, err, status.CodeOf(err))
+		}
+	}
+}
+
+func (s connSuite) recvEndsWithClose(t *testing.T) {
+	a, _ := s.open(t)
+	failed := make(chan error)
+	go func() {
+		_, _, err := a.Recv()
+		failed <- err
+	}()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { a.Close() })
+	}
+	if err := <-failed; err == nil {
+		t.Error("a message came from a closed connection")
+	}
+	all.Wait()
+	if err := a.Send(kind, nil); err == nil {
+		t.Error("a closed connection takes messages")
+	}
+}
+
+func (s connSuite) noKind(t *testing.T) {
+	a, b := s.open(t)
+	if err := a.Send(0, nil); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("kind 0: %v", err)
+	}
+	if err := a.Send(kind, nil); err != nil {
+		t.Error(err)
+	}
+	if k, _, err := b.Recv(); err != nil || k != kind {
+		t.Errorf("after a refused message: kind %d, %v", k, err)
+	}
+}
+
+func (s connSuite) peer(t *testing.T) {
+	a, b := s.open(t)
+	if a.Peer() == "" || b.Peer() == "" {
+		t.Errorf("peers are %q and %q", a.Peer(), b.Peer())
+	}
 }
 
 // ConnBench measures a kind of connection: a message there and back, and many one

@@ -2,7 +2,6 @@ package transporttest
 
 import (
 	"bytes"
-	"errors"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -72,455 +71,281 @@ func key(id, part uint64) transport.Key {
 
 // Exchange checks a kind of exchange.
 func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
-	open := func(t *testing.T, n int) World {
-		t.Helper()
-		w := world(t, n)
-		t.Cleanup(func() {
-			for _, x := range w.Exchanges {
-				if err := x.Close(); err != nil {
-					t.Error(err)
-				}
+	s := exchangeSuite{world}
+	t.Run("sizes", s.sizes)
+	t.Run("posted", s.posted)
+	t.Run("short blocks without done", s.shortWithoutDone)
+	t.Run("thousands of keys among four", s.thousandsOfKeys)
+	t.Run("one that waits holds up no other", s.oneThatWaits)
+	t.Run("wrong size", s.wrongSize)
+	t.Run("fill fails", s.fillFails)
+	t.Run("expected twice", s.expectedTwice)
+	t.Run("fail", s.failing)
+	t.Run("lost peer", s.losing)
+}
+
+type exchangeSuite struct {
+	world func(t *testing.T, n int) World
+}
+
+// open makes a world, which the test's end closes.
+func (s exchangeSuite) open(t *testing.T, n int) World {
+	t.Helper()
+	w := s.world(t, n)
+	t.Cleanup(func() {
+		for _, x := range w.Exchanges {
+			if err := x.Close(); err != nil {
+				t.Error(err)
 			}
-			// Callbacks of Close, and what was under way, may still be ending.
-			for end := time.Now().Add(time.Minute); w.Used() != 0; time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Errorf("%d bytes of blocks are left", w.Used())
-					break
-				}
+		}
+		// Callbacks of Close, and what was under way, may still be ending.
+		for end := time.Now().Add(time.Minute); w.Used() != 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%d bytes of blocks are left", w.Used())
+				break
 			}
-		})
-		return w
-	}
+		}
+	})
+	return w
+}
+
+func (s exchangeSuite) sizes(t *testing.T) {
 	sizes := []int{0, 1, 63, 64, 1000, 16 << 10, 16<<10 + 1, 100_000, 256 << 10, 1 << 20, 3<<20 + 17, 64 << 20}
-	t.Run("sizes", func(t *testing.T) {
-		w := open(t, 2)
-		for id, size := range sizes {
-			data := pattern(size, uint64(id))
-			parts := []uint64{0, 3, 5, 6, 1, 2, 4, 7}
-			if size > 8<<20 {
-				parts = parts[:4] // each two with each other
+	w := s.open(t, 2)
+	for id, size := range sizes {
+		data := pattern(size, uint64(id))
+		parts := []uint64{0, 3, 5, 6, 1, 2, 4, 7}
+		if size > 8<<20 {
+			parts = parts[:4] // each two with each other
+		}
+		for _, part := range parts {
+			early, into, bytesAtHand := part&1 != 0, part&2 != 0, part&4 != 0
+			var dst []byte
+			if into {
+				dst = make([]byte, size)
 			}
-			for _, part := range parts {
-				early, into, bytesAtHand := part&1 != 0, part&2 != 0, part&4 != 0
-				var dst []byte
-				if into {
-					dst = make([]byte, size)
+			k := key(uint64(id), part)
+			var e ends
+			e.t = t
+			push := func() {
+				if bytesAtHand {
+					w.of(1).PushBytes(2, k, data, e.done(status.OK))
+					return
 				}
-				k := key(uint64(id), part)
-				var e ends
-				e.t = t
-				push := func() {
-					if bytesAtHand {
-						w.of(1).PushBytes(2, k, data, e.done(status.OK))
-						return
-					}
-					w.of(1).Push(2, k, int64(size), func(dst []byte, written func(error)) {
-						go func() { // fill may return before it is done
-							copy(dst, data)
-							written(nil)
-						}()
-					}, e.done(status.OK))
-				}
-				var arrived <-chan result
-				if early {
-					arrived = expect(t, w.of(2), 1, k, int64(size), dst)
-					push()
-				} else {
-					push()
-					arrived = expect(t, w.of(2), 1, k, int64(size), dst)
-				}
-				got := <-arrived
-				e.left.Wait()
-				if got.err != nil {
-					t.Fatalf("%d bytes, %v %v %v: %v", size, early, into, bytesAtHand, got.err)
-				}
-				if into {
-					got.block.Data = dst
-				} else if size > 0 && uintptr(unsafe.Pointer(&got.block.Data[0]))%64 != 0 {
-					t.Errorf("a block of %d bytes is not 64-byte aligned", size)
-				}
-				if !bytes.Equal(got.block.Data, data) {
-					t.Fatalf("%d bytes, early %v, into %v, at hand %v: other bytes came", size, early, into, bytesAtHand)
-				}
-				if !into {
-					got.block.Release()
-				}
+				w.of(1).Push(2, k, int64(size), func(dst []byte, written func(error)) {
+					go func() { // fill may return before it is done
+						copy(dst, data)
+						written(nil)
+					}()
+				}, e.done(status.OK))
 			}
-		}
-	})
-	t.Run("posted", func(t *testing.T) {
-		w := open(t, 2)
-		if w.of(1).Post(2, key(0, 0), make([]byte, transport.PostSize+1)) {
-			t.Error("a long block was posted")
-		}
-		if w.of(1).Post(99, key(0, 0), nil) {
-			t.Error("a block was posted to nobody")
-		}
-		gone := status.New(status.Aborted, "given up")
-		w.of(1).Fail(key(1, 0).Space, 1, gone)
-		if w.of(1).Post(2, key(1, 0), nil) {
-			t.Error("a block was posted of what had failed")
-		}
-		// A link stands behind the first block at the latest. Blocks that nobody takes
-		// use credit up, and those that are taken give it back.
-		w.of(1).PushBytes(2, key(0, 1), nil, func(error) {})
-		take := func(k transport.Key, want []byte) {
-			t.Helper()
-			got := <-expect(t, w.of(2), 1, k, int64(len(want)), nil)
-			if got.err != nil || !bytes.Equal(got.block.Data, want) {
-				t.Fatalf("block %v: %v", k, got.err)
+			var arrived <-chan result
+			if early {
+				arrived = expect(t, w.of(2), 1, k, int64(size), dst)
+				push()
+			} else {
+				push()
+				arrived = expect(t, w.of(2), 1, k, int64(size), dst)
 			}
-			got.block.Release()
-		}
-		take(key(0, 1), nil)
-		data := make([]byte, transport.PostSize)
-		for round := range uint64(4) {
-			posted := uint64(0)
-			for give := time.Now().Add(10 * time.Second); posted < 100; posted++ {
-				paint(data, posted)
-				for posted == 0 && !w.of(1).Post(2, key(2+round, 0), data) { // credit is on its way
-					if time.Now().After(give) {
-						t.Fatalf("round %d: nothing was posted", round)
-					}
-					time.Sleep(time.Millisecond)
-				}
-				if posted > 0 && !w.of(1).Post(2, key(2+round, posted), data) {
-					break
-				}
+			got := <-arrived
+			e.left.Wait()
+			if got.err != nil {
+				t.Fatalf("%d bytes, %v %v %v: %v", size, early, into, bytesAtHand, got.err)
 			}
-			for i := range posted {
-				take(key(2+round, i), pattern(transport.PostSize, i))
+			if into {
+				got.block.Data = dst
+			} else if size > 0 && uintptr(unsafe.Pointer(&got.block.Data[0]))%64 != 0 {
+				t.Errorf("a block of %d bytes is not 64-byte aligned", size)
 			}
-		}
-	})
-	t.Run("short blocks without done", func(t *testing.T) {
-		w := open(t, 2)
-		data := make([]byte, 100)
-		for i := range uint64(200) {
-			paint(data, i)
-			w.of(1).PushBytes(2, key(i, 0), data, nil)
-		}
-		for i := range uint64(200) {
-			got := <-expect(t, w.of(2), 1, key(i, 0), 100, nil)
-			if got.err != nil || !bytes.Equal(got.block.Data, pattern(100, i)) {
-				t.Fatalf("block %d: %v", i, got.err)
+			if !bytes.Equal(got.block.Data, data) {
+				t.Fatalf("%d bytes, early %v, into %v, at hand %v: other bytes came", size, early, into, bytesAtHand)
 			}
-			got.block.Release()
-		}
-	})
-	t.Run("thousands of keys among four", func(t *testing.T) {
-		w := open(t, 4)
-		const each = 400
-		var all ends
-		all.t = t
-		size := func(k transport.Key) int { return int((k.ID*7919 + k.Part*104729) % 40_000) }
-		var work sync.WaitGroup
-		for from := 1; from <= 4; from++ {
-			for to := 1; to <= 4; to++ {
-				if from == to {
-					continue
-				}
-				order := rand.New(rand.NewPCG(uint64(from), uint64(to)))
-				pushes, expects := order.Perm(each), order.Perm(each)
-				work.Go(func() {
-					for _, i := range pushes {
-						k := key(uint64(i), uint64(from))
-						w.of(from).PushBytes(uint64(to), k, pattern(size(k), uint64(i)), all.done(status.OK))
-					}
-				})
-				work.Go(func() {
-					for _, i := range expects {
-						k := key(uint64(i), uint64(from))
-						all.left.Add(1)
-						w.of(to).Expect(uint64(from), k, int64(size(k)), nil, func(b transport.Block, err error) {
-							defer all.left.Done()
-							if err != nil {
-								t.Errorf("%d to %d: %v", from, to, err)
-								return
-							}
-							if !bytes.Equal(b.Data, pattern(size(k), uint64(i))) {
-								t.Errorf("%d to %d: other bytes came under %v", from, to, k)
-							}
-							b.Release()
-						})
-					}
-				})
-			}
-		}
-		work.Wait()
-		all.left.Wait()
-	})
-	t.Run("one that waits holds up no other", func(t *testing.T) {
-		w := open(t, 2)
-		var e ends
-		e.t = t
-		for i := range uint64(20) { // nobody expects these yet
-			w.of(1).PushBytes(2, key(1, i), pattern(1<<20, i), e.done(status.OK))
-			w.of(1).PushBytes(2, key(2, i), pattern(10_000, i), e.done(status.OK))
-		}
-		held := make(chan func(error), 1) // this one is not written for long
-		w.of(1).Push(2, key(3, 0), 1<<20, func(dst []byte, written func(error)) { held <- written }, e.done(status.OK))
-		slow := expect(t, w.of(2), 1, key(3, 0), 1<<20, nil)
-		written := <-held
-		w.of(1).PushBytes(2, key(4, 0), pattern(3<<20, 9), e.done(status.OK))
-		got := <-expect(t, w.of(2), 1, key(4, 0), 3<<20, nil)
-		if got.err != nil || !bytes.Equal(got.block.Data, pattern(3<<20, 9)) {
-			t.Fatal("a block behind others did not come:", got.err)
-		}
-		got.block.Release()
-		written(nil)
-		(<-slow).block.Release()
-		for i := range uint64(20) {
-			for id, size := range map[uint64]int64{1: 1 << 20, 2: 10_000} {
-				got := <-expect(t, w.of(2), 1, key(id, i), size, nil)
-				if got.err != nil || !bytes.Equal(got.block.Data, pattern(int(size), i)) {
-					t.Fatal(got.err)
-				}
+			if !into {
 				got.block.Release()
 			}
 		}
-		e.left.Wait()
-	})
-	t.Run("wrong size", func(t *testing.T) {
-		w := open(t, 2)
-		for i, size := range []int{10, 100_000} {
-			var e ends
-			e.t = t
-			w.of(1).PushBytes(2, key(uint64(i), 0), make([]byte, size), e.done(status.InvalidArgument))
-			if got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1),
-				nil); status.CodeOf(got.err) != status.InvalidArgument {
-				t.Errorf("%d bytes where one more is expected: %v (%v)", size, got.err, status.CodeOf(got.err))
-			}
-			e.left.Wait()
-		}
-	})
-	t.Run("fill fails", func(t *testing.T) {
-		w := open(t, 2)
-		for i, size := range []int64{10, 100_000, 2 << 20} {
-			var e ends
-			e.t = t
-			why := status.New(status.DataLoss, "device 3 lost power")
-			w.of(1).Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) { written(why) },
-				e.done(status.DataLoss))
-			got := <-expect(t, w.of(2), 1, key(uint64(i), 0), size, nil)
-			if status.CodeOf(got.err) != status.DataLoss || !strings.Contains(got.err.Error(), "device 3 lost power") {
-				t.Errorf("%d bytes: %v (%v)", size, got.err, status.CodeOf(got.err))
-			}
-			e.left.Wait()
-		}
-	})
-	t.Run("expected twice", func(t *testing.T) {
-		w := open(t, 2)
-		first := expect(t, w.of(2), 1, key(1, 1), 10, nil)
-		if got := <-expect(t, w.of(2), 1, key(1, 1), 10, nil); status.CodeOf(got.err) != status.AlreadyExists {
-			t.Errorf("%v", got.err)
-		}
-		w.of(1).PushBytes(2, key(1, 1), make([]byte, 10), nil)
-		if got := <-first; got.err != nil {
-			t.Error(got.err)
-		} else {
-			got.block.Release()
-		}
-	})
-	t.Run("fail", func(t *testing.T) { failing(t, open) })
-	t.Run("lost peer", func(t *testing.T) { losing(t, open) })
+	}
 }
 
-func failing(t *testing.T, open func(*testing.T, int) World) {
-	why := status.New(status.Aborted, "gang 5 failed elsewhere")
-	check := func(t *testing.T, got result) {
+func (s exchangeSuite) posted(t *testing.T) {
+	w := s.open(t, 2)
+	if w.of(1).Post(2, key(0, 0), make([]byte, transport.PostSize+1)) {
+		t.Error("a long block was posted")
+	}
+	if w.of(1).Post(99, key(0, 0), nil) {
+		t.Error("a block was posted to nobody")
+	}
+	gone := status.New(status.Aborted, "given up")
+	w.of(1).Fail(key(1, 0).Space, 1, gone)
+	if w.of(1).Post(2, key(1, 0), nil) {
+		t.Error("a block was posted of what had failed")
+	}
+	// A link stands behind the first block at the latest. Blocks that nobody takes
+	// use credit up, and those that are taken give it back.
+	w.of(1).PushBytes(2, key(0, 1), nil, func(error) {})
+	take := func(k transport.Key, want []byte) {
 		t.Helper()
-		if status.CodeOf(got.err) != status.Aborted || !strings.Contains(got.err.Error(), "gang 5") {
-			t.Errorf("%v (%v), expected ABORTED for gang 5", got.err, status.CodeOf(got.err))
+		got := <-expect(t, w.of(2), 1, k, int64(len(want)), nil)
+		if got.err != nil || !bytes.Equal(got.block.Data, want) {
+			t.Fatalf("block %v: %v", k, got.err)
+		}
+		got.block.Release()
+	}
+	take(key(0, 1), nil)
+	data := make([]byte, transport.PostSize)
+	for round := range uint64(4) {
+		posted := uint64(0)
+		for give := time.Now().Add(10 * time.Second); posted < 100; posted++ {
+			paint(data, posted)
+			for posted == 0 && !w.of(1).Post(2, key(2+round, 0), data) { // credit is on its way
+				if time.Now().After(give) {
+					t.Fatalf("round %d: nothing was posted", round)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if posted > 0 && !w.of(1).Post(2, key(2+round, posted), data) {
+				break
+			}
+		}
+		for i := range posted {
+			take(key(2+round, i), pattern(transport.PostSize, i))
 		}
 	}
-	for _, size := range []int64{100, 100_000, 4 << 20} {
-		t.Run("the receiver, before the push", func(t *testing.T) {
-			w := open(t, 2)
-			var e ends
-			e.t = t
-			arrived := expect(t, w.of(2), 1, key(5, 0), size, nil)
-			w.of(2).Fail(key(5, 0).Space, 5, why)
-			check(t, <-arrived)
-			check(t, <-expect(t, w.of(2), 1, key(5, 1), size, nil)) // and what comes later
-			w.of(1).Push(2, key(5, 0), size, func(dst []byte, written func(error)) { written(nil) }, func(err error) {})
-			// Others go on.
-			w.of(1).PushBytes(2, key(6, 0), make([]byte, size), e.done(status.OK))
-			got := <-expect(t, w.of(2), 1, key(6, 0), size, nil)
-			if got.err != nil {
+}
+
+func (s exchangeSuite) shortWithoutDone(t *testing.T) {
+	w := s.open(t, 2)
+	data := make([]byte, 100)
+	for i := range uint64(200) {
+		paint(data, i)
+		w.of(1).PushBytes(2, key(i, 0), data, nil)
+	}
+	for i := range uint64(200) {
+		got := <-expect(t, w.of(2), 1, key(i, 0), 100, nil)
+		if got.err != nil || !bytes.Equal(got.block.Data, pattern(100, i)) {
+			t.Fatalf("block %d: %v", i, got.err)
+		}
+		got.block.Release()
+	}
+}
+
+func (s exchangeSuite) thousandsOfKeys(t *testing.T) {
+	w := s.open(t, 4)
+	const each = 400
+	var all ends
+	all.t = t
+	size := func(k transport.Key) int { return int((k.ID*7919 + k.Part*104729) % 40_000) }
+	var work sync.WaitGroup
+	for from := 1; from <= 4; from++ {
+		for to := 1; to <= 4; to++ {
+			if from == to {
+				continue
+			}
+			order := rand.New(rand.NewPCG(uint64(from), uint64(to)))
+			pushes, expects := order.Perm(each), order.Perm(each)
+			work.Go(func() {
+				for _, i := range pushes {
+					k := key(uint64(i), uint64(from))
+					w.of(from).PushBytes(uint64(to), k, pattern(size(k), uint64(i)), all.done(status.OK))
+				}
+			})
+			work.Go(func() {
+				for _, i := range expects {
+					k := key(uint64(i), uint64(from))
+					all.left.Add(1)
+					w.of(to).Expect(uint64(from), k, int64(size(k)), nil, func(b transport.Block, err error) {
+						defer all.left.Done()
+						if err != nil {
+							t.Errorf("%d to %d: %v", from, to, err)
+							return
+						}
+						if !bytes.Equal(b.Data, pattern(size(k), uint64(i))) {
+							t.Errorf("%d to %d: other bytes came under %v", from, to, k)
+						}
+						b.Release()
+					})
+				}
+			})
+		}
+	}
+	work.Wait()
+	all.left.Wait()
+}
+
+func (s exchangeSuite) oneThatWaits(t *testing.T) {
+	w := s.open(t, 2)
+	var e ends
+	e.t = t
+	for i := range uint64(20) { // nobody expects these yet
+		w.of(1).PushBytes(2, key(1, i), pattern(1<<20, i), e.done(status.OK))
+		w.of(1).PushBytes(2, key(2, i), pattern(10_000, i), e.done(status.OK))
+	}
+	held := make(chan func(error), 1) // this one is not written for long
+	w.of(1).Push(2, key(3, 0), 1<<20, func(dst []byte, written func(error)) { held <- written }, e.done(status.OK))
+	slow := expect(t, w.of(2), 1, key(3, 0), 1<<20, nil)
+	written := <-held
+	w.of(1).PushBytes(2, key(4, 0), pattern(3<<20, 9), e.done(status.OK))
+	got := <-expect(t, w.of(2), 1, key(4, 0), 3<<20, nil)
+	if got.err != nil || !bytes.Equal(got.block.Data, pattern(3<<20, 9)) {
+		t.Fatal("a block behind others did not come:", got.err)
+	}
+	got.block.Release()
+	written(nil)
+	(<-slow).block.Release()
+	for i := range uint64(20) {
+		for id, size := range map[uint64]int64{1: 1 << 20, 2: 10_000} {
+			got := <-expect(t, w.of(2), 1, key(id, i), size, nil)
+			if got.err != nil || !bytes.Equal(got.block.Data, pattern(int(size), i)) {
 				t.Fatal(got.err)
 			}
 			got.block.Release()
-			e.left.Wait()
-		})
-		t.Run("the receiver, while it is written", func(t *testing.T) {
-			for _, into := range []bool{false, true} {
-				w := open(t, 2)
-				filling := make(chan func(error), 1)
-				done := make(chan error, 1)
-				w.of(1).Push(2, key(5, 0), size, func(dst []byte, written func(error)) {
-					filling <- func(err error) {
-						paint(dst, 1) // the memory is still there
-						written(err)
-					}
-				}, func(err error) { done <- err })
-				var dst []byte
-				if into {
-					dst = make([]byte, size)
-				}
-				arrived := expect(t, w.of(2), 1, key(5, 0), size, dst)
-				written := <-filling
-				go w.of(2).Fail(key(5, 0).Space, 5, why)
-				written(nil)
-				got := <-arrived // either came first
-				if got.err != nil {
-					check(t, got)
-				} else if !into {
-					got.block.Release()
-				}
-				<-done
-			}
-		})
-		t.Run("the sender", func(t *testing.T) {
-			w := open(t, 2)
-			var e ends
-			e.t = t
-			begun := expect(t, w.of(2), 1, key(7, 0), 10, nil)
-			w.of(1).PushBytes(2, key(7, 0), make([]byte, 10), nil)
-			(<-begun).block.Release()
-			failed := make(chan error, 1)
-			w.of(1).Push(2, key(5, 0), size, func(dst []byte, written func(error)) {
-				w.of(1).Fail(key(5, 0).Space, 5, why)
-				written(why)
-			}, func(err error) { failed <- err })
-			check(t, <-expect(t, w.of(2), 1, key(5, 0), size, nil))
-			check(t, result{err: <-failed})
-			w.of(1).PushBytes(2, key(5, 1), make([]byte, size), e.done(status.Aborted))
-			check(t, <-expect(t, w.of(2), 1, key(5, 1), size, nil))
-			e.left.Wait()
-		})
-		t.Run("the sender, before it is expected", func(t *testing.T) {
-			if size < 100_000 {
-				return // it may have gone by then
-			}
-			w := open(t, 2)
-			var e ends
-			e.t = t
-			w.of(1).PushBytes(2, key(7, 0), make([]byte, 10), e.done(status.OK))
-			got := <-expect(t, w.of(2), 1, key(7, 0), 10, nil)
-			got.block.Release()
-			done := make(chan error, 1)
-			w.of(1).Push(2, key(5, 0), size, func(dst []byte, written func(error)) {}, func(err error) { done <- err })
-			w.of(1).Fail(key(5, 0).Space, 5, why)
-			check(t, <-expect(t, w.of(2), 1, key(5, 0), size, nil))
-			e.left.Wait()
-		})
+		}
+	}
+	e.left.Wait()
+}
+
+func (s exchangeSuite) wrongSize(t *testing.T) {
+	w := s.open(t, 2)
+	for i, size := range []int{10, 100_000} {
+		var e ends
+		e.t = t
+		w.of(1).PushBytes(2, key(uint64(i), 0), make([]byte, size), e.done(status.InvalidArgument))
+		if got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1),
+			nil); status.CodeOf(got.err) != status.InvalidArgument {
+			t.Errorf("%d bytes where one more is expected: %v (%v)", size, got.err, status.CodeOf(got.err))
+		}
+		e.left.Wait()
 	}
 }
 
-func losing(t *testing.T, open func(*testing.T, int) World) {
-	check := func(t *testing.T, err error) {
-		t.Helper()
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2") {
-			t.Errorf("%v (%v), expected UNAVAILABLE that names process 2", err, status.CodeOf(err))
+func (s exchangeSuite) fillFails(t *testing.T) {
+	w := s.open(t, 2)
+	for i, size := range []int64{10, 100_000, 2 << 20} {
+		var e ends
+		e.t = t
+		why := status.New(status.DataLoss, "device 3 lost power")
+		w.of(1).Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) { written(why) },
+			e.done(status.DataLoss))
+		got := <-expect(t, w.of(2), 1, key(uint64(i), 0), size, nil)
+		if status.CodeOf(got.err) != status.DataLoss || !strings.Contains(got.err.Error(), "device 3 lost power") {
+			t.Errorf("%d bytes: %v (%v)", size, got.err, status.CodeOf(got.err))
 		}
+		e.left.Wait()
 	}
-	for _, told := range []bool{true, false} {
-		name := "it closes"
-		if told {
-			name = "the controller says so"
-		}
-		t.Run(name, func(t *testing.T) {
-			w := open(t, 3)
-			// A block has gone each way, so that the processes are joined.
-			for _, ends := range [][2]int{{1, 2}, {2, 1}} {
-				w.of(ends[0]).PushBytes(uint64(ends[1]), key(1, 0), make([]byte, 10), nil)
-				got := <-expect(t, w.of(ends[1]), uint64(ends[0]), key(1, 0), 10, nil)
-				if got.err != nil {
-					t.Fatal(got.err)
-				}
-				got.block.Release()
-			}
-			var failed []<-chan error
-			push := func(id uint64, size int) {
-				done := make(chan error, 1)
-				w.of(1).PushBytes(2, key(id, 0), make([]byte, size), func(err error) { done <- err })
-				failed = append(failed, done)
-			}
-			push(2, 100_000) // of which 2 knows, or will, but does not expect it
-			push(3, 20<<20)
-			into := make([]byte, 1<<20)
-			waiting := []<-chan result{
-				expect(t, w.of(1), 2, key(4, 0), 10, nil),
-				expect(t, w.of(1), 2, key(5, 0), 1<<20, nil),
-				expect(t, w.of(1), 2, key(6, 0), 1<<20, into),
-			}
-			other := expect(t, w.of(1), 3, key(7, 0), 10, nil)
-			filling := make(chan func(error), 1) // 2 dies while it writes
-			w.of(2).Push(1, key(5, 0), 1<<20, func(dst []byte, written func(error)) {
-				filling <- func(err error) {
-					paint(dst, 3)
-					written(err)
-				}
-			}, func(error) {})
-			written := <-filling
-			if told {
-				w.of(1).Peers(nil, []uint64{2}, errors.New("process 2 was killed"))
-			} else {
-				go w.of(2).Close()
-			}
-			late := make(chan struct{})
-			go func() { defer close(late); written(nil) }()
-			for i, c := range waiting {
-				got := <-c
-				if i == 1 && got.err == nil { // it was written in time
-					got.block.Release()
-					continue
-				}
-				check(t, got.err)
-			}
-			<-late
-			for i, c := range failed {
-				if err := <-c; err != nil || i > 0 { // a short one may have gone over
-					check(t, err)
-				}
-			}
-			push(8, 10)
-			check(t, <-failed[len(failed)-1])
-			check(t, (<-expect(t, w.of(1), 2, key(9, 0), 10, nil)).err)
-			// Others go on.
-			w.of(3).PushBytes(1, key(7, 0), make([]byte, 10), nil)
-			if got := <-other; got.err != nil {
-				t.Errorf("a process that is there: %v", got.err)
-			} else {
-				got.block.Release()
-			}
-		})
+}
+
+func (s exchangeSuite) expectedTwice(t *testing.T) {
+	w := s.open(t, 2)
+	first := expect(t, w.of(2), 1, key(1, 1), 10, nil)
+	if got := <-expect(t, w.of(2), 1, key(1, 1), 10, nil); status.CodeOf(got.err) != status.AlreadyExists {
+		t.Errorf("%v", got.err)
 	}
-	t.Run("unknown", func(t *testing.T) {
-		w := open(t, 1)
-		done := make(chan error, 1)
-		w.of(1).PushBytes(77, key(1, 0), make([]byte, 10), func(err error) { done <- err })
-		if err := <-done; err == nil || !strings.Contains(err.Error(), "process 77") {
-			t.Errorf("a push to nobody: %v", err)
-		}
-	})
-	t.Run("closed", func(t *testing.T) {
-		w := open(t, 2)
-		arrived := expect(t, w.of(1), 2, key(1, 0), 10, nil)
-		w.of(1).Close()
-		if got := <-arrived; got.err == nil {
-			t.Error("a block arrived at a closed exchange")
-		}
-		if got := <-expect(t, w.of(1), 2, key(2, 0), 10, nil); got.err == nil {
-			t.Error("a block arrived at a closed exchange")
-		}
-		done := make(chan error, 1)
-		w.of(1).PushBytes(2, key(3, 0), make([]byte, 10), func(err error) { done <- err })
-		if err := <-done; err == nil {
-			t.Error("a block was sent by a closed exchange")
-		}
-	})
+	w.of(1).PushBytes(2, key(1, 1), make([]byte, 10), nil)
+	if got := <-first; got.err != nil {
+		t.Error(got.err)
+	} else {
+		got.block.Release()
+	}
 }
 
 // Processes are the descriptions of numbers 1 … n, for Peers.

@@ -83,26 +83,29 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 			t.Errorf("refused by the process: %v (%v)", err, status.CodeOf(err))
 		}
 	})
-	t.Run("cancelled", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(ctx)
-		done := make(chan error)
-		go func() {
-			_, _, err := d.Dial(ctx, l.Address(), &wire.Hello{})
-			done <- err
-		}()
-		in, err := l.Accept() // never answered
-		if err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		if err := <-done; status.CodeOf(err) != status.Cancelled {
-			t.Errorf("%v (%v), expected CANCELLED", err, status.CodeOf(err))
-		}
-		in.Close()
-	})
+	t.Run("cancelled", func(t *testing.T) { cancelled(t, l, d) })
 	t.Run("let in", func(t *testing.T) {
 		a, b := Greeted(t, l, d)
 		a.Close()
 		b.Close()
 	})
+}
+
+// cancelled checks that a dialer which waits for its answer can be cancelled.
+func cancelled(t *testing.T, l transport.Listener, d transport.Dialer) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		_, _, err := d.Dial(ctx, l.Address(), &wire.Hello{})
+		done <- err
+	}()
+	in, err := l.Accept() // never answered
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; status.CodeOf(err) != status.Cancelled {
+		t.Errorf("%v (%v), expected CANCELLED", err, status.CodeOf(err))
+	}
+	in.Close()
 }

@@ -11,108 +11,118 @@ import (
 // Lending checks a kind of exchange that lends memory, which memory gives: shared, of
 // a process of the world that was made last.
 func Lending(t *testing.T, world func(t *testing.T, n int) World, memory func(number, size int) []byte) {
-	type borrowed struct {
-		data []byte
-		done chan error
+	s := lendSuite{world, memory}
+	t.Run("the same memory", s.sameMemory)
+	t.Run("into memory of the receiver", s.into)
+	t.Run("failed by the sender", s.failedBySender)
+	t.Run("failed by the receiver", s.failedByReceiver)
+}
+
+type lendSuite struct {
+	world  func(t *testing.T, n int) World
+	memory func(number, size int) []byte
+}
+
+type borrowed struct {
+	data []byte
+	done chan error
+}
+
+func (s lendSuite) lend(w World, k transport.Key, size int) borrowed {
+	b := borrowed{s.memory(1, size), make(chan error, 2)}
+	copy(b.data, pattern(size, k.ID))
+	w.of(1).(transport.Lender).Lend(2, k, b.data, func(err error) { b.done <- err })
+	return b
+}
+
+// still checks that the end of what was lent was not told: what both sides have
+// said is behind two blocks each way.
+func (s lendSuite) still(t *testing.T, w World, id uint64, b borrowed) {
+	t.Helper()
+	for i := range uint64(2) {
+		w.meet(t, 1, 2, key(id, 100+i))
 	}
-	lend := func(w World, k transport.Key, size int) borrowed {
-		b := borrowed{memory(1, size), make(chan error, 2)}
-		copy(b.data, pattern(size, k.ID))
-		w.of(1).(transport.Lender).Lend(2, k, b.data, func(err error) { b.done <- err })
-		return b
+	select {
+	case err := <-b.done:
+		t.Errorf("it was given back (%v), and the receiver has it", err)
+	default:
 	}
-	// still says that nobody was told of the end of what was lent: what both sides have
-	// said is behind two blocks each way.
-	still := func(t *testing.T, w World, id uint64, b borrowed) {
-		t.Helper()
-		for i := range uint64(2) {
-			for _, ends := range [][2]int{{1, 2}, {2, 1}} {
-				w.of(ends[0]).PushBytes(uint64(ends[1]), key(id, 100+i), make([]byte, 8), nil)
-				got := <-expect(t, w.of(ends[1]), uint64(ends[0]), key(id, 100+i), 8, nil)
-				if got.err != nil {
-					t.Fatal(got.err)
-				}
-				got.block.Release()
-			}
-		}
-		select {
-		case err := <-b.done:
-			t.Errorf("it was given back (%v), and the receiver has it", err)
-		default:
-		}
+}
+
+func (s lendSuite) take(t *testing.T, w World, k transport.Key, size int, into []byte) transport.Block {
+	t.Helper()
+	got := <-expect(t, w.of(2), 1, k, int64(size), into)
+	if got.err != nil {
+		t.Fatal(got.err)
 	}
-	take := func(t *testing.T, w World, k transport.Key, size int, into []byte) transport.Block {
-		t.Helper()
-		got := <-expect(t, w.of(2), 1, k, int64(size), into)
-		if got.err != nil {
-			t.Fatal(got.err)
+	return got.block
+}
+
+func (s lendSuite) sameMemory(t *testing.T) {
+	w := s.world(t, 2)
+	for i, size := range []int{1, 64, 5000, 20 << 10, 3 << 20} {
+		id := uint64(i + 1)
+		b := s.lend(w, key(id, 0), size)
+		got := s.take(t, w, key(id, 0), size, nil)
+		if !got.Lent || !bytes.Equal(got.Data, pattern(size, id)) {
+			t.Fatalf("%d bytes: lent %v, or other bytes", size, got.Lent)
 		}
-		return got.block
-	}
-	t.Run("the same memory", func(t *testing.T) {
-		w := world(t, 2)
-		for i, size := range []int{1, 64, 5000, 20 << 10, 3 << 20} {
-			id := uint64(i + 1)
-			b := lend(w, key(id, 0), size)
-			got := take(t, w, key(id, 0), size, nil)
-			if !got.Lent || !bytes.Equal(got.Data, pattern(size, id)) {
-				t.Fatalf("%d bytes: lent %v, or other bytes", size, got.Lent)
-			}
-			b.data[size/2] ^= 255
-			if got.Data[size/2] != b.data[size/2] {
-				t.Errorf("%d bytes: what came is a copy", size)
-			}
-			still(t, w, id, b)
-			got.Release()
-			if err := <-b.done; err != nil {
-				t.Error(err)
-			}
+		b.data[size/2] ^= 255
+		if got.Data[size/2] != b.data[size/2] {
+			t.Errorf("%d bytes: what came is a copy", size)
 		}
-	})
-	t.Run("into memory of the receiver", func(t *testing.T) {
-		w := world(t, 2)
-		into := make([]byte, 1<<20)
-		b := lend(w, key(1, 0), len(into))
-		take(t, w, key(1, 0), len(into), into).Release()
-		if err := <-b.done; err != nil || !bytes.Equal(into, pattern(len(into), 1)) {
-			t.Errorf("%v, or other bytes", err)
-		}
-	})
-	why := status.New(status.Aborted, "gang 5 failed elsewhere")
-	t.Run("failed by the sender", func(t *testing.T) {
-		w := world(t, 2)
-		b := lend(w, key(5, 0), 4096)
-		w.of(1).Fail(key(5, 0).Space, 5, why)
-		if err := <-b.done; status.CodeOf(err) != status.Aborted {
-			t.Error(err)
-		}
-		if got := <-expect(t, w.of(2), 1, key(5, 0), 4096, nil); status.CodeOf(got.err) != status.Aborted {
-			t.Error(got.err)
-		}
-		// It is too late when the receiver has it.
-		b = lend(w, key(6, 0), 4096)
-		got := take(t, w, key(6, 0), 4096, nil)
-		w.of(1).Fail(key(6, 0).Space, 6, why)
-		still(t, w, 7, b)
+		s.still(t, w, id, b)
 		got.Release()
-		<-b.done
-	})
-	t.Run("failed by the receiver", func(t *testing.T) {
-		w := world(t, 2)
-		first := expect(t, w.of(2), 1, key(5, 0), 4096, nil)
-		w.of(2).Fail(key(5, 0).Space, 5, why)
-		if got := <-first; status.CodeOf(got.err) != status.Aborted {
-			t.Error(got.err)
-		}
-		if err := <-lend(w, key(5, 0), 4096).done; status.CodeOf(err) != status.Aborted {
+		if err := <-b.done; err != nil {
 			t.Error(err)
 		}
-		other := expect(t, w.of(2), 1, key(8, 0), 200, nil) // of another size
-		if err := <-lend(w, key(8, 0), 100).done; status.CodeOf(err) != status.InvalidArgument {
-			t.Error(err)
-		}
-		if got := <-other; status.CodeOf(got.err) != status.InvalidArgument {
-			t.Error(got.err)
-		}
-	})
+	}
+}
+
+func (s lendSuite) into(t *testing.T) {
+	w := s.world(t, 2)
+	into := make([]byte, 1<<20)
+	b := s.lend(w, key(1, 0), len(into))
+	s.take(t, w, key(1, 0), len(into), into).Release()
+	if err := <-b.done; err != nil || !bytes.Equal(into, pattern(len(into), 1)) {
+		t.Errorf("%v, or other bytes", err)
+	}
+}
+
+func (s lendSuite) failedBySender(t *testing.T) {
+	w := s.world(t, 2)
+	b := s.lend(w, key(5, 0), 4096)
+	w.of(1).Fail(key(5, 0).Space, 5, errGang5)
+	if err := <-b.done; status.CodeOf(err) != status.Aborted {
+		t.Error(err)
+	}
+	if got := <-expect(t, w.of(2), 1, key(5, 0), 4096, nil); status.CodeOf(got.err) != status.Aborted {
+		t.Error(got.err)
+	}
+	// It is too late when the receiver has it.
+	b = s.lend(w, key(6, 0), 4096)
+	got := s.take(t, w, key(6, 0), 4096, nil)
+	w.of(1).Fail(key(6, 0).Space, 6, errGang5)
+	s.still(t, w, 7, b)
+	got.Release()
+	<-b.done
+}
+
+func (s lendSuite) failedByReceiver(t *testing.T) {
+	w := s.world(t, 2)
+	first := expect(t, w.of(2), 1, key(5, 0), 4096, nil)
+	w.of(2).Fail(key(5, 0).Space, 5, errGang5)
+	if got := <-first; status.CodeOf(got.err) != status.Aborted {
+		t.Error(got.err)
+	}
+	if err := <-s.lend(w, key(5, 0), 4096).done; status.CodeOf(err) != status.Aborted {
+		t.Error(err)
+	}
+	other := expect(t, w.of(2), 1, key(8, 0), 200, nil) // of another size
+	if err := <-s.lend(w, key(8, 0), 100).done; status.CodeOf(err) != status.InvalidArgument {
+		t.Error(err)
+	}
+	if got := <-other; status.CodeOf(got.err) != status.InvalidArgument {
+		t.Error(got.err)
+	}
 }
