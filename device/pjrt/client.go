@@ -33,15 +33,6 @@ type ClientOptions struct {
 	Store device.KeyValues
 	// OwnProcess is for a process that only runs computations, such as a worker: its memory is managed for them alone.
 	OwnProcess bool
-	// RawStore is the same as C callbacks, and is used if Store is nil. The callbacks must work for as long as the client
-	// lives.
-	RawStore RawStore
-}
-
-// RawStore holds PJRT key-value callbacks with their user arguments. The zero
-// value is none.
-type RawStore struct {
-	Get, GetArg, Put, PutArg, TryGet, TryGetArg unsafe.Pointer
 }
 
 // Client is a client of a plugin. It is a device.Driver.
@@ -93,9 +84,6 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	if o.Store != nil {
 		c.store = newStore(o.Store)
 		callbacks = C.pwdrv_go_store(C.uintptr_t(c.store.handle))
-	} else {
-		r := o.RawStore
-		callbacks = C.pwdrv_store{r.Get, r.GetArg, r.Put, r.PutArg, r.TryGet, r.TryGetArg}
 	}
 	if err := p.check(C.pwdrv_client_create(p.api, options, callbacks, &c.raw)); err != nil {
 		c.store.close()

@@ -74,6 +74,8 @@ const (
 	maxFailed  = 4096               // failed offers of a link that are kept until somebody expects them
 	maxUnread  = 256 << 20          // bytes that wait for a peer to read them; what the other bounds allow is less
 	maxShared  = 4096               // segments that a peer may share
+	streams    = 4                  // TCP connections of a link for long blocks, that this side makes
+	chunk      = 512 << 10          // bytes of a piece on a stream
 	maxStreams = 64                 // of a link
 	longCopy   = 256 << 10          // from here on a copy has a goroutine of its own
 )
@@ -91,8 +93,6 @@ type Config struct {
 	// side dials whoever it expects something from.
 	Listeners []transport.Listener
 	Pool      *shm.Pool     // memory of blocks; one of its own
-	Streams   int           // TCP connections of a link for long blocks; 4
-	Chunk     int           // bytes of a piece on a stream; 512 KiB
 	DialTime  time.Duration // how long what is under way waits for a peer to be reached; 10 s
 	// Here has Expect make the callback itself where the block has come, and others
 	// that are due: for who holds no lock then that a callback may want. It saves a
@@ -150,12 +150,6 @@ func New(config Config) (*Exchange, error) {
 	}
 	if config.Pool == nil {
 		config.Pool = shm.NewPool(shm.Config{})
-	}
-	if config.Streams == 0 {
-		config.Streams = 4
-	}
-	if config.Chunk == 0 {
-		config.Chunk = 512 << 10
 	}
 	if config.DialTime == 0 {
 		config.DialTime = 10 * time.Second

@@ -38,7 +38,7 @@ func (l *link) reach() {
 	}
 	c.dialing = true
 	l.x.running.Go(func() {
-		for range l.x.config.Streams {
+		for range streams {
 			if err := l.dial(c); err != nil {
 				l.broke(c, err)
 				return
@@ -158,7 +158,7 @@ func (l *link) piece(c *carrier) (t *outgoing, offset, size int64) {
 	l.sending[0] = nil
 	l.sending = l.sending[1:]
 	offset = t.given
-	size = min(int64(l.x.config.Chunk), t.size-offset)
+	size = min(int64(chunk), t.size-offset)
 	t.pieces++
 	if t.given += size; t.given < t.size {
 		l.sending = append(l.sending, t)
