@@ -1,5 +1,20 @@
 // One run: rows of shards are folded into whole objects, Go is entered once, and
 // the results are handed out before the run has begun.
+//
+// What it needs: check, read_arguments and choose_donated refuse a call before anything is made. take_results and the
+// future come before submit, so that nothing can fail for lack of memory behind it: once the cluster has a run, its
+// results have handles.
+//
+// Order needs no lock here. submit sends the run before this returns, and one session's operations are carried out in
+// the order in which they were sent, so whatever this thread, or one that was told of the handles, asks for next comes
+// behind it. An array that another thread donates at the same time may be named by both; the controller fails the later
+// one.
+//
+// Memory: objects and handles hold references to `made`, the future of the run's end. One more is Go's, dropped when it
+// tells of the end, and one is of this call, so that made outlives it however soon that is.
+//
+// Donated arguments are let go of when the run has been accepted, not when it has run: from then on they are dead for
+// this client, and the workers keep their bytes until the run has them.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -93,7 +108,8 @@ static PJRT_Error* read_shard(call* c, size_t i, size_t row) {
   return pr_unmade(b);
 }
 
-// read_arguments reads all arguments, and folds the shards of each into one object where they are that.
+// read_arguments reads all arguments, and folds the shards of each into one object where they are that: row by row the
+// shards of one array, each on its row's device. Others are named shard by shard, which costs the message their number.
 static PJRT_Error* read_arguments(call* c) {
   for (size_t i = 0; i < c->m; i++) {
     pr_buffer** shards = c->shards + i * c->n;
@@ -225,7 +241,7 @@ static void forget(call* c) {
 }
 
 // submit gives the run to the cluster. Functions are those that it may call, or NULL. At is where the call was made,
-// where that has been looked up.
+// where that has been looked up. On success one reference to made is Go's. The lists are read before prGoRun returns.
 static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char* at, pr_run* run) {
   const PJRT_ExecuteOptions* options = c->args->options;
   uint32_t only_row = c->only ? (uint32_t)c->only->description.id : 0;

@@ -19,8 +19,24 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
+// Each function here begins an operation of the cluster for C, and returns before it has ended. What they share:
+//
+// Numbers. This side numbers the objects that an operation makes, before it is sent, so that C hands out handles at
+// once and later operations can name them.
+//
+// Tokens. An operation whose end C waits for has a token, the address of a future that C holds a reference to until it
+// is told. underWay counts these: one is added before the cluster is asked, and taken back here where it refuses, or by
+// notify (ends.go) where it has ended. So underWay is zero only when no more ends come, which shutdown waits for.
+//
+// Ends are never told on the caller's thread. A future's callbacks may take Python's GIL, which the caller may hold.
+//
+// Memory. C's lists are read before a function returns. What is used later is copied (a put's keep), or belongs to the
+// operation until its end is told: a put's data, a fetch's destination, a lent block.
+
 var specs = sync.Pool{New: func() any { return new(client.RunSpec) }}
 
+// prGoRun submits a run. On success its token's future has one reference for the end; on an error C drops it.
+//
 //export prGoRun
 func prGoRun(r *C.pr_run) (code C.int) {
 	defer base.Guard(&code, &r.message)
@@ -125,11 +141,12 @@ func arrayOf(s *C.pw_shape, memory string) *wire.Array {
 	return &wire.Array{Dtype: uint32(x.DType), Dims: x.Dims, Memory: memory}
 }
 
-// put is host data on its way to a device. The data goes with whoever comes
-// first: the cluster, which asks for it once, or the operation's end.
+// put is host data on its way to a device. The data goes with the first of two: the cluster, which asks for it once
+// (fill), or the operation's end, which may come earlier where it fails (end). Either takes c, under mu, so that the
+// data is let go of once.
 //
 // The data is copied under mu, since the end of the operation frees it. The lock is this
-// put's alone: who waits for it wants to end this put, and has nothing to end before.
+// put's alone: a goroutine that waits for it wants to end this put, and has nothing to end before.
 type put struct {
 	s  *session
 	mu sync.Mutex
@@ -175,6 +192,9 @@ func (p *put) end() {
 	}
 }
 
+// prGoPut submits a put of one shard. It takes c in any case: fill and end let go of it, once. With during, the
+// caller's data is good only for the length of this call, so it is copied unless the cluster has had it by then.
+//
 //export prGoPut
 func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool,
 	number *C.uint64_t, message **C.char) (code C.int) {
@@ -206,6 +226,9 @@ func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, toke
 	return 0
 }
 
+// prGoFetch submits a fetch into dst, which stays the operation's until the token's end is told. It counts as under way
+// by itself: the cluster calls done for it, and notify hears nothing of fetches.
+//
 //export prGoFetch
 func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.size_t, f *C.pr_fetch, token C.uint64_t,
 	message **C.char) (code C.int) {
@@ -230,6 +253,9 @@ func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.siz
 	return 0
 }
 
+// prGoLend has a shard's contents come for a view: by memory that a worker of this machine lends, where it does, or
+// else into memory of this process. The view hears once, of contents or of an error.
+//
 //export prGoLend
 func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_view, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
@@ -275,6 +301,8 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 	return 0
 }
 
+// prGoReturn gives a lent block back to its worker.
+//
 //export prGoReturn
 func prGoReturn(block C.uint64_t) {
 	handle := cgo.Handle(block)
@@ -283,6 +311,8 @@ func prGoReturn(block C.uint64_t) {
 	b.Release()
 }
 
+// prGoCopy submits a copy of one shard to another device. The token's future is told when it is there.
+//
 //export prGoCopy
 func prGoCopy(id, object C.uint64_t, from, to C.uint32_t, array *C.pw_shape, memory *C.char, token C.uint64_t,
 	number *C.uint64_t, message **C.char) (code C.int) {

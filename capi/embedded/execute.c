@@ -2,6 +2,27 @@
 // plugin is called on this thread with no Go frame around it. When it is not,
 // the results are handed out at once as buffers that the plugin fulfils later,
 // and the core's launcher starts the run in its turn.
+//
+// The steps, and what each leaves to undo where a later one fails:
+//
+//   check, read_inputs  compare the call with its program          copies of inputs (moves)
+//   find_reads          finds what orders it behind other runs     nothing
+//   run                 takes slots for the results' handles       the slots
+//   order               has the core give it a place               arrays that the core counts
+//   launch, or pw_queue runs it now, or in its turn                nothing: they undo what they were given
+//
+// An Execute that returns an error has made nothing: output_lists hold no handles, and the core counts no arrays. One
+// that has its turn and is not launched is reported as ended (progress), since gangs behind it wait for that.
+//
+// Order is kept though no lock is held from order to launch. A gang that has its turn keeps its devices in the core
+// until its cell says PW_LAUNCHED; gangs that share a device have no turn before, on whatever thread they are. An array
+// whose gang has yet to be launched (array->gang) is in `after`, so what reads it waits for that gang by the core, and
+// not by a plugin that would be called in the wrong order. A gang of one device that finds it free has no cell: nothing
+// waits for it.
+//
+// Donated inputs are asked about after the plugin's call, which may have left them alone: pw_donated lets go of those
+// that the plugin says are gone. That stands before pw_wrap, so that memory which results took over is not counted
+// twice.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -217,7 +238,8 @@ static uint64_t* lay_out(pw_call* c, void** block) {
   return (uint64_t*)(block + c->n * c->outs);
 }
 
-// read_input checks one argument, and brings it to its device where it lies on another.
+// read_input checks one argument, and brings it to its device where it lies on another. The gang is read after the
+// checks: it is cleared when that gang has been launched, and a gang too many in `after` costs a look, no more.
 static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_t i, gangs* after) {
   const PJRT_LoadedExecutable* e = c->e;
   pw_buffer* b = pw_buffer_of(c->args->argument_lists[row][i]);
@@ -345,6 +367,7 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
 }
 
 // run takes a call whose arguments are right through the core and to the plugin. With an error nothing is left of it.
+// The slots are taken before the core is asked: behind that nothing can fail for lack of memory, but in the plugin.
 static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_t begin) {
   gangs reads;
   gangs_init(&reads);

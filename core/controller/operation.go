@@ -10,6 +10,36 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// An operation of a session goes through these steps. Each is one call, or part of one, of Step.
+//
+//	received    operation (session.go) counts it, and performs it, or queues it behind others of its session
+//	performed   perform checks it and makes the objects that it names
+//	placed      a run: submit gives it a ticket in its island's schedule, and start is its turn
+//	dispatched  enter gives it its number, and its workers are told in the same Step
+//	ended       through counts the workers' reports, and the last one ends it
+//
+// # Why it ends once
+//
+// The client is told by end, which is called for an operation in exactly one of these places: in perform's part, where
+// a check fails and no gang is made; in refused, for a run that has no turn, which recycles the gang; in fail, for the
+// first error of one that was dispatched; or in through, for one without an error when its last worker has reported.
+// fail sets gang.err, and the last two look at it. It is told in any case: the schedule starts or fails each ticket,
+// and each worker of a gang reports, or is lost, which counts as its report.
+//
+// # Why the order is one
+//
+// A session's operations are performed in the order of their numbers, and none while a run before it waits for its
+// place (session.waiting): so the schedule sees them in that order, and what reads an object comes behind what makes
+// it. enter counts upward and the message leaves in the same Step; a connection keeps the order of messages. So every
+// worker gets gangs by rising numbers, those that share a device in the same order as all others, and waits on workers
+// for earlier gangs cannot form a cycle.
+//
+// # What a failure leaves behind
+//
+// An operation makes its objects also where it fails, with the error in place of contents: whatever the client sent
+// before it heard of that reads them, and fails with the same error. Workers never hear of such objects (absent), nor
+// that they were freed.
+
 // gang is an operation on its way through workers, or a run that waits for its
 // place. Gangs are used again.
 type gang struct {
@@ -60,7 +90,7 @@ func invalid(format string, args ...any) error {
 }
 
 // perform carries out the session's next operation, or gives a run to its
-// island's schedule.
+// island's schedule. q.payload is the caller's, which may use it again: what keeps it makes a copy.
 func (st *State) perform(s *session, q *queued) {
 	switch m := q.message.(type) {
 	case *wire.Run:
@@ -113,7 +143,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	}
 }
 
-// submit gives a run to its island's schedule.
+// submit gives a run to its island's schedule. It may start, or be refused, before this returns.
 func (st *State) submit(g *gang, p *program, at *place) {
 	st.tickets++
 	g.ticket, g.island, g.place, g.program, g.makes = st.tickets, at.island, at, p, len(p.of.outputs)
@@ -256,7 +286,7 @@ func (st *State) start(g *gang) {
 	st.launched(g)
 }
 
-// launched is behind a run's dispatch.
+// launched is behind a run's dispatch: workers get what comes now behind it, so the session may go on.
 func (st *State) launched(g *gang) {
 	s := g.s
 	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})

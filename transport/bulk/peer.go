@@ -18,12 +18,38 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
+// A peer is in one of four states. All that this process has to do with it goes through the peer's mu, so that a block
+// is pushed in one of them.
+//
+//	without a link   out is nil: blocks wait in waiting, at most maxOffers, and dial is under way as soon as the
+//	                 controller has said where the process is
+//	linked           out is set and stays: blocks go there, and waiting is empty. A link outlives its connections
+//	away             still one of the above, but there has been no connection for DialTime. What was under way has
+//	                 failed, once, and what comes fails at once, until back. Dialling goes on
+//	lost             lost is set once and stays. What was under way has failed, the links have ended, and nothing
+//	                 comes after that: process numbers are not used again
+//
+// # Why every push ends
+//
+// A block is told its end by tell, which clears done, so at most once. It is told at least once: a block that waits for
+// a link is either taken over by the link (joined, under mu, so that none is added behind), or fails by failAll, leave
+// or end. A link's blocks end with its messages, and fail with it. And no state lasts without an end in sight: dial
+// ends with a link, with lost, or passes into away after DialTime; so does a link without a connection (giveUp).
+//
+// A block that has failed here is still offered where there is a link, as failed: the receiver, which may wait for it,
+// must hear that it will not come.
+//
+// # Locks
+//
+// mu comes before the locks of the table, the connections and the memory, and is never held while a callback runs, a
+// connection is dialled or fillHere copies: callers collect what is to be filled and do it behind mu.
+
 // peer is another process.
 type peer struct {
 	x      *Exchange
 	number uint64
 
-	mu      sync.Mutex
+	mu      sync.Mutex    // guards the rest, the links, and their blocks
 	process *wire.Process // nil until the controller has spoken of it
 	links   map[*link]struct{}
 	out     *link       // what is pushed goes this way
@@ -84,7 +110,7 @@ func (p *peer) want() {
 	p.dial()
 }
 
-// submit sends a block on its way.
+// submit sends a block on its way: over the link, or into waiting. What cannot go has its end told at once.
 func (p *peer) submit(t *outgoing) {
 	p.mu.Lock()
 	t.peer = p
@@ -312,8 +338,8 @@ func (x *Exchange) hello() *wire.Hello {
 	return h
 }
 
-// joined puts a new link to use, and runs it. On an error the caller closes the
-// connection.
+// joined puts a new link to use, and runs it. The first link takes over the blocks that wait; a second one, where both
+// processes dialled at once, only receives. On an error the caller closes the connection.
 func (p *peer) joined(l *link) error {
 	p.mu.Lock()
 	if p.lost != nil {

@@ -17,29 +17,62 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
+// A Conn sends frames, whole and in the order in which send took mu, and receives the peer's in the peer's order. A
+// send that returned nil promises no more: the frame is written unless the connection breaks first. What must survive
+// that is numbered, kept and sent again by a protocol above, such as transport/resume.
+//
+// # Why frames never mix
+//
+// A send appends a whole frame to pending, under mu. One goroutine at a time writes to the socket. That is the writer,
+// which takes all of pending under mu and writes it without. While it sleeps (idle, under mu) everything that it took
+// has been written, and the holder of mu may write in its place: leave does, for a message on a quiet connection, and
+// wakes the writer for what the socket did not take. A file belongs to the byte at its offset of pending; the writer
+// alone sends those, so a file never passes its message.
+//
+// # What bounds memory and waits
+//
+// pending grows to MaxPending, and one message more; then Send waits for room, which the writer makes whenever it takes
+// pending. Post does not wait: its callers read from the peer, and two that waited for each other would wait forever;
+// their own protocols bound them. The lock is held for no system call but leave's, on a socket that never blocks.
+//
+// # How it ends
+//
+// err is set once, under mu, and is the answer to every later Send. What ends it:
+//
+//	Close    closing: nothing more is accepted, the writer writes what is pending and ends, in CloseTime at most
+//	fail     the peer is silent, broke the protocol or closed, or Close is over: the socket is closed, which ends a
+//	         read and a write under way
+//	deaf     a write failed: the socket stays open (hears), because what the peer said last may tell why; Recv ends
+//	         with it
+//	Detach   the writer has ended, and the socket is the caller's (detached)
+//
+// Whatever waits ends with these: each sets err or closing and wakes the writer (work) and senders (room). The timer
+// looks as long as the connection can end by it: a peer that takes nothing, says nothing or stops inside a frame is
+// lost, so no write and no Recv lasts forever.
+
 // Conn is a transport.Conn over a socket.
 type Conn struct {
 	net    net.Conn
 	peer   string
 	config Config
 
-	mu       sync.Mutex
-	work     sync.Cond // the writer waits for something to write
-	room     sync.Cond // Send waits for room
-	pending  []byte    // frames for the next write
-	burst    burst     // the last of them
-	direct   direct    // writes by Send itself
-	files    []passed  // files that go with them
-	idle     bool      // the writer waits in work
-	closing  bool      // nothing more is sent; the writer ends when pending is empty
-	spoke    bool      // this side has sent a message, or read the peer's Hello: heartbeats may follow
-	err      error     // why the connection is no more
-	hears    bool      // err is that of a write: what the peer said before is still received
-	detached bool      // the socket is somebody else's
+	mu       sync.Mutex // guards all up to watch
+	work     sync.Cond  // the writer waits for something to write
+	room     sync.Cond  // Send waits for room
+	pending  []byte     // frames for the next write
+	burst    burst      // the last of them
+	direct   direct     // writes by Send itself
+	files    []passed   // files that go with them
+	idle     bool       // the writer waits in work
+	closing  bool       // nothing more is sent; the writer ends when pending is empty
+	spoke    bool       // this side has sent a message, or read the peer's Hello: heartbeats may follow
+	err      error      // why the connection is no more
+	hears    bool       // err is that of a write: what the peer said before is still received
+	detached bool       // the socket is somebody else's
 	timer    *time.Timer
 	watch    watch
 
-	spare  []byte        // the writer's: the buffer it wrote last
+	spare  []byte        // the writer's: the buffer it wrote last, to be pending next
 	ended  chan struct{} // closed when the writer has ended
 	detach bool          // the socket outlives the writer
 	shut   func()        // closes the socket, once
@@ -200,7 +233,8 @@ func (c *Conn) closedHere() error {
 	return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)
 }
 
-// write is the writer.
+// write is the writer. It takes all that is pending at once, so that a burst costs few system calls; the buffer that it
+// wrote before becomes pending meanwhile.
 func (c *Conn) write() {
 	defer close(c.ended)
 	for {
