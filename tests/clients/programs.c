@@ -265,11 +265,11 @@ static void wrong_captures(pathways_session s, const char* address) {
   FAILS(pathways_program_play(p, &foreign, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "another session");
   FAILS(pathways_program_play(p, &y, 1, out, 1), PATHWAYS_FAILED_PRECONDITION, "no contents");
   pathways_array shorter = vector(s, up, 3), away;
-  FAILS(pathways_program_play(p, &shorter, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "other shards");
+  FAILS(pathways_program_play(p, &shorter, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "differ from those of the capture");
   pathways_device_info_t second = {.struct_size = sizeof second};
   OK(pathways_device_info(s, 1, &second));
   OK(pathways_array_copy(in, &second.id, 1, &away));
-  FAILS(pathways_program_play(p, &away, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "other shards");
+  FAILS(pathways_program_play(p, &away, 1, out, 1), PATHWAYS_INVALID_ARGUMENT, "differ from those of the capture");
   OK(pathways_program_begin(s));
   FAILS(pathways_program_play(p, &in, 1, out, 1), PATHWAYS_FAILED_PRECONDITION, "captures a program");
   // An array of an earlier capture has nothing to say in this one.
