@@ -29,7 +29,7 @@ func (p *pipe) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire
 
 // Calls that queue up behind one that is being written leave as one message, with
 // the frees between them, unless that is switched off or the controller is too old.
-func TestBurst(t *testing.T) {
+func TestQueuedCallsLeaveAsOneMessage(t *testing.T) {
 	const calls = 20
 	for _, c := range []struct {
 		name     string

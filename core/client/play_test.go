@@ -27,7 +27,7 @@ func chain(nodes int) *graph.Graph {
 
 // A graph is one message, and so is each play, which takes a number for each node;
 // nodes end one by one.
-func TestPlay(t *testing.T) {
+func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 	n := connect(t)
 	id, err := n.cluster.Define(chain(3))
 	if err != nil {

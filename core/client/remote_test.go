@@ -111,7 +111,7 @@ func (n *near) quiet() {
 var errLost = status.New(status.Unavailable, "worker w is gone")
 
 // A Put ends when its operation has ended and the user's bytes have no readers any more.
-func TestPutEnds(t *testing.T) {
+func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		n := connect(t)
 		n.exchange.stay = true // Fail does not end a push that is being filled
@@ -189,7 +189,7 @@ func TestFetchEnds(t *testing.T) {
 }
 
 // What may be kept for long is what the exchange says of the device's worker.
-func TestLends(t *testing.T) {
+func TestExchangeLimitsWhatMayBeKept(t *testing.T) {
 	n := connect(t)
 	for _, lends := range []bool{false, true} {
 		n.exchange.lends = lends
@@ -313,7 +313,7 @@ func (n *near) waits() {
 }
 
 // What is let go of goes with the next submission, or by itself.
-func TestFree(t *testing.T) {
+func TestFreesGoWithTheNextSubmission(t *testing.T) {
 	n := connect(t)
 	n.cluster.Free([]uint64{1, 2})
 	n.cluster.Free([]uint64{3})

@@ -14,7 +14,7 @@ import (
 )
 
 // Calls that leave one by one come to the same as those that leave together.
-func TestAlone(t *testing.T) {
+func TestUnbatchedCallsDoTheSame(t *testing.T) {
 	address, member := sockets(t)
 	kind := sim.Kind{Options: sim.Options{Devices: 2, Island: sim.NewIsland(sim.Real, 1)}}
 	w := member("w0", kind, 1)

@@ -265,7 +265,7 @@ func TestWorkerLost(t *testing.T) {
 }
 
 // The objects of a client that goes are freed.
-func TestClientGoes(t *testing.T) {
+func TestObjectsOfDepartedClientAreFreed(t *testing.T) {
 	l, drivers := open(t, 2, 2)
 	s := connect(t, l, "client")
 	x := s.vector(clustertest.UpTo(4), ramp)
@@ -305,7 +305,7 @@ func TestPartRefused(t *testing.T) {
 }
 
 // What a session had queued behind another's leaves nothing when it goes.
-func TestClientGoesWhileItsRunsWait(t *testing.T) {
+func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 	l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: 20 * time.Millisecond}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

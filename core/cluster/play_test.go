@@ -382,7 +382,7 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 }
 
 // A client that goes in the middle of a play leaves nothing.
-func TestClientGoesWhileItPlays(t *testing.T) {
+func TestPlayOfDepartedClientIsDropped(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(2)

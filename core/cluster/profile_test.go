@@ -118,7 +118,7 @@ func TestProfileWithoutALostWorker(t *testing.T) {
 
 // A session that goes while it records leaves nothing behind that records, and workers
 // have a bound for profiles that are never stopped.
-func TestProfilesThatNobodyStops(t *testing.T) {
+func TestAbandonedProfilesEnd(t *testing.T) {
 	l, _ := open(t, 1, 1)
 	s, other := connect(t, l, "client"), connect(t, l, "other")
 	for i := range 6 {

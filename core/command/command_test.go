@@ -196,7 +196,7 @@ func TestAClusterThatAFlagNames(t *testing.T) {
 }
 
 // Scripts look up what the file says, too, behind variables.
-func TestLookup(t *testing.T) {
+func TestScriptsReadConfigBehindVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
 	if err := os.WriteFile(file, []byte("token-file = \"/f\"\nbatch = false\nwait = 5\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestHelpNamesEverything(t *testing.T) {
 }
 
 // The logs of the newest ten runs are kept, and nothing else of them.
-func TestKeepLogs(t *testing.T) {
+func TestLogsOfTenRunsAreKept(t *testing.T) {
 	base := t.TempDir()
 	c := place{dir: filepath.Join(base, "mine"), cluster: "mine"}
 	other := filepath.Join(base, logsDir, "other", "run")
@@ -536,7 +536,7 @@ func TestUpIsStopped(t *testing.T) {
 }
 
 // Ask ends with its context, whether or not it has got an answer.
-func TestAskNobody(t *testing.T) {
+func TestAskEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := cluster.Ask(ctx, "unix:"+filepath.Join(t.TempDir(), "s"), cluster.Secret{}, false); err == nil {

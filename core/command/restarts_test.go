@@ -8,7 +8,7 @@ import (
 // A process that dies is started again after a pause that doubles up to a bound; one
 // that dies at once again and again is given up; one that has run for a while begins
 // again with the shortest pause.
-func TestRestarts(t *testing.T) {
+func TestRestartPausesDoubleAndEnd(t *testing.T) {
 	const ms = second / 1000
 	var now int64 = 5 * second
 	r := new(restarts)

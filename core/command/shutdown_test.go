@@ -15,7 +15,7 @@ import (
 // Workers whose device computes without end for a client that is gone restart: one
 // by hand as the same process, members of an island in the next epoch. One that is told
 // to stop meanwhile ends well.
-func TestWorkersStartAnew(t *testing.T) {
+func TestStuckWorkersRestart(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		more []string

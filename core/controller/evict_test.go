@@ -11,7 +11,7 @@ import (
 
 // A worker that says it restarts is lost for the reason that it gives: what other
 // sessions have there is DATA_LOSS, in its words.
-func TestWorkerThatStartsAnew(t *testing.T) {
+func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})

@@ -80,7 +80,7 @@ func TestWorkerIsLost(t *testing.T) {
 }
 
 // An error of a run reaches what depends on it with its code and text.
-func TestRunFails(t *testing.T) {
+func TestErrorOfRunReachesDependents(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{})
 	w.worker("a", 1)
 	ends := make(chan client.Ended, 100)
@@ -101,7 +101,7 @@ func TestRunFails(t *testing.T) {
 }
 
 // A client that goes, politely or not, leaves nothing.
-func TestClientGoes(t *testing.T) {
+func TestDepartedClientLeavesNothing(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{})
 	a := w.worker("a", 1)
 	for _, politely := range []bool{true, false} {
@@ -189,7 +189,7 @@ func (d dialled) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wi
 }
 
 // More operations than the credit wait at the client, and all end.
-func TestCredit(t *testing.T) {
+func TestClientWaitsForCredit(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Credit: 4, Window: 2}})
 	w.worker("a", 1)
 	w.worker("b", 1)
@@ -330,7 +330,7 @@ func TestWorkerDoesNotRead(t *testing.T) {
 }
 
 // Over sockets the same happens.
-func TestSockets(t *testing.T) {
+func TestServerOverSockets(t *testing.T) {
 	server, err := controller.NewServer(controller.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 // A worker that hangs, with its connection alive, is lost in bounded time, and so
 // is what it has a part in, by its name; nothing else is.
-func TestSilence(t *testing.T) {
+func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 	const second = int64(1e9)
 	b := newBed(t, Config{Heartbeat: second, Silence: 4 * second}, 2, 1)
 	b.program(2)

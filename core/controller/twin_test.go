@@ -492,9 +492,9 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 	w.say(number, wire.KindCompleted, m)
 }
 
-// TestWhateverPeersDo keeps the rules of the package's contract under random
+// TestRulesHoldUnderRandomEvents keeps the rules of the package's contract under random
 // events.
-func TestWhateverPeersDo(t *testing.T) {
+func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Term: 7, Lease: 5e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),

@@ -8,7 +8,7 @@ import (
 )
 
 // Each session that is opened stands by itself: devices, memory and order.
-func TestEmbedded(t *testing.T) {
+func TestSessionsAreIndependent(t *testing.T) {
 	e := Embedded{Devices: []string{"cpu", "cpu"}, Limit: 1 << 20}
 	var sessions [2]*Session
 	for i := range sessions {

@@ -150,7 +150,7 @@ func TestOutputsAreCounted(t *testing.T) {
 }
 
 // A portable program runs on the one device that is asked for.
-func TestOnly(t *testing.T) {
+func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
 	s := open(t, 1, store.New())
 	turn, _ := submit(t, s, Run{Program: add(t, s, upTo(devices)), Only: -1}, 0)
 	defer end(s, turn)
@@ -274,7 +274,7 @@ func (v verdict) Launch(uint64) bool     { v.err <- nil; return false }
 func (v verdict) Fail(_ uint64, e error) { v.err <- e }
 
 // All that a session made goes with it, and nothing of others.
-func TestClose(t *testing.T) {
+func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := store.New()
 		s, other := open(t, 1, table), open(t, 2, table)

@@ -151,7 +151,7 @@ type twin struct {
 // Whatever members do, in any order: each request has one answer or none is owed,
 // answers are what was put in the member's own epoch, epochs have as many members
 // as they should, one an island, and what has gone is told of.
-func TestMembersDoAnything(t *testing.T) {
+func TestRulesHoldUnderRandomMembers(t *testing.T) {
 	nodes := map[string]int{"a": 2, "b": 1, "c": 3}
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{Keys: 3, Waits: 2, Members: 9}

@@ -46,7 +46,7 @@ func TestAwait(t *testing.T) {
 
 // Close fails what waits, waits for what the island launches, and nothing is
 // launched from then on.
-func TestClose(t *testing.T) {
+func TestCloseFailsWaitingGangs(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		hold := make(chan struct{})
 		running := &work{body: func(uint64) { <-hold }}

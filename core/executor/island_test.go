@@ -165,7 +165,7 @@ func TestLateReport(t *testing.T) {
 }
 
 // A gang gives up its lanes when it has been launched, before it is done.
-func TestLaunchedGivesUpLanes(t *testing.T) {
+func TestLaunchReleasesLanes(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		unseen := now(t, is, span(0, 8))
 		tell(is, unseen, executor.CellLaunched)
@@ -190,7 +190,7 @@ func TestLaunchedGivesUpLanes(t *testing.T) {
 
 // A gang that the island launches gives up its lanes when Launch returns; its end
 // may come before that.
-func TestUnderWay(t *testing.T) {
+func TestLaunchByIslandReleasesLanes(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 			is.Bound(3)
@@ -274,7 +274,7 @@ func TestArmOfAGangThatDoesNotWait(t *testing.T) {
 
 // A gang starts when the gangs that it reads from have been launched, on any devices and
 // by any thread.
-func TestAfter(t *testing.T) {
+func TestGangStartsAfterItsInputs(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 2))
 		b, wb := arm(t, is, span(0, 2))
@@ -329,7 +329,7 @@ func TestNoDevices(t *testing.T) {
 
 // A gang from inside a callback is part of the turn which that callback's gang
 // holds.
-func TestNested(t *testing.T) {
+func TestGangInCallbackSharesTheTurn(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
 		nested := func(after ...uint64) executor.Turn {
 			turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: after}, true)
@@ -377,7 +377,7 @@ func TestNested(t *testing.T) {
 
 // Under a policy with a window a gang waits for gangs that share no device with
 // it.
-func TestWindow(t *testing.T) {
+func TestWindowBoundsDisjointGangs(t *testing.T) {
 	island(t, 4, schedule.Config{Policy: &schedule.FIFO{Window: 1}}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 4))
 		_, b := arm(t, is, span(4, 8))

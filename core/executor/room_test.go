@@ -35,7 +35,7 @@ func full(t *testing.T, is *executor.Island, devices schedule.DeviceSet, again f
 }
 
 // So many gangs may wait or be under way; the next waits until one is done.
-func TestBound(t *testing.T) {
+func TestFullIslandMakesTheNextGangWait(t *testing.T) {
 	island(t, 8, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		is.Bound(3)
 		a := now(t, is, span(0, 8))

@@ -185,7 +185,7 @@ func drawGraph(t *rapid.T) *graph.Graph {
 
 // A participant frees each object that its nodes make or read and that is not kept exactly
 // once, after the last of its nodes that uses it.
-func TestLower(t *testing.T) {
+func TestObjectsAreFreedAfterTheirLastUse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := drawGraph(t)
 		if err := g.Check(); err != nil {

@@ -31,7 +31,7 @@ func performed(g *graph.Graph, name func(object uint64) uint64) []string {
 
 // The sections of a graph do what it does, node by node, let go of everything behind the
 // same node, and keep the same.
-func TestSplit(t *testing.T) {
+func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := drawGraph(t)
 		most := rapid.IntRange(1, 8).Draw(t, "most")

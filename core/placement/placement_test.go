@@ -34,7 +34,7 @@ func list(v *View) string {
 
 // Islands come first, then workers, then local devices; what comes later does not
 // move what a session has.
-func TestOrder(t *testing.T) {
+func TestNewDevicesDoNotMoveOldOnes(t *testing.T) {
 	var m Map
 	join(t, &m, offer(1, "b", 2))
 	join(t, &m, offer(2, "a", 1))
@@ -62,7 +62,7 @@ func TestOrder(t *testing.T) {
 
 // A view of a number of devices has the first that are there: a worker that fits,
 // an island that has enough, and what no other such view has.
-func TestViewOf(t *testing.T) {
+func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	var m Map
 	for _, o := range []Offer{offer(1, "b", 2), offer(2, "b", 2), offer(3, "a", 4)} {
 		join(t, &m, o)

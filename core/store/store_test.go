@@ -124,7 +124,7 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 }
 
 // What does not fit is refused as a whole, with need, limit and holders.
-func TestLimits(t *testing.T) {
+func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	table := New()
 	for o, name := range map[Owner]string{1: "session 1", 2: "session 2"} {
 		if err := table.AddOwner(o, name); err != nil {
@@ -181,7 +181,7 @@ func TestLimits(t *testing.T) {
 }
 
 // Many goroutines make, free and drop; the sums agree in the end, and no limit is passed on the way.
-func TestParallel(t *testing.T) {
+func TestSumsAgreeUnderConcurrency(t *testing.T) {
 	table := New()
 	var places []Placement
 	for _, devices := range [][]int{{0}, {1}, {0, 1}} {

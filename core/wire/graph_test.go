@@ -33,7 +33,7 @@ func example(devices uint32) *graph.Graph {
 }
 
 // A graph that has been a message is the same.
-func TestGraph(t *testing.T) {
+func TestGraphSurvivesEncoding(t *testing.T) {
 	for _, devices := range []uint32{1, 2, 100} {
 		g := example(devices)
 		m := wire.GraphOf(9, g)

@@ -10,7 +10,7 @@ import (
 )
 
 // A box is copied as its elements are, one by one.
-func TestBox(t *testing.T) {
+func TestBoxIsCopiedElementByElement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rank := rapid.IntRange(0, 4).Draw(t, "rank")
 		width := rapid.SampledFrom([]int64{1, 2, 4, 8}).Draw(t, "width")

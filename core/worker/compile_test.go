@@ -24,7 +24,7 @@ func (d slowCompiler) Compile(ctx context.Context, p device.Program, options []b
 
 // A compile that nobody waits for any more does not begin; one that has begun goes
 // on, and its result is told.
-func TestCompileNobodyWaitsFor(t *testing.T) {
+func TestAbandonedCompileDoesNotBegin(t *testing.T) {
 	drivers := simDrivers(t, 1, 1, sim.Options{})
 	slow := slowCompiler{drivers[0], make(chan struct{}), make(chan struct{})}
 	drivers[0] = slow

@@ -15,7 +15,7 @@ import (
 // A worker that cannot get through with the computation of a session that has gone
 // tells the controller why its arrays are lost, and restarts. It leaves alone what
 // lives, and what only waits behind the computation of a session that lives.
-func TestEviction(t *testing.T) {
+func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 	const after = time.Minute
 	for _, c := range []struct {
 		name    string

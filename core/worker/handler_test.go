@@ -27,7 +27,7 @@ func (d picky) Compile(ctx context.Context, p device.Program, options []byte) (d
 
 // A handler that cannot be had is told of where a program turns out to need it, and
 // only there; one that would be another's is an error at once.
-func TestHandlers(t *testing.T) {
+func TestMissingHandlerIsReportedWhereItIsNeeded(t *testing.T) {
 	for _, c := range []struct {
 		lacks string
 		why   error

@@ -195,7 +195,7 @@ func TestDeputyAppliesAndBeginsNothing(t *testing.T) {
 }
 
 // Execute is quick until it was slow several times in a row.
-func TestQuick(t *testing.T) {
+func TestExecuteIsQuickUntilItIsSlowRepeatedly(t *testing.T) {
 	p := new(program)
 	slow, fast := quickTime, quickTime-1
 	for i, c := range []struct {

@@ -53,7 +53,7 @@ func (w *world) full(gang uint64, parts ...string) {
 
 // What does not fit and never will is refused, with what is needed, what there is
 // and who has it; what was there before stays good.
-func TestNoRoom(t *testing.T) {
+func TestArraysAboveTheLimitAreRefused(t *testing.T) {
 	w := limited(t, 2, 2, 2, sim.Options{}, addOne(), sum())
 	w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
 	for _, program := range []uint64{1, 2} { // by itself, and with its devices together

@@ -146,7 +146,7 @@ func (w *world) must(gangs ...uint64) {
 
 // A run that fails fails what reads its results, with the same error, and
 // nothing else.
-func TestFailure(t *testing.T) {
+func TestFailedRunFailsItsReaders(t *testing.T) {
 	bad := addOne()
 	bad.Name, bad.Fail = "bad", &sim.Failure{Code: "INTERNAL", Text: "the sum was off"}
 	w := newWorld(t, 2, 2, addOne(), bad)
@@ -202,7 +202,7 @@ func TestTwoSessions(t *testing.T) {
 }
 
 // A donated argument is gone, and its memory is the result's.
-func TestDonation(t *testing.T) {
+func TestDonatedMemoryIsReused(t *testing.T) {
 	step := addOne()
 	step.Params = []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}
 	w := newWorld(t, 1, 2, step)
@@ -243,7 +243,7 @@ func (s *script) inUse() (n int64) {
 
 // Bytes that never come hold back what needs them on that device alone, and Abort
 // ends the wait.
-func TestAbort(t *testing.T) {
+func TestAbortEndsTheWaitForBytes(t *testing.T) {
 	w := newWorld(t, 2, 1, addOne(), sum())
 	one := w.compile(1, 3, addOne().Source(), sim.CompileOptions([]int{1}), 1)
 	if err := one.Status.Err(); err != nil {
@@ -275,7 +275,7 @@ func TestAbort(t *testing.T) {
 }
 
 // Drop takes all of a session, and leaves the others.
-func TestDrop(t *testing.T) {
+func TestDropFreesOneSession(t *testing.T) {
 	w := newWorld(t, 2, 2, addOne())
 	w.must(w.put(1, 1, 1, w.devices, ramp), w.put(2, 1, 1, w.devices, ramp))
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
@@ -318,7 +318,7 @@ func TestLoadFails(t *testing.T) {
 }
 
 // An argument may come from several objects, row by row.
-func TestMixed(t *testing.T) {
+func TestArgumentOfSeveralObjects(t *testing.T) {
 	w := newWorld(t, 2, 2, sum())
 	w.must(w.put(1, 1, 1, []int{0, 1, 2}, ramp))
 	w.put(1, 2, 2, []int{3}, func(int) []float32 { return []float32{100, 0, 0, 0} })
@@ -331,7 +331,7 @@ func TestMixed(t *testing.T) {
 }
 
 // Transfer takes shards and boxes of them anywhere.
-func TestTransfer(t *testing.T) {
+func TestTransferMovesShardsAndBoxes(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}

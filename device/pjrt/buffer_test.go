@@ -82,9 +82,9 @@ func run(t testing.TB, x *Executable, rows ...[]device.Buffer) *device.Results {
 	return r
 }
 
-// TestNarrow brings elements narrower than a byte to a device and back: the bits
+// TestElementsNarrowerThanAByte brings elements narrower than a byte to a device and back: the bits
 // of the element are kept, those above it come back as zeros.
-func TestNarrow(t *testing.T) {
+func TestElementsNarrowerThanAByte(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		for _, d := range []shape.DType{shape.S4, shape.U4, shape.S2, shape.U2} {
@@ -101,8 +101,8 @@ func TestNarrow(t *testing.T) {
 	})
 }
 
-// TestView reads buffers where they are, as far as they lie dense and row-major.
-func TestView(t *testing.T) {
+// TestDenseBuffersAreViewedInPlace reads buffers where they are, as far as they lie dense and row-major.
+func TestDenseBuffersAreViewedInPlace(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		x := compile(t, c, mlir("both", `
@@ -129,8 +129,8 @@ func TestView(t *testing.T) {
 	})
 }
 
-// TestLayout reads a buffer that lies column by column on its device.
-func TestLayout(t *testing.T) {
+// TestColumnMajorBufferIsReadRowMajor reads a buffer that lies column by column on its device.
+func TestColumnMajorBufferIsReadRowMajor(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		x := compile(t, c, mlir("columns", `
@@ -151,8 +151,8 @@ func TestLayout(t *testing.T) {
 	})
 }
 
-// TestZeroCopy checks that aligned host bytes are aliased, not copied.
-func TestZeroCopy(t *testing.T) {
+// TestAlignedHostBytesAreAliased checks that aligned host bytes are aliased, not copied.
+func TestAlignedHostBytesAreAliased(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		room := make([]byte, 1<<12+64)
@@ -182,9 +182,9 @@ func TestZeroCopy(t *testing.T) {
 	})
 }
 
-// TestFailed checks that an error in the place of contents reaches everything
+// TestErrorReachesEverythingMadeFromABuffer checks that an error in the place of contents reaches everything
 // that is made from them.
-func TestFailed(t *testing.T) {
+func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
 		failed, err := c.Failed(f32(2), 0, "", status.New(status.DataLoss, "the far worker fell"))
@@ -278,8 +278,8 @@ func held(t *testing.T, c *Client, want int64) {
 	}
 }
 
-// TestCounts checks that nothing is left of ten thousand runs.
-func TestCounts(t *testing.T) {
+// TestRunsLeaveNothing checks that nothing is left of ten thousand runs.
+func TestRunsLeaveNothing(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
 		x := compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(4), 2), compileoptions.New(2, 1, []int{0, 1}, false))
@@ -320,8 +320,8 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestMemories checks the account of each kind of memory.
-func TestMemories(t *testing.T) {
+// TestEachMemoryIsCounted checks the account of each kind of memory.
+func TestEachMemoryIsCounted(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		for _, m := range c.Devices()[0].Memories {

@@ -125,7 +125,7 @@ func TestContract(t *testing.T) {
 				return devicetest.Source{Program: devicetest.StableHLO(p, s, len(devices)), Options: onDevices(devices)}
 			},
 			TooBig: &devicetest.Source{Program: tooBig},
-			// They come back with zeros above the sign: TestNarrow.
+			// They come back with zeros above the sign: TestElementsNarrowerThanAByte.
 			Lacks: devicetest.Lacks{DTypes: []shape.DType{shape.S4, shape.S2}},
 		})
 	})

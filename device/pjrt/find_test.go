@@ -134,7 +134,7 @@ func TestFindNamed(t *testing.T) {
 }
 
 // Files that say the same of themselves are told apart by their bytes.
-func TestContents(t *testing.T) {
+func TestPluginsAreToldApartByContents(t *testing.T) {
 	dir, cacheDir := t.TempDir(), t.TempDir()
 	path := build(t, filepath.Join(dir, fastatomstruct), "STABLEHLO=1,9,9")
 	of := func() string {

@@ -295,8 +295,8 @@ func TestGangOrder(t *testing.T) {
 	})
 }
 
-// TestLayouts checks that arguments and results of an unusual layout stay so.
-func TestLayouts(t *testing.T) {
+// TestLayoutsOfArgumentsAndResultsAreKept checks that arguments and results of an unusual layout stay so.
+func TestLayoutsOfArgumentsAndResultsAreKept(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		source := mlir("layouts attributes {mhlo.num_replicas = 1 : i32, mhlo.num_partitions = 4 : i32}", `
   func.func public @main(%a: tensor<8x6xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}", mhlo.layout_mode = "{0,1}"})

@@ -9,7 +9,7 @@ import (
 )
 
 // Work that stands still is stirred until it ends, and then no more.
-func TestStir(t *testing.T) {
+func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		one := program{name: "still", replicas: 1, partitions: 4, in: "16x16xf32", out: "16x16xf32", body: `
     %p = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>

@@ -17,7 +17,7 @@ import (
 
 // A computation takes its cost, one after the other on a device and at the same
 // time on several.
-func TestCost(t *testing.T) {
+func TestDevicesComputeInOrderAndInParallel(t *testing.T) {
 	is := sim.NewIsland(sim.Manual, 1)
 	d := open(t, sim.Options{Devices: 2, Island: is, Cost: 3 * time.Second})
 	var log []string
@@ -47,7 +47,7 @@ func TestCost(t *testing.T) {
 }
 
 // What ends at one time ends in the order in which it started.
-func TestTies(t *testing.T) {
+func TestTiesEndInOrderOfStart(t *testing.T) {
 	is := sim.NewIsland(sim.Manual, 1)
 	d := open(t, sim.Options{Devices: 8, Island: is})
 	var log []int
@@ -106,7 +106,7 @@ func TestCopyCost(t *testing.T) {
 }
 
 // An Instant clock counts time without spending it.
-func TestInstant(t *testing.T) {
+func TestInstantClockSpendsNoTime(t *testing.T) {
 	is := sim.NewIsland(sim.Instant, 1)
 	d := open(t, sim.Options{Island: is})
 	r := execute(t, compile(t, d, plain("year", 365*24*time.Hour), 0), 1, nil)

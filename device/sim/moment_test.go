@@ -7,7 +7,7 @@ import (
 
 // What follows from an end follows at the time of that end, however late a goroutine
 // gets to it; all else now.
-func TestMoment(t *testing.T) {
+func TestConsequencesHappenAtTheTimeOfTheirCause(t *testing.T) {
 	is := NewIsland(Real, 1)
 	is.start = is.start.Add(-time.Hour)
 	is.mu.Lock()

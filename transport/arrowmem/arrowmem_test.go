@@ -95,7 +95,7 @@ func TestAllocator(t *testing.T) {
 
 // What was not freed is found when the allocator is closed; freeing it then works,
 // and gives its memory back.
-func TestLeak(t *testing.T) {
+func TestCloseReportsUnfreedMemory(t *testing.T) {
 	p := pool(t, 1<<24)
 	a := New(p, "arrow", true)
 	b := memory.NewResizableBuffer(a)
@@ -168,7 +168,7 @@ func panics(f func()) (did bool) {
 
 // Memory of somebody else, and memory that was freed, is not taken for the
 // allocator's.
-func TestForeign(t *testing.T) {
+func TestForeignAndFreedMemoryIsRefused(t *testing.T) {
 	a, other := New(pool(t, 1<<24), "a", true), New(pool(t, 1<<24), "b", true)
 	b := a.Allocate(100)
 	for name, f := range map[string]func(){
@@ -195,7 +195,7 @@ func TestForeign(t *testing.T) {
 }
 
 // Goroutines allocate and free at once; the counts are right in the end.
-func TestAtOnce(t *testing.T) {
+func TestCountsAgreeUnderConcurrency(t *testing.T) {
 	p := pool(t, 1<<28)
 	a := New(p, "arrow", true)
 	var all sync.WaitGroup
@@ -226,7 +226,7 @@ func TestAtOnce(t *testing.T) {
 
 // Shared memory can be mapped by its file, and has the same bytes; other memory has
 // no file.
-func TestFile(t *testing.T) {
+func TestSharedMemoryIsMappedByItsFile(t *testing.T) {
 	a, private := New(pool(t, 1<<24), "arrow", true), New(pool(t, 1<<24), "arrow", false)
 	first, b := a.Allocate(100), a.Allocate(5000)
 	copy(b, "columns")
@@ -263,7 +263,7 @@ func TestFile(t *testing.T) {
 
 // A block is a buffer where it lies; the last reference of whatever kind gives it
 // back, once.
-func TestBuffer(t *testing.T) {
+func TestLastReferenceReturnsTheBlock(t *testing.T) {
 	for _, data := range [][]byte{[]byte("bytes"), {}} {
 		released := 0
 		b := Received(transport.Block{Data: data, Release: func() { released++ }})

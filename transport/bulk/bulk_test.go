@@ -160,7 +160,7 @@ func (w warnings) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // A process that closes its exchange has gone, and nobody is warned of that.
-func TestGoodbye(t *testing.T) {
+func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp", "tls"} {
 		t.Run(kind, func(t *testing.T) {
 			for range 5 {
@@ -244,7 +244,7 @@ func BenchmarkExchange(b *testing.B) {
 
 // Lent is what a process of this host writes, and no more of it than leaves room for
 // what is on its way.
-func TestLends(t *testing.T) {
+func TestOnlyBytesOfThisHostAreLent(t *testing.T) {
 	for kind, want := range map[string]bool{"unix": true, "tcp": false} {
 		t.Run(kind, func(t *testing.T) {
 			w := world(t, kind, 2, none)
@@ -284,7 +284,7 @@ func TestLends(t *testing.T) {
 
 // Between processes of one host a block is filled where its receiver has it, and is
 // copied only to where a receiver wants it.
-func TestCopies(t *testing.T) {
+func TestBlocksOnOneHostAreFilledInPlace(t *testing.T) {
 	const size = 4 << 20
 	w := world(t, "unix", 2, none)
 	for _, x := range w.Exchanges {

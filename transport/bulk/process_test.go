@@ -288,7 +288,7 @@ func TestProcesses(t *testing.T) {
 
 // A process is killed while blocks go both ways. What was under way with it ends,
 // and its neighbour goes on.
-func TestKilled(t *testing.T) {
+func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 	const size = 4 << 20
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {

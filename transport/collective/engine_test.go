@@ -372,7 +372,7 @@ func TestOneBlockForAllRanks(t *testing.T) {
 
 // A device that goes on from one collective to the next in Done is no recursion,
 // and devices that run far ahead of others meet the right ones.
-func TestChain(t *testing.T) {
+func TestChainOfCollectivesDoesNotRecurse(t *testing.T) {
 	for _, near := range []int{0, 2} {
 		t.Run(fmt.Sprintf("near=%d", near), func(t *testing.T) { testChain(t, near) })
 	}
@@ -516,7 +516,7 @@ func spin() {
 }
 
 // What is wrong with a call or a spec is told to whoever entered.
-func TestRefusals(t *testing.T) {
+func TestBadCallsAndSpecsAreRefused(t *testing.T) {
 	x := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	good := func() *spmd.Spec {
 		return &spmd.Spec{Op: spmd.AllReduce, Groups: [][]int{{0}}, Reduction: spmd.Sum, DType: shape.F32,

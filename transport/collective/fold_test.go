@@ -148,7 +148,7 @@ func TestFoldsAreXLAs(t *testing.T) {
 
 // All f16 and bf16 survive widening and narrowing, and narrowing rounds to the
 // nearest, ties to even.
-func TestHalves(t *testing.T) {
+func TestHalfFloatsRoundToNearestEven(t *testing.T) {
 	for _, h := range []struct {
 		name   string
 		wide   func(uint16) float32

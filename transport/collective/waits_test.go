@@ -64,7 +64,7 @@ func (s *scene) stands(process uint64, want Wait) {
 
 // An engine tells which devices wait in a collective, and for whom, however the
 // blocks come.
-func TestWaits(t *testing.T) {
+func TestWaitsNameWhomTheyWaitFor(t *testing.T) {
 	for _, how := range []struct {
 		name     string
 		near     int
@@ -99,7 +99,7 @@ func TestWaits(t *testing.T) {
 }
 
 // A wait is as old as the first look at it.
-func TestWaitsAge(t *testing.T) {
+func TestWaitIsAsOldAsItsFirstLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, 0)
 		s := newScene(t, w, 1)

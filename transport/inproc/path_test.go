@@ -59,7 +59,7 @@ func receive(t *testing.T, c transport.Conn) int {
 
 // Messages take their time, stay in order on a connection, and overtake each
 // other on different ones.
-func TestDelay(t *testing.T) {
+func TestDelayedMessagesStayInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})
 		delays := map[string]time.Duration{"slow": 5 * time.Millisecond, "fast": time.Millisecond}
@@ -96,7 +96,7 @@ func TestDelay(t *testing.T) {
 
 // What is cut off is heard again when it heals in time, and is lost when not; what
 // breaks is lost at once.
-func TestCut(t *testing.T) {
+func TestCutPathHealsOrIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})
 		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },

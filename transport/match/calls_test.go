@@ -6,7 +6,7 @@ import (
 )
 
 // Calls are made once, in order and one at a time, whoever makes them.
-func TestCalls(t *testing.T) {
+func TestCallsRunOnceAndInOrder(t *testing.T) {
 	var c Calls
 	const posters, each = 4, 2000
 	made := 0 // of whoever makes them: a race otherwise
@@ -39,7 +39,7 @@ func TestCalls(t *testing.T) {
 }
 
 // Who has taken the calls makes them, and no more than there were.
-func TestTake(t *testing.T) {
+func TestTakerMakesTheCalls(t *testing.T) {
 	var c Calls
 	if !c.Take() || c.Take() {
 		t.Fatal("calls are taken by one")

@@ -10,7 +10,7 @@ import (
 func key(id uint64) transport.Key { return transport.Key{Space: 1, ID: id} }
 
 // Whichever comes first waits for the other, once.
-func TestMeet(t *testing.T) {
+func TestFirstToComeWaitsForTheOther(t *testing.T) {
 	table := New[string]()
 	if e, err := table.Offer(7, key(1), "first"); e != nil || err != nil {
 		t.Fatal(e, err)
@@ -77,7 +77,7 @@ func TestRemembers(t *testing.T) {
 // What is expected from a peer that cannot be reached fails, now and until it is
 // reached again; what has come from it stays, and what comes for a forsaken
 // expectation is refused.
-func TestForsake(t *testing.T) {
+func TestExpectationsOfUnreachablePeerFail(t *testing.T) {
 	table := New[string]()
 	away := status.New(status.Unavailable, "process 7 cannot be reached")
 	table.Offer(7, key(1), "there")

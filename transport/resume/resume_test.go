@@ -100,7 +100,7 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 
 // A file is sent again with its frame, also where its owner has closed it, and is
 // closed when the peer has it.
-func TestFiles(t *testing.T) {
+func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("bytes"), 0o600); err != nil {
 		t.Fatal(err)

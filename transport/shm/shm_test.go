@@ -53,7 +53,7 @@ func mappings(t testing.TB) int {
 
 // Blocks are aligned, have their size, do not touch each other, and are counted,
 // whatever the order in which they come and go.
-func TestBlocks(t *testing.T) {
+func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 	before := mappings(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := NewPool(Config{Limit: 64 << 20, Idle: time.Hour})
@@ -121,7 +121,7 @@ func TestBlocks(t *testing.T) {
 }
 
 // What is kept for long is a part of what there is.
-func TestKeeps(t *testing.T) {
+func TestKeptMemoryIsAShareOfAll(t *testing.T) {
 	p := NewPool(Config{Limit: 16 << 20, Idle: time.Hour})
 	defer p.Trim()
 	a := p.Arena("a", false, nil)
@@ -152,7 +152,7 @@ func TestNoBytes(t *testing.T) {
 }
 
 // Make takes what idle segments leave and what it may make, and waits for nobody.
-func TestMake(t *testing.T) {
+func TestMakeDoesNotWait(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", true, nil), p.Arena("other", false, nil)
 	first, err := other.Make(6 << 20)
@@ -197,7 +197,7 @@ func TestMake(t *testing.T) {
 
 // Who asks for more than there is waits for it, also for memory that
 // another arena does not use.
-func TestWaiting(t *testing.T) {
+func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", false, nil), p.Arena("b", false, nil)
 	if _, err := try(a, 9<<20); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "limit") {
@@ -237,7 +237,7 @@ func TestWaiting(t *testing.T) {
 }
 
 // A closed arena gives nothing, and its memory goes with the last block.
-func TestClose(t *testing.T) {
+func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	before := mappings(t)
 	p := NewPool(Config{Limit: 4 << 20, Idle: time.Hour})
 	told := 0
@@ -277,7 +277,7 @@ func TestClose(t *testing.T) {
 }
 
 // Memory that nobody uses goes back, and the peer is told.
-func TestIdle(t *testing.T) {
+func TestIdleMemoryIsReturned(t *testing.T) {
 	before := mappings(t)
 	p := NewPool(Config{Idle: time.Millisecond})
 	told := make(chan uint32, 1)
@@ -316,7 +316,7 @@ func TestReleasedTwice(t *testing.T) {
 }
 
 // What is written to a mapping is in the block.
-func TestMap(t *testing.T) {
+func TestMappingHasTheBlocksBytes(t *testing.T) {
 	before := mappings(t)
 	p := NewPool(Config{})
 	b := get(t, p.Arena("a", true, nil), 100_000)
@@ -402,7 +402,7 @@ func BenchmarkGet(b *testing.B) {
 }
 
 // When Wait returns, whoever asked has been told, and nothing is left of it.
-func TestWait(t *testing.T) {
+func TestWaitReturnsAfterEveryCallback(t *testing.T) {
 	for range 20 {
 		p := NewPool(Config{})
 		a := p.Arena("a", true, nil)

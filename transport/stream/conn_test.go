@@ -144,7 +144,7 @@ func TestBadFrames(t *testing.T) {
 
 // What is slow, stuck or silent ends the connection; nothing ends one whose peer
 // shows life.
-func TestLiveness(t *testing.T) {
+func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	const bound = 40 * time.Millisecond
 	t.Run("half a frame", func(t *testing.T) {
 		conn, raw := sockets(t, Config{FrameTime: bound}, true)

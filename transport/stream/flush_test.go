@@ -34,7 +34,7 @@ func socketPair(t *testing.T) (a, b *Conn) {
 
 // What is sent for later leaves with a flush, with another message, or with the
 // end, in order.
-func TestLater(t *testing.T) {
+func TestDeferredMessagesLeaveInOrder(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		leave func(*Conn) error
@@ -87,7 +87,7 @@ func (c *Conn) rests() {
 
 // Messages that are joined are one as long as nothing else comes between them, and
 // it has room.
-func TestJoin(t *testing.T) {
+func TestJoinedMessagesAreOne(t *testing.T) {
 	long := make([]byte, wire.MaxBurstBytes)
 	for _, c := range []struct {
 		name string
@@ -176,7 +176,7 @@ func (g *gate) Write(b []byte) (int, error) {
 }
 
 // Messages that queue up leave in one write, unless only one may wait.
-func TestBatch(t *testing.T) {
+func TestQueuedMessagesLeaveInOneWrite(t *testing.T) {
 	const messages = 100
 	for _, c := range []struct{ pending, writes int }{{0, 2}, {1, messages}} {
 		near, far := net.Pipe()

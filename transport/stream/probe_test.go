@@ -10,7 +10,7 @@ import (
 
 // A listener tells a probe whether it is the process that is looked for. It asks for no token, tells nothing of it, and
 // lets nothing in. One without an identity is never looked for.
-func TestProbe(t *testing.T) {
+func TestProbeFindsTheProcessWithoutAToken(t *testing.T) {
 	for _, own := range []string{"", "own"} {
 		l, err := Listen("tcp:127.0.0.1:0",
 			Options{Credentials: transport.Credentials{Token: "secret", Identity: []byte(own)}}, func(peer string, err error) {

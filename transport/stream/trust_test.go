@@ -73,7 +73,7 @@ func (a *authority) config(from, to time.Duration, name string) *tls.Config {
 }
 
 // Who is not let in by TLS hears UNAUTHENTICATED, why, and what to do.
-func TestDistrust(t *testing.T) {
+func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 	const day = 24 * time.Hour
 	here := newAuthority(t)
 	good := here.config(-day, day, "127.0.0.1")

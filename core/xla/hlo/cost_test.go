@@ -31,7 +31,7 @@ func programs(t testing.TB) map[string][]byte {
 
 // Every figure is the one that XLA's own analysis gives for the same program
 // (testdata/make.py).
-func TestReadCost(t *testing.T) {
+func TestCostsAreXLAsOwn(t *testing.T) {
 	b, err := os.ReadFile("testdata/costs.json")
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestReadCost(t *testing.T) {
 }
 
 // A convolution counts what a walk over all places counts.
-func TestInside(t *testing.T) {
+func TestConvolutionCostCountsEveryPlace(t *testing.T) {
 	walk := func(d windowDimension, input, kernel, out int64) (n float64) {
 		for k := range kernel {
 			for o := range out {

@@ -70,7 +70,7 @@ func TestFields(t *testing.T) {
 
 // A field that is replaced leaves the others as they are, also those that the
 // message's own declaration does not know.
-func TestRewrite(t *testing.T) {
+func TestReplacedFieldLeavesTheOthers(t *testing.T) {
 	m := protowalk.AppendInt(protowalk.AppendBytes(protowalk.AppendInt(nil, 9, 1), 2, "old"), 7, 3)
 	var out []byte
 	for _, f := range all(t, m) {

@@ -151,8 +151,8 @@ func specs(p *Program) (list []string) {
 	return list
 }
 
-// TestGroups writes one all-reduce over 8 devices with groups in every form.
-func TestGroups(t *testing.T) {
+// TestAllReduceWithGroupsInEveryForm writes one all-reduce over 8 devices with groups in every form.
+func TestAllReduceWithGroupsInEveryForm(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
 		replicas, partitions int
@@ -208,9 +208,9 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestPairs checks the asynchronous forms: one call stands where the result is
+// TestAsynchronousCollectivesBecomeOneCall checks the asynchronous forms: one call stands where the result is
 // awaited, and what is not reached any more is gone.
-func TestPairs(t *testing.T) {
+func TestAsynchronousCollectivesBecomeOneCall(t *testing.T) {
 	b := &builder{replicas: 1, partitions: 2}
 	add := b.reducer("maximum")
 	inner := b.computation(instr{opcode: "parameter", shape: f32(4)},
@@ -249,9 +249,9 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestOrder checks that loops and branches with collectives keep their place
+// TestLoopsAndBranchesKeepTheirOrder checks that loops and branches with collectives keep their place
 // among collectives.
-func TestOrder(t *testing.T) {
+func TestLoopsAndBranchesKeepTheirOrder(t *testing.T) {
 	b := &builder{replicas: 2}
 	add := b.reducer("add")
 	sum := func(of int64) instr {

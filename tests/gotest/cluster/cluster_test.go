@@ -245,7 +245,7 @@ func natively(t *testing.T, p program) [][]byte {
 
 // Programs with every collective give, on any number of workers, bit for bit what
 // one driver with all devices gives.
-func TestBits(t *testing.T) {
+func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 	const devices = 4
 	want := map[string][][]byte{}
 	for _, p := range programs(devices) {
@@ -313,7 +313,7 @@ func TestOppositeOrder(t *testing.T) {
 }
 
 // A chain of runs, each reading the one before, is under way as a whole.
-func TestChain(t *testing.T) {
+func TestChainIsUnderWayAsAWhole(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		r := open(t, workers, 2/workers)
 		s := r.connect(t, "client")
@@ -378,7 +378,7 @@ func TestWorkerLost(t *testing.T) {
 }
 
 // Shards move whole and in boxes between workers.
-func TestReshard(t *testing.T) {
+func TestShardsAndBoxesMoveBetweenWorkers(t *testing.T) {
 	r := open(t, 2, 2)
 	s := r.connect(t, "client")
 	x := s.Array(input, clustertest.UpTo(4), values(length))

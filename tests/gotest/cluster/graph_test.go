@@ -80,7 +80,7 @@ func counted(f func(x float32) float32) (out []float32) {
 
 // Figure 2 of the Pathways paper: programs on three pairs of devices, as a graph that
 // is played, gives what the same calls give one by one, as often as it is played.
-func TestGraph(t *testing.T) {
+func TestFigureTwoAsAGraph(t *testing.T) {
 	for _, workers := range []int{1, 2, 3} {
 		r := open(t, workers, 6/workers)
 		s := shardedOf(t, r, "client")
@@ -139,7 +139,7 @@ func TestGraph(t *testing.T) {
 }
 
 // A graph that makes no sense is an error of End that names the node.
-func TestBadGraph(t *testing.T) {
+func TestErrorOfBadGraphNamesTheNode(t *testing.T) {
 	s := shardedOf(t, open(t, 1, 4), "client")
 	p := compiled(t, s, "add", "1.0", 0, 1)
 	blind, err := s.Compile(t.Context(), sharded.CompileSpec{
@@ -195,7 +195,7 @@ func TestBadGraph(t *testing.T) {
 
 // A program has the memory of what it is given, unless that is to be kept; what was
 // given is dead at once.
-func TestDonation(t *testing.T) {
+func TestProgramReusesDonatedMemory(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		r := open(t, workers, 2/workers)
 		s := shardedOf(t, r, "client")

@@ -130,7 +130,7 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 }
 
 // A client that goes leaves nothing that waits for its functions.
-func TestClientGoesWhileItIsCalled(t *testing.T) {
+func TestCallsOfDepartedClientEnd(t *testing.T) {
 	r := open(t, 2, 2)
 	s, other := r.connect(t, "client"), r.connect(t, "other")
 	p := s.compile(calling(4))

@@ -26,7 +26,7 @@ func (d *drawing) run(r *client.Remote, input uint64) uint64 {
 
 // A play of collectives, calls of the client and transfers gives the bits of its
 // operations one by one, and leaves nothing.
-func TestPlay(t *testing.T) {
+func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			r := open(t, workers, 4/workers)
