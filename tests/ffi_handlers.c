@@ -111,7 +111,7 @@ XLA_FFI_Error* stateful_execute(XLA_FFI_CallFrame* frame) {
 }
 
 // A handler that stays on its device until the gate is open, but for those that run inside of a call of the thread that
-// shut the gate: these could wait for ever, and are counted.
+// shut the gate: these could wait without end, and are counted.
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards all of the gate
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static pthread_t watched;

@@ -152,7 +152,7 @@ def test_arrays_are_those_of_device_put(devices, dtype):
         same(_arrow._device_put(host, None), jax.device_put(host))
     with jax.set_mesh(mesh):
         same(_arrow._device_put(host, None), jax.device_put(host))
-    with jax.transfer_guard("disallow"):  # of what nobody asked for
+    with jax.transfer_guard("disallow"):  # of copies that were not asked for
         _arrow._device_put(host, None)
         with jax.enable_x64(True):
             x = _arrow._device_put(host, devices[1])
@@ -241,7 +241,7 @@ def test_what_is_shown_outlives_the_array(pa):
     first, second = pa.array(shown), pa.array(shown)
     assert first.buffers()[1].address == second.buffers()[1].address == place
     del shown
-    for _ in range(10):  # that would take the memory, had it been let go of
+    for _ in range(10):  # that would take the memory if it had been freed
         (jax.numpy.arange(1000, dtype="float32") - 1).block_until_ready()
     np.testing.assert_array_equal(second, np.arange(1, 1001))
 
@@ -271,7 +271,7 @@ def test_more_than_2_gib_either_way(pa):
     assert tensors.shape == (2049, 1 << 10, 1 << 10) and tensors[-1, -1, -64:].sum() == 128
 
 
-def test_capsules_that_nobody_takes():
+def test_capsules_that_are_not_taken():
     shown = pathways.to_arrow({"a": np.ones(3), "b": np.ones((3, 2, 2))})
     capsules = shown.__arrow_c_array__(), shown.__arrow_c_schema__()
     assert _arrow.lent() == 5  # three capsules, and the memory of two columns
@@ -374,7 +374,7 @@ def test_data_that_lies_is_refused(data):
         case "count":
             field = data.draw(st.sampled_from(["length", "offset", "n_buffers", "n_children"]))
             value = data.draw(LENGTHS)
-            # That a buffer is shorter than its array says, nobody can see.
+            # That a buffer is shorter than its array says cannot be seen.
             if where is inner and field in ("length", "offset") and value > 0:
                 value = -value
             lie(where[0], field, value)

@@ -79,7 +79,7 @@ def test_as_many_are_read_ahead_as_was_asked(prefetch):
     assert len(read) <= 20 + 1 + prefetch
 
 
-def test_none_is_read_ahead_by_nobody_else():
+def test_prefetch_0_reads_nothing_ahead():
     read = []
 
     def batches():
@@ -119,7 +119,7 @@ def test_what_fails_fails_in_its_turn(prefetch):
         next(got)
 
 
-def test_streams_that_nobody_takes_from_any_more():
+def test_abandoned_streams_end():
     def endless():
         while True:
             yield batch(1)

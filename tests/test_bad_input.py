@@ -96,7 +96,7 @@ def test_a_plugin_that_cannot_be_used_is_named(tmp_path, kind, code, said):
     assert str(path) in ours and str(path) in by_jax and ours.split(" | ")[0] in by_jax
 
 
-def test_options_that_nobody_knows_are_named():
+def test_unknown_options_are_named():
     script = """
         import jax
         jax.config.update("jax_pjrt_client_create_options", {"no_such_option": 3})

@@ -282,7 +282,7 @@ def test_typed_cpp_handler(tmp_path):
         jax.jit(axpy)(jnp.arange(3.0), jnp.ones(4)).block_until_ready()
 
 
-def test_target_that_nobody_registered_is_an_error():
+def test_unregistered_target_is_an_error():
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_target"):
         call("no_such_target", jnp.ones(3)).block_until_ready()
 

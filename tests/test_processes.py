@@ -131,7 +131,7 @@ def test_ctrl_c_during_a_long_run(waits):
     assert done.returncode == 0, done.stderr
 
 
-def test_ctrl_c_that_nobody_catches_ends_as_any_python_script():
+def test_uncaught_ctrl_c_ends_as_any_python_script():
     process = fresh.start(
         LONG_RUN.replace("except KeyboardInterrupt", "except ZeroDivisionError").replace("WAIT", "pass")
     )

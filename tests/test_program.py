@@ -425,7 +425,7 @@ def test_programs_in_callbacks():
 
 
 def test_a_function_that_calls_back_and_is_made_inside():
-    """Where it is gone with the capture, the call says so, and does not capture for ever."""
+    """Where it is gone with the capture, the call says so, and does not capture again and again."""
     like = jax.ShapeDtypeStruct((), jnp.float32)
 
     @pathways.program

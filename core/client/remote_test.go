@@ -312,7 +312,7 @@ func (n *near) waits() {
 	}
 }
 
-// What is let go of goes with the next submission, or by itself.
+// Freed objects are sent with the next submission, or alone if there is none.
 func TestFreesGoWithTheNextSubmission(t *testing.T) {
 	n := connect(t)
 	n.cluster.Free([]uint64{1, 2})
@@ -327,7 +327,7 @@ func TestFreesGoWithTheNextSubmission(t *testing.T) {
 	n.frees(4)
 }
 
-// freed returns the objects that the controller was told to let go of.
+// freed returns the objects that the controller was told to free.
 func (n *near) freed() (ids []uint64) {
 	n.t.Helper()
 	for _, payload := range n.came(wire.KindFree) {

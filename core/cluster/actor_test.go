@@ -154,7 +154,7 @@ func (a *actor) blame(what string, err error, risk bool) {
 			return
 		}
 	}
-	a.t.Errorf("%s: %s failed and the error names nobody who is lost (%v): %v", a.name, what,
+	a.t.Errorf("%s: %s failed and the error names no lost process (%v): %v", a.name, what,
 		slices.Sorted(maps.Keys(a.x.doomed)), err)
 }
 

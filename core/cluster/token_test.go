@@ -222,7 +222,7 @@ func TestFindToken(t *testing.T) {
 	for _, address := range []string{"tcp:127.0.0.1:1", "tcp:127.0.0.1:http", "tcp:head:" + port, "unix:" +
 		filepath.Join(sockets, "none")} {
 		if token := find(address); token != "" {
-			t.Errorf("a token for %s, where nobody of this machine listens", address)
+			t.Errorf("a token for %s, where no process of this machine listens", address)
 		}
 	}
 	if token, err := findToken(mine, ""); token != "" || err != nil {

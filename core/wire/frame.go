@@ -25,7 +25,7 @@ func TooLong(kind Kind, payload int) error {
 }
 
 // What a burst holds at most: so much that its parts cost little together, and so
-// little that nobody waits for it.
+// little that waiting for it is not noticed.
 const (
 	MaxBurst      = 64
 	MaxBurstBytes = 32 << 10

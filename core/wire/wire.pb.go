@@ -2189,7 +2189,7 @@ func (x *Want) GetArtifact() uint64 {
 type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
-	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`   // nobody has it
+	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`   // no process has it
 	Content       *Content               `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"` // process and transfer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3204,9 +3204,9 @@ type Forget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"`
-	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of what nobody waits for any more
+	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of compiles whose results are no longer needed
 	Graphs        []uint64               `protobuf:"varint,4,rep,packed,name=graphs,proto3" json:"graphs,omitempty"`
-	Artifacts     []uint64               `protobuf:"varint,5,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // to a worker: Loadable.artifact of what nobody will load any more
+	Artifacts     []uint64               `protobuf:"varint,5,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // to a worker: Loadable.artifact of executables that will not be loaded any more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3966,7 +3966,7 @@ func (x *Fetch) GetDevice() uint32 {
 	return 0
 }
 
-// Free lets go of objects once the operations submitted before are through with
+// Free frees objects once the operations submitted before are through with
 // them.
 type Free struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4019,9 +4019,9 @@ type Graph struct {
 	Graph         uint64                 `protobuf:"varint,1,opt,name=graph,proto3" json:"graph,omitempty"` // name made by the client
 	Inputs        uint32                 `protobuf:"varint,2,opt,name=inputs,proto3" json:"inputs,omitempty"`
 	Nodes         []*Node                `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // made by nodes, and not let go of by themselves
+	Outputs       []uint64               `protobuf:"varint,4,rep,packed,name=outputs,proto3" json:"outputs,omitempty"` // made by nodes, and not freed by the play
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`        // to a worker
-	Given         []uint64               `protobuf:"varint,6,rep,packed,name=given,proto3" json:"given,omitempty"`     // inputs that nobody uses after a play; freed after it all the same
+	Given         []uint64               `protobuf:"varint,6,rep,packed,name=given,proto3" json:"given,omitempty"`     // inputs that are not used after a play; freed after it all the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4737,7 +4737,7 @@ func (x *HostValue) GetBytes() int64 {
 	return 0
 }
 
-// Controller to worker: a gang failed elsewhere; whoever waits for it here is
+// Controller to worker: a gang failed elsewhere; what waits for it here is
 // told so. Client to controller: bytes that an operation waits for will never
 // come.
 type Abort struct {

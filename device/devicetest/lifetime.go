@@ -62,11 +62,11 @@ var lifetimes = []check{
 			}
 			r.keep(copied)
 			end(mid) // before it is made, and before it is read
-			r.values("made from a buffer that was let go", out.Outputs[0][0], plus(ramp(s, 0), 1))
-			r.values("copied from a buffer that was let go", copied, ramp(s, 0))
+			r.values("made from a buffer that was closed", out.Outputs[0][0], plus(ramp(s, 0), 1))
+			r.values("copied from a buffer that was closed", copied, ramp(s, 0))
 			r.wait(read)
 			if got := fmt.Sprint(decode(s, dst)); got != fmt.Sprint(ramp(s, 0)) {
-				r.Errorf("read from a buffer that was let go: %s", got)
+				r.Errorf("read from a buffer that was closed: %s", got)
 			}
 		}
 	}},

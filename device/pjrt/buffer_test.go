@@ -170,14 +170,14 @@ func TestAlignedHostBytesAreAliased(t *testing.T) {
 			t.Errorf("the contents differ")
 		}
 		if done.Load() {
-			t.Errorf("the host bytes were let go while the buffer is open: they were copied")
+			t.Errorf("the host bytes were released while the buffer is open: they were copied")
 		}
 		b.Close()
 		if err := c.Close(); err != nil { // waits for Done
 			t.Error(err)
 		}
 		if !done.Load() {
-			t.Errorf("Close of the client did not wait until the host bytes were let go")
+			t.Errorf("Close of the client did not wait until the host bytes were released")
 		}
 	})
 }
@@ -267,7 +267,7 @@ func TestClientOutlived(t *testing.T) {
 	})
 }
 
-// held waits until so many hold a client: an event lets go of it when its callback
+// held waits until a client has so many holders: an event drops it when its callback
 // has run, on a thread of the plugin's. The bound is there for a leak alone.
 func held(t *testing.T, c *Client, want int64) {
 	t.Helper()

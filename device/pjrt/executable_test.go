@@ -95,7 +95,7 @@ func TestDonatedTwice(t *testing.T) {
 }
 
 // TestRefusedWhole checks that a run with one bad row starts on no device: with
-// a collective the others would wait for it for ever.
+// a collective the others would wait for it without end.
 func TestRefusedWhole(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)

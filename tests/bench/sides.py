@@ -88,7 +88,7 @@ def leave_out(stream, why):
 
 
 def free_port():
-    """A TCP port that nobody has at this moment."""
+    """A TCP port that is free at this moment."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

@@ -137,7 +137,7 @@ fn array(session: &Owned, values: Vec<f32>) -> Result<Owned, Error> {
 
 extern "C" fn send(error: u64, sender: *mut c_void) {
     let sender = unsafe { Box::from_raw(sender as *mut mpsc::Sender<Result<(), Error>>) };
-    sender.send(check(error)).expect("nobody listens");
+    sender.send(check(error)).expect("no receiver");
 }
 
 fn main() -> Result<(), Error> {

@@ -49,7 +49,7 @@ static void wrong_handles(pathways_session s) {
   OK(pathways_drop(a));
   every_call_with(a, "was dropped");
   uint64_t random = 88172645463325252u;
-  for (int i = 0; i < 20000; i++) {  // handles that nobody was given
+  for (int i = 0; i < 20000; i++) {  // handles that were never handed out
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
     pathways_error e = pathways_future_wait(i % 2 ? random : (a & ~0xffffffffull) | (uint32_t)random, 0);
     FAILS(e, PATHWAYS_INVALID_ARGUMENT, "handle");

@@ -68,7 +68,7 @@ static void figure_2(pathways_session s, int plays) {
   for (int i = 0; i < 3; i++) slices[i] = slice_of(s, at[i]);
   pathways_session_info_t si = {.struct_size = sizeof si};
   OK(pathways_session_info(s, &si));
-  for (int i = 0; i < 3 && si.num_devices >= 6; i++)  // enough for all: nobody shares
+  for (int i = 0; i < 3 && si.num_devices >= 6; i++)  // enough for all: none is shared
     for (int k = 0; k < 2; k++)
       for (int j = 0; j < i; j++) CHECK(at[i][k] != at[j][0] && at[i][k] != at[j][1]);
   pathways_executable a = on(s, EACH("a", "multiply", "2.0"), at[0]), b = on(s, EACH("b", "add", "1.0"), at[1]),

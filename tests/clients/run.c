@@ -10,7 +10,7 @@ static void one_device(pathways_session s) {
   float x[] = {1, 2, 3, 4}, y[] = {10, 20, 30, 40}, z[4];
   pathways_array in[] = {vector(s, x, 4), vector(s, y, 4)}, out;
   memset(x, 0, sizeof x);  // copied
-  // A chain whose links nobody waits for.
+  // A chain whose links are not waited for.
   for (int i = 0; i < 10; i++) {
     OK(pathways_run(add, NULL, in, 2, &out, 1, NULL));
     OK(pathways_drop(in[0]));

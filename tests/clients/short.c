@@ -1,4 +1,4 @@
-// A PJRT client that is older than the library: its structs end early, and what lies behind them is nobody's.
+// A PJRT client that is older than the library: its structs end early, and the memory after them is not theirs.
 // short, with the address of a cluster or "".
 #include <dlfcn.h>
 #include <stddef.h>

@@ -106,7 +106,7 @@ class Cluster:
         }
 
     def idle(self) -> bool:
-        """Whether nobody has anything any more: no session, array, memory of a device, block of shared memory."""
+        """Whether nothing is left: no session, array, memory of a device, block of shared memory."""
         if self.report().get("sessions"):
             return False
         last = [worker.get("last", {}) for worker in self.workers().values()]

@@ -5,7 +5,7 @@ import signal
 import pytest
 from processes import Cluster, until
 
-# The worker is stopped, so that its compiler takes as long as a test wants; nobody takes it for lost meanwhile.
+# The worker is stopped, so that its compiler takes as long as a test wants; it is not taken for lost meanwhile.
 PATIENT = ("--silence", "300s")
 COMPILE = """
 import logging, sys

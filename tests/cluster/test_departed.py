@@ -58,7 +58,7 @@ print(float(jax.jit(lambda a: a + 1)(jax.device_put(np.float32(1), jax.devices()
 
 @pytest.mark.parametrize("end", ENDS)
 def test_client_leaves_with_a_full_queue(end):
-    """It ends without waiting for what nobody can read, and the workers drop what they have not begun."""
+    """It ends without waiting for results that cannot be read, and the workers drop what they have not begun."""
     last, number, code = ENDS[end]
     with Cluster(2, 1, "--evict-after", "0") as cluster:
         client = cluster.start(QUEUES.replace("END", last))

@@ -252,7 +252,7 @@ def test_strangers_are_refused():
         assert cluster.run("import jax\nprint(jax.numpy.ones(3).sum())").stdout.strip() == "3.0"
 
 
-def test_nobody_is_there(tmp_path):
+def test_no_process_is_left(tmp_path):
     """An address at which nothing listens is an error that names it, not a hang."""
     address = f"unix:{tmp_path}/s"
     done = command("status", "--address", address, check=False)

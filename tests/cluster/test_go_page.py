@@ -20,7 +20,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def go():
-    """What a shell needs to run Go, with the modules and the cache of whoever runs the tests."""
+    """What a shell needs to run Go, with the modules and the cache of the user who runs the tests."""
     go = os.environ.get("GO") or shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         pytest.skip("no go on this machine")

@@ -176,7 +176,7 @@ for part in ("replaced", {str(other)!r}, "cannot be replaced", "start the worker
     )
 
 
-def test_unused_target_that_cannot_be_found_harms_nobody(cluster, library):
+def test_unused_target_that_cannot_be_found_does_no_harm(cluster, library):
     # Its name is in the program: that of the module.
     cluster.run(
         CLIENT

@@ -166,7 +166,7 @@ def test_unix_links_are_made_again():
         client.begin()
         client.end()
         workers = [pid for name, pid in cluster.processes.items() if "worker" in name]
-        assert sum(break_unix(pid) for pid in workers), "nobody is connected to the workers"
+        assert sum(break_unix(pid) for pid in workers), "no process is connected to the workers"
         for i in range(5):
             client.begin()
             break_unix(workers[i % 2])

@@ -17,7 +17,7 @@ step = jax.jit(lambda x: x + 1)
 xs = [step(jax.device_put(jnp.ones(3), d)) for d in jax.devices()]
 jax.block_until_ready(xs)
 with jax.profiler.trace(first):
-    xs = [step(x) for x in xs]  # what was submitted is in the profile, also where nobody waits for it
+    xs = [step(x) for x in xs]  # what was submitted is in the profile, even if it is not waited for
 jax.profiler.start_trace(second)
 jax.block_until_ready(step(xs[0]))
 print("recording", flush=True)

@@ -69,7 +69,7 @@ def serving(name: str, *arguments: str, inside: tuple[str, ...] = (), env: dict[
 
 
 def there(address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
-    """What `pathways status` says, or "" as long as nobody answers."""
+    """What `pathways status` says, or "" as long as there is no answer."""
     done = subprocess.run(
         [*inside, *COMMAND, "status", "--address", address],
         env=fresh.environment(env=env),
@@ -139,7 +139,7 @@ def test_tls(tmp_path):
 
 
 def test_token_over_tls(tmp_path):
-    """With --tls-mutual=false a client has the authority and the token alone; without the token nobody is let in."""
+    """With --tls-mutual=false a client has the authority and the token alone; without the token it is refused."""
     certs = tmp_path / "certs"
     command("certs", str(certs))
     token = tmp_path / "token"

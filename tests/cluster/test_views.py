@@ -71,7 +71,7 @@ del a, y
 gc.collect()
 assert live() == 0, pathways.stats()
 
-# Donated: dead for who asks, alive for who looks. One that nobody looks at goes at once.
+# Donated: dead for new calls, alive for views. Without a view it is freed at once.
 give = jax.jit(lambda x: x + 1, donate_argnums=0)
 x, y = count(2), count(3)
 a = np.asarray(x)

@@ -1,4 +1,4 @@
-"""Stock JAX in one process, on so many of jaxlib's CPU devices: there is nobody to talk to."""
+"""Stock JAX in one process, on so many of jaxlib's CPU devices: there is no other process."""
 
 import pathlib
 import sys

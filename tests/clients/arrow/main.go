@@ -49,7 +49,7 @@ func run(ctx context.Context, address string) (err error) {
 	}
 
 	// Arrow allocates from the session's memory, which is counted: what is not
-	// released when the session has let go of it is an error.
+	// released after the session has released it is an error.
 	mem := arrowmem.New(session.Pool(), "arrow", true)
 	defer func() {
 		session.Close()

@@ -41,7 +41,7 @@ func sharing(ctx context.Context) error {
 	if err := x.Wait(ctx); err != nil {
 		return err
 	}
-	in.Float32Values()[n-1] = 1000 // nobody does that outside of tests
+	in.Float32Values()[n-1] = 1000 // only a test does that
 	compiled, err := session.Compile(ctx, sharded.CompileSpec{
 		Code: []byte(strings.ReplaceAll(program, "<1000x", fmt.Sprintf("<%dx", n))), Devices: devices, Partitions: 4,
 		Outputs: [][]int64{{4}, {1}},

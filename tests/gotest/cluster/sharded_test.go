@@ -65,7 +65,7 @@ func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *
 }
 
 // Programs on sharded arrays give what a loop gives, cut in two dimensions, with
-// copies, in a chain that nobody waits for; what they are given that they do not
+// copies, in a chain that is not waited for; what they are given that they do not
 // take is an error.
 func TestSharded(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
@@ -165,7 +165,7 @@ func TestSharded(t *testing.T) {
 		}
 		if _, err := arrowio.Read(t.Context(), results[0], mem); status.CodeOf(err) != status.FailedPrecondition ||
 			!strings.Contains(err.Error(), "CompileSpec.Outputs") {
-			t.Errorf("%d workers: an array that lies nobody knows how: %v", workers, err)
+			t.Errorf("%d workers: an array of unknown layout: %v", workers, err)
 		}
 		b, err := results[1].Shard(t.Context(), 3)
 		if err != nil || len(b.Data) != 16 {
