@@ -270,27 +270,13 @@ func (low *lowering) add(n dataflow.Node, value, values int) {
 
 func trace(n *C.pp_node) []byte { return []byte(C.GoString(n.location)) }
 
+// execute appends a run of a program, and before it a transfer for each argument with rows on devices that the program
+// does not read them on.
 func (low *lowering) execute(n *C.pp_node) error {
-	x := C.pr_executable(n)
-	id := uint64(x.program)
 	rows, args := int(n.rows), int(n.args)
-	if low.graph.Programs[id] == nil {
-		known := &dataflow.Program{Name: C.GoString(x.name), Devices: numbers(unsafe.Slice((*uint32)(x.rows), x.num_devices))}
-		if !x.any_params {
-			known.Parameters = int(x.num_params)
-			for i, donated := range unsafe.Slice((*bool)(x.donates), x.num_params) {
-				if donated {
-					known.Donated = append(known.Donated, uint32(i))
-				}
-			}
-		}
-		for o := range int(x.num_outputs) {
-			known.Outputs = append(known.Outputs, int64(C.pr_output_bytes(x, C.size_t(o))))
-		}
-		low.graph.Programs[id] = known
-	}
+	p, id := low.program(C.pr_executable(n))
 	run := &dataflow.Run{Program: id, Inputs: make([]uint64, args), Only: -1, Trace: trace(n)}
-	devices := low.graph.Programs[id].Devices
+	devices := p.Devices
 	if n.only != nil {
 		run.Only = int(C.pr_device_number(n.only))
 		devices = []uint32{uint32(run.Only)}
@@ -303,35 +289,9 @@ func (low *lowering) execute(n *C.pp_node) error {
 	}
 	refs := unsafe.Slice(n.refs, rows*args)
 	for i := range args {
-		var pieces []dataflow.Piece
-		var moves []dataflow.Move
-		var to *C.pp_look
-		owned := true
-		here := uint64(0) // the object of those that are brought here
-		for d := range rows {
-			s := low.find(refs[d*args+i])
-			owned = owned && s.owned
-			object := s.object
-			if s.device != devices[d] {
-				if s.look == nil {
-					return errNodes
-				}
-				to = s.look
-				here = low.next
-				moves = append(moves, dataflow.Move{Source: object, From: s.device, To: devices[d]})
-				object = here
-			}
-			if k := len(pieces); k > 0 && pieces[k-1].Object == object {
-				pieces[k-1].Rows++
-			} else {
-				pieces = append(pieces, dataflow.Piece{Object: object, Rows: 1})
-			}
-		}
-		if here != 0 {
-			t := &dataflow.Transfer{Shape: shapeOf(to.shape), Memory: C.GoString(C.pr_memory_name(to.memory)), Moves: moves,
-				Trace: run.Trace}
-			low.graph.Nodes = append(low.graph.Nodes, dataflow.Node{Transfer: t})
-			low.next++
+		pieces, owned, err := low.argument(refs, i, args, devices, run.Trace)
+		if err != nil {
+			return err
 		}
 		if !owned && !slices.Contains(run.NotDonated, uint32(i)) {
 			run.NotDonated = append(run.NotDonated, uint32(i))
@@ -344,6 +304,62 @@ func (low *lowering) execute(n *C.pp_node) error {
 	}
 	low.add(dataflow.Node{Run: run}, int(n.value), int(n.outs))
 	return nil
+}
+
+// program describes a program to the graph when it is used first.
+func (low *lowering) program(x *C.PJRT_Executable) (*dataflow.Program, uint64) {
+	id := uint64(x.program)
+	if known := low.graph.Programs[id]; known != nil {
+		return known, id
+	}
+	p := &dataflow.Program{Name: C.GoString(x.name), Devices: numbers(unsafe.Slice((*uint32)(x.rows), x.num_devices))}
+	if !x.any_params {
+		p.Parameters = int(x.num_params)
+		for i, donated := range unsafe.Slice((*bool)(x.donates), x.num_params) {
+			if donated {
+				p.Donated = append(p.Donated, uint32(i))
+			}
+		}
+	}
+	for o := range int(x.num_outputs) {
+		p.Outputs = append(p.Outputs, int64(C.pr_output_bytes(x, C.size_t(o))))
+	}
+	low.graph.Programs[id] = p
+	return p, id
+}
+
+// argument returns the objects that the rows of argument i of args come from, and whether all of them may be donated.
+// It appends a transfer for those that are on other devices than the rows.
+func (low *lowering) argument(
+	refs []C.pp_ref, i, args int, devices []uint32, trace []byte,
+) (pieces []dataflow.Piece, owned bool, err error) {
+	var moves []dataflow.Move
+	var to *C.pp_look
+	owned = true
+	for d, device := range devices {
+		s := low.find(refs[d*args+i])
+		owned = owned && s.owned
+		object := s.object
+		if s.device != device {
+			if s.look == nil {
+				return nil, false, errNodes
+			}
+			to = s.look
+			moves = append(moves, dataflow.Move{Source: object, From: s.device, To: device})
+			object = low.next // what the transfer makes
+		}
+		if k := len(pieces); k > 0 && pieces[k-1].Object == object {
+			pieces[k-1].Rows++
+		} else {
+			pieces = append(pieces, dataflow.Piece{Object: object, Rows: 1})
+		}
+	}
+	if len(moves) > 0 {
+		low.graph.Nodes = append(low.graph.Nodes, dataflow.Node{Transfer: &dataflow.Transfer{Shape: shapeOf(to.shape),
+			Memory: C.GoString(C.pr_memory_name(to.memory)), Moves: moves, Trace: trace}})
+		low.next++
+	}
+	return pieces, owned, nil
 }
 
 func numbers(list []uint32) []uint32 { return append([]uint32(nil), list...) }

@@ -13,12 +13,18 @@ typedef struct {
   int64_t users;  // guarded by mu: arrays, and the call that makes them
 } lent;
 
-static void end(void* arg) {
-  lent* l = arg;
-  l->data.release(&l->data);
+// free_lent frees what no array uses. The data stays the caller's.
+static void free_lent(lent* l) {
+  if (l == NULL) return;
   pthread_mutex_destroy(&l->mu);
   pthread_cond_destroy(&l->fewer);
   free(l);
+}
+
+static void end(void* arg) {
+  lent* l = arg;
+  l->data.release(&l->data);
+  free_lent(l);
 }
 
 static void unused(void* arg) {
@@ -56,6 +62,29 @@ static pathways_error put(pc_session* s, const pc_column* c, const pathways_host
   return err;
 }
 
+static lent* new_lent(void) {
+  lent* l = pw_zeros(1, sizeof *l);
+  if (l == NULL) return NULL;
+  l->users = 1;
+  pthread_mutex_init(&l->mu, NULL);
+  pthread_cond_init(&l->fewer, NULL);
+  return l;
+}
+
+// put_all makes an array of each column, or none. In the latter case the devices have let go of the data.
+static pathways_error put_all(pc_session* s, const pc_column* columns, size_t n, const pathways_host_options* options,
+                              lent* l, pathways_array* made) {
+  pathways_error err = 0;
+  size_t done = 0;
+  while (done < n && (err = put(s, &columns[done], options, l, &made[done])) == 0) done++;
+  if (err == 0) return 0;
+  while (done-- > 0) pc_discard(made[done]);
+  pthread_mutex_lock(&l->mu);
+  while (l->users > 1) pthread_cond_wait(&l->fewer, &l->mu);
+  pthread_mutex_unlock(&l->mu);
+  return err;
+}
+
 pathways_error pathways_arrays_from_arrow(pathways_session session, struct ArrowArray* data,
                                           const struct ArrowSchema* schema, const pathways_host_options* options,
                                           pathways_array* arrays, size_t num_arrays) {
@@ -81,29 +110,11 @@ pathways_error pathways_arrays_from_arrow(pathways_session session, struct Arrow
                   n, num_arrays);
   if (err == 0) err = pc_get(session, PC_SESSION, &s);
   if (err == 0) {
-    lent* l = pw_zeros(1, sizeof *l);
+    lent* l = new_lent();
     pathways_array* made = pw_zeros(n, sizeof *made);
-    if (l == NULL || made == NULL) {
-      free(l);
-      free(made);
-      pc_let(s);
-      pc_columns_free(columns, n);
-      return pc_no_array(n);
-    }
-    l->users = 1;
-    pthread_mutex_init(&l->mu, NULL);
-    pthread_cond_init(&l->fewer, NULL);
-    size_t done = 0;
-    while (done < n && (err = put(s, &columns[done], &o, l, &made[done])) == 0) done++;
+    err = l && made ? put_all(s, columns, n, &o, l, made) : pc_no_array(n);
     if (err) {
-      // The data is the caller's again once no device reads it.
-      while (done-- > 0) pc_discard(made[done]);
-      pthread_mutex_lock(&l->mu);
-      while (l->users > 1) pthread_cond_wait(&l->fewer, &l->mu);
-      pthread_mutex_unlock(&l->mu);
-      pthread_mutex_destroy(&l->mu);
-      pthread_cond_destroy(&l->fewer);
-      free(l);
+      free_lent(l);
     } else {
       l->data = *data;
       data->release = NULL;

@@ -188,6 +188,35 @@ static pathways_error tile(pc_executable* e, const pathways_tiles* tiles, size_t
   return 0;
 }
 
+// compile compiles and describes a program.
+static pathways_error compile(pc_session* s, const pathways_compile_options* o, const bytes* coded,
+                              pathways_executable* executable) {
+  pc_executable* e = pw_zeros(1, sizeof *e);
+  if (e == NULL) return pc_short("a program", sizeof *e);
+  PW_ARGS(PJRT_Program, program);
+  program.code = (char*)o->code;
+  program.code_size = o->code_size;
+  program.format = "mlir";
+  program.format_size = 4;
+  PW_ARGS(PJRT_Client_Compile_Args, args);
+  args.client = s->client;
+  args.program = &program;
+  args.compile_options = (char*)coded->data;
+  args.compile_options_size = coded->size;
+  PJRT_Error* failed = s->api->PJRT_Client_Compile(&args);
+  if (failed == NULL) {
+    e->loaded = args.executable;
+    failed = describe(s, e);
+  }
+  pathways_error err = failed ? pc_take(failed) : tile(e, o->outputs, o->num_outputs);
+  if (err) {
+    free_executable(s->api, e);
+    return err;
+  }
+  atomic_fetch_add_explicit(&s->executables, 1, memory_order_relaxed);
+  return pc_new(&e->base, PC_EXECUTABLE, s, executable);
+}
+
 pathways_error pathways_compile(pathways_session session, const pathways_compile_options* options,
                                 pathways_executable* executable) {
   PC_READ(pathways_compile_options, o, options, "pathways_compile_options");
@@ -215,36 +244,8 @@ pathways_error pathways_compile(pathways_session session, const pathways_compile
   }
   if (err == 0) {
     bytes coded = encode(&o, replicas, partitions, devices);
-    pc_executable* e = coded.lacks ? NULL : pw_zeros(1, sizeof *e);
-    if (e == NULL) {
-      free(coded.data);
-      free(devices);
-      pc_let(s);
-      return pc_short("a program", sizeof *e + coded.room);
-    }
-    PW_ARGS(PJRT_Program, program);
-    program.code = (char*)o.code;
-    program.code_size = o.code_size;
-    program.format = "mlir";
-    program.format_size = 4;
-    PW_ARGS(PJRT_Client_Compile_Args, compile);
-    compile.client = s->client;
-    compile.program = &program;
-    compile.compile_options = (char*)coded.data;
-    compile.compile_options_size = coded.size;
-    PJRT_Error* failed = s->api->PJRT_Client_Compile(&compile);
+    err = coded.lacks ? pc_short("a program", coded.room) : compile(s, &o, &coded, executable);
     free(coded.data);
-    if (failed == NULL) {
-      e->loaded = compile.executable;
-      failed = describe(s, e);
-    }
-    err = failed ? pc_take(failed) : tile(e, o.outputs, o.num_outputs);
-    if (err) {
-      free_executable(s->api, e);
-    } else {
-      atomic_fetch_add_explicit(&s->executables, 1, memory_order_relaxed);
-      err = pc_new(&e->base, PC_EXECUTABLE, s, executable);
-    }
   }
   free(devices);
   pc_let(s);
