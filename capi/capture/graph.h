@@ -1,4 +1,4 @@
-// The graph: record.c makes it, play.c plays it, describe.c describes it, and graph.c has its parts.
+// The graph: record.c and export.c make it, play.c plays it, describe.c describes it, and graph.c has its parts.
 #ifndef PATHWAYS_CAPI_CAPTURE_GRAPH_H_
 #define PATHWAYS_CAPI_CAPTURE_GRAPH_H_
 
@@ -47,6 +47,16 @@ typedef struct {
   size_t n;
 } pp_output;
 
+struct pp_capture {
+  uint64_t number;
+  pp_program* program;  // the program under construction; the first call that is recorded sets its frontend
+  size_t announced;     // how many inputs the next import makes
+  bool* donated;
+  int64_t begin;
+  bool read;            // whether something without contents was read
+  char line[PW_LOCATION];  // the line that did so first
+};
+
 struct pp_program {
   pw_numbered base;
   const pp_frontend* frontend;
@@ -85,6 +95,17 @@ char* pp_text(const pp_program* program);  // JSON, malloc'd; NULL: no memory
 // exception. It looks when *next is reached, and then moves *next on; pp_listen returns the first one.
 int64_t pp_listen(void);
 bool pp_interrupted(int64_t* next);
+
+// From record.c, for export.c. All are about the calling thread's capture.
+extern const char pp_nothing[];  // the error of a symbol that is used where contents are needed
+PJRT_Error* pp_join(const pp_frontend* frontend, PJRT_Client* client);
+PJRT_Error* pp_refer(const pp_frontend* frontend, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out);
+PJRT_Error* pp_symbol_new(const pp_frontend* frontend, const pp_look* look, int32_t value, int32_t shard,
+                          PJRT_Buffer** out);
+PJRT_Error* pp_symbols(const pp_frontend* frontend, const pp_value* values, size_t outs, PJRT_Buffer** const* lists);
+PJRT_Error* pp_events(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args);
+// From export.c, for record.c.
+PJRT_Error* pp_result(uint64_t array, pp_output* o, bool* symbolic);
 
 // For pathways.h: the calling thread's capture.
 char* pp_announce(size_t n, const uint8_t* donated);

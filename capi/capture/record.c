@@ -5,19 +5,9 @@
 
 #include "graph.h"
 
-struct pp_capture {
-  uint64_t number;
-  pp_program* program;  // the program under construction; the first call that is recorded sets its frontend
-  size_t announced;     // how many inputs the next import makes
-  bool* donated;
-  int64_t begin;
-  bool read;            // whether something without contents was read
-  char line[PW_LOCATION];  // the line that did so first
-};
-
 __thread pp_capture* pp_capturing __attribute__((tls_model("initial-exec")));
 
-static const char kNothing[] =
+const char pp_nothing[] =
     "this array stands for a result inside of a program, and has no contents to read, print or branch on, neither "
     "while the program is captured nor after; return it from the program and read the result of a call, or compute "
     "what depends on it in a jitted function";
@@ -69,8 +59,8 @@ void pp_read(void) {
   c->read = true;
 }
 
-// joins checks that a call belongs to the client and frontend of the capture, which the first call sets.
-static PJRT_Error* joins(const pp_frontend* frontend, PJRT_Client* client) {
+// pp_join checks that a call belongs to the client and frontend of the capture, which the first call sets.
+PJRT_Error* pp_join(const pp_frontend* frontend, PJRT_Client* client) {
   pp_program* p = pp_capturing->program;
   if (p->base.client == NULL) {
     p->frontend = frontend;
@@ -84,18 +74,18 @@ static PJRT_Error* joins(const pp_frontend* frontend, PJRT_Client* client) {
 // mine returns an error if a symbol is not of the thread's capture.
 static PJRT_Error* mine(const pp_symbol* symbol) {
   if (symbol->capture == pp_capturing->number) return NULL;
-  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
+  return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", pp_nothing);
 }
 
-// refer writes which value and shard, or which constant, a buffer is, and records that a node reads it.
-static PJRT_Error* refer(const pp_frontend* frontend, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out) {
+// pp_refer writes which value and shard, or which constant, a buffer is, and records that a node reads it.
+PJRT_Error* pp_refer(const pp_frontend* frontend, PJRT_Buffer* buffer, int32_t node, pp_look* look, pp_ref* out) {
   pp_program* p = pp_capturing->program;
   const pp_symbol* symbol = NULL;
   if (!frontend->seen(buffer, look, &symbol))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "the array has been deleted or donated; keep a copy of an array that is needed after a call that "
                     "donates it");
-  PJRT_Error* err = joins(frontend, frontend->client(look->device));
+  PJRT_Error* err = pp_join(frontend, frontend->client(look->device));
   if (err == NULL && symbol) err = mine(symbol);
   if (err) return err;
   if (symbol) {
@@ -118,21 +108,21 @@ bool pp_is_symbol(const pp_frontend* frontend, PJRT_Buffer* buffer) {
   return frontend->seen(buffer, &look, &symbol) && symbol != NULL;
 }
 
-static PJRT_Error* symbol_new(const pp_frontend* frontend, const pp_look* look, int32_t value, int32_t shard,
-                              PJRT_Buffer** out) {
+PJRT_Error* pp_symbol_new(const pp_frontend* frontend, const pp_look* look, int32_t value, int32_t shard,
+                          PJRT_Buffer** out) {
   pp_symbol s = {pp_capturing->number, value, shard};
-  return frontend->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, kNothing, &s, out);
+  return frontend->unmade(look, PJRT_Error_Code_FAILED_PRECONDITION, pp_nothing, &s, out);
 }
 
-// symbols makes the results of a recorded call: all of them, or none with an error.
-static PJRT_Error* symbols(const pp_frontend* frontend, const pp_value* values, size_t outs,
-                           PJRT_Buffer** const* lists) {
+// pp_symbols makes the results of a recorded call: all of them, or none with an error.
+PJRT_Error* pp_symbols(const pp_frontend* frontend, const pp_value* values, size_t outs,
+                       PJRT_Buffer** const* lists) {
   size_t made = 0;
   PJRT_Error* err = NULL;
   for (size_t o = 0; o < outs && err == NULL; o++)
     for (int32_t d = 0; d < values[o].n && err == NULL; d++) {
       err =
-          symbol_new(frontend, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d,
+          pp_symbol_new(frontend, &values[o].looks[d], (int32_t)(&values[o] - pp_capturing->program->values), d,
                      &lists[d][o]);
       if (err == NULL) made++;
     }
@@ -141,7 +131,7 @@ static PJRT_Error* symbols(const pp_frontend* frontend, const pp_value* values, 
   return err;
 }
 
-static PJRT_Error* events(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
+PJRT_Error* pp_events(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   for (size_t d = 0; args->device_complete_events && d < args->num_devices; d++) {
     PJRT_Error* err = frontend->ready(&args->device_complete_events[d]);
     if (err) return err;
@@ -181,7 +171,7 @@ static PJRT_Error* refer_arguments(const pp_frontend* frontend, PJRT_LoadedExecu
   for (size_t d = 0; d < node->rows; d++)
     for (size_t i = 0; i < node->args; i++) {
       pp_look look;
-      PJRT_Error* err = refer(frontend, args->argument_lists[d][i], number, &look, &node->refs[d * node->args + i]);
+      PJRT_Error* err = pp_refer(frontend, args->argument_lists[d][i], number, &look, &node->refs[d * node->args + i]);
       if (err) return err;
       const pw_shape* want = x->num_params >= 0 ? frontend->param(args->executable, i) : NULL;
       if (want && !pw_fits(look.shape, want))
@@ -229,7 +219,7 @@ PJRT_Error* pp_execute(const pp_frontend* frontend, PJRT_LoadedExecutable_Execut
   pp_executable x;
   frontend->describe(args->executable, &x);
   PJRT_Error* err = recordable(args, &x);
-  if (err == NULL) err = joins(frontend, x.client);
+  if (err == NULL) err = pp_join(frontend, x.client);
   if (err) return err;
   pp_node* node = pp_node_new(p, PP_EXECUTE, x.name, args->options);
   if (node == NULL) return pp_no_memory(sizeof *node);
@@ -241,8 +231,8 @@ PJRT_Error* pp_execute(const pp_frontend* frontend, PJRT_LoadedExecutable_Execut
   err = refer_arguments(frontend, args, &x, node);
   if (err == NULL) err = make_values(frontend, args, &x, node);
   if (err == NULL) err = copy_options(node, args->options);
-  if (err == NULL) err = symbols(frontend, p->values + values, node->outs, args->output_lists);
-  if (err == NULL && (err = events(frontend, args)))
+  if (err == NULL) err = pp_symbols(frontend, p->values + values, node->outs, args->output_lists);
+  if (err == NULL && (err = pp_events(frontend, args)))
     for (size_t d = 0; d < node->rows; d++)
       for (size_t k = 0; k < node->outs; k++) pp_buffer_free(frontend, args->output_lists[d][k]);
   if (err) {
@@ -277,7 +267,7 @@ PJRT_Error* pp_copy(const pp_frontend* frontend, PJRT_Buffer* buffer, PJRT_Memor
   pp_program* p = pp_capturing->program;
   pp_look look;
   pp_ref ref;
-  PJRT_Error* err = refer(frontend, buffer, (int32_t)p->num_nodes, &look, &ref);
+  PJRT_Error* err = pp_refer(frontend, buffer, (int32_t)p->num_nodes, &look, &ref);
   if (err) return err;
   look.memory = memory;
   look.device = frontend->where(memory);
@@ -308,227 +298,7 @@ PJRT_Error* pp_copy(const pp_frontend* frontend, PJRT_Buffer* buffer, PJRT_Memor
     p->num_nodes++;
   node->refs[node->rows] = ref;
   node->memories[node->rows] = memory;
-  return symbol_new(frontend, &look, node->value, (int32_t)node->rows++, out);
-}
-
-// ---- symbols that are exported and imported ----
-
-typedef struct {
-  pw_export base;  // first
-  const pp_frontend* frontend;
-  uint64_t capture;
-  size_t n;
-  pp_ref refs[];
-} export_symbol;
-
-static void export_free(pw_export* exported) { free(exported); }
-
-static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out);
-static const pw_export_methods export_methods = {export_free, export_reshard};
-
-bool pp_symbolic(const pw_export* exported) { return exported->methods == &export_methods; }
-
-static export_symbol* export_new(const pp_frontend* frontend, PJRT_Client* client, size_t n) {
-  export_symbol* h = pw_zeros(1, sizeof *h + n * sizeof *h->refs);
-  if (h == NULL) return NULL;
-  h->base = (pw_export){.base = {client, 1}, .methods = &export_methods};
-  h->frontend = frontend;
-  h->capture = pp_capturing->number;
-  h->n = n;
-  return h;
-}
-
-bool pp_any_symbol(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
-  for (size_t d = 0; d < args->num_devices; d++)
-    for (size_t i = 0; i < args->num_args; i++)
-      if (pp_is_symbol(frontend, args->argument_lists[d][i])) return true;
-  return false;
-}
-
-// An exported array without a symbol is kept as constants.
-PJRT_Error* pp_export(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
-  size_t n = args->num_devices, m = args->num_args;
-  pp_executable x;
-  frontend->describe(args->executable, &x);
-  if (m == 0 || n == 0 || x.num_outputs)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s takes arrays and returns none", x.name);
-  pw_export** all = pw_zeros(m, sizeof *all);
-  if (all == NULL) return pp_no_memory(m * sizeof *all);
-  PJRT_Error* err = NULL;
-  for (size_t i = 0; i < m && err == NULL; i++) {
-    export_symbol* h = export_new(frontend, x.client, n);
-    if (h == NULL) {
-      err = pp_no_memory(sizeof *h + n * sizeof *h->refs);
-      break;
-    }
-    all[i] = &h->base;
-    for (size_t d = 0; d < n && err == NULL; d++) {
-      pp_look look;
-      // Which node reads it is not known yet.
-      err = refer(frontend, args->argument_lists[d][i], -1, &look, &h->refs[d]);
-    }
-  }
-  if (err == NULL) err = events(frontend, args);
-  if (err == NULL && !pw_exported(all, m)) err = pp_no_memory(m * sizeof(uint64_t));
-  for (size_t i = 0; i < m && err; i++) pw_export_drop(all[i]);
-  free(all);
-  return err;
-}
-
-// lead is the destination of a plan: devices, size of the shards, and the kind of their memory.
-typedef struct {
-  int64_t *devices, *size;
-  size_t shards, dims;
-  char* memory;
-} lead;
-
-// look_at fills in the looks of the shards that a plan makes from an array whose first shard has this shape.
-static PJRT_Error* look_at(const pp_frontend* frontend, const lead* to, pw_shape* shape, pp_look* looks) {
-  for (size_t i = 0; i < to->shards; i++) {
-    PJRT_Device* d = frontend->device(pp_capturing->program->base.client, (int)to->devices[i]);
-    if (d == NULL)
-      return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "a plan is for a device that this client does not have");
-    looks[i] = (pp_look){d, frontend->memory(d, to->memory), shape, NULL};
-  }
-  return NULL;
-}
-
-// record_reshard adds the node that moves an array by a plan. It takes the plan unless it fails.
-static PJRT_Error* record_reshard(export_symbol* h, uint64_t plan, const pp_look* looks, size_t shards,
-                                  pw_export** out) {
-  pp_program* p = pp_capturing->program;
-  export_symbol* made = export_new(h->frontend, p->base.client, shards);
-  pp_node* node = made ? pp_node_new(p, PP_RESHARD, "reshard", NULL) : NULL;
-  if (node) node->refs = pw_copy(h->refs, h->n * sizeof *node->refs);
-  int32_t value = node && node->refs ? pp_value_new(p, (int32_t)p->num_nodes, 0, looks, shards) : -1;
-  if (value < 0) {
-    if (node) pp_node_free(p, node);
-    free(made);
-    return pp_no_memory(sizeof *made + (h->n + shards) * sizeof *made->refs);
-  }
-  node->rows = h->n;
-  node->args = node->outs = 1;
-  node->plan = plan;
-  for (size_t i = 0; i < h->n; i++)
-    if (h->refs[i].value >= 0) p->values[h->refs[i].value].last = (int32_t)p->num_nodes;
-  p->num_nodes++;
-  for (size_t i = 0; i < shards; i++) made->refs[i] = (pp_ref){value, (int32_t)i};
-  *out = &made->base;
-  return NULL;
-}
-
-static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out) {
-  export_symbol* h = (export_symbol*)exported;
-  pp_capture* c = pp_capturing;
-  if (c == NULL || c->number != h->capture) return pw_refusal(pw_text("FAILED_PRECONDITION: %s", kNothing));
-  pp_program* p = c->program;
-  lead to = {0};
-  char* refusal = pwGoPlanHold(plan, &to.shards, &to.dims);
-  if (refusal) return refusal;
-  pp_look first = {0};
-  const pp_symbol* symbol;
-  if (h->refs[0].value == PP_CONSTANT)
-    h->frontend->seen(p->constants[h->refs[0].shard], &first, &symbol);
-  else
-    first = p->values[h->refs[0].value].looks[h->refs[0].shard];
-  pp_look* looks = pw_zeros(to.shards, sizeof *looks);
-  to.devices = pw_zeros(to.shards, sizeof *to.devices);
-  to.size = pw_zeros(to.dims, sizeof *to.size);
-  pw_shape* shape = NULL;
-  if (looks && to.devices && to.size) {
-    pwGoPlanTo(plan, to.devices, to.size, &to.memory);
-    shape = pw_shape_new(first.shape->type, to.size, to.dims);
-  }
-  PJRT_Error* err = shape ? look_at(h->frontend, &to, shape, looks) : pp_no_memory(to.shards * sizeof *looks);
-  if (err == NULL) err = record_reshard(h, plan, looks, to.shards, out);
-  if (err) pwGoPlanFree(plan);
-  pw_shape_drop(shape);
-  free(looks);
-  free(to.memory);
-  free(to.devices);
-  free(to.size);
-  return pp_refusal(err);
-}
-
-bool pp_input(void) { return pp_capturing->announced > 0; }
-
-PJRT_Error* pp_inputs(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
-  pp_capture* c = pp_capturing;
-  pp_program* p = c->program;
-  size_t n = args->num_devices, outs = c->announced;
-  c->announced = 0;
-  pp_executable x;
-  frontend->describe(args->executable, &x);
-  if (x.num_outputs != outs || n != x.num_devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "%s returns %zu arrays on %zu devices, but %zu on %zu were announced as inputs of the program",
-                    x.name, x.num_outputs, x.num_devices, outs, n);
-  PJRT_Error* err = joins(frontend, x.client);
-  if (err) return err;
-  size_t values = p->num_values;
-  pp_look* looks = pw_zeros(n, sizeof *looks);
-  int32_t* inputs = looks ? pw_resize(p->inputs, (p->num_inputs + outs) * sizeof *inputs) : NULL;
-  if (inputs) p->inputs = inputs;
-  bool room = inputs != NULL;
-  for (size_t o = 0; o < outs && room; o++) {
-    for (size_t d = 0; d < n; d++) frontend->output(args->executable, NULL, d, o, &looks[d]);
-    int32_t value = pp_value_new(p, PP_INPUT, (int32_t)(p->num_inputs + o), looks, n);
-    room = value >= 0;
-    if (!room) break;
-    p->values[value].donated = c->donated[o];
-    p->inputs[p->num_inputs + o] = value;
-  }
-  free(looks);
-  if (!room) return pp_no_memory(outs * n * sizeof *looks);  // the values stay: nothing refers to them
-  p->num_inputs += outs;
-  err = symbols(frontend, p->values + values, outs, args->output_lists);
-  return err ? err : events(frontend, args);
-}
-
-PJRT_Error* pp_import(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args,
-                      pw_export* const* exported) {
-  size_t n = args->num_devices, outs, made = 0;
-  pp_executable x;
-  frontend->describe(args->executable, &x);
-  outs = x.num_outputs;
-  PJRT_Error* err = NULL;
-  for (size_t o = 0; o < outs && err == NULL; o++) {
-    export_symbol* h = (export_symbol*)exported[o];
-    if (!pp_symbolic(exported[o]) || pp_capturing == NULL || h->capture != pp_capturing->number)
-      err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
-    else if (n != x.num_devices || h->n != n)
-      err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "result %zu of %s must be an array of %zu shards; the named one has %zu", o, x.name,
-                     x.num_devices, h->n);
-    for (size_t d = 0; d < n && err == NULL; d++) {
-      pp_look look, *is;
-      frontend->output(args->executable, NULL, d, o, &look);
-      const pp_symbol* symbol;
-      pp_look constant;
-      pp_ref r = h->refs[d];
-      if (r.value == PP_CONSTANT)
-        frontend->seen(pp_capturing->program->constants[r.shard], is = &constant, &symbol);
-      else
-        is = &pp_capturing->program->values[r.value].looks[r.shard];
-      if (is->device != look.device || !pw_fits(is->shape, look.shape))
-        err = pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "shard %zu of result %zu of %s differs from the named array",
-                       d, o, x.name);
-      else if (r.value == PP_CONSTANT)
-        err = frontend->share(pp_capturing->program->constants[r.shard], false, &args->output_lists[d][o]);
-      else
-        err = symbol_new(frontend, is, r.value, r.shard, &args->output_lists[d][o]);
-      if (err == NULL) made++;
-    }
-  }
-  if (err == NULL && (err = events(frontend, args)) == NULL) {
-    for (size_t o = 0; o < outs; o++) pw_export_drop(exported[o]);
-    return NULL;
-  }
-  for (size_t o = 0; o < outs; o++) {
-    for (size_t d = 0; d < n && made; d++, made--) pp_buffer_free(frontend, args->output_lists[d][o]);
-    pw_export_drop(exported[o]);
-  }
-  return err;
+  return pp_symbol_new(frontend, &look, node->value, (int32_t)node->rows++, out);
 }
 
 // ---- the end of a capture ----
@@ -580,35 +350,15 @@ static PJRT_Error* finish(pp_output* outputs, size_t n, pp_program** out) {
   return NULL;
 }
 
-// result writes what a result of the program refers to, and nothing for an array that is not a symbol. *symbolic says
-// which it was.
-static PJRT_Error* result(uint64_t array, pp_output* o, bool* symbolic) {
-  pw_export* exported = pw_export_find(array);
-  if (exported == NULL)
-    return pw_error(PJRT_Error_Code_NOT_FOUND, "an array among the results of the program was released or imported");
-  PJRT_Error* err = NULL;
-  *symbolic = pp_symbolic(exported);
-  export_symbol* h = (export_symbol*)exported;
-  if (*symbolic && h->capture != pp_capturing->number) {
-    err = pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "an array that is to be a result belongs to another program");
-  } else if (*symbolic) {
-    o->n = h->n;
-    o->refs = pw_copy(h->refs, h->n * sizeof *o->refs);
-    if (o->refs == NULL) err = pp_no_memory(h->n * sizeof *o->refs);
-  }
-  pw_export_drop(exported);
-  return err;
-}
-
 static PJRT_Error* end(const uint64_t* arrays, size_t n, int32_t* results, pp_program** out) {
-  if (pp_capturing->read) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", kNothing);
+  if (pp_capturing->read) return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "%s", pp_nothing);
   pp_output* outputs = pw_zeros(n, sizeof *outputs);
   if (outputs == NULL) return pp_no_memory(n * sizeof *outputs);
   size_t made = 0;
   PJRT_Error* err = NULL;
   for (size_t i = 0; i < n && err == NULL; i++) {
     bool symbolic = false;
-    err = result(arrays[i], &outputs[made], &symbolic);
+    err = pp_result(arrays[i], &outputs[made], &symbolic);
     results[i] = symbolic ? (int32_t)made++ : -1;
   }
   if (err == NULL) return finish(outputs, made, out);
@@ -622,14 +372,14 @@ static PJRT_Error* end(const uint64_t* arrays, size_t n, int32_t* results, pp_pr
 PJRT_Error* pp_input_new(const pp_frontend* frontend, PJRT_Client* client, const pp_look* looks, size_t n,
                          PJRT_Buffer** out) {
   pp_program* p = pp_capturing->program;
-  PJRT_Error* err = joins(frontend, client);
+  PJRT_Error* err = pp_join(frontend, client);
   if (err) return err;
   int32_t* inputs = pw_resize(p->inputs, (p->num_inputs + 1) * sizeof *inputs);
   if (inputs) p->inputs = inputs;
   int32_t value = inputs ? pp_value_new(p, PP_INPUT, (int32_t)p->num_inputs, looks, n) : -1;
   if (value < 0) return pp_no_memory(n * sizeof *looks);
   size_t made = 0;
-  for (; made < n && err == NULL; made++) err = symbol_new(frontend, &looks[made], value, (int32_t)made, &out[made]);
+  for (; made < n && err == NULL; made++) err = pp_symbol_new(frontend, &looks[made], value, (int32_t)made, &out[made]);
   if (err) {
     for (size_t i = 0; i + 1 < made; i++) pp_buffer_free(frontend, out[i]);
     return err;  // its value stays: nothing refers to it
@@ -649,7 +399,7 @@ PJRT_Error* pp_finish(const pp_frontend* frontend, PJRT_Buffer* const* shards, c
     if (outputs[i].refs == NULL) err = pp_no_memory(counts[i] * sizeof *outputs[i].refs);
     for (size_t s = 0; s < counts[i] && err == NULL; s++) {
       pp_look look;
-      err = refer(frontend, *shards++, -1, &look, &outputs[i].refs[s]);
+      err = pp_refer(frontend, *shards++, -1, &look, &outputs[i].refs[s]);
     }
   }
   if (err == NULL) return finish(outputs, n, out);

@@ -142,7 +142,7 @@ typedef struct pc_executable {
   size_t num_outputs;
 } pc_executable;
 
-// ---- arrays (array.c) ----
+// ---- arrays (array.c, put.c) ----
 
 typedef struct pc_array {
   pc_object base;
@@ -174,6 +174,10 @@ pathways_error pc_lay(const char* call, const pathways_host_options* o, size_t n
 pathways_error pc_put(pc_session* s, const pathways_host_options* o, bool direct, pathways_array* array);
 // pc_part writes where a shard begins in the whole array.
 void pc_part(const pc_array* array, size_t shard, int64_t* start);
+// pc_dense writes the strides of a dense row-major array. pc_is_dense reports whether a region with these strides is
+// one dense row-major block.
+void pc_dense(const int64_t* dims, size_t n, size_t element, int64_t* strides);
+bool pc_is_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element);
 // pc_box copies a region of dims between a dense array and bytes with strides.
 void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
             bool out);
