@@ -1,22 +1,12 @@
 """Donation to and inside programs: which arrays are consumed, and which stay."""
 
-import gc
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pathways
 import pytest
-from waiting import comes
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions]
-
-
-def nothing_held():
-    yield
-    gc.collect()
-    # What a play holds goes when it ends.
-    assert comes(lambda: not {"exported", "captured"} & pathways.stats()["live"].keys()), pathways.stats()["live"]
+pytestmark = [pytest.mark.sizes, pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
 
 
 def test_donation(devices):
