@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"fmt"
 	"maps"
 	"math"
@@ -22,7 +21,8 @@ const HelloTime = 10 * time.Second
 
 // Credentials are what a process shows of itself, and asks of others.
 type Credentials struct {
-	Token string // the cluster's secret; where it is empty, the accepting side asks for none
+	// Token is the cluster's own, or of a dialler that of its Pass; where it is empty, the accepting side asks for none.
+	Token string
 	// TokenPath is the file with the token, which the accepting side names to those who do not show it; "" is not said.
 	TokenPath string
 	Software  string            // such as "pathways 0.1.0"
@@ -40,6 +40,7 @@ type Incoming struct {
 	Conn
 	Hello    *wire.Hello
 	Protocol uint32 // the one both sides speak
+	Pass     Pass   // what the dialler's token opens; of ROLE_PEER it says nothing
 
 	software string
 }
@@ -144,8 +145,14 @@ func (in *Incoming) check(cred Credentials) (err error) {
 		if err := cred.Proof(h); err != nil {
 			return err
 		}
-	} else if cred.Token != "" && subtle.ConstantTimeCompare([]byte(h.Token), []byte(cred.Token)) != 1 {
-		return cred.wrongToken(h.Token)
+	} else {
+		var ok bool
+		if in.Pass, ok = cred.passOf([]byte(h.Token)); !ok {
+			return cred.wrongToken(h.Token)
+		}
+		if err := in.Pass.admits(h.Role); err != nil {
+			return err
+		}
 	}
 	h.Token = "" // whoever prints a Hello does not print the secret
 	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
@@ -162,10 +169,10 @@ func (c Credentials) Begins(hello []byte) error {
 		return nil
 	}
 	token, shown := wire.TokenIn(hello)
-	switch {
-	case !shown:
+	if !shown {
 		return c.wrongToken("")
-	case subtle.ConstantTimeCompare(token, []byte(c.Token)) != 1:
+	}
+	if _, ok := c.passOf(token); !ok {
 		return c.wrongToken("another")
 	}
 	return nil

@@ -38,8 +38,11 @@ type ControllerConfig struct {
 // ServeController runs a controller until ctx ends or an operator asks it to stop, and
 // then ends all processes that are connected to it.
 //
-// Errors: those of listening.
+// Errors: those of listening; INVALID_ARGUMENT if the token is that of a role.
 func ServeController(ctx context.Context, c ControllerConfig) error {
+	if err := transport.IsOwn(c.Secret.Token); err != nil {
+		return err
+	}
 	secure, err := c.Secret.tls()
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -56,6 +57,20 @@ func readToken(f *os.File, remedy string) (string, error) {
 		return "", status.New(status.InvalidArgument, "the token file %s is empty; %s", f.Name(), remedy)
 	}
 	return token, nil
+}
+
+// RoleToken returns the token of a role, "operator", "worker" or "tenant", of the cluster with this own token.
+//
+// Errors: INVALID_ARGUMENT for another role, or if the token is that of a role.
+func RoleToken(own, role string) (string, error) {
+	pass, err := transport.PassNamed(role)
+	if err == nil {
+		err = transport.IsOwn(own)
+	}
+	if err != nil {
+		return "", err
+	}
+	return pass.Token(own), nil
 }
 
 // TokenPath returns the path of the directory's token.

@@ -276,7 +276,7 @@ func TestSize(t *testing.T) {
 
 func TestHelpNamesEverything(t *testing.T) {
 	_, out, _ := call(t, nil, "--help")
-	for _, name := range []string{"controller", "worker", "up", "down", "status", "certs", "options", "doctor"} {
+	for _, name := range []string{"controller", "worker", "up", "down", "status", "token", "certs", "options", "doctor"} {
 		if !strings.Contains(out, "\n  "+name) {
 			t.Errorf("help does not list %s:\n%s", name, out)
 		}

@@ -162,7 +162,7 @@ func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, errs := call(t, nil, "down", "--dir", filepath.Dir(c.dir))
-	if code != ExitFailed || !strings.Contains(errs, "PERMISSION_DENIED") {
+	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	if started(victim.Process.Pid) == "" {
@@ -180,10 +180,52 @@ func TestUpRefusesAnUnsafeDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, errs := call(t, nil, "up", "--dir", dir)
-	if code != ExitFailed || !strings.Contains(errs, "PERMISSION_DENIED") || !strings.Contains(errs, "chmod 700") {
+	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") || !strings.Contains(errs, "chmod 700") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	if files, err := os.ReadDir(filepath.Join(dir, "default")); err != nil || len(files) > 0 {
 		t.Errorf("files were made: %v, %v", files, err)
+	}
+}
+
+// Each role's token is another, always the same, and makes no others.
+func TestTokensOfRoles(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(own, []byte("open sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for _, role := range []string{"operator", "worker", "tenant"} {
+		code, token, errs := call(t, nil, "token", role, "--token-file", own)
+		if code != ExitSuccess || seen[token] != "" {
+			t.Errorf("the token of role %s is %q (%s), that of %s, too", role, token, errs, seen[token])
+		}
+		if _, again, _ := call(t, nil, "token", role, "--token-file", own); again != token {
+			t.Errorf("the token of role %s is %q and then %q", role, token, again)
+		}
+		seen[token] = role
+	}
+	if seen["open sesame\n"] != "operator" {
+		t.Errorf("the operator's token is not the cluster's own: %v", seen)
+	}
+	for token, role := range seen {
+		file := filepath.Join(t.TempDir(), role)
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"token", "tenant"}, {"controller", "--listen", "unix:" + file + ".sock", "--dir", t.TempDir()}} {
+			if role == "operator" {
+				continue
+			}
+			code, _, errs := call(t, nil, append(args, "--token-file", file)...)
+			if code == ExitSuccess || !strings.Contains(errs, "this is a "+role+"'s token") {
+				t.Errorf("%s with the token of a %s ends with %d: %s", args[0], role, code, errs)
+			}
+		}
+	}
+	if code, _, errs := call(t, nil, "token", "king", "--token-file", own); code != ExitUsage ||
+		!strings.Contains(errs, "tenant") {
+		t.Errorf("a role that is none ends with %d: %s", code, errs)
 	}
 }

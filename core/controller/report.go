@@ -16,7 +16,15 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
 	case *wire.Ask:
-		st.send([]uint64{c.number}, wire.KindReport, st.Report())
+		if c.tenant && m.Stop {
+			return status.New(status.PermissionDenied,
+				"a tenant's token cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE")
+		}
+		r := st.Report()
+		if c.tenant {
+			hideLines(r)
+		}
+		st.send([]uint64{c.number}, wire.KindReport, r)
 		if m.Stop {
 			st.stop(status.New(status.Unavailable, "the cluster was told to stop"))
 			st.out = append(st.out, Action{Kind: Stop})
@@ -100,4 +108,17 @@ func (st *State) said(w *worker) *wire.Heartbeat {
 		}
 	}
 	return last
+}
+
+// hideLines takes from a report what is for operators: the lines of users' code, where something runs or waits.
+func hideLines(r *wire.Report) {
+	for _, is := range r.Islands {
+		for _, w := range is.Workers {
+			w.Last = proto.CloneOf(w.Last)
+			w.Last.Waits = nil
+			for _, c := range w.Last.Running {
+				c.Line = ""
+			}
+		}
+	}
 }

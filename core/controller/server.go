@@ -139,7 +139,8 @@ func (s *Server) Take(in *transport.Incoming) {
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
-	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer()}, true)
+	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
+		Tenant: c.in.Pass == transport.Tenant}, true)
 	if !c.let {
 		return // it was refused
 	}

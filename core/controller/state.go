@@ -112,6 +112,7 @@ type Event struct {
 	Message proto.Message
 	Payload []byte // Step does not keep it
 	Peer    string // of Join: where it comes from, for people
+	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
 	Key     string
 	Err     error
 }
@@ -190,6 +191,7 @@ type State struct {
 type conn struct {
 	number uint64
 	role   wire.Role
+	tenant bool // as Event.Tenant
 	w      *worker
 	s      *session
 }
@@ -264,7 +266,7 @@ func (st *State) join(ev *Event) {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:
-		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role}
+		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role, tenant: ev.Tenant}
 		st.out = append(st.out,
 			Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
 	default:

@@ -19,6 +19,7 @@ import fresh
 import pytest
 from processes import COMMAND, HANG_SECONDS, command, until
 
+ROLES = ("operator", "worker", "tenant")
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -154,6 +155,24 @@ def test_token_over_tls(tmp_path):
             assert done.returncode == 1, done.stdout
         done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env})
         assert done.stdout.strip() == "2 6.0"
+
+
+def test_each_role_has_a_token_of_its_own_and_no_token_opens_more_than_its_role(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("open sesame\n")
+    of = {role: {"PATHWAYS_TOKEN": command("token", role, "--token-file", str(own)).stdout.strip()} for role in ROLES}
+    address = f"tcp:localhost:{free_port()}"
+    worker = ("worker", "--address", address, "--listen", f"tcp:localhost:{free_port()}", "--dir", str(tmp_path))
+    with serving("controller", "--listen", address, "--dir", str(tmp_path), env=of["operator"]):
+        until("the controller", lambda: there(address, env=of["tenant"]))
+        refused = command(*worker, "--wait", "5s", env=of["tenant"], check=False)
+        assert "PERMISSION_DENIED" in refused.stderr and "pathways token worker" in refused.stderr, refused.stderr
+        with serving(*worker, env=of["worker"]):
+            client = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
+            done = fresh.run("import jax; print(len(jax.devices()))", env=client | of["tenant"])
+            assert done.stdout.strip() == "1"
+            refused = fresh.run("import jax; jax.devices()", env=client | of["worker"], check=False)
+            assert "PERMISSION_DENIED" in refused.stderr and "pathways token tenant" in refused.stderr, refused.stderr
 
 
 def test_certificates_are_asked_for_unless_the_token_suffices(tmp_path):

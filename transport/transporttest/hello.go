@@ -55,6 +55,18 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 	}{
 		{"wrong token", &wire.Hello{Token: "guess"}, status.Unauthenticated, []string{"token"}},
 		{"prefix of the token", &wire.Hello{Token: cred.Token[:1]}, status.Unauthenticated, []string{"token"}},
+		{"a tenant that brings devices", &wire.Hello{Token: transport.Tenant.Token(cred.Token), Role: wire.Role_ROLE_WORKER},
+			status.PermissionDenied, []string{"tenant", "pathways token worker"}},
+		{"a tenant that joins an epoch", &wire.Hello{Token: transport.Tenant.Token(cred.Token), Role: wire.Role_ROLE_MEMBER},
+			status.PermissionDenied, []string{"tenant"}},
+		{"a worker that begins a session",
+			&wire.Hello{Token: transport.Worker.Token(cred.Token), Role: wire.Role_ROLE_CLIENT},
+			status.PermissionDenied, []string{"worker", "pathways token tenant"}},
+		{"a worker that asks", &wire.Hello{Token: transport.Worker.Token(cred.Token), Role: wire.Role_ROLE_ADMIN},
+			status.PermissionDenied, []string{"worker"}},
+		{"a token that is made from a tenant's",
+			&wire.Hello{Token: transport.Tenant.Token(transport.Tenant.Token(cred.Token))},
+			status.Unauthenticated, []string{"token"}},
 		{"other version", &wire.Hello{Versions: map[string]string{"jax": "0.0.7"}}, status.FailedPrecondition,
 			[]string{"jax", `"0.0.7"`, `"` + cred.Versions["jax"] + `"`}},
 	} {

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
+	b := newBed(t, Config{}, 1, 1)
+	b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{
+		Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin", Line: "secret.py:3"}},
+		Waits:   []string{"device 0 has waited for 7s in spin (called at secret.py:3)"}})
+	const operator, tenant = 901, 902
+	ask := func(conn uint64, stop bool) (report *wire.Report, err error) {
+		m := &wire.Ask{Stop: stop}
+		for _, a := range b.step(Event{Kind: Message, Conn: conn, Wire: wire.KindAsk, Message: m}) {
+			switch {
+			case a.Kind == Stop:
+				t.Error("the controller stops")
+			case a.Kind != Send:
+			case a.Wire == wire.KindReport:
+				report = new(wire.Report)
+				if err := proto.Unmarshal(a.Payload, report); err != nil {
+					t.Fatal(err)
+				}
+			case a.Wire == wire.KindGoodbye:
+				bye := new(wire.Goodbye)
+				if err := proto.Unmarshal(a.Payload, bye); err != nil {
+					t.Fatal(err)
+				}
+				err = bye.Status.Err()
+			}
+		}
+		return report, err
+	}
+	for conn, lines := range map[uint64]bool{operator: true, tenant: false} {
+		b.step(Event{Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}, Tenant: conn == tenant})
+		r, err := ask(conn, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := r.Islands[0].Workers[0].Last
+		if got := last.Running[0]; got.Program != "spin" || (got.Line != "") != lines || len(last.Waits) > 0 != lines {
+			t.Errorf("lines are to be seen: %v; the report has %v and %q", lines, got, last.Waits)
+		}
+	}
+	if _, err := ask(tenant, true); status.CodeOf(err) != status.PermissionDenied {
+		t.Errorf("a tenant that stops the cluster is told %v", err)
+	}
+	if last := b.st.Report().Islands[0].Workers[0].Last; len(last.Waits) != 1 {
+		t.Error("what a tenant does not see is gone for operators, too")
+	}
+}
