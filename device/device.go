@@ -175,7 +175,7 @@ type Executable interface {
 	// consumes. known is false if the driver does not know.
 	Parameters() (shapes []shape.Shape, donated []int, known bool)
 	// Optimized returns the optimized program, a serialized HloModuleProtoWithConfig, or
-	// UNIMPLEMENTED if the driver has none.
+	// UNIMPLEMENTED if the driver has none. The values of long constants may be left out.
 	Optimized() ([]byte, error)
 	Cost() Cost
 	Serialize() ([]byte, error)

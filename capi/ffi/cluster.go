@@ -36,7 +36,8 @@ func Named(code []byte) []*wire.Handler {
 			}
 			continue
 		}
-		if name == "" || !bytes.Contains(code, []byte(name)) || common(C.GoString(C.pw_ffi_symbol_of(e.stages[3]).library)) {
+		// jaxlib has more than a hundred: the code, which may be long, is searched for the others alone.
+		if name == "" || common(C.GoString(C.pw_ffi_symbol_of(e.stages[3]).library)) || !bytes.Contains(code, []byte(name)) {
 			continue
 		}
 		h := &wire.Handler{Target: name, Platform: C.GoString(e.platform), Traits: uint32(e.traits)}

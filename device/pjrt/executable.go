@@ -4,6 +4,7 @@ package pjrt
 import "C"
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,7 +34,8 @@ type Executable struct {
 	outputs           []device.Output
 	memories          []int // of outputs, as indices into Device.Memories
 	cost              device.Cost
-	params            *hlo.Signature // nil if the plugin does not describe them
+	params            *hlo.Signature         // nil if the plugin does not describe them
+	optimized         atomic.Pointer[[]byte] // of a program that was compiled here, until somebody asks for it
 
 	users  atomic.Int32 // like Buffer.users
 	closed atomic.Bool
@@ -63,7 +65,7 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 	if err != nil {
 		return nil, err
 	}
-	return c.executable(loaded)
+	return c.executable(loaded, true)
 }
 
 // compile returns a plugin's executable, which the caller owns. The caller holds the client.
@@ -99,22 +101,23 @@ func (c *Client) Load(ctx context.Context, serialized []byte) (device.Executable
 		C.size_t(len(serialized)), &loaded)); err != nil {
 		return nil, err
 	}
-	return c.executable(loaded)
+	return c.executable(loaded, false)
 }
 
-// executable takes a plugin's executable. The caller holds the client.
-func (c *Client) executable(loaded *C.PJRT_LoadedExecutable) (device.Executable, error) {
+// executable takes a plugin's executable, and keeps its optimized program where somebody will ask for it: a plugin
+// writes it anew each time, with all constants. The caller holds the client.
+func (c *Client) executable(loaded *C.PJRT_LoadedExecutable, keeps bool) (device.Executable, error) {
 	x := &Executable{client: c, loaded: loaded}
 	x.users.Store(1)
 	c.opened()
-	if err := x.describe(); err != nil {
+	if err := x.describe(keeps); err != nil {
 		x.Close()
 		return nil, status.Wrap(err, "cannot describe a compiled program")
 	}
 	return x, nil
 }
 
-func (x *Executable) describe() error {
+func (x *Executable) describe(keeps bool) error {
 	p := x.client.plugin
 	if err := p.check(C.pwdrv_loaded_executable(p.api, x.loaded, &x.compiled)); err != nil {
 		return err
@@ -151,6 +154,10 @@ func (x *Executable) describe() error {
 	}
 	if err == nil {
 		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
+		if keeps && goString(format) == withConfig {
+			optimized := bytes.Clone(hlo.WithoutConstants(program)) // it may be the plugin's memory
+			x.optimized.Store(&optimized)
+		}
 		if s, err := hlo.ReadSignature(goString(format), program); err == nil {
 			x.params = &s
 		}
@@ -251,14 +258,21 @@ func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 	return x.params.Params, x.params.Donated, true
 }
 
+// withConfig is the format of a serialized HloModuleProtoWithConfig.
+const withConfig = "hlo_with_config"
+
 // Optimized returns the program as the compiler left it: a serialized
-// HloModuleProtoWithConfig.
+// HloModuleProtoWithConfig, without the values of long constants.
 func (x *Executable) Optimized() ([]byte, error) {
+	if kept := x.optimized.Swap(nil); kept != nil {
+		return *kept, nil
+	}
 	if err := x.use(); err != nil {
 		return nil, err
 	}
 	defer x.release()
-	return x.client.plugin.optimized(x.compiled)
+	code, err := x.client.plugin.optimized(x.compiled)
+	return hlo.WithoutConstants(code), err
 }
 
 func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
@@ -269,7 +283,7 @@ func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
 	defer C.free(unsafe.Pointer(code.data))
 	defer C.free(unsafe.Pointer(format.data))
 	switch f := goString(format); f {
-	case "hlo_with_config":
+	case withConfig:
 		return goBytes(code), nil
 	case "hlo":
 		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, without a configuration
