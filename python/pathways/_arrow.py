@@ -20,18 +20,11 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _native
+from pathways import _native, _private
 from pathways._ahead import Ahead
 from pathways._errors import CODES, PathwaysError
 
-try:  # the core of jax.device_put, which takes less than half of its time
-    from jax._src.core import ShapedArray, update_aval_with_sharding
-    from jax._src.lib import guard_lib, xla_client
-
-    batched_device_put = xla_client.batched_device_put
-except (ImportError, AttributeError):  # another version of JAX
-    batched_device_put = None
-
+_direct = _private.device_put()
 DTYPES = frozenset(map(np.dtype, "?bBhHiIlLefd"))  # those that Arrow has
 
 
@@ -206,9 +199,9 @@ def _read(schema: int, array: int) -> tuple[np.ndarray, bool] | dict[str, tuple[
 
 
 class _Way(NamedTuple):
-    """The arguments of batched_device_put for an array."""
+    """The arguments of _direct.put for an array."""
 
-    aval: ShapedArray
+    shaped: Any
     sharding: Sharding
     parts: list[Any]  # of the array, one per device
     devices: list[jax.Device]
@@ -222,10 +215,10 @@ def _way(where: jax.Device | Sharding, shape: tuple[int, ...], dtype: np.dtype) 
         return None
     try:
         parts = sharding.addressable_devices_indices_map(shape)
-        aval = update_aval_with_sharding(ShapedArray(shape, dtype), sharding)
+        shaped = _direct.shaped(shape, dtype, sharding)
     except Exception:
         return None
-    return _Way(aval, sharding, list(parts.values()), list(parts))
+    return _Way(shaped, sharding, list(parts.values()), list(parts))
 
 
 def forget() -> None:
@@ -239,7 +232,7 @@ def _device_put(host: np.ndarray, sharding: Any) -> jax.Array:
     if sharding is None:
         where = jax.config.jax_default_device or jax.local_devices()[0]
     if (
-        batched_device_put is None
+        _direct is None
         or not isinstance(where, (jax.Device, Sharding))
         or (host.dtype.itemsize == 8 and not jax.config.jax_enable_x64)
         or not jax.sharding.get_abstract_mesh().empty
@@ -247,12 +240,7 @@ def _device_put(host: np.ndarray, sharding: Any) -> jax.Array:
     ):
         return jax.device_put(host, sharding)
     hosts = [host[part] for part in way.parts] if len(way.parts) > 1 else [host]
-    state = guard_lib.thread_local_state()
-    before, state.explicit_device_put = state.explicit_device_put, True
-    try:
-        return batched_device_put(way.aval, way.sharding, hosts, way.devices, sharding is not None)
-    finally:
-        state.explicit_device_put = before
+    return _direct.put(way.shaped, way.sharding, hosts, way.devices, sharding is not None)
 
 
 def _put(host: np.ndarray, converted: bool, what: str, sharding: Any, zero_copy: bool | None) -> jax.Array:

@@ -22,7 +22,7 @@ from typing import Any
 import jax_plugins.pathways as plugin
 from jax_plugins.pathways import places
 
-from pathways import _native
+from pathways import _native, _private
 from pathways._errors import PathwaysError
 from pathways._settings import WAIT, Settings, stock_cpu_devices
 
@@ -47,11 +47,10 @@ _closed = False  # whether shutdown() was called, and init() not since then
 _problem: PathwaysError | None = None  # why the plugin could not be registered
 
 
-def _jax() -> tuple[Any, Any]:
-    """Imports JAX and its module of backends."""
+def _jax() -> Any:
+    """Imports JAX."""
     try:
         import jax
-        from jax._src import xla_bridge
     except ImportError as error:
         raise PathwaysError(
             "FAILED_PRECONDITION", f'JAX cannot be imported ({error}); install it with `pip install "jax>=0.10"`'
@@ -62,13 +61,12 @@ def _jax() -> tuple[Any, Any]:
             f"jax {jax.__version__} is too old: expected 0.10 or newer; upgrade it with "
             '`pip install --upgrade "jax>=0.10"`',
         )
-    return jax, xla_bridge
+    return jax
 
 
 def running() -> bool:
     """Returns whether JAX has created the client of this backend."""
-    xla_bridge = sys.modules.get("jax._src.xla_bridge")
-    return xla_bridge is not None and xla_bridge.backends_are_initialized() and NAME in xla_bridge._backends
+    return _private.client(NAME) is not None
 
 
 def _take_platforms(jax: Any) -> str | None:
@@ -100,7 +98,7 @@ def register() -> None:
         if _registered:
             return
         try:
-            jax, xla_bridge = _jax()
+            jax = _jax()
         except PathwaysError as error:
             _problem = error
             return
@@ -115,18 +113,18 @@ def register() -> None:
             _declined = True
             return
         _declined = False
-        if xla_bridge.backends_are_initialized():
+        if _private.are_backends_made():
             raise PathwaysError(
                 "FAILED_PRECONDITION",
                 "JAX has already made its devices, so Pathways came too late to be one of its backends; put "
                 "`import pathways` before the first call that uses a device (jax.devices(), jnp.zeros(), …)",
             )
         try:
-            _register_plugin(xla_bridge, _put_back(jax, before) if plugin.found_by_jax else lambda: None)
+            _register_plugin(_put_back(jax, before) if plugin.found_by_jax else lambda: None)
             _registered, _problem = True, None
         except PathwaysError as error:
             _problem = error
-            xla_bridge.register_backend_factory(NAME, _raise_problem, priority=PRIORITY, fail_quietly=False)
+            _private.register_backend(NAME, PRIORITY, _raise_problem)
 
 
 def _put_back(jax: Any, before: str | None) -> Callable[[], None]:
@@ -149,22 +147,14 @@ def _accelerated() -> bool:
     return driven.get("kind") in ("cuda", "tpu")
 
 
-def _register_plugin(xla_bridge: Any, made: Callable[[], None]) -> None:
+def _register_plugin(made: Callable[[], None]) -> None:
     from pathways import _ffi, _partition, _reshard  # not at the top: they import JAX and its packages
 
     library = _native.load()
     _native.set_plugin_dirs(places.joined())
     path = str(_native.library_path())
-    c_api = xla_bridge.register_plugin(NAME, priority=PRIORITY, library_path=path, options=_client_options)
-    # Again, because JAX warns that every plugin that it does not know by name is experimental.
-    xla_bridge.register_backend_factory(
-        NAME,
-        functools.partial(_make_client, xla_bridge._backend_factories[NAME].factory, made),
-        priority=PRIORITY,
-        fail_quietly=False,
-        experimental=False,
-        make_topology=xla_bridge._topology_factories[NAME],
-        c_api=c_api,
+    _private.register_plugin(
+        NAME, PRIORITY, path, _client_options, lambda factory: functools.partial(_make_client, factory, made)
     )
     _ffi.install(library)
     _reshard.install()
@@ -194,26 +184,12 @@ def _make_client(factory: Callable[[], Any], made: Callable[[], None]) -> Any:
     from pathways import _ffi
 
     client = _when_there(factory, _settings.with_environment())
-    _answer_to_platform(client)
+    _private.add_name(client)
     made()  # only after success: otherwise JAX would fall back to another backend at its next use
     # The plugin has just been loaded, and has received the FFI targets that were registered before.
     if refused := _ffi.refusals():
         _ffi.warn(refused)
     return client
-
-
-def _answer_to_platform(client: Any) -> None:
-    """Makes JAX find the client under its platform's own name too: jax.devices("gpu"), or DLPack's "cuda".
-
-    Without it, all that looks for a platform by name would fail where the devices are GPUs or TPUs: torch tensors by
-    DLPack, jax.export, cuDNN's attention. The name "cpu" stays with JAX's own client. JAX creates backends one at a
-    time and holds their lock now. Seen in jax 0.10.2, 0.11.2 and 0.12.0.1.
-    """
-    from jax._src import xla_bridge
-
-    platform = getattr(client, "_raw_platform", client.platform)
-    if platform != "cpu":
-        xla_bridge._backends.setdefault(platform, client)
 
 
 def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
@@ -294,7 +270,7 @@ def _client_options() -> dict[str, Any]:
         return options | {"devices": asked.devices}
     if _accelerated():
         return options  # all devices
-    return options | {"devices": stock_cpu_devices(_jax()[0])}
+    return options | {"devices": stock_cpu_devices(_jax())}
 
 
 def init(address: Any, count: Any, memory_limit: Any, wait: Any, unknown: dict[str, Any]) -> None:
@@ -315,7 +291,7 @@ def _settle(asked: Settings) -> None:
             raise _problem
         asked.with_environment()
         if not running():
-            _take_platforms(_jax()[0])  # JAX reads it again after a shutdown
+            _take_platforms(_jax())  # JAX reads it again after a shutdown
             if asked != Settings():
                 _settings = asked
             _closed = False
@@ -326,7 +302,7 @@ def _settle(asked: Settings) -> None:
                 f"pathways.init({asked.address!r}) comes too late: JAX already runs on other devices; call it before "
                 "the first use of JAX, or call pathways.shutdown() first",
             )
-        have = sys.modules["jax._src.xla_bridge"]._backends[NAME].device_count()
+        have = _private.client(NAME).device_count()
         if asked.devices is not None and asked.devices != have:
             raise PathwaysError(
                 "FAILED_PRECONDITION",
@@ -346,7 +322,7 @@ def devices() -> list[Any]:
         register()
         if _problem is not None:
             raise _problem
-    jax, _ = _jax()
+    jax = _jax()
     if _declined:
         raise PathwaysError(
             "FAILED_PRECONDITION",
@@ -394,9 +370,7 @@ def _forget_clients() -> None:
         jax.extend.backend.clear_backends()
     except Exception:
         # It first waits for the tokens of effects in flight, which raise if their work was cut off.
-        from jax._src import dispatch
-
-        dispatch.runtime_tokens.clear()
+        _private.forget_effects()
         jax.extend.backend.clear_backends()
 
 

@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 from pathways_command import _capsule
 
+from pathways import _private
 from pathways._errors import PathwaysError
 
 STAGES = ("instantiate", "prepare", "initialize", "execute")
@@ -241,10 +242,8 @@ def _register(name: str, bundle: dict[str, Any], platform: str, traits: int) -> 
 
 def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: Any = 0) -> None:
     """Handles JAX's registrations of custom call targets."""
-    from jaxlib import xla_client
-
     try:
-        xla_client._xla.register_custom_call_target(name, fn, platform, api_version, traits)
+        _private.register_target(name, fn, platform, api_version, traits)
     except Exception as error:  # so that the rest of the replay continues
         if not _replaying:
             raise
@@ -264,9 +263,7 @@ def _on_target(name: str, fn: Any, platform: str, api_version: int = 0, traits: 
 
 def _on_type(name: str, registration: Any) -> None:
     """Handles JAX's registrations of types, the states of handlers. jaxlib goes first: it assigns the type's ID."""
-    from jaxlib import xla_client
-
-    xla_client._xla.register_custom_type(name, registration)
+    _private.register_type(name, registration)
     _kept.append(registration)
     type_id = ctypes.cast(_capsule.address(registration["type_id"]), ctypes.POINTER(ctypes.c_int64))
     _answer(
@@ -301,12 +298,11 @@ def install(library: ctypes.CDLL) -> None:
     """
     global _library, _replaying
     from jax import ffi
-    from jaxlib import xla_client
 
     with _lock:
         if _library is not None:
             return
-        if "Host" in xla_client._custom_callback_handler:
+        if _private.has_cpu_client():
             raise PathwaysError(
                 "FAILED_PRECONDITION",
                 "JAX has already made its CPU client, so FFI targets (LAPACK, callbacks) cannot reach Pathways; put "
@@ -314,20 +310,18 @@ def install(library: ctypes.CDLL) -> None:
             )
         _declare(library)
         _library = library
-        native = xla_client._xla
         _replaying = True
         try:
             # jaxlib's probe of this handler shows the library how to make errors that jaxlib can read.
-            native.register_custom_call_target(
+            _private.register_target(
                 "pathways_jaxlib_probe", ffi.pycapsule(library.pathways_ffi_jaxlib_probe), "Host", 1
             )
             _answer(library.pathways_set_callback(_trampoline))
-            targets = native.custom_call_targets("Host")
+            targets = _private.targets("Host")
             for name in BORROWED:
                 if name in targets:
                     _register(name, targets[name], "Host", 0)
-            xla_client.register_custom_type_handler("cpu", _on_type)
-            xla_client.register_custom_call_handler("cpu", _on_target)
+            _private.handle_registrations(_on_type, _on_target)
         finally:
             _replaying = False
         # This exit hook runs after those registered later, which wait for work in flight.

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from typing import Any
 
-from pathways import _native
+from pathways import _native, _private
 from pathways._errors import PathwaysError
 
 # Compile options, so that they apply only to this program. It is never run, so it need not be fast.
@@ -32,32 +32,22 @@ _client: Any = None  # the largest so far, guarded by _lock; a client has a few 
 def _devices(count: int) -> list[Any]:
     """Returns count devices of a CPU client of jaxlib's: JAX's own if it has enough, else a private one."""
     global _client
-    from jax._src import xla_bridge
-    from jaxlib import xla_client
-
-    own = xla_bridge._backends.get("cpu") if xla_bridge.backends_are_initialized() else None
+    own = _private.client("cpu")
     if own is not None and own.local_device_count() >= count:
         return own.local_devices()[:count]
     with _lock:
         if _client is None or _client.local_device_count() < count:
-            _client = xla_client.make_cpu_client(num_devices=count)
+            _client = _private.make_cpu_client(count)
         return _client.local_devices()[:count]
 
 
 def _compile(code: bytes, options: bytes, directory: str) -> None:
-    import numpy as np
-    from jaxlib import xla_client
-
-    parsed = xla_client.CompileOptions.ParseFromString(options)
-    build = parsed.executable_build_options
-    devices = _devices(build.num_partitions)
-    ids = np.array([[device.id for device in devices]])
-    build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    parsed = _private.parse_compile_options(options)
     given = [
         (name, value) for name, value in parsed.env_option_overrides if name not in _DUMP and name != "xla_dump_to"
     ]
     parsed.env_option_overrides = [*given, *_DUMP.items(), ("xla_dump_to", directory)]
-    devices[0].client.compile_and_load(code, xla_client.DeviceList(tuple(devices)), parsed)
+    _private.compile_for(code, parsed, _devices(parsed.executable_build_options.num_partitions))
 
 
 _PARTITIONER = ctypes.CFUNCTYPE(

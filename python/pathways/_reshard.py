@@ -20,11 +20,10 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from pathways import _native
+from pathways import _native, _private
 from pathways._errors import PathwaysError
 
 CACHED = 1024  # number of routes between two shardings that are cached, with their programs
-STOCK = "shard_sharded_device_array_slow_path"
 
 
 def __pathways_export(x):  # the library recognizes this name
@@ -274,15 +273,12 @@ def install() -> None:
     JAX does so in one function, which device_put() uses, and calls whose arguments need another sharding. If a version
     of JAX lacks that function, device_put() is as slow as in stock JAX, and reshard() is not.
     """
-    from jax._src import array
 
-    stock = getattr(array, STOCK, None)
-    if stock is None or hasattr(stock, "__wrapped__"):
-        return
+    def make(stock):
+        def moved(x, devices, indices, sharding):
+            route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
+            return stock(x, devices, indices, sharding) if route is None else route(x)
 
-    @functools.wraps(stock)
-    def moved(x, devices, indices, sharding):
-        route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
-        return stock(x, devices, indices, sharding) if route is None else route(x)
+        return moved
 
-    setattr(array, STOCK, moved)
+    _private.replace_slow_path(make)

@@ -1,0 +1,196 @@
+"""What this package uses of JAX that JAX keeps private. No other module of the package uses such parts.
+
+Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
+
+- `jax._src.xla_bridge`: `register_plugin`, `register_backend_factory`, `backends_are_initialized`, and the dicts
+  `_backends`, `_backend_factories` and `_topology_factories` by platform. The public `jax.extend.backend` cannot
+  replace a factory, look at a client without making one, nor give a client a second name. (`add_name` was also seen in
+  0.11.2, which has a client's `_raw_platform`.)
+- `jax._src.dispatch.runtime_tokens`: the tokens of ordered effects, which `clear_backends` waits for.
+- `jax._src.array.shard_sharded_device_array_slow_path`: the function by which JAX reads an array on the host to change
+  its sharding. Without it, moves take the stock way.
+- `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
+  `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
+- `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
+  `register_custom_type_handler`), and the CPU client with its compile options.
+
+A worker does not import JAX: the parts of jaxlib that it uses are in `pathways_command/_handlers.py`. The structs of
+jaxlib that C reads are named in `capi/ffi`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+BRIDGE = "jax._src.xla_bridge"
+SLOW_PATH = "shard_sharded_device_array_slow_path"
+
+# --- backends ---
+
+
+def are_backends_made() -> bool:
+    """Returns whether JAX has created its backends. It does not import JAX."""
+    bridge = sys.modules.get(BRIDGE)
+    return bridge is not None and bridge.backends_are_initialized()
+
+
+def client(platform: str) -> Any:
+    """Returns JAX's client of a platform, or None if it has not created one."""
+    return sys.modules[BRIDGE]._backends.get(platform) if are_backends_made() else None
+
+
+def register_plugin(
+    name: str, priority: int, path: str, options: Any, wrap: Callable[[Callable[[], Any]], Callable[[], Any]]
+) -> None:
+    """Registers a plugin as a backend, whose client is made by wrap(JAX's own function for that)."""
+    from jax._src import xla_bridge
+
+    c_api = xla_bridge.register_plugin(name, priority=priority, library_path=path, options=options)
+    # Again, because JAX warns that every plugin that it does not know by name is experimental.
+    xla_bridge.register_backend_factory(
+        name,
+        wrap(xla_bridge._backend_factories[name].factory),
+        priority=priority,
+        fail_quietly=False,
+        experimental=False,
+        make_topology=xla_bridge._topology_factories[name],
+        c_api=c_api,
+    )
+
+
+def register_backend(name: str, priority: int, make: Callable[[], Any]) -> None:
+    """Registers a backend whose client make() returns."""
+    from jax._src import xla_bridge
+
+    xla_bridge.register_backend_factory(name, make, priority=priority, fail_quietly=False)
+
+
+def add_name(client: Any) -> None:
+    """Makes JAX find the client under its platform's own name, too: jax.devices("gpu"), or DLPack's "cuda".
+
+    Without it, everything that looks for a platform by name would fail if the devices are GPUs or TPUs: torch tensors
+    by DLPack, jax.export, cuDNN's attention. The name "cpu" stays with JAX's own client. Called while JAX creates the
+    client, which it does for one backend at a time, holding their lock.
+    """
+    from jax._src import xla_bridge
+
+    platform = getattr(client, "_raw_platform", client.platform)
+    if platform != "cpu":
+        xla_bridge._backends.setdefault(platform, client)
+
+
+def forget_effects() -> None:
+    """Drops the tokens of effects in flight, so that JAX does not wait for them."""
+    from jax._src import dispatch
+
+    dispatch.runtime_tokens.clear()
+
+
+# --- arrays ---
+
+
+def replace_slow_path(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the function by which JAX reads an array on the host to change its sharding by make(that function).
+
+    It does nothing the second time, or if this version of JAX has no such function.
+    """
+    from jax._src import array
+
+    stock = getattr(array, SLOW_PATH, None)
+    if stock is not None and not hasattr(stock, "__wrapped__"):
+        setattr(array, SLOW_PATH, functools.wraps(stock)(make(stock)))
+
+
+class DevicePut(NamedTuple):
+    """The inside of jax.device_put, which takes less than half of its time, and makes none of its checks."""
+
+    shaped: Callable[..., Any]  # (shape, dtype, sharding): the description of an array that put takes
+    put: Callable[..., Any]  # (shaped, sharding, parts, devices, committed): the array
+
+
+def device_put() -> DevicePut | None:
+    """Returns None if this version of JAX has not got these parts."""
+    try:
+        from jax._src.core import ShapedArray, update_aval_with_sharding
+        from jax._src.lib import guard_lib, xla_client
+
+        batched_device_put = xla_client.batched_device_put
+    except (ImportError, AttributeError):
+        return None
+
+    def put(shaped: Any, sharding: Any, parts: Sequence[Any], devices: Sequence[Any], committed: bool) -> Any:
+        state = guard_lib.thread_local_state()
+        before, state.explicit_device_put = state.explicit_device_put, True
+        try:
+            return batched_device_put(shaped, sharding, parts, devices, committed)
+        finally:
+            state.explicit_device_put = before
+
+    return DevicePut(lambda shape, dtype, sharding: update_aval_with_sharding(ShapedArray(shape, dtype), sharding), put)
+
+
+# --- FFI targets ---
+
+
+def has_cpu_client() -> bool:
+    """Returns whether JAX has made its CPU client, and so has taken FFI targets for itself."""
+    from jaxlib import xla_client
+
+    return "Host" in xla_client._custom_callback_handler
+
+
+def targets(platform: str) -> dict[str, Any]:
+    """Returns the FFI targets that jaxlib has for a platform."""
+    from jaxlib import xla_client
+
+    return xla_client._xla.custom_call_targets(platform)
+
+
+def register_target(name: Any, function: Any, platform: str, api_version: int, traits: Any = 0) -> None:
+    """Registers an FFI target with jaxlib's own registry."""
+    from jaxlib import xla_client
+
+    xla_client._xla.register_custom_call_target(name, function, platform, api_version, traits)
+
+
+def register_type(name: str, registration: Any) -> None:
+    """Registers a type of FFI states with jaxlib's own registry, which assigns its ID."""
+    from jaxlib import xla_client
+
+    xla_client._xla.register_custom_type(name, registration)
+
+
+def handle_registrations(on_type: Callable[..., None], on_target: Callable[..., None]) -> None:
+    """Has JAX pass its registrations for CPUs, past and future ones, to these functions."""
+    from jaxlib import xla_client
+
+    xla_client.register_custom_type_handler("cpu", on_type)
+    xla_client.register_custom_call_handler("cpu", on_target)
+
+
+# --- jaxlib's CPU client, as a compiler ---
+
+
+def make_cpu_client(num_devices: int) -> Any:
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client(num_devices=num_devices)
+
+
+def parse_compile_options(options: bytes) -> Any:
+    from jaxlib import xla_client
+
+    return xla_client.CompileOptions.ParseFromString(options)
+
+
+def compile_for(code: bytes, options: Any, devices: Sequence[Any]) -> None:
+    """Compiles a program for one partition per device, and drops the result."""
+    import numpy as np
+    from jaxlib import xla_client
+
+    ids = np.array([[device.id for device in devices]])
+    options.executable_build_options.device_assignment = xla_client.DeviceAssignment.create(ids)
+    devices[0].client.compile_and_load(code, xla_client.DeviceList(tuple(devices)), options)

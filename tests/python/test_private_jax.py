@@ -1,0 +1,16 @@
+"""The package touches what JAX keeps private in one module, and a worker, which does not import JAX, in another."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "python"
+ALLOWED = {"pathways/_private.py", "pathways_command/_handlers.py"}
+PRIVATE = re.compile(r"\bjax\._[a-z]|\bfrom jaxlib\b|\bxla_(?:bridge|client)\b")
+
+
+@pytest.mark.embedded("reads the source")
+def test_private_parts_of_jax_are_used_in_one_module():
+    found = {str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py") if PRIVATE.search(p.read_text(encoding="utf-8"))}
+    assert found == ALLOWED
