@@ -64,19 +64,31 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		c.Done(status.Wrap(wire.TooLong(wire.KindHostCall, len(payload)), "a call of the client"))
 		return
 	}
-	// The memory stays until both the arguments have left and the results have come.
-	var left atomic.Int32
-	var why error // of the results
-	left.Store(2)
 	w.mu.Lock()
 	w.calls[m.Part] = calling{g, c.Local, time.Now()}
 	w.mu.Unlock()
+	w.exchangeValues(g, c, m, func(err error) {
+		w.mu.Lock()
+		delete(w.calls, m.Part)
+		w.mu.Unlock()
+		go c.Done(err) // it may take as long as the rest of the program
+	})
+	if err := g.failure(); err != nil { // it failed before the exchange did know
+		w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
+		return
+	}
+	go func() { _ = w.conn.Send(wire.KindHostCall, payload) }() // the reader learns why
+}
+
+// exchangeValues sends a call's arguments and waits for its results. It calls done, once, with the error of the
+// results, when both the arguments have left and the results have come: until then the memory of both is in use.
+func (w *Worker) exchangeValues(g *gang, c *device.HostCall, m *wire.HostCall, done func(error)) {
+	var left atomic.Int32
+	var why error // of the results
+	left.Store(2)
 	over := func() {
 		if left.Add(-1) == 0 {
-			w.mu.Lock()
-			delete(w.calls, m.Part)
-			w.mu.Unlock()
-			go c.Done(why) // it may take as long as the rest of the program
+			done(why)
 		}
 	}
 	x := w.config.Exchange
@@ -102,11 +114,6 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		}
 		over()
 	})
-	if err := g.failure(); err != nil { // it failed before the exchange did know
-		x.Fail(key.Space, key.ID, err)
-		return
-	}
-	go func() { _ = w.conn.Send(wire.KindHostCall, payload) }() // the reader learns why
 }
 
 func hostValues(values []device.HostValue) []*wire.HostValue {
