@@ -2,7 +2,8 @@ package worker
 
 import (
 	"sync/atomic"
-	"time"
+
+	uberatomic "go.uber.org/atomic"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,10 +36,10 @@ type gang struct {
 	collective       bool     // the engine knows it
 	bytes            bool     // it has pushes or expectations under (session, op)
 
-	left    atomic.Int32            // parts that have not ended
-	spent   atomic.Int64            // device time of those that have, in nanoseconds
-	failed  atomic.Pointer[failure] // the first error
-	watched atomic.Bool             // by giveUp
+	left    atomic.Int32        // parts that have not ended
+	spent   uberatomic.Duration // device time of those that have
+	failed  uberatomic.Error    // the first error
+	watched atomic.Bool         // by giveUp
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -62,15 +63,8 @@ func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
 	g.ID, g.Session, g.Owner = id, session, g
 }
 
-type failure struct{ err error }
-
 // failure returns the first error of the gang, or nil. It may be called at any time.
-func (g *gang) failure() error {
-	if f := g.failed.Load(); f != nil {
-		return f.err
-	}
-	return nil
-}
+func (g *gang) failure() error { return g.failed.Load() }
 
 // fail ends whatever waits for the gang here. The first error is the gang's. It does not block,
 // and may be called from any goroutine that holds no lock.
@@ -78,7 +72,7 @@ func (g *gang) failure() error {
 // Code that makes a gang wait for something new, such as bytes, must look at failure again
 // after that: fail may have come before, and found nothing to end.
 func (g *gang) fail(err error) {
-	if !g.failed.CompareAndSwap(nil, &failure{err}) {
+	if !g.failed.CompareAndSwap(nil, err) {
 		return
 	}
 	if g.collective {
@@ -135,7 +129,7 @@ func (w *Worker) through(g *gang) {
 	if r, ok := g.work.(*run); ok {
 		r.program.release()
 	}
-	w.report.add(g.ID, time.Duration(g.spent.Load()), g.failure())
+	w.report.add(g.ID, g.spent.Load(), g.failure())
 	w.mu.Lock()
 	delete(w.gangs, g.ID)
 	if w.closing && len(w.gangs) == 0 {

@@ -234,14 +234,14 @@ func (q *queue) launched(
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
-		g.spent.Add(int64(q.charge(begun, q.w.elapsed())))
+		g.spent.Add(q.charge(begun, q.w.elapsed()))
 		q.ended(g, r, f, done.Wait(background))
 		return
 	}
 	done.Then(func(err error) {
 		end := q.w.elapsed()
 		q.soon(func() {
-			g.spent.Add(int64(q.charge(begun, end)))
+			g.spent.Add(q.charge(begun, end))
 			q.ended(g, r, f, err)
 		})
 	})

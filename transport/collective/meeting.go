@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uberatomic "go.uber.org/atomic"
+
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
 )
@@ -46,7 +48,7 @@ type meeting struct {
 
 	peers  []from       // by table.peers
 	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
-	failed atomic.Pointer[error]
+	failed uberatomic.Error
 
 	at   int       // in gang.started; guarded by gang.mu
 	seen time.Time // when Waits first found it; guarded by gang.mu
@@ -203,7 +205,7 @@ func (m *meeting) letGo(err error) { m.let(err, 0) }
 func (m *meeting) let(err error, inHand int) {
 	if err != nil {
 		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
-		if m.failed.CompareAndSwap(nil, &why) && m.gang.reason() == nil {
+		if m.failed.CompareAndSwap(nil, why) && m.gang.reason() == nil {
 			go m.gang.fail(why)
 		}
 	}
@@ -223,8 +225,8 @@ func (m *meeting) let(err error, inHand int) {
 func (m *meeting) work() {
 	r := &m.table.rounds[m.round]
 	err := m.gang.waited(m)
-	if f := m.failed.Load(); f != nil && err == nil {
-		err = *f
+	if err == nil {
+		err = m.failed.Load()
 	}
 	if err == nil {
 		err = m.run(r)
