@@ -158,13 +158,7 @@ func showRunning(w io.Writer, r *wire.Report) {
 				if c.Behind > 0 {
 					program += fmt.Sprintf(" (and %d queued)", c.Behind)
 				}
-				of := fmt.Sprintf("session %d, %s", c.Session, cmp.Or(c.Client, "a client"))
-				if c.User != "" {
-					of += " of " + c.User
-				}
-				if c.Host != "" && !strings.HasPrefix(c.Client, c.Host+":") {
-					of += " on " + c.Host
-				}
+				of := wire.Owner(c.Session, cmp.Or(c.Client, "a client"), c.User, c.Host)
 				if c.Gone {
 					of += ", which has ended"
 				}

@@ -138,6 +138,14 @@ type client struct {
 	gone    time.Time // when the session ended; zero while it lives
 }
 
+// owner says for people whose a session is.
+func (w *Worker) owner(session uint32) string {
+	w.mu.Lock()
+	c := w.clients[session].process
+	w.mu.Unlock()
+	return wire.Owner(session, c.GetName(), c.GetUser(), c.GetMachine())
+}
+
 // hasWork reports whether something of a session is under way. mu is held.
 func (w *Worker) hasWork(session uint32) bool {
 	for _, g := range w.gangs {

@@ -147,7 +147,7 @@ func (q *Queue) fits(p Part) (w Wait, arm bool, err error) {
 	return Wait{}, false, status.New(status.ResourceExhausted,
 		"%s makes %s, and the arrays of a device may have %s, of which %s are in use%s; "+
 			"free arrays that are no longer needed, or start the worker with a larger --memory-limit",
-		r.Name, shape.BytesText(more), shape.BytesText(m.limit), shape.BytesText(m.used), m.holders())
+		r.Name, shape.BytesText(more), shape.BytesText(m.limit), shape.BytesText(m.used), m.holders(q.config.Owner))
 }
 
 // Impatient tells that the time of Action.Arm is over for a gang.
@@ -186,8 +186,8 @@ func (q *Queue) freeAhead() {
 	}
 }
 
-// holders names those that have the most bytes.
-func (m *memory) holders() string {
+// holders names those that have the most bytes, and whose they are.
+func (m *memory) holders(owner func(session uint32) string) string {
 	type holder struct {
 		session uint32
 		what    string
@@ -216,7 +216,8 @@ func (m *memory) holders() string {
 		if i == 0 {
 			separator = ":"
 		}
-		fmt.Fprintf(&b, "%s %s in %d of %s, session %d", separator, shape.BytesText(bytes[h]), count[h], h.what, h.session)
+		fmt.Fprintf(&b, "%s %s in %d of %s, %s", separator, shape.BytesText(bytes[h]), count[h], h.what,
+			owner(h.session))
 	}
 	return b.String()
 }

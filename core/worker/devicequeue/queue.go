@@ -50,6 +50,8 @@
 package devicequeue
 
 import (
+	"fmt"
+
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -61,6 +63,8 @@ type Config struct {
 	Window int
 	// MemoryLimit bounds the bytes of arrays; 0: they are not counted.
 	MemoryLimit int64
+	// Owner says whose a session is, for messages, such as "session 3, node1:4711 of ada"; nil names the number alone.
+	Owner func(session uint32) string
 }
 
 // Queue is the state of one device.
@@ -99,6 +103,9 @@ func New(c Config) *Queue {
 	q := &Queue{config: c, tables: map[uint32]*table{}}
 	q.brief.Index = NoIndex
 	q.room.limit, q.room.arrays = c.MemoryLimit, charges{}
+	if q.config.Owner == nil {
+		q.config.Owner = func(session uint32) string { return fmt.Sprintf("session %d", session) }
+	}
 	return q
 }
 
