@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -129,6 +130,9 @@ func (a *actor) gone(token uint64, err error) bool {
 
 // blame checks an error that a client sees.
 func (a *actor) blame(what string, err error, risk bool) {
+	if len(a.x.doomed)+len(a.x.apart) > 0 && strings.Contains(err.Error(), "the compiled program") {
+		return // it was to come from a worker that compiled it for another session, whose devices are others
+	}
 	if !risk {
 		a.t.Errorf("%s: %s, with which nothing is wrong: %v", a.name, what, err)
 		return
@@ -362,8 +366,12 @@ func (a *actor) put() bool {
 func (a *actor) compiled(n int, devices []int) *client.Remote {
 	key := fmt.Sprint(n, devices)
 	if a.run[key] == nil && !a.risky[key] {
+		code := computations[n].program.Source().Code
+		if n%2 == 0 { // it is too long for a message
+			code = append(code, bytes.Repeat([]byte(" "), wire.ContentSize)...)
+		}
 		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{
-			Format: sim.Format, Code: computations[n].program.Source().Code, Options: sim.CompileOptions(devices)})
+			Format: sim.Format, Code: code, Options: sim.CompileOptions(devices)})
 		if err != nil {
 			a.blame("compiling "+key, err, a.risk(devices...))
 			a.risky[key] = true

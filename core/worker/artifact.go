@@ -38,7 +38,6 @@ type artifact struct {
 type loaded struct {
 	key    string
 	number uint64
-	other  bool          // compiled from the code, for other devices than what was serialized
 	done   chan struct{} // closed when exe or err is there
 	exe    device.Executable
 	err    error
@@ -93,7 +92,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, te
 		a.serialized = content.Bytes(l.Serialized)
 		l.Bytes += int64(len(l.Serialized))
 	}
-	if a.serialized == nil || l.Form == wire.Loadable_JOINED { // others compile it again
+	if a.serialized == nil || !w.loadsAnywhere(l.Form) { // others compile it again
 		if text != nil && len(l.Code) > 0 && &text.Data[0] == &l.Code[0] {
 			text.Hold()
 			a.code = text
@@ -107,6 +106,12 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, te
 	defer w.artifacts.mu.Unlock()
 	w.artifacts.kept[m.Op] = a
 	return true
+}
+
+// loadsAnywhere reports whether what is serialized of a program can be loaded by every worker that may be told to load
+// it. Members of an epoch number their devices together, and what is serialized names devices.
+func (w *Worker) loadsAnywhere(form wire.Loadable_Form) bool {
+	return form == wire.Loadable_PORTABLE || form == wire.Loadable_NATIVE && w.config.DeviceID == nil
 }
 
 // drop forgets artifacts that were compiled here. Executables that were loaded stay with their programs.
@@ -144,7 +149,7 @@ func (a *artifacts) close() {
 // share returns the executable of a program, which it loads unless it is there. The caller calls unload, also with an
 // error.
 func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loaded {
-	e := &loaded{number: l.GetArtifact(), other: l.GetOther(), done: make(chan struct{}), users: 1}
+	e := &loaded{number: l.GetArtifact(), done: make(chan struct{}), users: 1}
 	if l.GetArtifact() != 0 {
 		e.key = fmt.Sprint(l.Artifact, l.Other)
 		if l.Form != wire.Loadable_PORTABLE {
@@ -168,7 +173,7 @@ func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loa
 		w.artifacts.mu.Unlock()
 	}
 	close(e.done)
-	if e.err == nil && l.Kept && !l.Other {
+	if e.err == nil && l.Kept && w.loadsAnywhere(l.Form) { // otherwise it lacks the code that others need
 		w.has(e)
 	}
 	return e

@@ -55,6 +55,8 @@ type script struct {
 	waits    [][]string // by worker, as it said last
 	running  [][]*wire.Running
 	goodbye  []error // by worker
+	wanted   int     // Wants
+	had      []*wire.Have
 }
 
 // start makes workers, each with its devices, and session 1 on all of them.
@@ -160,6 +162,14 @@ func (s *script) listen(i int) {
 				s.t.Error(err)
 			}
 			s.waits[i], s.running[i] = m.Waits, m.Running
+		case wire.KindWant:
+			s.wanted++
+		case wire.KindHave:
+			m := new(wire.Have)
+			if err := wire.Decode(kind, payload, m); err != nil {
+				s.t.Error(err)
+			}
+			s.had = append(s.had, m)
 		case wire.KindGoodbye:
 			m := new(wire.Goodbye)
 			if err := wire.Decode(kind, payload, m); err != nil {

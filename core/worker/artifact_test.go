@@ -1,0 +1,74 @@
+package worker_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport/content"
+)
+
+// fetched is an artifact that a worker sends to the client's process.
+func (s *script) fetched(artifact, transfer uint64) ([]byte, error) {
+	s.t.Helper()
+	var got []byte
+	done := make(chan error, 1)
+	content.Receive(s.client, firstWorker, transfer, 1<<30, func(parts []*content.Memory, err error) {
+		if err == nil {
+			got = bytes.Clone(parts[0].Data)
+			for _, m := range parts {
+				m.Release()
+			}
+		}
+		done <- err
+	})
+	s.tell(wire.KindGive, &wire.Give{Artifact: artifact, To: clientProcess, Transfer: transfer})
+	return got, <-done
+}
+
+// A worker asks for an artifact that it is to load, again where it is refused, says that it has it, sends it to another
+// worker from what it has loaded, and says so when it has it no more.
+func TestWorkerFetchesAndPassesOn(t *testing.T) {
+	drivers := simDrivers(t, 1, 1, sim.Options{})
+	p := addOne()
+	x, err := drivers[0].Compile(t.Context(), p.Source(), sim.CompileOptions([]int{0}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serialized, err := x.Serialize()
+	if x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, drivers, func(c *worker.Config) { c.DeviceID = nil })
+	load := &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
+		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Artifact: 9, Kept: true}}
+	s.tell(wire.KindLoad, load)
+	s.until("a question", func() bool { return s.wanted == 1 })
+	content.Refuse(s.client, firstWorker, 100, status.New(status.Unavailable, "it has gone meanwhile"))
+	s.tell(wire.KindSource, &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 100}})
+	s.until("another question", func() bool { return s.wanted == 2 })
+	sent := make(chan error, 1)
+	content.Send(s.client, firstWorker, 101, [][]byte{serialized}, func(err error) { sent <- err })
+	s.tell(wire.KindSource, &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 101}})
+	s.until("the worker to have it", func() bool { return len(s.had) == 1 && !s.had[0].No })
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	load.Session = 2 // which asks for nothing
+	s.tell(wire.KindLoad, load)
+	if got, err := s.fetched(9, 102); err != nil || !bytes.Equal(got, serialized) {
+		t.Errorf("it sends %d bytes, %v, want the %d that it got", len(got), err, len(serialized))
+	}
+	s.tell(wire.KindForget, &wire.Forget{Session: 1, Programs: []uint64{1}})
+	s.tell(wire.KindForget, &wire.Forget{Session: 2, Programs: []uint64{1}})
+	s.until("the worker to have it no more", func() bool { return len(s.had) == 2 && s.had[1].No })
+	if _, err := s.fetched(9, 103); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("it sends what it does not have, with %v", err)
+	}
+	if s.wanted != 2 {
+		t.Errorf("it asked %d times, want twice", s.wanted)
+	}
+}
