@@ -16,7 +16,7 @@ import (
 // columns is how long a line of code may be, a tab being one of them.
 const columns = 120
 
-// TestLinesHave120ColumnsAtMost is for Go and C; ruff keeps Python, and tests/python/test_page_links.py the pages.
+// TestLinesHave120ColumnsAtMost is for Go, C and pages; ruff checks Python.
 func TestLinesHave120ColumnsAtMost(t *testing.T) {
 	tree := os.DirFS("..")
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -30,7 +30,7 @@ func TestLinesHave120ColumnsAtMost(t *testing.T) {
 			return nil
 		}
 		switch path.Ext(name) {
-		case ".go", ".c", ".h":
+		case ".go", ".c", ".h", ".md":
 		default:
 			return nil
 		}
@@ -45,16 +45,23 @@ func TestLinesHave120ColumnsAtMost(t *testing.T) {
 	}
 }
 
-// tooLong returns the lines of a file that are too long. Generated files and XLA's own header have what length they
-// have, and so have Go's raw strings, which are often another language's, and flags of cgo.
+// measured is a page that a benchmark writes.
+const measured = "docs/paper/README.md"
+
+// tooLong returns the lines of a file that are too long. Generated files and XLA's own header may have long lines, and
+// so may Go's raw strings, which are often another language's, flags of cgo, and on pages tables and what programs
+// print.
 func tooLong(name string, text []byte) (found []int) {
 	if bytes.Contains(text[:min(len(text), 500)], []byte("// Code generated ")) ||
-		strings.HasSuffix(name, "abi/pjrt_abi.h") {
+		strings.HasSuffix(name, "abi/pjrt_abi.h") || name == measured {
 		return nil
 	}
 	raw := map[int]bool{}
-	if path.Ext(name) == ".go" {
+	switch path.Ext(name) {
+	case ".go":
 		raw = rawLines(text)
+	case ".md":
+		raw = printedLines(text)
 	}
 	for i, line := range strings.Split(string(text), "\n") {
 		if utf8.RuneCountInString(line) > columns && !raw[i+1] && !strings.Contains(line, "#cgo ") {
@@ -62,6 +69,20 @@ func tooLong(name string, text []byte) (found []int) {
 		}
 	}
 	return found
+}
+
+// printedLines returns the lines of a page that are rows of tables, or in blocks of text.
+func printedLines(text []byte) map[int]bool {
+	lines, inside := map[int]bool{}, false
+	for i, line := range strings.Split(string(text), "\n") {
+		if strings.HasPrefix(line, "```") {
+			inside = line == "```text"
+		}
+		if inside || strings.HasPrefix(line, "|") {
+			lines[i+1] = true
+		}
+	}
+	return lines
 }
 
 // rawLines returns the lines that raw strings are on.
@@ -94,6 +115,8 @@ func TestTooLong(t *testing.T) {
 		{"a.go", "package a\n\n// #cgo CFLAGS: " + long, "[]"},
 		{"a.c", "\n" + long + "\n" + long + "x", "[3]"},
 		{"a.c", strings.Repeat("…", columns), "[]"},
+		{"a.md", "| " + long + " |\n```text\n" + long + "x\n```\n" + long + "x\n", "[5]"},
+		{measured, long + "x", "[]"},
 	} {
 		if got := fmt.Sprint(tooLong(c.name, []byte(c.text))); got != c.want {
 			t.Errorf("%s %.20q: got %s, want %s", c.name, c.text, got, c.want)
