@@ -119,16 +119,18 @@ def run(
     backend: str | None = "pathways",
     env: dict[str, str] | None = None,
     check: bool = True,
-    imports: bool = False,
+    imports: bool | None = None,
 ) -> subprocess.CompletedProcess:
     """Runs a script to its end and returns how it ended; check asserts that it ended with 0.
 
-    Importing JAX takes most of a script's time. So a script that goes through "pathways" is a child of a process that
-    has imported JAX and nothing of this project, unless the import is part of what is tested (imports), or env has more
-    than says which devices to use.
+    Importing JAX takes most of a script's time. So a script is a child of a process that has imported JAX and nothing
+    of this project, unless the import is part of what is tested (imports; by default it is for all backends but
+    "pathways"), or env has more than says which devices to use.
     """
     asked = environment(backend or "pathways", env=env)
-    ended = _server.ask(source(code, backend), asked) if backend == "pathways" and not imports else None
+    if imports is None:
+        imports = backend != "pathways"
+    ended = None if imports else _server.ask(source(code, backend), asked)
     done = ended[0] if ended else finish(_python(source(code, backend), asked))
     if check:
         assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
@@ -197,6 +199,7 @@ class _Server:
 
     # Variables that neither JAX's import reads nor Go, which sees the environment that its process was started with.
     UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST", "TEST_DEVICES"}
+    UNREAD |= {"GALLERY_OUT", "GALLERY_STEPS", "GALLERY_WIDTH"}  # of the examples
 
     def __init__(self):
         self._process, self._env, self._asking = None, {}, threading.Lock()

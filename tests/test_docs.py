@@ -39,8 +39,8 @@ def run_script(place, address=""):
     for module in set(re.findall(r"^import (\w+)", script, re.M)):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    env = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", "PATHWAYS_PLUGIN": fresh.plugin_path()}
-    done = fresh.run(script, backend=None, env=env)
+    env = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
+    done = fresh.run(script, backend=None, env=env, imports=False)
     for said in re.findall(r"print\(.*# (\[.*)$", script, re.M):  # what stands behind it is what it prints
         assert said in done.stdout.splitlines(), f"the page says {said}, and it printed:\n{done.stdout}"
 

@@ -20,9 +20,9 @@ from pathways import _graph, _settings
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
 
-def script(code, env=None, check=True):
-    """Runs code that imports pathways itself, in an environment that says nothing but env."""
-    return fresh.run(code, backend=None, env=BARE | (env or {}), check=check)
+def script(code, env=None, check=True, imports=True):
+    """Runs code that imports pathways itself, in an environment that says nothing but env; see fresh.run on imports."""
+    return fresh.run(code, backend=None, env=BARE | (env or {}), check=check, imports=imports)
 
 
 def error_of(call):
@@ -43,20 +43,27 @@ def test_a_wrong_number_of_devices_is_refused(given):
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "many", "1e3", "8.0", "4097"])
-def test_a_wrong_number_in_the_environment_is_named(given):
+def test_a_wrong_number_in_the_environment_is_refused(given, monkeypatch):
+    monkeypatch.delenv("PATHWAYS_ADDRESS", raising=False)
+    monkeypatch.setenv("PATHWAYS_DEVICES", given)
+    with pytest.raises(pathways.PathwaysError, match="^INVALID_ARGUMENT: PATHWAYS_DEVICES is ") as caught:
+        _settings.Settings().with_environment()
+    assert re.search(f"is '?{re.escape(given)}'?; expected a whole number .* 1 to 4096", caught.value.message)
+
+
+def test_a_wrong_number_in_the_environment_is_named_by_every_first_use():
     done = script(
         "import pathways\n"
         + error_of("pathways.init()")
         + error_of("pathways.devices()")
         + "import jax\ntry:\n    jax.devices()\nexcept RuntimeError as error:\n    print('jax', '|', error)\n",
-        env={"PATHWAYS_DEVICES": given},
+        env={"PATHWAYS_DEVICES": "many"},
+        imports=False,
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 3
     for line in lines:
-        assert re.search(
-            r"PATHWAYS_DEVICES is '?" + re.escape(given) + r"'?; expected a whole number .* 1 to 4096", line
-        )
+        assert "PATHWAYS_DEVICES is 'many'; expected a whole number of devices from 1 to 4096" in line
     assert lines[0].startswith("INVALID_ARGUMENT | ") and lines[1].startswith("INVALID_ARGUMENT | ")
 
 
@@ -76,6 +83,7 @@ def test_an_address_is_never_ignored():
     done = script(
         "import pathways\n" + error_of("pathways.devices()"),
         env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
+        imports=False,
     )
     assert done.stdout.startswith(
         "INVALID_ARGUMENT | PATHWAYS_ADDRESS is 'host:1', which is not the address of a cluster"
@@ -83,7 +91,7 @@ def test_an_address_is_never_ignored():
 
 
 def test_what_a_cluster_decides_is_not_ignored():
-    done = script("import pathways\n" + error_of("pathways.init('unix:/none', memory_limit=4)"))
+    done = script("import pathways\n" + error_of("pathways.init('unix:/none', memory_limit=4)"), imports=False)
     assert done.stdout.startswith("INVALID_ARGUMENT | ") and "--memory-limit" in done.stdout
 
 
@@ -177,7 +185,9 @@ def test_a_text_of_the_library_becomes_an_error(text, code, message):
     ],
 )
 def test_the_number_of_devices(env, code, count):
-    done = script(f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env)
+    done = script(
+        f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env, imports=False
+    )
     assert done.stdout.split() == [str(count)] * 2
 
 
@@ -438,7 +448,8 @@ def test_shutdown_and_init_again_with_other_settings():
             print("shut down" in str(error), "pathways.init()" in str(error))
         pathways.init(devices=5)
         print(len(jax.devices()), (jnp.arange(4) * 2).sum())
-        """
+        """,
+        imports=False,
     )
     assert done.stdout.splitlines() == ["2 12", "True True", "5 12"]
 
@@ -488,10 +499,10 @@ def test_a_picture_that_cannot_be_written_names_the_file(tmp_path):
 # --- doctor and the command line ---
 
 
-def command(*arguments, env=None):
-    """Runs the command line."""
+def command(*arguments, env=None, module="pathways_command"):
+    """Runs the command line, by one of the two modules that have it: the other one imports JAX."""
     return subprocess.run(
-        [sys.executable, "-m", "pathways", *arguments],
+        [sys.executable, "-m", module, *arguments],
         env=fresh.environment(env=env),
         capture_output=True,
         text=True,
@@ -533,11 +544,15 @@ def test_doctor_says_what_is_wrong(env, said):
     assert "not ready" in done.stdout.splitlines()[0]
     assert said in "".join(line for line in done.stdout.splitlines() if line.startswith("  missing"))
     assert "Traceback" not in done.stdout + done.stderr
-    assert json.loads(command("doctor", "--json", env=env).stdout)["ok"] is False
+
+
+def test_doctor_says_that_something_is_wrong_as_json():
+    done = command("doctor", "--json", env={"PATHWAYS_LIBRARY": "/nowhere.so"})
+    assert done.returncode == 1 and json.loads(done.stdout)["ok"] is False
 
 
 def test_the_command_teaches():
-    done = command("--help")
+    done = command("--help", module="pathways")
     assert done.returncode == 0
     for word in ("import pathways", "pathways doctor", "PATHWAYS_DEVICES", "PATHWAYS_PLUGIN", "exit codes"):
         assert word in done.stdout
