@@ -28,7 +28,8 @@ SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find 
 FUZZTIME ?= 20s
 # Where Go's tests find a plugin: the packages of an environment.
 plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-race = GOEXPERIMENT=cgocheck2 $(GO) test -vet=off -race -tags invariants
+# Nothing is left to find in the second that the race detector waits at the end of each process: tests end clean.
+race = GORACE=atexit_sleep_ms=0 GOEXPERIMENT=cgocheck2 $(GO) test -vet=off -race -tags invariants
 say = @echo; echo "== $(1)"
 
 .PHONY: help
@@ -83,6 +84,7 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
+newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
 versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
 sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
 
@@ -92,7 +94,7 @@ pytest-embedded:
 pytest-cluster:
 	@$(call pytest,$(VENV),,tests/cluster $(all))
 pytest-newest:
-	@$(call pytest,$(VENV_NEW),,$(versions))
+	@$(call pytest,$(VENV_NEW),,$(newest))
 # The newest JAX and the plugin that the package depends on: what pip installs. They are of different ages.
 pytest-newest-default: export PATHWAYS_PLUGIN = $(shell $(VENV_NEW)/bin/python -c 'import fastatomstruct_xla_cpu as p; print(p.__path__[0])' 2>/dev/null)/libpjrt_cpu.so
 pytest-newest-default:

@@ -54,7 +54,7 @@ DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "flo
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (5, 3), (2, 0, 3), (0, 4), (2, 3, 4, 5)])
-@pytest.mark.versions
+@pytest.mark.newest
 def test_what_goes_out_comes_in(dtype, shape):
     x = jax.device_put(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
     back = pathways.from_arrow(pathways.to_arrow(x))
@@ -64,7 +64,7 @@ def test_what_goes_out_comes_in(dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
-@pytest.mark.versions
+@pytest.mark.newest
 def test_64_bits_follow_jax(dtype):
     host = np.arange(5, dtype=dtype)
     assert pathways.from_arrow(pathways.to_arrow(host)).dtype == jax.numpy.asarray(host).dtype
@@ -134,7 +134,7 @@ def test_record_batches_are_dictionaries(pa, devices):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64", "bfloat16"])
-@pytest.mark.versions
+@pytest.mark.newest
 def test_arrays_are_those_of_device_put(devices, dtype):
     def same(x, y):
         assert (x.aval, x.sharding, x.committed, x.weak_type) == (y.aval, y.sharding, y.committed, y.weak_type)

@@ -79,7 +79,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_call_waits_for_no_more_than_the_plugins_own(tmp_path):
     script = SCRIPT.replace("LIBRARY", repr(str(gate.build(tmp_path))))
     processes = {backend: fresh.start(script, backend) for backend in ("pathways", "plugin")}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import ADDRESS
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 SCRIPT = """
     import sys

@@ -16,7 +16,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+pytestmark = pytest.mark.versions
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def rows_kept(function, seen=None):
     return whole
 
 
+@pytest.mark.sizes
 def test_custom_partitioning_runs_what_its_partition_says(grid):
     seen = []
     double = rows_kept(lambda x: x * 2, seen)
@@ -92,6 +93,7 @@ def test_a_function_that_collects_is_split_as_it_says(grid):
     assert text.count(" all-reduce(") + text.count(" all-reduce-start(") == 1
 
 
+@pytest.mark.sizes
 @pytest.mark.parametrize("shardy", [True, False])
 def test_both_partitioners_of_jax(mesh, shardy):
     seen = []
@@ -107,6 +109,7 @@ def test_both_partitioners_of_jax(mesh, shardy):
     assert seen == [(2, 3)]
 
 
+@pytest.mark.sizes
 def test_in_loops_branches_and_other_functions(mesh):
     seen = []
     step = rows_kept(lambda x: jnp.sin(x) + x, seen)
@@ -140,6 +143,7 @@ def test_donated_arguments_are_gone_and_others_stay(mesh):
     assert not y.is_deleted()
 
 
+@pytest.mark.sizes
 def test_some_devices_in_any_order():
     mesh = Mesh(np.array(jax.devices())[[6, 1, 4]], ("x",))
     seen = []
@@ -168,6 +172,7 @@ def test_inspect_array_sharding_tells_how_the_compiler_splits(grid):
     assert told[0].is_equivalent_to(NamedSharding(grid, P("model", "data")), 2)
 
 
+@pytest.mark.sizes
 def test_partitioned_callbacks_are_called_with_each_shard(mesh):
     seen, lock = [], threading.Lock()
 
@@ -203,6 +208,7 @@ def test_a_program_of_nothing_but_a_partitioned_callback(mesh):
     assert seen == [28.0] * 8
 
 
+@pytest.mark.sizes
 def test_batches_of_a_lapack_call_stay_apart(mesh):
     host = values(8, 5, 5)
     x = jax.device_put(host, NamedSharding(mesh, P("x")))
@@ -252,6 +258,7 @@ def test_what_a_users_function_raises_is_the_error(mesh):
     np.testing.assert_array_equal(np.asarray(jax.jit(lambda x: x * 2)(x)), np.arange(8.0) * 2)
 
 
+@pytest.mark.sizes
 def test_many_threads_at_once(mesh):
     rows = NamedSharding(mesh, P("x"))
     got, failed = {}, []

@@ -12,7 +12,7 @@ from conftest import ADDRESS, THOROUGH
 EXIT_RUNS = int(os.environ.get("PATHWAYS_EXIT_RUNS") or (200 if THOROUGH and not ADDRESS else 24))
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_forked_child_is_told_at_once():
     script = """
         import os, pickle, signal, sys
@@ -58,7 +58,7 @@ def test_a_forked_child_is_told_at_once():
     assert said["doctor"] == "no error"
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_forked_child_that_leaves_jax_alone_ends_well():
     script = """
         import gc, os
@@ -77,7 +77,7 @@ def test_a_forked_child_that_leaves_jax_alone_ends_well():
     fresh.run(script)
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_subprocesses_and_spawned_workers(tmp_path):
     path = tmp_path / "spawner.py"
     path.write_text(
@@ -121,7 +121,7 @@ LONG_RUN = """
 
 
 @pytest.mark.parametrize("waits", ["big.block_until_ready()", "pass"], ids=["waiting", "submitting"])
-@pytest.mark.versions
+@pytest.mark.newest
 def test_ctrl_c_during_a_long_run(waits):
     process = fresh.start(LONG_RUN.replace("WAIT", waits))
     assert process.stdout.readline() == "started\n", process.stderr.read()
@@ -186,7 +186,7 @@ def check_exit(name, done):
 
 
 @pytest.mark.parametrize("name", EXITS)
-@pytest.mark.versions
+@pytest.mark.newest
 def test_exit_with_work_in_flight(name):
     check_exit(name, fresh.run(IN_FLIGHT.replace("END", EXITS[name]), check=False, imports=True))
 
@@ -199,7 +199,7 @@ def test_exit_with_work_in_flight_again_and_again(name):
 
 
 @pytest.mark.embedded("sets the number of this process's devices")
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_kernel_restarted_in_one_process():
     script = """
         import gc
@@ -237,7 +237,7 @@ def test_a_kernel_restarted_in_one_process():
     assert fresh.run(script, env=env).stdout == "restarted\n"
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_notebook_module_reloaded():
     script = """
         import importlib, sys
@@ -263,7 +263,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_script_of_one_distributed_process_runs():
     script = f"""
         import jax, jax.numpy as jnp
@@ -276,7 +276,7 @@ def test_a_script_of_one_distributed_process_runs():
     assert fresh.run(script).stdout == "well\n"
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_a_script_of_two_distributed_processes_is_told_to_run_one():
     port = free_port()
     script = """
@@ -305,7 +305,7 @@ def test_no_thread_or_file_is_left_by_import_alone():
     assert int(ours[1]) <= int(plain[1]) + 2 * (os.cpu_count() or 1) + 8
 
 
-@pytest.mark.versions
+@pytest.mark.newest
 def test_python_runs_with_dev_mode_checks():
     env = {"PYTHONDEVMODE": "1", "PYTHONMALLOC": "debug", "PYTHONWARNINGS": "default"}
     done = fresh.run(IN_FLIGHT.replace("END", "jax.block_until_ready(kept); print(float(kept[0].sum()) > 0)"), env=env)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pathways import _capture
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
+pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
 
 
 def same(a, b):
@@ -57,6 +57,7 @@ def figure_2(devices):
     return f
 
 
+@pytest.mark.sizes
 def test_figure_2_of_the_paper(devices):
     f = figure_2(devices)
     g = pathways.program(f)
@@ -169,6 +170,7 @@ def test_trees_constants_and_results_that_are_arguments(devices):
     del f, g, r
 
 
+@pytest.mark.sizes
 def test_a_constant_outlives_its_array():
     def make():
         c = jnp.arange(5.0) + 1
@@ -180,6 +182,7 @@ def test_a_constant_outlives_its_array():
         assert f(2.0).tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
 
 
+@pytest.mark.sizes
 def test_moves_and_reshardings(devices):
     two, other = NamedSharding(mesh(devices, 2), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
     grid = NamedSharding(mesh(devices, 2, 4), P("b", "a"))
@@ -201,6 +204,7 @@ def test_moves_and_reshardings(devices):
         same(r, f(x))
 
 
+@pytest.mark.sizes
 def test_shards_of_several_arrays_in_one(devices):
     pair = NamedSharding(mesh(devices, 2), P("a"))
 
@@ -214,6 +218,7 @@ def test_shards_of_several_arrays_in_one(devices):
         same(g(x, y), f(x, y))
 
 
+@pytest.mark.sizes
 def test_gradients_and_random_numbers(devices):
     sharding = NamedSharding(mesh(devices, 4), P("a"))
 
@@ -360,6 +365,7 @@ def test_leaks_are_errors_for_ever(devices):
     assert f(2.0) == 5
 
 
+@pytest.mark.sizes
 def test_a_node_that_fails_fails_what_depends_on_it(caplog):
     def boom(x):
         raise ValueError("boom in the callback")
@@ -380,6 +386,7 @@ def test_a_node_that_fails_fails_what_depends_on_it(caplog):
     caplog.clear()  # the log keeps the callback's stack, and so the program
 
 
+@pytest.mark.sizes
 def test_threads(devices):
     f = figure_2(devices)
     g = pathways.program(f)
@@ -400,6 +407,7 @@ def test_threads(devices):
     assert not failures
 
 
+@pytest.mark.sizes
 def test_intermediates_go_at_their_last_use():
     n = 32
 
@@ -417,6 +425,7 @@ def test_intermediates_go_at_their_last_use():
     del y
 
 
+@pytest.mark.sizes
 @pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here nodes are calls of a plugin")
 def test_a_call_is_one_message(devices):
     n, far = 32, devices[-1]
@@ -437,6 +446,7 @@ def test_a_call_is_one_message(devices):
     assert results[0].tolist() == [2.0 * n] * 4 and results[1].tolist() == [float(n)] * 4
 
 
+@pytest.mark.sizes
 def test_more_nodes_than_a_message_has(devices):
     """Values are kept, donated and read across all of it, and an error goes where its node's results do."""
     far = devices[-1]
@@ -480,7 +490,9 @@ def test_more_nodes_than_a_message_has(devices):
         bad.block_until_ready()
 
 
-@pytest.mark.parametrize("seed", range(8))
+# On workers they are compiled anew for each number of them, so that each tries few.
+@pytest.mark.sizes
+@pytest.mark.parametrize("seed", range(3 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 8))
 def test_random_programs(devices, seed):
     """Random graphs of computations on random shardings, with donation, against the function as it is."""
     r = random.Random(seed)

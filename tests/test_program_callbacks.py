@@ -6,9 +6,10 @@ import numpy as np
 import pathways
 import pytest
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
+pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
 
 
+@pytest.mark.sizes
 def test_callbacks():
     seen = []
     tell = jax.jit(lambda x: (jax.debug.callback(lambda v: seen.append(float(v)), x), x * 2)[1])

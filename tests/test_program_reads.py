@@ -12,7 +12,7 @@ import numpy as np
 import pathways
 import pytest
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 
 def number(x):

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from waiting import comes
 
-pytestmark = [pytest.mark.sizes, pytest.mark.versions]
+pytestmark = pytest.mark.versions
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +76,7 @@ def some_sharding(r, devices, ndim):
     return NamedSharding(mesh(chosen, *sizes), P(*(tuple(axes) or None for axes in spec)))
 
 
+@pytest.mark.sizes
 @pytest.mark.parametrize("seed", range(6))
 def test_random_shardings(devices, seed):
     r = random.Random(seed)
@@ -111,6 +112,7 @@ def test_every_bit_pattern_survives(devices):
     assert bits(moved(x, NamedSharding(mesh(devices[1:], 4), P("a")))) == patterns.tobytes()
 
 
+@pytest.mark.sizes
 @pytest.mark.parametrize("order", [(3, 2, 1, 0), (2, 0, 3, 1), (0, 1, 2, 3)])
 @pytest.mark.parametrize("spec", [P("x"), P("y", "x"), P(None, ("y", "x"))])
 def test_device_put_to_a_mesh_in_another_order(devices, order, spec):
@@ -150,17 +152,20 @@ def test_scalars_empty_arrays_and_copies(devices, shape):
         moved(put(shape, source), target)
 
 
+@pytest.mark.sizes
 def test_eight_to_three_and_back(devices):
     eight, three = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[5:], 3), P(None, "a"))
     x = put((16, 9), eight)
     assert bits(moved(moved(x, three), eight)) == bits(x)
 
 
+@pytest.mark.sizes
 def test_other_order_of_the_same_devices(devices):
     x = put((8, 8), NamedSharding(mesh(devices, 4, 2), P("a", "b")))
     moved(x, NamedSharding(mesh(devices[::-1], 2, 4), P("b", "a")))
 
 
+@pytest.mark.sizes
 def test_same_devices_by_a_computation(devices, monkeypatch):
     # As on devices that have an interconnect.
     from pathways import _reshard
@@ -173,6 +178,7 @@ def test_same_devices_by_a_computation(devices, monkeypatch):
     _reshard.forget()
 
 
+@pytest.mark.sizes
 def test_one_device_to_another(devices):
     moved(put((4,), SingleDeviceSharding(devices[0])), SingleDeviceSharding(devices[7]))
     x = pathways.reshard(put((4,), SingleDeviceSharding(devices[0])), devices[1])
@@ -184,6 +190,7 @@ def test_equivalent_sharding_gives_the_array_itself(devices):
     assert pathways.reshard(x, NamedSharding(mesh(devices, 8), P("a", None))) is x
 
 
+@pytest.mark.sizes
 def test_large_arrays_by_threads(devices):
     # More than is copied at once by the calling thread, and pieces for several.
     x = put((1 << 10, 1 << 11), NamedSharding(mesh(devices, 8), P("a")))
@@ -248,6 +255,7 @@ def test_array_with_a_layout_of_its_own(devices):
 # --- device_put ---
 
 
+@pytest.mark.sizes
 def test_device_put_reads_nothing_on_the_host(devices):
     x = put((24, 24), NamedSharding(mesh(devices, 8), P("a")))
     jax.block_until_ready(x)
@@ -272,6 +280,7 @@ def test_device_put_reads_nothing_on_the_host(devices):
     assert [bits(y) for y in results] == [bits(x)] * len(results)
 
 
+@pytest.mark.sizes
 def test_arguments_that_lie_otherwise_are_not_read_on_the_host(devices):
     x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
     two = NamedSharding(mesh(devices[6:], 2), P(None, "a"))
@@ -282,6 +291,7 @@ def test_arguments_that_lie_otherwise_are_not_read_on_the_host(devices):
     assert count("fetches") == before and bits(y) == want
 
 
+@pytest.mark.sizes
 def test_the_host_is_counted_when_it_reads(devices):
     # Without this the tests above could not fail.
     x = put((8, 8), NamedSharding(mesh(devices, 8), P("a"))) + 1
@@ -293,6 +303,7 @@ def test_the_host_is_counted_when_it_reads(devices):
 # --- order, errors, ends ---
 
 
+@pytest.mark.sizes
 def test_source_that_is_not_ready(devices):
     rows = NamedSharding(mesh(devices, 8), P("a"))
     slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
@@ -305,6 +316,7 @@ def test_source_that_is_not_ready(devices):
     assert [bits(v) for v in (z, w, back)] == [want] * 3
 
 
+@pytest.mark.sizes
 def test_source_may_go_while_it_moves(devices):
     rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
     slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
@@ -329,6 +341,7 @@ def test_source_may_go_while_it_moves(devices):
     pathways.reshard(slow(x), columns).delete()
 
 
+@pytest.mark.sizes
 def test_error_of_the_source_reaches_what_reads_it(devices):
     two, four = (NamedSharding(mesh(devices[at:], n), P("a")) for at, n in ((0, 2), (4, 4)))
     slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
@@ -381,6 +394,7 @@ def test_refusals(devices):
         pathways.reshard(x, NamedSharding(mesh(devices, 3), P("a")))
 
 
+@pytest.mark.sizes
 def test_many_threads(devices):
     ways = [
         NamedSharding(mesh(devices, 8), P("a")),
@@ -406,6 +420,7 @@ def test_many_threads(devices):
     assert not failed
 
 
+@pytest.mark.sizes
 def test_one_entry_into_go_a_move(devices):
     x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
     target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
@@ -423,6 +438,7 @@ def test_one_entry_into_go_a_move(devices):
 # --- the C API ---
 
 
+@pytest.mark.sizes
 def test_what_does_not_fit_is_refused(devices):
     from pathways import _reshard
 
@@ -487,6 +503,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.sizes
 def test_shutdown_in_between():
     run(
         SCRIPT
