@@ -26,8 +26,9 @@ import (
 	"github.com/openpathways/pathways/transport/transporttest"
 )
 
-// soon is how long a newcomer may wait for its welcome while others flood the listener.
-const soon = time.Second
+// soon is how long a newcomer may wait for its welcome while others flood the listener: less than those have that say
+// nothing, so that it did not wait for one of them to lose its place.
+const soon = transport.HelloTime / 2
 
 // idle keeps n connections open that say nothing.
 func idle(t *testing.T, l *Listener, n int) {
