@@ -47,6 +47,9 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 		o.TLS = transporttest.Certificates(t)
 	}
 	var w transporttest.World
+	if kind == "unix" {
+		w.Longest = 64 << 20 // through shared memory; by sockets it would be more of the same
+	}
 	var pools []*shm.Pool
 	addresses := make([][]string, n+1)
 	for i := 1; i <= n; i++ {

@@ -11,7 +11,7 @@ func world(t testing.TB, n int) transporttest.World {
 	pool := shm.NewPool(shm.Config{Limit: 1 << 30})
 	t.Cleanup(pool.Trim)
 	hub := NewHub(pool)
-	w := transporttest.World{Used: func() (all int64) {
+	w := transporttest.World{Longest: 64 << 20, Used: func() (all int64) {
 		for _, n := range pool.Stats().Used {
 			all += n
 		}

@@ -20,6 +20,8 @@ type World struct {
 	Exchanges []transport.Exchange
 	// Used counts the bytes of blocks that were not released, in all processes.
 	Used func() int64
+	// Longest is the size of a block to try beyond those of some MiB; 0 is none.
+	Longest int
 }
 
 // of is the exchange of a process.
@@ -110,8 +112,11 @@ func (s exchangeSuite) open(t *testing.T, n int) World {
 }
 
 func (s exchangeSuite) sizes(t *testing.T) {
-	sizes := []int{0, 1, 63, 64, 1000, 16 << 10, 16<<10 + 1, 100_000, 256 << 10, 1 << 20, 3<<20 + 17, 64 << 20}
+	sizes := []int{0, 1, 63, 64, 1000, 16 << 10, 16<<10 + 1, 100_000, 256 << 10, 1 << 20, 3<<20 + 17}
 	w := s.open(t, 2)
+	if w.Longest > 0 {
+		sizes = append(sizes, w.Longest)
+	}
 	for id, size := range sizes {
 		data := pattern(size, uint64(id))
 		parts := []uint64{0, 3, 5, 6, 1, 2, 4, 7}
