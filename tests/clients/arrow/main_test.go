@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -95,41 +94,5 @@ func TestExample(t *testing.T) {
 	alone.Env = append(os.Environ(), "PATHWAYS_ADDRESS=")
 	if out, err := alone.CombinedOutput(); err == nil || !strings.Contains(string(out), "set PATHWAYS_ADDRESS") {
 		t.Errorf("without a cluster: %v, %s", err, out)
-	}
-}
-
-// The example builds in a module of its own, without cgo, by the commands of docs/guides/go.md.
-func TestExampleInAnotherModule(t *testing.T) {
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "guides", "go.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	commands := regexp.MustCompile("(?ms)^```sh\n(go mod edit .*?)^```$").FindSubmatch(page)
-	source, err := os.ReadFile("main.go")
-	if err != nil || commands == nil {
-		t.Fatal(err, "docs/guides/go.md has no commands that begin with go mod edit")
-	}
-	folder := t.TempDir()
-	for name, text := range map[string][]byte{
-		"main.go": source, "go.mod": []byte("module example.org/client\n\ngo 1.26\n")} {
-		if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	build := exec.CommandContext(t.Context(), "sh", "-ec", string(commands[1]))
-	build.Dir = folder
-	build.Env = append(os.Environ(), "OPENPATHWAYS="+root, "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=")
-	switch out, err := build.CombinedOutput(); {
-	case err != nil && strings.Contains(string(out), "dial tcp"):
-		t.Skipf("the module proxy cannot be reached: %s", out)
-	case err != nil:
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if _, err := os.Stat(filepath.Join(folder, "client")); err != nil {
-		t.Error(err)
 	}
 }
