@@ -3,7 +3,8 @@
 import fresh
 import pytest
 
-pytestmark = pytest.mark.parametrize("address", ["local:2x4", "local:4x2"])
+TWO = pytest.param("local:2x4", marks=pytest.mark.again("local:4x2 here; tests/test_program.py on two workers"))
+pytestmark = pytest.mark.parametrize("address", [TWO, "local:4x2"])
 
 BEGIN = """
 import gc, threading, waiting
