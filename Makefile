@@ -64,18 +64,19 @@ test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, an
 
 pure := ./core/... ./transport/... ./device/sim/...
 
-# Each is one run of pytest. Two run at once, since much of what tests take is waiting; the longest come first.
-embedded = pytest-embedded pytest-cluster $(if $(NEW),pytest-newest pytest-newest-default)
-on_workers = pytest-on-2 pytest-on-4 pytest-on-1 $(if $(NEW),pytest-newest-on-2)
-two_at_once = @$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync AT_ONCE=2
+# Each is one run of pytest. Three run at once, since much of what tests take is waiting; the longest come first.
+embedded = pytest-embedded pytest-cluster
+on_workers = pytest-on-2 $(if $(NEW),pytest-newest-on-2) pytest-on-4 pytest-on-1
+newest = $(if $(NEW),pytest-newest pytest-newest-default)
+three_at_once = @$(MAKE) --no-print-directory --keep-going --jobs 3 --output-sync AT_ONCE=3
 
 .PHONY: test-python
 test-python: $(VENVS:=/.installed) ## run pytest: on the devices of one process, of clusters of its own, and on workers
-	$(two_at_once) $(embedded) $(on_workers)
+	$(three_at_once) $(embedded) $(newest) $(on_workers)
 
 .PHONY: test-cluster
 test-cluster: $(VENVS:=/.installed) ## run the tests of one process on clusters of 1, 2 and 4 workers
-	$(two_at_once) $(on_workers)
+	$(three_at_once) $(on_workers)
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an NVIDIA GPU
@@ -84,7 +85,7 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
-newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
+of_newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
 versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
 sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
 
@@ -94,7 +95,7 @@ pytest-embedded:
 pytest-cluster:
 	@$(call pytest,$(VENV),,tests/cluster $(all))
 pytest-newest:
-	@$(call pytest,$(VENV_NEW),,$(newest))
+	@$(call pytest,$(VENV_NEW),,$(of_newest))
 # The newest JAX and the plugin that the package depends on: what pip installs. They are of different ages.
 pytest-newest-default: export PATHWAYS_PLUGIN = $(shell $(VENV_NEW)/bin/python -c 'import fastatomstruct_xla_cpu as p; print(p.__path__[0])' 2>/dev/null)/libpjrt_cpu.so
 pytest-newest-default:
