@@ -1,20 +1,19 @@
 // One run: rows of shards are folded into whole objects, Go is entered once, and
 // the results are handed out before the run has begun.
 //
-// What it needs: check, read_arguments and choose_donated refuse a call before anything is made. take_results and the
-// future come before submit, so that nothing can fail for lack of memory behind it: once the cluster has a run, its
-// results have handles.
+// check, read_arguments and choose_donated refuse a call before anything is made. take_results and the future come
+// before submit, so that nothing can fail for lack of memory after it: once the cluster has a run, its results have
+// handles.
 //
-// Order needs no lock here. submit sends the run before this returns, and one session's operations are carried out in
-// the order in which they were sent, so whatever this thread, or one that was told of the handles, asks for next comes
-// behind it. An array that another thread donates at the same time may be named by both; the controller fails the later
-// one.
+// Order needs no lock here. submit numbers the run before this function returns, and a session's operations are carried
+// out in the order of their numbers. So the run comes before anything that a thread asks for once it has the handles.
+// Two threads may donate one array at the same time; the controller then fails the later run.
 //
-// Memory: objects and handles hold references to `made`, the future of the run's end. One more is Go's, dropped when it
-// tells of the end, and one is of this call, so that made outlives it however soon that is.
+// Each object that the run makes holds a reference to `made`, the future of the run's end. Go holds one until it has
+// told the end, and this call holds one, so that made outlives the call even if the run ends at once.
 //
-// Donated arguments are let go of when the run has been accepted, not when it has run: from then on they are dead for
-// this client, and the workers keep their bytes until the run has them.
+// Donated arguments are released when the cluster has accepted the run: from then on this client cannot use them. The
+// workers keep their bytes until the run has them.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -25,8 +25,8 @@ import (
 // once and later operations can name them.
 //
 // Tokens. An operation whose end C waits for has a token, the address of a future that C holds a reference to until it
-// is told. underWay counts these: one is added before the cluster is asked, and taken back here where it refuses, or by
-// notify (ends.go) where it has ended. So underWay is zero only when no more ends come, which shutdown waits for.
+// is told. underWay counts these: it grows before the cluster is asked, and falls here if the cluster refuses, or in
+// notify (ends.go) when the operation has ended. So no end is outstanding when it is zero, which shutdown waits for.
 //
 // Ends are never told on the caller's thread. A future's callbacks may take Python's GIL, which the caller may hold.
 //
@@ -142,7 +142,7 @@ func arrayOf(s *C.pw_shape, memory string) *wire.Array {
 }
 
 // put is host data on its way to a device. The data goes with the first of two: the cluster, which asks for it once
-// (fill), or the operation's end, which may come earlier where it fails (end). Either takes c, under mu, so that the
+// (fill), or the operation's end, which may come earlier if it fails (end). Either takes c, under mu, so that the
 // data is let go of once.
 //
 // The data is copied under mu, since the end of the operation frees it. The lock is this

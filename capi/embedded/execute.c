@@ -3,7 +3,7 @@
 // the results are handed out at once as buffers that the plugin fulfils later,
 // and the core's launcher starts the run in its turn.
 //
-// The steps, and what each leaves to undo where a later one fails:
+// The steps, and what must be undone if a later one fails:
 //
 //   check, read_inputs  compare the call with its program          copies of inputs (moves)
 //   find_reads          finds what orders it behind other runs     nothing
@@ -14,15 +14,13 @@
 // An Execute that returns an error has made nothing: output_lists hold no handles, and the core counts no arrays. One
 // that has its turn and is not launched is reported as ended (progress), since gangs behind it wait for that.
 //
-// Order is kept though no lock is held from order to launch. A gang that has its turn keeps its devices in the core
-// until its cell says PW_LAUNCHED; gangs that share a device have no turn before, on whatever thread they are. An array
-// whose gang has yet to be launched (array->gang) is in `after`, so what reads it waits for that gang by the core, and
-// not by a plugin that would be called in the wrong order. A gang of one device that finds it free has no cell: nothing
-// waits for it.
+// The order holds although no lock is held between order and launch. In the core a gang that has its turn occupies its
+// devices until its cell says PW_LAUNCHED, so no gang that shares one of them has its turn before that, on any thread.
+// If the gang that makes an input has not been launched (array->gang), it is listed in `after`, and the core delays
+// this run until it has. A gang of one device that finds the device free has no cell, because nothing waits for it.
 //
-// Donated inputs are asked about after the plugin's call, which may have left them alone: pw_donated lets go of those
-// that the plugin says are gone. That stands before pw_wrap, so that memory which results took over is not counted
-// twice.
+// The plugin may decline to donate an input. So pw_donated asks it after the call which inputs are gone, and releases
+// those. It does so before pw_wrap counts the results, which may be in the same memory.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -19,25 +19,25 @@ import (
 //
 // # Why it ends once
 //
-// The client is told by end, which is called for an operation in exactly one of these places: in perform's part, where
-// a check fails and no gang is made; in refused, for a run that has no turn, which recycles the gang; in fail, for the
-// first error of one that was dispatched; or in through, for one without an error when its last worker has reported.
-// fail sets gang.err, and the last two look at it. It is told in any case: the schedule starts or fails each ticket,
-// and each worker of a gang reports, or is lost, which counts as its report.
+// end tells the client. For each operation it is called in exactly one of these places: in what perform calls, if a
+// check fails and no gang is made; in refused, for a run that gets no turn, which recycles the gang; in fail, for the
+// first error of an operation that was dispatched; or in through, when the last worker of one without an error has
+// reported. fail sets gang.err, which the last two look at. And it is always called: the schedule starts or fails each
+// ticket, and each worker of a gang reports, or is lost, which counts as its report.
 //
 // # Why the order is one
 //
 // A session's operations are performed in the order of their numbers, and none while a run before it waits for its
-// place (session.waiting): so the schedule sees them in that order, and what reads an object comes behind what makes
-// it. enter counts upward and the message leaves in the same Step; a connection keeps the order of messages. So every
-// worker gets gangs by rising numbers, those that share a device in the same order as all others, and waits on workers
-// for earlier gangs cannot form a cycle.
+// place (session.waiting). So the schedule sees them in that order, and a reader of an object comes after its maker.
+// enter counts upward, the message leaves in the same Step, and a connection keeps the order of messages. So every
+// worker receives gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since workers
+// wait only for earlier gangs, their waits cannot form a cycle.
 //
 // # What a failure leaves behind
 //
-// An operation makes its objects also where it fails, with the error in place of contents: whatever the client sent
-// before it heard of that reads them, and fails with the same error. Workers never hear of such objects (absent), nor
-// that they were freed.
+// An operation that fails makes its objects all the same, with the error in place of contents: operations that the
+// client sent before it heard of the failure read them, and fail with the same error. Workers never hear of such
+// objects (absent), nor that they were freed.
 
 // gang is an operation on its way through workers, or a run that waits for its
 // place. Gangs are used again.

@@ -21,9 +21,9 @@ import (
 // shard together from those that come (assemble.go).
 //
 // Who touches what. A leg's queue owns the leg: its owner alone steps the state machine, and makes, fails and drops the
-// shard. Two things of it are for others too. Senders of this process and the exchange write boxes into landing's
-// memory, at the same time and each where no other writes; every one of them posts to the queue when its box is there,
-// so all has been written when the last has been counted. And other queues read admitted, before a driver copies.
+// shard. Others use two of its fields. Senders of this process and the exchange write boxes into landing's memory, in
+// parallel, each into a region of its own; each posts to the queue when its box is written, so the memory is complete
+// when the last box has been counted. And other queues read admitted, before the driver copies to this device.
 //
 // Why a transfer ends. A leg waits for its pieces and its sends. Pieces from other processes come, or the exchange says
 // that they will not, because their sender is lost or the gang has failed. Those from a device of this process come

@@ -36,7 +36,7 @@ import (
 // or end. A link's blocks end with its messages, and fail with it. And no state lasts without an end in sight: dial
 // ends with a link, with lost, or passes into away after DialTime; so does a link without a connection (giveUp).
 //
-// A block that has failed here is still offered where there is a link, as failed: the receiver, which may wait for it,
+// A block that has failed here is still offered if there is a link, as failed: the receiver may be waiting for it, and
 // must hear that it will not come.
 //
 // # Locks

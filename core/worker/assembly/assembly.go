@@ -1,25 +1,22 @@
-// Package assembly decides what one device does of a transfer, in which order: it sends pieces of
-// its arrays, and puts at most one shard together from pieces that other devices send.
+// Package assembly decides what one device does for a transfer, and in which order: it sends pieces of its arrays, and
+// puts at most one shard together from pieces that other devices send.
 //
-// A Part is one device's part. It does nothing itself: the caller tells it what happened, by Step,
-// and does the one thing that Step answers. It has no clock, lock or goroutine, does not touch
-// bytes, and is not safe for parallel calls: in a worker the owner of the device's queue makes them
-// all. A worker's package core/worker alone imports it.
+// A Part is one device's part. It only decides: the caller reports what happened, by Step, and does the one thing that
+// Step returns. A Part has no clock, lock or goroutine, does not touch bytes, and does not allow parallel calls. In a
+// worker the owner of the device's queue makes all calls. Only core/worker imports this package.
 //
 // # Guarantees
 //
-// The shard is made once it has its place among the device's work (Begin) and all of its pieces
-// have come. If one of them failed, the shard fails with the first error, and not before the last
-// piece has come either: until then a sender may be writing into the shard's memory, which so can
-// be neither handed to the driver nor released.
+// The shard is made once it has its place among the device's work (Begin) and all of its pieces have come. If one of
+// them failed, the shard fails with the first error, but not before the last piece has come: until then a sender may be
+// writing into the shard's memory, so that memory can be neither handed to the driver nor released.
 //
-// A part that is refused before it begins makes nothing. Pieces from other processes are asked for
-// in answer to Begin, so none of these will come. Those of this process do come, because every
-// device here that takes part in the transfer either sends its pieces or fails them. With the last
-// one the memory that they were written to is dropped.
+// A part that is refused before it begins makes nothing. Pieces from other processes are requested after Begin, so none
+// of them will come. Pieces from this process do come, because every device here that takes part in the transfer either
+// sends its pieces or fails them. With the last one the memory that they were written to is dropped.
 //
-// A part that began ends once, when each of its sends has ended and its shard is made or has
-// failed. Its error is the first of those.
+// A part that began ends once, when each of its sends has ended and its shard is made or has failed. Its error is the
+// first of those.
 package assembly
 
 // Part is one device's part of a transfer.
@@ -81,9 +78,9 @@ type Action uint8
 // The actions.
 const (
 	None   Action = iota
-	Expect        // ask for the pieces of other processes, each of which is owed Came
-	Make          // hand the pieces to the driver; the shard is owed Ended
-	Fail          // fail the shard with Spoilt, and drop its pieces; it is owed Ended
+	Expect        // request the pieces of other processes; Came follows for each
+	Make          // hand the pieces to the driver; Ended follows for the shard
+	Fail          // fail the shard with Spoilt, and drop its pieces; Ended follows for the shard
 	Drop          // drop the pieces
 	End           // the part has ended, with Err
 )
