@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -148,8 +149,12 @@ func TestProgramOfAnySize(t *testing.T) {
 				continue // as 65 MiB
 			}
 			t.Run(fmt.Sprint(size, serializes), func(t *testing.T) {
-				l, drivers := countedCluster(t, 3, func(c *counted) { c.noSerialize = !serializes })
-				devices := []int{0, 1, 2}
+				workers := 3
+				if size == 256<<10+1 { // more than one worker sends to at a time
+					workers = 11
+				}
+				l, drivers := countedCluster(t, workers, func(c *counted) { c.noSerialize = !serializes })
+				devices := clustertest.UpTo(workers)
 				sessions := []*session{connect(t, l, "a"), connect(t, l, "b")}
 				var remotes [2]*client.Remote
 				var both sync.WaitGroup
@@ -223,8 +228,9 @@ func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x := s.vector([]int{0, 1}, ramp)
 	l.Lose(0)
-	token, _ := s.Start(r, s.vector([]int{1}, ramp))
+	token, _ := s.Start(r, x)
 	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a run on a lost worker ended with %v, want UNAVAILABLE", err)
 	}

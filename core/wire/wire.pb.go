@@ -2247,7 +2247,7 @@ func (x *Source) GetContent() *Content {
 }
 
 // Worker to controller: it has an artifact, so that others can have it from this worker;
-// or it does not, any more or because the transfer failed.
+// or they cannot, any more or yet. Either ends the transfer to it, if there was one.
 type Have struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`

@@ -288,6 +288,7 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 			return nil, err
 		}
 		if parts, err = w.receive(w.ctx, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
+			w.sendHave(number, true) // it is here, but not to be had from here yet: the sender has time for another
 			return parts, nil
 		}
 		if status.CodeOf(err) != status.Unavailable {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
@@ -44,6 +45,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	}
 	s := start(t, drivers, func(c *worker.Config) { c.DeviceID = nil })
 	load := &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
+		Outputs:  []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}},
 		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Artifact: 9, Kept: true}}
 	s.tell(wire.KindLoad, load)
 	s.until("a question", func() bool { return s.wanted == 1 })
@@ -53,18 +55,26 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	sent := make(chan error, 1)
 	content.Send(s.client, firstWorker, 101, [][]byte{serialized}, func(err error) { sent <- err })
 	s.tell(wire.KindSource, &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 101}})
-	s.until("the worker to have it", func() bool { return len(s.had) == 1 && !s.had[0].No })
+	s.until("the worker to have it", func() bool { return len(s.had) == 2 && s.had[0].No && !s.had[1].No })
 	if err := <-sent; err != nil {
 		t.Error(err)
 	}
 	load.Session = 2 // which asks for nothing
 	s.tell(wire.KindLoad, load)
+	put := s.put(2, 1, 1, []int{0}, ramp)
+	run := s.dispatch(2, wire.KindRun, &wire.Run{Op: 2, Program: 1, Inputs: []uint64{1}, FirstOutput: 2}, 0)
+	for _, g := range []uint64{put, run} {
+		if err := s.wait(g, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	s.dispatch(2, wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, 0)
 	if got, err := s.fetched(9, 102); err != nil || !bytes.Equal(got, serialized) {
 		t.Errorf("it sends %d bytes, %v, want the %d that it got", len(got), err, len(serialized))
 	}
 	s.tell(wire.KindForget, &wire.Forget{Session: 1, Programs: []uint64{1}})
 	s.tell(wire.KindForget, &wire.Forget{Session: 2, Programs: []uint64{1}})
-	s.until("the worker to have it no more", func() bool { return len(s.had) == 2 && s.had[1].No })
+	s.until("the worker to have it no more", func() bool { return len(s.had) == 3 && s.had[2].No })
 	if _, err := s.fetched(9, 103); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("it sends what it does not have, with %v", err)
 	}
