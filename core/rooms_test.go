@@ -137,7 +137,8 @@ var (
 )
 
 // arrows returns which room uses which, with a file that does, from Go's imports and
-// from the names of C: a function belongs to the room whose folder defines it.
+// from the names of C, also those that headers declare: a function belongs to the room whose
+// folder defines it.
 func arrows(tree fs.FS) (map[[2]string]string, error) {
 	found := map[[2]string]string{}
 	owner := map[string]string{} // of a function of C
@@ -155,14 +156,14 @@ func arrows(tree fs.FS) (map[[2]string]string, error) {
 			return nil
 		}
 		ext := path.Ext(name)
-		if strings.HasSuffix(name, "_test.go") || ext != ".go" && ext != ".c" {
+		if strings.HasSuffix(name, "_test.go") || ext != ".go" && ext != ".c" && ext != ".h" {
 			return nil
 		}
 		text, err := fs.ReadFile(tree, name)
 		if err != nil {
 			return err
 		}
-		if ext == ".c" {
+		if ext != ".go" {
 			text = prose.ReplaceAll(text, nil)
 			code[name] = text
 			for _, m := range defined.FindAllSubmatch(text, -1) {
@@ -279,6 +280,10 @@ func TestArrowsThatTheTableForbidsAreFound(t *testing.T) {
 			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n",
 			"core/c/c.c": "int pw_two(void) { return pw_one(); }\n",
 		}, "core/c uses core/a, which is for core/b"},
+		{"a header of C", map[string]string{
+			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.h": "int pw_one(void);\n",
+			"core/b/b.c": "int pw_one(void) { return 1; }\n",
+		}, "core/a uses core/b, which stands on it"},
 		{"a name in a comment of C", map[string]string{
 			"core/b/b.go": goFile("core/b", "core/a"), "core/a/a.c": "int pw_one(void) { return 1; }\n",
 			"core/c/c.c": "// as pw_one\nint pw_two(void) { return 2; }\n",

@@ -2,6 +2,7 @@
 #ifndef PATHWAYS_CAPI_FFI_INTERNAL_H_
 #define PATHWAYS_CAPI_FFI_INTERNAL_H_
 
+#include "../../device/pjrt/hostcall.h"
 #include "base.h"
 #include "ffi.h"
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 
 #include "handler.h"
+#include "hostcall.h"
 
 enum { VALUES_ON_STACK = 16 };
 

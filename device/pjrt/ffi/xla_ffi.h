@@ -38,17 +38,8 @@ XLA_FFI_Error* pw_ffi_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, con
 // Takes an error of api apart and destroys it: returns its code and text.
 int pw_ffi_take_error(const XLA_FFI_Api* api, XLA_FFI_Error* error, char** message);
 
-// --- host callbacks (package pjrt has the code) ---
-
-// The type id of the Python functions that jaxlib gives to an execution: a hash
-// of the name FfiLoadedHostCallbacks.
+// The type id of the Python functions that jaxlib passes to an execution: a hash of the name FfiLoadedHostCallbacks.
 #define PW_FFI_HOST_CALLBACKS 7357244197867843242
-
-// The one handler of host callbacks in a process. An execution that brings its own
-// functions has them called by the local handler; the calls of others go to the
-// client that serves them.
-XLA_FFI_Error* pw_ffi_host_call(XLA_FFI_CallFrame* frame);
-void pw_ffi_host_call_local(pw_ffi_handler handler);
 
 // Whether api has a slot: it may be older than this header.
 #define PW_FFI_HAS(api, slot) \
