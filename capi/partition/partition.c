@@ -60,7 +60,7 @@ bool pw_partition_refused(const char* text, size_t size, char** said) {
   const char *what = NULL, *why = NULL, *instead = NULL;
   if (has(text, size, "annotate_device_placement")) {
     what = PW_PARTITION_PLACED;
-    why = "; on one device, a newer plugin places it: ";
+    why = ". On one device this plugin refuses out_memory_spaces of any value, and a newer plugin takes them all: ";
     instead = "pip install --no-deps lammps-jax-pjrt-cpu";
   }
   for (size_t i = 0; what == NULL && i < kRequired; i++) {

@@ -28,10 +28,10 @@ int pwGoPartition(char* format, size_t format_size, char* code, size_t code_size
 // is then the error text, malloc'd; NULL if memory is short.
 bool pw_partition_refused(const char* text, size_t size, char** said);
 
-#define PW_PARTITION_PLACED                                                                                          \
-  "on CPU devices a program's results are in the default memory, and this one places them by a memory kind "         \
-  "(in out_shardings, in jax.device_put inside of jax.jit, or in out_memory_spaces of compute_on): leave the kind "  \
-  "out, and move the result with jax.device_put outside of jax.jit"
+#define PW_PARTITION_PLACED                                                                                         \
+  "on CPU devices a program's results are in the default memory, and this one places them by a memory kind: leave " \
+  "the kind out of out_shardings and of jax.device_put inside of jax.jit, give compute_on "                         \
+  "out_memory_spaces=jax.memory.Space.Device, and move the result with jax.device_put outside of jax.jit"
 
 // --- for the Python package ---
 

@@ -47,7 +47,9 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 		}
 	}
 	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
-	if status.CodeOf(err) != status.Unimplemented || !strings.Contains(err.Error(), "jax.device_put outside of jax.jit") ||
+	if status.CodeOf(err) != status.Unimplemented ||
+		!strings.Contains(err.Error(), "out_memory_spaces=jax.memory.Space.Device") ||
+		!strings.Contains(err.Error(), "jax.device_put outside of jax.jit") ||
 		!strings.Contains(err.Error(), "a newer plugin") {
 		t.Errorf("annotate_device_placement: %v", err)
 	}
