@@ -19,9 +19,10 @@ import (
 // Artifacts: a worker that is to load one and does not have it asks for it (Want). It is told which worker sends it
 // (Source), and that worker is told to (Give), as soon as one of those that have it sends to fewer than maxGiven. A
 // worker that has loaded it says so (Have), and is asked for it from then on: so a thousand workers have it in five
-// rounds. Only workers that have all of it send, so nobody waits in a circle. Where a sender is lost, the receiver
-// finds out by itself and asks again. When nobody has it any more, those who ask get an error, and who compiles
-// the program next has it compiled again.
+// rounds. Only workers that have all of it send, so workers never wait in a circle. A receiver whose sender is lost
+// finds out by itself and asks again. When no worker has it any more, those that ask get an error, and the next
+// Compile of the program compiles it again. Members of an epoch do not offer what they have loaded, since others may
+// need the code instead; the worker that compiled has both.
 
 // maxGiven is to how many workers one sends an artifact at one time.
 const maxGiven = 4
@@ -72,7 +73,7 @@ func (st *State) keepArtifact(c *compiled, by *worker) {
 	st.artifacts[c.number] = c
 }
 
-// dropArtifact has workers forget a program that nobody will load any more.
+// dropArtifact tells workers to forget a program that no session will load any more.
 func (st *State) dropArtifact(c *compiled) {
 	a := c.artifact
 	if a == nil {

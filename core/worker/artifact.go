@@ -31,7 +31,7 @@ type artifacts struct {
 // artifact is what a program was compiled to here.
 type artifact struct {
 	serialized, code *content.Memory   // nil where there is none
-	live             device.Executable // as the compiler made it, until somebody loads it
+	live             device.Executable // as the compiler made it, until a program takes it
 }
 
 // loaded is an executable that programs of any sessions share.

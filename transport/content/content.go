@@ -1,5 +1,5 @@
 // Package content sends things of any size from one process to another: program text and executables, which are too
-// long for messages. The controller says who sends what to whom, and gives each transfer a number; the bytes go by a
+// long for messages. The controller says who sends what to whom, and numbers the transfers; the bytes go by a
 // transport.Exchange, never through the controller.
 //
 // A transfer is a header, which says how long each part of the thing is, and then its bytes in chunks. The receiver
