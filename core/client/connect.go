@@ -279,55 +279,23 @@ func (r *remote) read() {
 	completed := new(wire.Completed)
 	for {
 		kind, payload, err := r.conn.Recv()
-		if err == nil {
-			switch kind {
-			case wire.KindCompleted:
-				if err = completed.Parse(payload); err == nil {
-					batch = r.completed(completed, batch)
-				}
-			case wire.KindCompiled:
-				err = r.compiled(payload)
-			case wire.KindCompiling:
-				m := new(wire.Compiling)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.compiling(m)
-				}
-			case wire.KindGive:
-				m := new(wire.Give)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.give(m)
-				}
-			case wire.KindSliceAnswer:
-				m := new(wire.SliceAnswer)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.answered(m)
-				}
-			case wire.KindHostCall:
-				m := new(wire.HostCall)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.hostCall(m)
-				}
-			case wire.KindProfiled:
-				m := new(wire.Profiled)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.profiled(m, time.Now())
-				}
-			case wire.KindPeers:
-				m := new(wire.Peers)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
-					r.unprofiled(m.Gone, m.Why.Err())
-				}
-			case wire.KindGoodbye:
-				m := new(wire.Goodbye)
-				if err = wire.Decode(kind, payload, m); err == nil {
-					r.tell(batch)
-					r.lose(status.New(status.Unavailable, "the controller ended the session: %s; %s", m.Status.GetMessage(),
-						afterLoss))
-					r.conn.Close()
-					return
-				}
+		switch {
+		case err != nil:
+		case kind == wire.KindCompleted:
+			if err = completed.Parse(payload); err == nil {
+				batch = r.completed(completed, batch)
 			}
+		case kind == wire.KindGoodbye:
+			m := new(wire.Goodbye)
+			if err = wire.Decode(kind, payload, m); err == nil {
+				r.tell(batch)
+				r.lose(status.New(status.Unavailable, "the controller ended the session: %s; %s", m.Status.GetMessage(),
+					afterLoss))
+				r.conn.Close()
+				return
+			}
+		default:
+			err = r.hear(kind, payload)
 		}
 		if err != nil {
 			r.tell(batch)
@@ -340,6 +308,43 @@ func (r *remote) read() {
 			batch = batch[:0]
 		}
 	}
+}
+
+// hear takes in a message of the controller that ends neither operations nor the session.
+func (r *remote) hear(kind wire.Kind, payload []byte) error {
+	switch kind {
+	case wire.KindCompiled:
+		return r.compiled(payload)
+	case wire.KindCompiling:
+		return with(kind, payload, r.compiling)
+	case wire.KindGive:
+		return with(kind, payload, r.give)
+	case wire.KindSliceAnswer:
+		return with(kind, payload, r.answered)
+	case wire.KindHostCall:
+		return with(kind, payload, r.hostCall)
+	case wire.KindProfiled:
+		return with(kind, payload, func(m *wire.Profiled) { r.profiled(m, time.Now()) })
+	case wire.KindPeers:
+		return with(kind, payload, func(m *wire.Peers) {
+			r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
+			r.unprofiled(m.Gone, m.Why.Err())
+		})
+	}
+	return nil
+}
+
+// with decodes a message and calls do with it.
+func with[M any, P interface {
+	*M
+	proto.Message
+}](kind wire.Kind, payload []byte, do func(P)) error {
+	m := P(new(M))
+	if err := wire.Decode(kind, payload, m); err != nil {
+		return err
+	}
+	do(m)
+	return nil
 }
 
 func (r *remote) tell(batch []Ended) {

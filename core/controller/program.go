@@ -78,72 +78,90 @@ func (c *compiled) took(time int64) {
 }
 
 func (st *State) compileFor(s *session, m *wire.Compile) {
-	err := func() error {
-		text, err := textOf(m)
-		switch {
-		case err != nil:
-			return err
-		case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
-			return status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
-				text.Size, len(m.Options), st.limits.Program, maxOptions)
-		case len(s.compiling) >= st.limits.Compiles:
-			return status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
-				len(s.compiling))
-		case len(s.programs) >= st.limits.Programs:
-			return status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some",
-				len(s.programs))
-		case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
-			return invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
-		}
-		o, err := compileoptions.Parse(m.Options)
-		if err != nil {
-			return err
-		}
-		// Equal for equal programs on other devices.
-		options, err := compileoptions.ByRank(m.Options)
-		if err != nil {
-			return err
-		}
-		rows, err := st.rows(s, o)
-		if err != nil {
-			return err
-		}
-		p, err := st.place(s, rows)
-		if err != nil {
-			return err
-		}
-		if p.island == nil {
-			return status.New(status.Unimplemented,
-				"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
-		}
-		if err := st.alive(p); err != nil {
-			return err
-		}
-		key := st.key(s, m, text, options, p, o.Portable)
-		w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: o.Portable}
-		c := st.compiled[key]
-		if c != nil && c.ready {
-			st.install(c, w)
-			return nil
-		}
-		if c != nil {
-			s.compiling[w.program] = c
-			c.waiting = append(c.waiting, w)
-			return nil
-		}
-		c = &compiled{key: key, format: m.Format, text: text, code: m.Code, options: options, handlers: m.Handlers,
-			waiting: []waiter{w}}
-		st.compiled[key], s.compiling[w.program] = c, c
-		if st.config.Cached {
-			st.out = append(st.out, Action{Kind: Read, Key: key})
-		} else {
-			st.begin(c)
-		}
-		return nil
-	}()
-	if err != nil {
+	if err := st.tryCompile(s, m); err != nil {
 		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
 	}
+}
+
+// tryCompile gives a session its program: at once where it is compiled already, else when it is.
+func (st *State) tryCompile(s *session, m *wire.Compile) error {
+	text, err := st.admitProgram(s, m)
+	if err != nil {
+		return err
+	}
+	o, err := compileoptions.Parse(m.Options)
+	if err != nil {
+		return err
+	}
+	// Equal for equal programs on other devices.
+	options, err := compileoptions.ByRank(m.Options)
+	if err != nil {
+		return err
+	}
+	p, err := st.placeOfProgram(s, o)
+	if err != nil {
+		return err
+	}
+	key := st.key(s, m, text, options, p, o.Portable)
+	w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: o.Portable}
+	c := st.compiled[key]
+	if c != nil && c.ready {
+		st.install(c, w)
+		return nil
+	}
+	if c != nil {
+		s.compiling[w.program] = c
+		c.waiting = append(c.waiting, w)
+		return nil
+	}
+	c = &compiled{key: key, format: m.Format, text: text, code: m.Code, options: options, handlers: m.Handlers,
+		waiting: []waiter{w}}
+	st.compiled[key], s.compiling[w.program] = c, c
+	if st.config.Cached {
+		st.out = append(st.out, Action{Kind: Read, Key: key})
+	} else {
+		st.begin(c)
+	}
+	return nil
+}
+
+// admitProgram checks a client's message against the bounds of its session.
+//
+// Errors: RESOURCE_EXHAUSTED, INVALID_ARGUMENT.
+func (st *State) admitProgram(s *session, m *wire.Compile) (*wire.Content, error) {
+	text, err := textOf(m)
+	switch {
+	case err != nil:
+	case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
+		err = status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
+			text.Size, len(m.Options), st.limits.Program, maxOptions)
+	case len(s.compiling) >= st.limits.Compiles:
+		err = status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
+			len(s.compiling))
+	case len(s.programs) >= st.limits.Programs:
+		err = status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some",
+			len(s.programs))
+	case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
+		err = invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
+	}
+	return text, err
+}
+
+// placeOfProgram returns the devices that a program is compiled for, all of one island and alive.
+func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, error) {
+	rows, err := st.rows(s, o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := st.place(s, rows)
+	if err != nil {
+		return nil, err
+	}
+	if p.island == nil {
+		return nil, status.New(status.Unimplemented,
+			"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
+	}
+	return p, st.alive(p)
 }
 
 // Bounds of what is part of messages about programs: of the options, and of what a worker says of what it compiled.
