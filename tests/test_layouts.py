@@ -82,7 +82,7 @@ def test_reshard_brings_whole_shards_to_rows():
 def test_a_cluster_refuses_to_copy_them_as_they_are():
     y = jax.device_put(X, Format(COLUMNS, on_one()))
     for index in (1, 7):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED.*bring it to the default layout"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED.*first convert it to the default layout"):
             jax.device_put(y, jax.devices()[index])
     rows = jax.device_put(y, Format(Layout((0, 1)), on_one()))
     np.testing.assert_array_equal(jax.device_put(rows, jax.devices()[7]) * 2, X * 2)
