@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -196,9 +195,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 			len(c.Code), content.MaxSize)
 	}
 	if len(c.Code) > wire.ContentSize && r.welcome.Protocol >= wire.ProtocolContent {
-		sum := sha256.Sum256(c.Code)
-		m.Code, text = nil, c.Code
-		m.Text = &wire.Content{Size: uint64(len(text)), Sha256: sum[:]}
+		m.Code, m.Text, text = nil, wire.ContentOf(c.Code), c.Code
 	}
 	answer := make(chan *wire.Compiled, 1)
 	id := r.programs.Add(1)
@@ -316,34 +313,21 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 	case wire.KindCompiled:
 		return r.compiled(payload)
 	case wire.KindCompiling:
-		return with(kind, payload, r.compiling)
+		return wire.Decoded(kind, payload, new(wire.Compiling), r.compiling)
 	case wire.KindGive:
-		return with(kind, payload, r.give)
+		return wire.Decoded(kind, payload, new(wire.Give), r.give)
 	case wire.KindSliceAnswer:
-		return with(kind, payload, r.answered)
+		return wire.Decoded(kind, payload, new(wire.SliceAnswer), r.answered)
 	case wire.KindHostCall:
-		return with(kind, payload, r.hostCall)
+		return wire.Decoded(kind, payload, new(wire.HostCall), r.hostCall)
 	case wire.KindProfiled:
-		return with(kind, payload, func(m *wire.Profiled) { r.profiled(m, time.Now()) })
+		return wire.Decoded(kind, payload, new(wire.Profiled), func(m *wire.Profiled) { r.profiled(m, time.Now()) })
 	case wire.KindPeers:
-		return with(kind, payload, func(m *wire.Peers) {
+		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
 			r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
 			r.unprofiled(m.Gone, m.Why.Err())
 		})
 	}
-	return nil
-}
-
-// with decodes a message and calls do with it.
-func with[M any, P interface {
-	*M
-	proto.Message
-}](kind wire.Kind, payload []byte, do func(P)) error {
-	m := P(new(M))
-	if err := wire.Decode(kind, payload, m); err != nil {
-		return err
-	}
-	do(m)
 	return nil
 }
 

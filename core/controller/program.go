@@ -180,7 +180,7 @@ const Inlined = 8 << 20
 func textOf(m *wire.Compile) (*wire.Content, error) {
 	t := m.Text
 	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {
-		t = ContentOf(m.Code)
+		t = wire.ContentOf(m.Code)
 	}
 	switch {
 	case t == nil:
@@ -190,12 +190,6 @@ func textOf(m *wire.Compile) (*wire.Content, error) {
 			sha256.Size)
 	}
 	return &wire.Content{Size: t.Size, Sha256: t.Sha256}, nil
-}
-
-// ContentOf names a text.
-func ContentOf(text []byte) *wire.Content {
-	sum := sha256.Sum256(text)
-	return &wire.Content{Size: uint64(len(text)), Sha256: sum[:]}
 }
 
 // rows are the session's devices that a program is for.

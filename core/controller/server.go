@@ -193,7 +193,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 		return err
 	}
 	if p, ok := m.(*wire.Compile); ok && len(p.Code) > 0 {
-		p.Text = ContentOf(p.Code) // here, where no lock is held, and whatever the client says
+		p.Text = wire.ContentOf(p.Code) // here, where no lock is held, and whatever the client says
 	}
 	s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
 	return nil

@@ -142,7 +142,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 			on = append(on, int(d))
 		}
 		if bytes := number(args["bytes"]); bytes > 0 { // the client has the text, which is known by its hash
-			m.Text = ContentOf(m.Code)
+			m.Text = wire.ContentOf(m.Code)
 			m.Code, m.Text.Size = nil, bytes
 		}
 		if m.Options = []byte{4 << 3, 1}; on != nil { // portable

@@ -105,6 +105,17 @@ func Decode(k Kind, payload []byte, into proto.Message) error {
 	return nil
 }
 
+// Decoded decodes a message of a frame and calls f with it.
+//
+// Errors: those of Decode.
+func Decoded[M proto.Message](k Kind, payload []byte, m M, f func(M)) error {
+	if err := Decode(k, payload, m); err != nil {
+		return err
+	}
+	f(m)
+	return nil
+}
+
 // Agree returns the highest protocol that both ranges have.
 //
 // Errors: FAILED_PRECONDITION, with both ranges named.

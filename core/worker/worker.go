@@ -390,23 +390,23 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		}
 		w.play(&w.played)
 	case wire.KindGraph:
-		return decoded(kind, payload, new(wire.Graph), w.graph)
+		return wire.Decoded(kind, payload, new(wire.Graph), w.graph)
 	case wire.KindAbort:
-		return decoded(kind, payload, new(wire.Abort), func(m *wire.Abort) {
+		return wire.Decoded(kind, payload, new(wire.Abort), func(m *wire.Abort) {
 			if g := w.gang(m.Gang); g != nil {
 				g.fail(reason(m.Status))
 			}
 		})
 	case wire.KindCompile:
-		return decoded(kind, payload, new(wire.Compile), w.compile)
+		return wire.Decoded(kind, payload, new(wire.Compile), w.compile)
 	case wire.KindLoad:
-		return decoded(kind, payload, new(wire.Load), w.load)
+		return wire.Decoded(kind, payload, new(wire.Load), w.load)
 	case wire.KindGive:
-		return decoded(kind, payload, new(wire.Give), w.give)
+		return wire.Decoded(kind, payload, new(wire.Give), w.give)
 	case wire.KindSource:
-		return decoded(kind, payload, new(wire.Source), w.source)
+		return wire.Decoded(kind, payload, new(wire.Source), w.source)
 	case wire.KindForget:
-		return decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
+		return wire.Decoded(kind, payload, new(wire.Forget), func(m *wire.Forget) {
 			for _, p := range m.Programs {
 				w.forget(programKey{m.Session, p})
 			}
@@ -419,25 +419,17 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 			w.artifacts.drop(m.Artifacts...)
 		})
 	case wire.KindProfile:
-		return decoded(kind, payload, new(wire.Profile), w.profile)
+		return wire.Decoded(kind, payload, new(wire.Profile), w.profile)
 	case wire.KindPeers:
-		return decoded(kind, payload, new(wire.Peers), w.peers)
+		return wire.Decoded(kind, payload, new(wire.Peers), w.peers)
 	case wire.KindDrop:
-		return decoded(kind, payload, new(wire.Drop), w.drop)
+		return wire.Decoded(kind, payload, new(wire.Drop), w.drop)
 	case wire.KindSession:
-		return decoded(kind, payload, new(wire.Session), w.session)
+		return wire.Decoded(kind, payload, new(wire.Session), w.session)
 	case wire.KindHeartbeat:
 	default:
 		w.log.Debug("a message of an unknown kind", "kind", kind)
 	}
-	return nil
-}
-
-func decoded[M proto.Message](kind wire.Kind, payload []byte, m M, f func(M)) error {
-	if err := wire.Decode(kind, payload, m); err != nil {
-		return err
-	}
-	f(m)
 	return nil
 }
 
