@@ -62,7 +62,7 @@ func GPUs(name string) int {
 	if name != "" && name != "auto" && name != "cuda" {
 		return 0
 	}
-	look := pjrt.FindOptions{Dirs: Dirs()}
+	look := pjrt.FindOptions{Dirs: Dirs(), Platform: "cuda"} // which comes first, and loads no plugin to compare it
 	if found, err := pjrt.Find(look); err != nil || found.Kind != "cuda" {
 		return 0
 	}
