@@ -77,12 +77,7 @@ func (f Found) RegisteredByJAX() bool {
 // only if the hardware is there), and of the CPU. Of several CPU plugins the one with the newest StableHLO wins; only
 // for that are plugins loaded, and the answer is cached by path, size and modification time.
 func Find(o FindOptions) (Found, error) {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
-	if o.Root == "" {
-		o.Root = "/"
-	}
+	o = o.filled()
 	if path := o.Getenv("PATHWAYS_PLUGIN"); path != "" {
 		if _, err := os.Stat(path); err != nil {
 			return Found{}, status.New(status.NotFound,
@@ -242,14 +237,20 @@ func (o FindOptions) hardware(kind string) (bool, string) {
 	return true, "the packaged CPU plugin"
 }
 
-// GPUs counts the NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide.
-func (o FindOptions) GPUs() int {
+// filled returns the options with the defaults in place of what is not set.
+func (o FindOptions) filled() FindOptions {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
 	if o.Root == "" {
 		o.Root = "/"
 	}
+	return o
+}
+
+// GPUs counts the NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide.
+func (o FindOptions) GPUs() int {
+	o = o.filled()
 	if there, _ := o.hardware("cuda"); !there {
 		return 0
 	}
