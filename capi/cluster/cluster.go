@@ -195,24 +195,29 @@ func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {
 		return true
 	}
 	made := true
-	of := func(k string, set func(name *C.char) C.bool) {
-		if slices.Contains(ofCluster, k) {
-			return
-		}
-		name := C.CString(k)
-		made = made && bool(set(name))
-		C.free(unsafe.Pointer(name))
-	}
 	strings, ints := kinds[at].GetStrings(), kinds[at].GetInts()
 	for _, k := range slices.Sorted(maps.Keys(strings)) {
-		value := C.CString(strings[k])
-		of(k, func(name *C.char) C.bool { return C.pr_device_string(c, C.size_t(i), name, value) })
-		C.free(unsafe.Pointer(value))
+		if !slices.Contains(ofCluster, k) {
+			value := C.CString(strings[k])
+			made = made && named(k, func(name *C.char) C.bool { return C.pr_device_string(c, C.size_t(i), name, value) })
+			C.free(unsafe.Pointer(value))
+		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(ints)) {
-		of(k, func(name *C.char) C.bool { return C.pr_device_int(c, C.size_t(i), name, C.int64_t(ints[k])) })
+		if !slices.Contains(ofCluster, k) {
+			made = made && named(k, func(name *C.char) C.bool {
+				return C.pr_device_int(c, C.size_t(i), name, C.int64_t(ints[k]))
+			})
+		}
 	}
 	return made
+}
+
+// named calls set with a name in C's memory, which it frees.
+func named(k string, set func(name *C.char) C.bool) bool {
+	name := C.CString(k)
+	defer C.free(unsafe.Pointer(name))
+	return bool(set(name))
 }
 
 // describePlugin sets the plugin's attributes. It returns false if memory is short.
@@ -220,15 +225,14 @@ func describePlugin(platform *wire.Platform) bool {
 	C.pr_attributes_new()
 	all := true
 	for _, k := range slices.Sorted(maps.Keys(platform.GetStrings())) { // sorted, so that equal entries stay
-		name, value := C.CString(k), C.CString(platform.GetStrings()[k])
-		all = all && bool(C.pr_attribute_string(name, value))
-		C.free(unsafe.Pointer(name))
+		value := C.CString(platform.GetStrings()[k])
+		all = all && named(k, func(name *C.char) C.bool { return C.pr_attribute_string(name, value) })
 		C.free(unsafe.Pointer(value))
 	}
 	ints := func(k string, v []int64, list bool) {
-		name := C.CString(k)
-		all = all && bool(C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list)))
-		C.free(unsafe.Pointer(name))
+		all = all && named(k, func(name *C.char) C.bool {
+			return C.pr_attribute_ints(name, (*C.int64_t)(unsafe.SliceData(v)), C.size_t(len(v)), C.bool(list))
+		})
 	}
 	for _, k := range slices.Sorted(maps.Keys(platform.GetInts())) {
 		ints(k, []int64{platform.GetInts()[k]}, false)
