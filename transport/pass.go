@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/openpathways/pathways/core/status"
@@ -32,10 +33,8 @@ func (p Pass) String() string { return passes[p] }
 //
 // Errors: INVALID_ARGUMENT.
 func PassNamed(name string) (Pass, error) {
-	for p, n := range passes {
-		if n == name {
-			return Pass(p), nil
-		}
+	if p := slices.Index(passes, name); p >= 0 {
+		return Pass(p), nil
 	}
 	return 0, status.New(status.InvalidArgument, "there is no role %q; expected operator, worker or tenant", name)
 }
