@@ -38,8 +38,8 @@ var (
 	codecTrees = []string{"core/wire", "core/xla"}
 	// These packages decide and never act: the same events give the same actions.
 	// They import nothing of the module but each other.
-	deciders = []string{"core/schedule", "core/placement", "core/graph", "core/reshard", "core/shape", "core/status",
-		"core/worker/devicequeue", "core/worker/assembly", "core/xla/protowalk", "core/xla/hlo",
+	deciders = []string{"core/schedule", "core/placement", "core/ledger", "core/graph", "core/reshard", "core/shape",
+		"core/status", "core/worker/devicequeue", "core/worker/assembly", "core/xla/protowalk", "core/xla/hlo",
 		"core/xla/compileoptions", "core/xla/aot", "core/xla/xplane"}
 	// Files of other packages that decide and never act, beside a shell that does.
 	// They may import what holds no more than values.
@@ -204,7 +204,7 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		name, file, code string
 		want             string // "" where nothing is broken
 	}{
-		{"cgo in core", "core/store/x.go", doc + "import \"C\"\n", "core/store/x.go:3: cgo"},
+		{"cgo in core", "core/ledger/x.go", doc + "import \"C\"\n", "core/ledger/x.go:3: cgo"},
 		{"cgo in a test", "transport/x/x_test.go", doc + "import \"C\"\n", "cgo is for capi and device/pjrt alone"},
 		{"cgo beside a tree", "capital/x.go", doc + "import \"C\"\n", "cgo"},
 		{"cgo in capi", "capi/lib/x.go", doc + "import \"C\"\n", ""},
@@ -235,22 +235,22 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"chance", "core/schedule/x.go", imports("math/rand/v2"), `"math/rand/v2"`},
 		{"chance in a test", "core/schedule/x_test.go", imports("math/rand/v2"), ""},
 		{"arithmetic", "core/schedule/x.go", imports("math/bits"), ""},
-		{"a lock elsewhere", "core/store/x.go", imports("sync"), ""},
+		{"a lock elsewhere", "core/executor/x.go", imports("sync"), ""},
 		{"a lock beside a shell", "core/controller/state.go", imports("sync"),
 			`core/controller/state.go decides and never acts: it may not import "sync"`},
 		{"a goroutine beside a shell", "core/controller/session.go", doc + "func f() { go f() }\n",
 			"core/controller/session.go:3: core/controller/session.go decides and never acts: it may not have goroutines"},
 		{"a lock in a shell", "core/controller/server.go", imports("sync"), ""},
 		{"messages beside a shell", "core/controller/state.go", imports(module + "/core/wire"), ""},
-		{"what acts", "core/schedule/x.go", imports(module + "/core/store"), "may not import core/store"},
+		{"what acts", "core/schedule/x.go", imports(module + "/core/executor"), "may not import core/executor"},
 		{"what decides", "core/schedule/x.go", imports(module + "/core/status"), ""},
 		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n",
 			"core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},
-		{"no comment", "core/store/x.go", "package x\n", "core/store: no file has a package comment"},
-		{"another comment", "core/store/x.go", "// Copyright\npackage x\n", "core/store: no file has a package comment"},
+		{"no comment", "core/ledger/x.go", "package x\n", "core/ledger: no file has a package comment"},
+		{"another comment", "core/ledger/x.go", "// Copyright\npackage x\n", "core/ledger: no file has a package comment"},
 		{"a command without a comment", "capi/lib/x.go", "package main\n", "capi/lib: no file has a package comment"},
 		{"a command", "capi/lib/x.go", "// Command lib is here.\npackage main\n", ""},
-		{"a test without a comment", "core/store/x_test.go", "package x\n", ""},
+		{"a test without a comment", "core/ledger/x_test.go", "package x\n", ""},
 		{"what is not of the module", ".venv/x.go", "package x\nimport \"C\"\n", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

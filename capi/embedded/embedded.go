@@ -129,7 +129,7 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_nam
 	return C.int(base.Fail(err, message))
 }
 
-// free tells the stores about arrays that have gone.
+// free tells the ledgers about arrays that have gone.
 func free(objects *C.pw_name, n C.size_t) {
 	for _, o := range unsafe.Slice(objects, n) {
 		if s := get(o.session); s != nil {
@@ -383,7 +383,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	return 0
 }
 
-// flush tells the store about arrays that have gone while nothing else enters Go, and has gangs that make no progress
+// flush tells the ledger about arrays that have gone while nothing else enters Go, and has gangs that make no progress
 // checked.
 func (s *session) flush() {
 	t := time.NewTicker(200 * time.Millisecond)
@@ -403,7 +403,7 @@ func (s *session) flush() {
 	}
 }
 
-// drain tells the stores about all arrays that have gone, and reports whether there were any.
+// drain tells the ledgers about all arrays that have gone, and reports whether there were any.
 func drain() (were bool) {
 	var objects [C.PW_FREED]C.pw_name
 	for {

@@ -34,7 +34,7 @@ typedef struct {
 // pw_call_lower returns the arguments for the plugin's Execute.
 PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* call);
 
-// pw_donated tells the store about inputs whose bytes the run has taken over.
+// pw_donated tells the ledger about inputs whose bytes the run has taken over.
 void pw_donated(pw_buffer** inputs, size_t n);
 
 // pw_wrap replaces the plugin's results by handles of ours. It takes the slots.

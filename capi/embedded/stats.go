@@ -44,7 +44,7 @@ type Stats struct {
 	Moved    int64 `json:"moved"`    // arguments copied to the device that needed them
 	// Live counts handles that are alive, by kind.
 	Live map[string]int64 `json:"live"`
-	// BytesInUse is what the store counts, by device, over all sessions.
+	// BytesInUse is what the ledger counts, by device, over all sessions.
 	BytesInUse []int64 `json:"bytes_in_use"`
 	Sessions   int     `json:"sessions"`
 	// Goroutines counts those that the library has started. C threads that are, or once were, in Go are not counted.

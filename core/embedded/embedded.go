@@ -22,7 +22,6 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/store"
 )
 
 // Embedded configures a process with devices of its own.
@@ -51,11 +50,9 @@ func (e Embedded) Open() (*Session, error) {
 	if len(e.Devices) < 1 {
 		return nil, status.New(status.InvalidArgument, "an island needs at least one device, got none")
 	}
-	table := store.New()
-	for d := range e.Devices {
-		if err := table.SetLimit(d, e.Limit); err != nil {
-			return nil, err
-		}
+	memory, err := newAccount(len(e.Devices), e.Limit)
+	if err != nil {
+		return nil, err
 	}
 	id := sessions.Add(1)
 	var config schedule.Config
@@ -64,5 +61,5 @@ func (e Embedded) Open() (*Session, error) {
 	}
 	island := executor.NewIsland(e.Cells, config)
 	island.Bound(e.Window)
-	return begin(id, fmt.Sprintf("session %d", id), e.Devices, island, table)
+	return begin(id, fmt.Sprintf("session %d", id), e.Devices, island, memory)
 }

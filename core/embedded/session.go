@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/store"
 )
 
 // Program is a compiled computation as the core sees it.
@@ -30,17 +30,17 @@ type Program struct {
 type kept struct {
 	Program
 	set   schedule.DeviceSet
-	specs []store.Spec
+	specs []ledger.Spec
 }
 
 // Session is one client's connection to the system.
 type Session struct {
 	id     uint32
 	island *executor.Island
-	table  *store.Table
+	memory *account
 	closed atomic.Bool
 	// single and sets hold the placement and the set of each single device.
-	single []store.Placement
+	single []ledger.Placement
 	sets   []schedule.DeviceSet
 	*local // its slices
 
@@ -50,25 +50,25 @@ type Session struct {
 }
 
 // begin returns a session on an island of devices of these kinds, whose objects are
-// counted in table.
+// counted in memory.
 //
-// Errors: ALREADY_EXISTS if table has an owner with this id, INVALID_ARGUMENT if there
+// Errors: ALREADY_EXISTS if memory has an owner with this id, INVALID_ARGUMENT if there
 // are no devices.
-func begin(id uint32, name string, kinds []string, island *executor.Island, table *store.Table) (*Session, error) {
-	s := &Session{id: id, island: island, table: table, programs: map[uint64]*kept{}}
+func begin(id uint32, name string, kinds []string, island *executor.Island, memory *account) (*Session, error) {
+	s := &Session{id: id, island: island, memory: memory, programs: map[uint64]*kept{}}
 	var err error
 	if s.local, err = newLocal(kinds); err != nil {
 		return nil, err
 	}
 	for d := range kinds {
-		p, err := table.Place([]int{d})
+		p, err := memory.Place([]int{d})
 		if err != nil {
 			return nil, err
 		}
 		s.single = append(s.single, p)
 		s.sets = append(s.sets, schedule.Devices(d))
 	}
-	if err := table.AddOwner(store.Owner(id), name); err != nil {
+	if err := memory.AddOwner(ledger.Owner(id), name); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -84,13 +84,13 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 				d, len(s.single)-1)
 		}
 	}
-	place, err := s.table.Place(p.Devices)
+	place, err := s.memory.Place(p.Devices)
 	if err != nil {
 		return 0, err
 	}
 	q := &kept{Program: p, set: schedule.Devices(p.Devices...)}
 	for _, bytes := range p.Outputs {
-		q.specs = append(q.specs, store.Spec{ShardBytes: bytes, Placement: place, Label: p.Name})
+		q.specs = append(q.specs, ledger.Spec{ShardBytes: bytes, Placement: place, Label: p.Name})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,18 +152,18 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 	turn, err := s.island.Enter(&g, r.Nested)
 	if err != nil {
 		for _, id := range objects {
-			s.table.Free(id)
+			s.memory.Free(id)
 		}
 	}
 	return turn, err
 }
 
 // create creates one object per spec, or none and returns an error.
-func (s *Session) create(specs []store.Spec, objects []uint64) error {
+func (s *Session) create(specs []ledger.Spec, objects []uint64) error {
 	if s.closed.Load() {
 		return executor.ErrClosed
 	}
-	return s.table.Create(store.Owner(s.id), specs, objects)
+	return s.memory.Create(ledger.Owner(s.id), specs, objects)
 }
 
 // Place creates the object of a single buffer on one device, which no run makes. Errors
@@ -173,7 +173,7 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 		return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", device,
 			status.Count(len(s.single), "device"))
 	}
-	specs := [1]store.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
+	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
 	var object [1]uint64
 	err := s.create(specs[:], object[:])
 	return object[0], err
@@ -188,27 +188,27 @@ func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error
 				status.Count(len(s.single), "device"))
 		}
 	}
-	place, err := s.table.Place(devices)
+	place, err := s.memory.Place(devices)
 	if err != nil {
 		return 0, err
 	}
-	specs := [1]store.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
+	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
 	var object [1]uint64
 	err = s.create(specs[:], object[:])
 	return object[0], err
 }
 
 // Free frees an object whose last shard was freed.
-func (s *Session) Free(object uint64) { s.table.Free(object) }
+func (s *Session) Free(object uint64) { s.memory.Free(object) }
 
 // Island returns the island that orders the session's gangs.
 func (s *Session) Island() *executor.Island { return s.island }
 
 // Memory returns the bytes in use on a device, and its limit.
-func (s *Session) Memory(device int) store.Usage { return s.table.Device(device) }
+func (s *Session) Memory(device int) ledger.Usage { return s.memory.Device(device) }
 
 // Objects returns the number of live objects.
-func (s *Session) Objects() int { return s.table.Len() }
+func (s *Session) Objects() int { return s.memory.Len() }
 
 // Stop ends submission: queued runs fail, Stop blocks until launches in progress have
 // returned, and all slices are released.
@@ -221,5 +221,5 @@ func (s *Session) Stop() {
 func (s *Session) Close() {
 	s.closed.Store(true)
 	s.Stop()
-	s.table.DropOwner(store.Owner(s.id))
+	s.memory.DropOwner(ledger.Owner(s.id))
 }

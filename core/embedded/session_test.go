@@ -11,20 +11,29 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const devices = 8
 
-func open(t testing.TB, id uint32, table *store.Table) *Session {
+// unlimited returns an empty account without limits.
+func unlimited(t testing.TB) *account {
+	t.Helper()
+	memory, err := newAccount(devices, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return memory
+}
+
+func open(t testing.TB, id uint32, memory *account) *Session {
 	t.Helper()
 	cells := make([]*executor.Cell, 4)
 	for i := range cells {
 		cells[i] = new(executor.Cell)
 	}
-	s, err := begin(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), table)
+	s, err := begin(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), memory)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -97,7 +106,7 @@ func fails(t testing.TB, what string, err error, code status.Code, texts ...stri
 }
 
 func TestProgramsThatAreNotThere(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	gone := add(t, s, upTo(devices), 8)
 	s.Forget(gone)
 	s.Forget(gone)
@@ -116,7 +125,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 }
 
 func TestAddProgramRefuses(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	for _, on := range [][]int{{-1}, {devices}, {0, devices}, {}, {3, 3}} {
 		if _, err := s.AddProgram(Program{Name: "bad", Devices: on}); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a program on devices %v: %v", on, err)
@@ -127,7 +136,7 @@ func TestAddProgramRefuses(t *testing.T) {
 // An output is one object, whatever the number of devices, and is counted on each
 // of them.
 func TestOutputsAreCounted(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	program := add(t, s, []int{3, 1, 2}, 100, 28)
 	none := add(t, s, upTo(devices))
 	var all []uint64
@@ -151,7 +160,7 @@ func TestOutputsAreCounted(t *testing.T) {
 
 // A portable program runs on the one device that is asked for.
 func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	turn, _ := submit(t, s, Run{Program: add(t, s, upTo(devices)), Only: -1}, 0)
 	defer end(s, turn)
 	program := add(t, s, []int{0}, 10)
@@ -170,7 +179,7 @@ func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
 }
 
 func TestAfterAndNested(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	left, right := add(t, s, []int{0, 1}), add(t, s, []int{2, 3})
 	first, _ := submit(t, s, Run{Program: left, Only: -1}, 0)
 	reads, _ := submit(t, s, Run{Program: right, Only: -1, After: []uint64{first.Gang}}, 0)
@@ -190,7 +199,7 @@ func TestAfterAndNested(t *testing.T) {
 
 // A run that comes to nothing leaves no object and no turn.
 func TestSubmitUndoesItself(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	good, bad := add(t, s, upTo(devices), 8), add(t, s, upTo(devices), 8, 8, -1)
 	_, err := s.Submit(Run{Program: good, Only: -1}, make([]uint64, 2))
 	fails(t, "Submit with room for other outputs", err, status.Internal, "1 outputs", "for 2")
@@ -217,7 +226,7 @@ func TestSubmitUndoesItself(t *testing.T) {
 }
 
 func TestPlace(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	a, err := s.Place(2, 40)
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +249,7 @@ func TestPlace(t *testing.T) {
 
 // What names no object, or one that has gone, frees nothing.
 func TestFreeOfStaleObjects(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	old, err := s.Place(0, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -262,9 +271,9 @@ func TestFreeOfStaleObjects(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	table := store.New()
-	open(t, 1, table)
-	_, err := begin(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), table)
+	memory := unlimited(t)
+	open(t, 1, memory)
+	_, err := begin(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), memory)
 	fails(t, "Open with a number that is taken", err, status.AlreadyExists)
 }
 
@@ -276,8 +285,8 @@ func (v verdict) Fail(_ uint64, e error) { v.err <- e }
 // All that a session made goes with it, and nothing of others.
 func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := store.New()
-		s, other := open(t, 1, table), open(t, 2, table)
+		memory := unlimited(t)
+		s, other := open(t, 1, memory), open(t, 2, memory)
 		if _, err := other.Place(7, 5); err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +320,7 @@ func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 
 // Whatever threads do at the same time, all is accounted for in the end.
 func TestThreads(t *testing.T) {
-	s := open(t, 1, store.New())
+	s := open(t, 1, unlimited(t))
 	var threads sync.WaitGroup
 	for n := range 4 {
 		threads.Go(func() {
@@ -352,7 +361,7 @@ func BenchmarkSubmitFree(b *testing.B) {
 		devices, outputs int
 	}{{"devices=1/outputs=1", 1, 1}, {"devices=8/outputs=1", 8, 1}, {"devices=8/outputs=16", 8, 16}} {
 		b.Run(c.name, func(b *testing.B) {
-			s := open(b, 1, store.New())
+			s := open(b, 1, unlimited(b))
 			program := add(b, s, upTo(c.devices), make([]int64, c.outputs)...)
 			objects := make([]uint64, c.outputs)
 			b.ReportAllocs()

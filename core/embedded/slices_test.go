@@ -9,12 +9,11 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/store"
 )
 
 // The devices of this process are granted as those of a cluster are.
 func TestLocalSlices(t *testing.T) {
-	s, err := begin(1, "session", []string{"cpu", "cpu", "cpu"}, executor.NewIsland(nil, schedule.Config{}), store.New())
+	s, err := begin(1, "session", []string{"cpu", "cpu", "cpu"}, executor.NewIsland(nil, schedule.Config{}), unlimited(t))
 	if err != nil {
 		t.Fatal(err)
 	}

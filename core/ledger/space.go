@@ -1,4 +1,4 @@
-package store
+package ledger
 
 import (
 	"encoding/binary"
@@ -11,13 +11,13 @@ import (
 // MaxDevices bounds the numbers of devices.
 const MaxDevices = 1 << 16
 
-// Placement is a set of devices that objects can be on, known to one Table. The zero Placement is none.
+// Placement is a set of devices that objects can be on, known to one Ledger. The zero Placement is none.
 type Placement uint32
 
 // maxCharge bounds the sum of all charges, so that no sum overflows.
 const maxCharge = math.MaxInt64 / 2
 
-// space adds up memory by placement. Table.mu guards it.
+// space adds up memory by placement.
 type space struct {
 	placements []extent // [0] is not used
 	index      map[string]Placement
@@ -41,8 +41,8 @@ func (sp *space) init() {
 }
 
 // Place returns the placement of a set of devices, in any order, each once. The same set has the same placement for the
-// table's life.
-func (t *Table) Place(devices []int) (Placement, error) {
+// ledger's life.
+func (l *Ledger) Place(devices []int) (Placement, error) {
 	ids, err := sortedDevices(devices)
 	if err != nil {
 		return 0, err
@@ -51,9 +51,7 @@ func (t *Table) Place(devices []int) (Placement, error) {
 	for _, d := range ids {
 		key = binary.LittleEndian.AppendUint16(key, uint16(d))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	sp := &t.space
+	sp := &l.space
 	if p, ok := sp.index[string(key)]; ok {
 		return p, nil
 	}
@@ -71,14 +69,12 @@ func (t *Table) Place(devices []int) (Placement, error) {
 }
 
 // SetLimit bounds the memory that objects may take on a device, in bytes; 0 is no bound.
-func (t *Table) SetLimit(device int, bytes int64) error {
+func (l *Ledger) SetLimit(device int, bytes int64) error {
 	if device < 0 || device >= MaxDevices || bytes < 0 {
 		return status.New(status.InvalidArgument,
 			"limit of %d bytes on device %d: want a device in [0, %d) and no negative limit", bytes, device, MaxDevices)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	sp := &t.space
+	sp := &l.space
 	for len(sp.limits) <= device {
 		sp.limits = append(sp.limits, 0)
 	}
@@ -95,7 +91,7 @@ func (t *Table) SetLimit(device int, bytes int64) error {
 func (sp *space) validate(s *Spec) error {
 	switch {
 	case s.Placement == 0 || int(s.Placement) >= len(sp.placements):
-		return status.New(status.InvalidArgument, "placement %d is not one of this table's; get it from Place", s.Placement)
+		return status.New(status.InvalidArgument, "placement %d is not one of this ledger's; get it from Place", s.Placement)
 	case s.ShardBytes < 0:
 		return status.New(status.InvalidArgument, "a shard of %d bytes: want 0 to %d", s.ShardBytes, int64(MaxShardBytes))
 	case s.ShardBytes > MaxShardBytes:
@@ -137,10 +133,8 @@ type Usage struct {
 }
 
 // Device returns the usage of one device.
-func (t *Table) Device(device int) Usage {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return Usage{InUse: t.space.device(device), Limit: t.space.limit(device)}
+func (l *Ledger) Device(device int) Usage {
+	return Usage{InUse: l.space.device(device), Limit: l.space.limit(device)}
 }
 
 // has reports whether d is one of the placement's devices.

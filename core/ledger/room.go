@@ -1,4 +1,4 @@
-package store
+package ledger
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 )
 
 // fits returns why there is no room for objects of an owner, or nil.
-func (t *Table) fits(a *account, specs []Spec) error {
-	if len(specs) > maxIndex-t.live-t.spent {
-		return status.New(status.ResourceExhausted, "the table is full with %d objects; delete some arrays", t.live)
+func (l *Ledger) fits(a *account, specs []Spec) error {
+	if len(specs) > maxIndex-l.live-l.spent {
+		return status.New(status.ResourceExhausted, "the ledger is full with %d objects; delete some arrays", l.live)
 	}
-	sp := &t.space
+	sp := &l.space
 	var shards, all int64
 	for i := range specs {
 		s := &specs[i]
@@ -31,21 +31,21 @@ func (t *Table) fits(a *account, specs []Spec) error {
 	if shards <= sp.minLimit-sp.shards {
 		return nil
 	}
-	for len(t.needs) < len(sp.byDevice) {
-		t.needs = append(t.needs, 0)
+	for len(l.needs) < len(sp.byDevice) {
+		l.needs = append(l.needs, 0)
 	}
 	for i := range specs {
 		for _, d := range sp.placements[specs[i].Placement].devices {
-			t.needs[d] += specs[i].ShardBytes
+			l.needs[d] += specs[i].ShardBytes
 		}
 	}
 	var err error
 	for i := range specs {
 		for _, d := range sp.placements[specs[i].Placement].devices {
-			need, limit := t.needs[d], sp.limit(int(d))
-			t.needs[d] = 0 // each device once, and clean for the next call
+			need, limit := l.needs[d], sp.limit(int(d))
+			l.needs[d] = 0 // each device once, and clean for the next call
 			if err == nil && limit > 0 && need > 0 && sp.device(int(d)) > limit-need {
-				err = t.exhausted(a, specs[i].Label, int(d), need)
+				err = l.exhausted(a, specs[i].Label, int(d), need)
 			}
 		}
 	}
@@ -53,14 +53,14 @@ func (t *Table) fits(a *account, specs []Spec) error {
 }
 
 // exhausted is the error of objects that cannot have need bytes on device d; label is of one of them.
-func (t *Table) exhausted(a *account, label string, d int, need int64) error {
+func (l *Ledger) exhausted(a *account, label string, d int, need int64) error {
 	var b strings.Builder
-	limit := t.space.limit(d)
+	limit := l.space.limit(d)
 	fmt.Fprintf(&b, "out of memory on device %d: %q of %s needs %s, of a limit of %s",
 		d, label, a.name, size(need), size(limit))
-	fmt.Fprintf(&b, "; %s is in use", size(t.space.device(d)))
+	fmt.Fprintf(&b, "; %s is in use", size(l.space.device(d)))
 	const most = 3 // holders that a message names
-	for i, h := range t.holders(d, most) {
+	for i, h := range l.holders(d, most) {
 		if i == 0 {
 			b.WriteString("; biggest holders: ")
 		} else {
@@ -87,20 +87,20 @@ type holder struct {
 	bytes   int64 // on the device
 }
 
-// holders returns the n biggest holders of a device's memory. It looks at every object of the table.
-func (t *Table) holders(d, n int) []holder {
+// holders returns the n biggest holders of a device's memory. It looks at every object of the ledger.
+func (l *Ledger) holders(d, n int) []holder {
 	type key struct {
 		owner *account
 		label string
 	}
-	here := make([]bool, len(t.space.placements))
+	here := make([]bool, len(l.space.placements))
 	for p := range here {
-		here[p] = t.space.placements[p].has(d)
+		here[p] = l.space.placements[p].has(d)
 	}
 	index := make(map[key]int)
 	var all []holder
-	for i := range t.slots {
-		s := t.slot(i)
+	for i := range l.slots {
+		s := l.slot(i)
 		if s.owner == nil || s.bytes == 0 || !here[s.placement] {
 			continue
 		}

@@ -1,5 +1,5 @@
 //go:build invariants
 
-package store
+package ledger
 
 const checked = true

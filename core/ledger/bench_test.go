@@ -1,26 +1,26 @@
-package store
+package ledger
 
 import (
 	"strconv"
 	"testing"
 )
 
-// A run's whole part in the table: its outputs made, and freed.
+// A run's whole part in the ledger: its outputs made, and freed.
 func BenchmarkCreateFree(b *testing.B) {
 	for _, n := range []int{1, 8, 4096} {
 		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
 			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
-				t, p := benchTable(b, n)
+				l, p := benchLedger(b, n)
 				for d := range n {
-					if err := t.SetLimit(d, limit); err != nil {
+					if err := l.SetLimit(d, limit); err != nil {
 						b.Fatal(err)
 					}
 				}
 				var ids [2]ID
 				if limit > 0 { // more than the near limit, but not on one device
 					for d := range min(n, 4) {
-						q, _ := t.Place([]int{d})
-						if err := t.Create(1, []Spec{{ShardBytes: 2 << 20, Placement: q}}, ids[:1]); err != nil {
+						q, _ := l.Place([]int{d})
+						if err := l.Create(1, []Spec{{ShardBytes: 2 << 20, Placement: q}}, ids[:1]); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -28,11 +28,11 @@ func BenchmarkCreateFree(b *testing.B) {
 				specs := []Spec{{ShardBytes: 1 << 20, Placement: p}, {ShardBytes: 1 << 20, Placement: p}}
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := t.Create(1, specs, ids[:]); err != nil {
+					if err := l.Create(1, specs, ids[:]); err != nil {
 						b.Fatal(err)
 					}
 					for _, id := range ids {
-						t.Free(id)
+						l.Free(id)
 					}
 				}
 			})
@@ -40,18 +40,18 @@ func BenchmarkCreateFree(b *testing.B) {
 	}
 }
 
-func benchTable(tb testing.TB, devices int) (*Table, Placement) {
-	t := New()
-	if err := t.AddOwner(1, "session 1"); err != nil {
+func benchLedger(tb testing.TB, devices int) (*Ledger, Placement) {
+	l := New()
+	if err := l.AddOwner(1, "session 1"); err != nil {
 		tb.Fatal(err)
 	}
 	ids := make([]int, devices)
 	for i := range ids {
 		ids[i] = i
 	}
-	p, err := t.Place(ids)
+	p, err := l.Place(ids)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return t, p
+	return l, p
 }

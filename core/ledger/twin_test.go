@@ -1,4 +1,4 @@
-package store
+package ledger
 
 import (
 	"maps"
@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is the table written as its rules are told: a map of objects, everything
+// twin is the ledger written as its rules are told: a map of objects, everything
 // added up again whenever it is asked.
 type twin struct {
 	objects map[ID]twinObject
@@ -52,23 +52,23 @@ func (w *twin) create(owner Owner, specs []Spec) status.Code {
 	return status.OK
 }
 
-// TestTwin makes the same random calls of Table and its twin and wants the same
+// TestTwin makes the same random calls of Ledger and its twin and wants the same
 // answers and sums.
 func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
 
 func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
 
 func twinProperty(t *rapid.T) {
-	table := New()
+	l := New()
 	w := &twin{objects: map[ID]twinObject{}, open: map[Owner]bool{}, devices: [][]int{nil}}
 	for d := range w.limits {
 		w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(t, "limit")
-		if err := table.SetLimit(d, w.limits[d]); err != nil {
+		if err := l.SetLimit(d, w.limits[d]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
-		p, err := table.Place(devices)
+		p, err := l.Place(devices)
 		if err != nil || int(p) != len(w.devices) {
 			t.Fatalf("placement %d of %v: %v", p, devices, err)
 		}
@@ -89,7 +89,7 @@ func twinProperty(t *rapid.T) {
 	}
 
 	for o := range Owner(2) {
-		code("add owner", table.AddOwner(o+1, "session"), status.OK)
+		code("add owner", l.AddOwner(o+1, "session"), status.OK)
 		w.open[o+1] = true
 	}
 	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
@@ -98,7 +98,7 @@ func twinProperty(t *rapid.T) {
 			o, specs := drawOwner(), rapid.SliceOfN(spec, 0, 3).Draw(t, "specs")
 			made := make([]ID, len(specs))
 			want := w.create(o, specs)
-			code("create", table.Create(o, specs, made), want)
+			code("create", l.Create(o, specs, made), want)
 			if want != status.OK {
 				break
 			}
@@ -115,48 +115,46 @@ func twinProperty(t *rapid.T) {
 				from = live
 			}
 			id := rapid.SampledFrom(from).Draw(t, "object")
-			table.Free(id)
+			l.Free(id)
 			delete(w.objects, id)
 		case "owner":
 			o, want := drawOwner(), status.OK
 			if w.open[o] {
 				want = status.AlreadyExists
 			}
-			code("add owner", table.AddOwner(o, "session"), want)
+			code("add owner", l.AddOwner(o, "session"), want)
 			w.open[o] = true
 		case "drop":
 			o := drawOwner()
-			table.DropOwner(o)
+			l.DropOwner(o)
 			w.open[o] = false
 			maps.DeleteFunc(w.objects, func(_ ID, x twinObject) bool { return x.owner == o })
 		}
-		compareTwin(t, table, w)
+		compareTwin(t, l, w)
 	}
 	for o := range Owner(4) {
-		table.DropOwner(o)
+		l.DropOwner(o)
 	}
 	w.objects = nil
-	compareTwin(t, table, w)
+	compareTwin(t, l, w)
 }
 
-func compareTwin(t *rapid.T, table *Table, w *twin) {
-	table.mu.Lock()
-	defer table.mu.Unlock()
-	table.check()
+func compareTwin(t *rapid.T, l *Ledger, w *twin) {
+	l.check()
 	for d := range w.limits {
 		want := w.device(d)
-		if got := (Usage{table.space.device(d), table.space.limit(d)}); got != want {
+		if got := (Usage{l.space.device(d), l.space.limit(d)}); got != want {
 			t.Fatalf("device %d: %+v, want %+v", d, got, want)
 		}
 		var held int64
-		for _, h := range table.holders(d, 100) {
+		for _, h := range l.holders(d, 100) {
 			held += h.bytes
 		}
 		if held != want.InUse {
 			t.Fatalf("holders of device %d have %d bytes, want %d", d, held, want.InUse)
 		}
 	}
-	if table.live != len(w.objects) {
-		t.Fatalf("%d objects, want %d", table.live, len(w.objects))
+	if l.live != len(w.objects) {
+		t.Fatalf("%d objects, want %d", l.live, len(w.objects))
 	}
 }

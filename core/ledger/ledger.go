@@ -1,7 +1,8 @@
-// Package store is a table of objects: who owns them, and how much memory they take on which device.
+// Package ledger is the account of device memory: which objects there are, whose they are, and how many bytes they take
+// on which device.
 //
 // An object is one logical array with a shard on each device of its placement. It is counted, owned and freed as one,
-// and nothing here costs time or memory in proportion to its shards: the table adds up bytes by placement and spreads
+// and nothing here costs time or memory in proportion to its shards: the ledger adds up bytes by placement and spreads
 // them over devices when it is asked. It knows nothing of contents, which drivers hold.
 //
 // # Guarantees
@@ -11,17 +12,16 @@
 //
 // # Concurrency
 //
-// All methods may be called from any goroutine. None waits for anything but the table's lock, and none calls back.
-package store
+// A Ledger has no lock, clock or goroutine: its caller serialises the calls.
+package ledger
 
 import (
 	"slices"
-	"sync"
 
 	"github.com/openpathways/pathways/core/status"
 )
 
-// ID names an object of a Table. The zero ID names none.
+// ID names an object of a Ledger. The zero ID names none.
 type ID = uint64
 
 // An ID is a slot's index below the generation of its use.
@@ -44,7 +44,7 @@ type Spec struct {
 // MaxShardBytes bounds the memory of one shard.
 const MaxShardBytes = 1 << 46
 
-// object is a slot of the table.
+// object is a slot of the ledger.
 type object struct {
 	gen        uint64
 	owner      *account // nil in a free slot
@@ -66,9 +66,8 @@ const (
 	none      = ^uint32(0) // no slot
 )
 
-// Table is a table of objects. The zero Table is not ready; use New.
-type Table struct {
-	mu sync.Mutex // guards all fields
+// Ledger is an account of objects. The zero Ledger is not ready; use New.
+type Ledger struct {
 	// chunks hold the slots; a slot never moves.
 	chunks [][]object
 	slots  uint32 // ever used
@@ -80,132 +79,122 @@ type Table struct {
 	needs  []int64 // scratch of fits: bytes by device, zero between calls
 }
 
-// New returns an empty table without limits.
-func New() *Table {
-	t := &Table{free: none, owners: make(map[Owner]*account)}
-	t.space.init()
-	return t
+// New returns an empty ledger without limits.
+func New() *Ledger {
+	l := &Ledger{free: none, owners: make(map[Owner]*account)}
+	l.space.init()
+	return l
 }
 
 // AddOwner makes an owner known. The name is for messages, such as "session 3".
 //
 // Errors: ALREADY_EXISTS.
-func (t *Table) AddOwner(o Owner, name string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if a := t.owners[o]; a != nil {
+func (l *Ledger) AddOwner(o Owner, name string) error {
+	if a := l.owners[o]; a != nil {
 		return status.New(status.AlreadyExists, "owner %d (%s) exists already; take another number", o, a.name)
 	}
-	t.owners[o] = &account{name: name, first: none}
+	l.owners[o] = &account{name: name, first: none}
 	return nil
 }
 
 // DropOwner frees all objects of an owner and forgets it. An owner that is not known does nothing.
-func (t *Table) DropOwner(o Owner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.owners[o]
+func (l *Ledger) DropOwner(o Owner) {
+	a := l.owners[o]
 	if a == nil {
 		return
 	}
 	for a.first != none {
-		t.remove(a.first)
+		l.remove(a.first)
 	}
-	delete(t.owners, o)
-	t.verify()
+	delete(l.owners, o)
+	l.verify()
 }
 
 // Create makes an object of each spec, all or none, and writes their IDs to ids, which is as long as specs.
 //
 // Errors: INVALID_ARGUMENT for specs that make no sense, NOT_FOUND where the owner is not known, RESOURCE_EXHAUSTED,
 // with need, limit and holders, where the limit of a device leaves no room.
-func (t *Table) Create(o Owner, specs []Spec, ids []ID) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.owners[o]
+func (l *Ledger) Create(o Owner, specs []Spec, ids []ID) error {
+	a := l.owners[o]
 	if a == nil {
 		return status.New(status.NotFound, "owner %d is not there: it was dropped or never added", o)
 	}
-	if err := t.fits(a, specs); err != nil {
+	if err := l.fits(a, specs); err != nil {
 		return err
 	}
 	for i := range specs {
-		ids[i] = t.create(a, &specs[i])
+		ids[i] = l.create(a, &specs[i])
 	}
-	t.verify()
+	l.verify()
 	return nil
 }
 
 // Free takes an object out. An ID that names none does nothing.
-func (t *Table) Free(id ID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if i := uint32(id & maxIndex); i < t.slots {
-		if s := t.slot(i); s.owner != nil && s.gen == id>>indexBits {
-			t.remove(i)
+func (l *Ledger) Free(id ID) {
+	if i := uint32(id & maxIndex); i < l.slots {
+		if s := l.slot(i); s.owner != nil && s.gen == id>>indexBits {
+			l.remove(i)
 		}
 	}
-	t.verify()
+	l.verify()
 }
 
 // Len returns the number of objects.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.live
+func (l *Ledger) Len() int {
+	return l.live
 }
 
-func (t *Table) slot(i uint32) *object { return &t.chunks[i>>chunkBits][i&(chunkSize-1)] }
+func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chunkSize-1)] }
 
 func (s *object) id(i uint32) ID { return s.gen<<indexBits | uint64(i) }
 
-func (t *Table) create(a *account, sp *Spec) ID {
-	i := t.free
+func (l *Ledger) create(a *account, sp *Spec) ID {
+	i := l.free
 	if i != none {
-		t.free = t.slot(i).next
+		l.free = l.slot(i).next
 	} else {
-		i = t.slots
-		if i>>chunkBits == uint32(len(t.chunks)) {
-			t.chunks = append(t.chunks, make([]object, chunkSize))
+		i = l.slots
+		if i>>chunkBits == uint32(len(l.chunks)) {
+			l.chunks = append(l.chunks, make([]object, chunkSize))
 		}
-		t.slots++
+		l.slots++
 	}
-	s := t.slot(i)
+	s := l.slot(i)
 	*s = object{gen: s.gen + 1, owner: a, prev: none, next: a.first,
 		placement: sp.Placement, bytes: sp.ShardBytes, label: sp.Label}
 	if a.first != none {
-		t.slot(a.first).prev = i
+		l.slot(a.first).prev = i
 	}
 	a.first = i
-	t.live++
-	t.space.charge(s.placement, s.bytes)
+	l.live++
+	l.space.charge(s.placement, s.bytes)
 	return s.id(i)
 }
 
 // remove takes an object's slot out of use.
-func (t *Table) remove(i uint32) {
-	s := t.slot(i)
-	t.space.charge(s.placement, -s.bytes)
+func (l *Ledger) remove(i uint32) {
+	s := l.slot(i)
+	l.space.charge(s.placement, -s.bytes)
 	if s.prev != none {
-		t.slot(s.prev).next = s.next
+		l.slot(s.prev).next = s.next
 	} else {
 		s.owner.first = s.next
 	}
 	if s.next != none {
-		t.slot(s.next).prev = s.prev
+		l.slot(s.next).prev = s.prev
 	}
-	t.live--
+	l.live--
 	*s = object{gen: s.gen, next: none}
 	if s.gen < maxGen {
-		s.next, t.free = t.free, i
+		s.next, l.free = l.free, i
 	} else {
-		t.spent++
+		l.spent++
 	}
 }
 
-func (t *Table) verify() {
+func (l *Ledger) verify() {
 	if checked {
-		t.check()
+		l.check()
 	}
 }
 

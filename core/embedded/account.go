@@ -1,0 +1,70 @@
+package embedded
+
+import (
+	"sync"
+
+	"github.com/openpathways/pathways/core/ledger"
+)
+
+// account is the ledger of a process with devices of its own, with a lock: threads of the client make and free objects
+// at the same time. Every method may be called from any goroutine, and blocks for the lock alone. The methods that have
+// no comment are the ledger's.
+type account struct {
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+}
+
+// newAccount returns an empty account in which each of the devices has this limit, in bytes; 0 is none.
+//
+// Errors: INVALID_ARGUMENT for a negative limit.
+func newAccount(devices int, limit int64) (*account, error) {
+	a := &account{ledger: ledger.New()}
+	for d := range devices {
+		if err := a.ledger.SetLimit(d, limit); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func (a *account) AddOwner(o ledger.Owner, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.AddOwner(o, name)
+}
+
+func (a *account) DropOwner(o ledger.Owner) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ledger.DropOwner(o)
+}
+
+func (a *account) Place(devices []int) (ledger.Placement, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Place(devices)
+}
+
+func (a *account) Create(o ledger.Owner, specs []ledger.Spec, ids []ledger.ID) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Create(o, specs, ids)
+}
+
+func (a *account) Free(id ledger.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ledger.Free(id)
+}
+
+func (a *account) Device(device int) ledger.Usage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Device(device)
+}
+
+func (a *account) Len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Len()
+}

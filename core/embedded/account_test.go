@@ -1,0 +1,62 @@
+package embedded
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Many goroutines make, free and drop; the sums agree in the end, and no limit is passed on the way.
+func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
+	const limit = 64
+	memory, err := newAccount(2, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var places []ledger.Placement
+	for _, devices := range [][]int{{0}, {1}, {0, 1}} {
+		p, err := memory.Place(devices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, p)
+	}
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			o := ledger.Owner(g)
+			if err := memory.AddOwner(o, fmt.Sprintf("session %d", g)); err != nil {
+				t.Error(err)
+			}
+			var kept []ledger.ID
+			for i := range 2000 {
+				specs := []ledger.Spec{
+					{ShardBytes: int64(i % 7), Placement: places[i%3]}, {ShardBytes: 3, Placement: places[(i+g)%3]}}
+				made := make([]ledger.ID, 2)
+				if err := memory.Create(o, specs, made); err != nil {
+					if status.CodeOf(err) != status.ResourceExhausted {
+						t.Error(err)
+					}
+					for _, id := range kept {
+						memory.Free(id)
+					}
+					kept = kept[:0]
+					continue
+				}
+				if u := memory.Device(i % 2); u.InUse > limit {
+					t.Errorf("device %d has %d bytes of %d", i%2, u.InUse, limit)
+				}
+				memory.Free(made[1])
+				kept = append(kept, made[0])
+			}
+			memory.DropOwner(o)
+		})
+	}
+	wg.Wait()
+	if memory.Len() != 0 || memory.Device(0).InUse != 0 || memory.Device(1).InUse != 0 {
+		t.Errorf("%d objects of %+v and %+v are left", memory.Len(), memory.Device(0), memory.Device(1))
+	}
+}
