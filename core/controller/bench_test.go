@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -95,13 +96,24 @@ func (b *bed) program(devices int) {
 	b.step(Event{Kind: Flush})
 }
 
+// heap returns the bytes that are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // One run of a gang over all devices, from the client's frame to its end: decoding,
-// State, and encoding of all that is sent, with a report of each worker by itself.
+// State, and encoding of all that is sent, with a report of each worker by itself. MiB is
+// what the State takes with all its workers, and a program on them.
 func BenchmarkGang(b *testing.B) {
-	for _, n := range []struct{ workers, devices int }{{1, 1}, {16, 1}, {16, 8}, {128, 4}, {512, 4}} {
+	for _, n := range []struct{ workers, devices int }{{1, 1}, {16, 1}, {16, 8}, {128, 4}, {512, 4}, {10000, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
+			before := heap()
 			d := newBed(b, Config{}, n.workers, n.devices)
 			d.program(n.workers * n.devices)
+			taken := heap() - before
 			op, object, gang := uint64(1), uint64(1), d.st.gang
 			var run, completed, free []byte
 			messages := 0
@@ -133,6 +145,7 @@ func BenchmarkGang(b *testing.B) {
 				b.Fatalf("%d gangs and %d objects are left", len(d.st.gangs), len(d.st.sessions[1].objects))
 			}
 			b.ReportMetric(float64(messages)/float64(b.N), "messages/op")
+			b.ReportMetric(float64(taken)/(1<<20), "MiB")
 		})
 	}
 }

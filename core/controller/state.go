@@ -46,7 +46,7 @@ import (
 // Limits bound what a cluster holds. Zero fields take the defaults.
 type Limits struct {
 	Sessions int   // at one time; 256
-	Workers  int   // 4096
+	Workers  int   // 16 Ki
 	Credit   int   // operations of a session under way; 1024
 	Window   int   // runs an island has been given and not ended; 512
 	Objects  int   // of a session; 4 Mi
@@ -60,7 +60,7 @@ type Limits struct {
 
 func (l Limits) filled() Limits {
 	l.Sessions = cmp.Or(l.Sessions, 256)
-	l.Workers = cmp.Or(l.Workers, 4096)
+	l.Workers = cmp.Or(l.Workers, 16<<10)
 	l.Credit = cmp.Or(l.Credit, 1024)
 	l.Window = cmp.Or(l.Window, 512)
 	l.Objects = cmp.Or(l.Objects, 4<<20)

@@ -198,9 +198,10 @@ func differ(a, b string) (string, string) {
 //
 // Errors: FAILED_PRECONDITION; the message names both sides.
 func (m *Map) Agree(who string, versions map[string]string) error {
+	keys := slices.Sorted(maps.Keys(versions))
 	for _, is := range m.islands {
 		for _, w := range is.members {
-			for _, key := range slices.Sorted(maps.Keys(versions)) {
+			for _, key := range keys {
 				if have, ok := w.Versions[key]; ok && have != versions[key] {
 					return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both",
 						who, key, versions[key], w.Name, have)
