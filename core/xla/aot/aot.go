@@ -34,37 +34,42 @@ var features = []protowalk.Number{1, 9, 3}
 // has reports the machine's features, by LLVM's names. It returns serialized itself if
 // nothing has to change, or if XLA's CPU compiler did not write it.
 func ForLoad(serialized []byte, has func(feature string) bool) []byte {
-	if !bytes.Contains(serialized, []byte(vector)) {
+	edited, changed, err := edit(serialized, features, has)
+	if err != nil || !changed {
 		return serialized
 	}
-	edited, err := edit(serialized, features, has)
-	if err != nil {
-		return serialized
-	}
-	return edited
+	return edited.Join()
 }
 
-// edit rewrites the text at the end of the path.
-func edit(message []byte, path []protowalk.Number, has func(string) bool) ([]byte, error) {
+// edit writes a message with the text at the end of the path changed, if it has to be. Of what may be gigabytes it
+// looks at the fields on the path alone.
+func edit(message []byte, path []protowalk.Number, has func(string) bool) (out *protowalk.Message, changed bool,
+	err error) {
+	out = new(protowalk.Message)
 	if len(path) == 0 {
-		return without(message, has), nil
+		text := message
+		if changed = bytes.Contains(text, []byte(vector)); changed {
+			text = without(text, has)
+		}
+		out.Raw(text)
+		return out, changed, nil
 	}
-	out := make([]byte, 0, len(message))
 	for f, err := range protowalk.Fields(message) {
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if f.Number != path[0] || f.Bytes == nil {
-			out = append(out, f.Raw...)
+			out.Raw(f.Raw)
 			continue
 		}
-		inner, err := edit(f.Bytes, path[1:], has)
+		inner, c, err := edit(f.Bytes, path[1:], has)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		out = protowalk.AppendBytes(out, f.Number, inner)
+		out.Message(f.Number, inner)
+		changed = changed || c
 	}
-	return out, nil
+	return out, changed, nil
 }
 
 // without removes the AVX-512 features that the machine has from a list, and the hints

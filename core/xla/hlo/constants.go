@@ -1,10 +1,6 @@
 package hlo
 
-import (
-	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/openpathways/pathways/core/xla/protowalk"
-)
+import "github.com/openpathways/pathways/core/xla/protowalk"
 
 const (
 	instructionLiteral  = 8
@@ -24,11 +20,12 @@ func WithoutConstants(program []byte) []byte {
 	if !ok {
 		return program
 	}
-	return out
+	return out.Join()
 }
 
-// strip copies a message without the long literals of the instructions below it: path are the fields that lead to them.
-func strip(message []byte, path []protowalk.Number) (out []byte, ok bool) {
+// strip writes a message without the long literals of the instructions below it: path are the fields that lead to them.
+func strip(message []byte, path []protowalk.Number) (out *protowalk.Message, ok bool) {
+	out = new(protowalk.Message)
 	for f, err := range protowalk.Fields(message) {
 		switch {
 		case err != nil:
@@ -39,10 +36,9 @@ func strip(message []byte, path []protowalk.Number) (out []byte, ok bool) {
 			if !ok {
 				return nil, false
 			}
-			out = protowire.AppendTag(out, f.Number, protowire.BytesType)
-			out = protowire.AppendBytes(out, inner)
+			out.Message(f.Number, inner)
 		default:
-			out = append(out, f.Raw...)
+			out.Raw(f.Raw)
 		}
 	}
 	return out, true

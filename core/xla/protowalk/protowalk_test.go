@@ -146,3 +146,27 @@ func FuzzFields(f *testing.F) {
 		}
 	})
 }
+
+// A message that is written of pieces has the bytes of one that is written at once, and what it holds may change after.
+func TestMessageOfPieces(t *testing.T) {
+	for _, size := range []int{0, 1, 4 << 10, 1 << 20} {
+		long := protowalk.AppendBytes(nil, 8, bytes.Repeat([]byte{7}, size))
+		inner := append(protowalk.AppendInt(nil, 1, 3), long...)
+		inner = append(protowalk.AppendInt(inner, 2, 5), long...)
+		want := protowalk.AppendInt(protowalk.AppendBytes(protowalk.AppendBytes(nil, 3, inner), 3, inner), 4, 1)
+		var m protowalk.Message
+		for range 2 {
+			var in protowalk.Message
+			in.Raw(protowalk.AppendInt(nil, 1, 3))
+			in.Raw(long)
+			in.Raw(protowalk.AppendInt(nil, 2, 5))
+			in.Raw(long)
+			m.Message(3, &in)
+		}
+		m.Raw(protowalk.AppendInt(nil, 4, 1))
+		got := m.Join()
+		if clear(long); !bytes.Equal(got, want) {
+			t.Errorf("with values of %d bytes it has %d bytes, want other %d", size, len(got), len(want))
+		}
+	}
+}

@@ -293,27 +293,29 @@ func (m *module) write() []byte {
 			}
 		}
 	}
-	out := m.rest
+	var out protowalk.Message
+	out.Raw(m.rest)
 	for _, c := range m.computations {
 		if reached[c.id] {
-			out = protowalk.AppendBytes(out, moduleComputations, c.write())
+			out.Message(moduleComputations, c.write())
 		}
 	}
-	return out
+	return out.Join()
 }
 
-func (c *computation) write() []byte {
-	out := c.rest
+func (c *computation) write() *protowalk.Message {
+	out := new(protowalk.Message)
+	out.Raw(c.rest)
 	for _, in := range c.instructions {
 		if !in.drop {
-			out = protowalk.AppendBytes(out, computationInstructions, c.writeInstruction(in))
+			out.Message(computationInstructions, c.writeInstruction(in))
 		}
 	}
 	return out
 }
 
-func (c *computation) writeInstruction(in *instruction) []byte {
-	out := make([]byte, 0, len(in.raw)+len(in.spec)+64)
+func (c *computation) writeInstruction(in *instruction) *protowalk.Message {
+	out := new(protowalk.Message)
 	for f := range protowalk.Fields(in.raw) { // read before: no error
 		switch f.Number {
 		case instructionControl:
@@ -327,14 +329,19 @@ func (c *computation) writeInstruction(in *instruction) []byte {
 				continue
 			}
 		}
-		out = append(out, f.Raw...)
+		out.Raw(f.Raw)
 	}
 	if len(in.control) > 0 {
-		out = protowalk.AppendInts(out, instructionControl, in.control...)
+		out.Raw(protowalk.AppendInts(nil, instructionControl, in.control...))
 	}
-	if in.spec == "" {
-		return out
+	if in.spec != "" {
+		out.Raw(c.call(in))
 	}
+	return out
+}
+
+// call returns the fields of the call that replaces a collective.
+func (c *computation) call(in *instruction) (out []byte) {
 	const typedFFI = 4
 	out = protowalk.AppendBytes(out, instructionOpcode, "custom-call")
 	out = protowalk.AppendBytes(out, instructionTarget, Target)
