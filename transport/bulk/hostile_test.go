@@ -380,6 +380,43 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A process that knows the token of another's link takes no part in it.
+func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
+	for _, kind := range []string{"unix", "tcp"} {
+		x, neighbour, address := neighbours(t, kind)
+		well(t, x, neighbour)
+		x.mu.Lock()
+		var stolen [][tokenSize]byte
+		for token := range x.links {
+			stolen = append(stolen, token)
+		}
+		x.mu.Unlock()
+		if len(stolen) == 0 {
+			t.Fatal("the neighbours have no link")
+		}
+		for _, token := range stolen {
+			for _, first := range []struct {
+				kind    wire.Kind
+				payload []byte
+			}{{kindStream, token[:]}, {kindResume, resumeFrame(token, 1, 0)}, {kindLink, token[:]}} {
+				hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Cluster: "test"}
+				c, _, err := stream.Dial(context.Background(), address, hello, options())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Send(first.kind, first.payload); err != nil {
+					t.Fatal(err)
+				}
+				if back, _, err := c.Recv(); err == nil && back != kindGoodbye {
+					t.Errorf("%s: process 3 takes part in another's link by a message of kind %d", kind, first.kind)
+				}
+				c.Close()
+			}
+		}
+		well(t, x, neighbour)
+	}
+}
+
 // A peer that stops, without closing anything, is lost in a bounded time.
 func TestSilent(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
