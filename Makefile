@@ -199,6 +199,25 @@ fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
 		done; \
 	done
 
+# An hour at most. One alone: make soak-python ONLY=random_faults, make soak-go ONLY=TestSimulation. What fails says by
+# which seed it does so again.
+SOAK ?= 600
+.PHONY: soak soak-go soak-python
+soak: soak-go soak-python ## run the checks that do random things for long: SOAK seconds each (600)
+
+soak-go: check-go
+	@for file in $$(git grep -l 'rapid\.Check' -- '*_test.go'); do \
+		names=$$(awk '/^func Test/ { sub(/\(.*/, "", $$2); name = $$2 } /rapid\.Check/ { print name }' $$file | \
+			grep -E '$(or $(ONLY),.)' | sort -u | paste -sd '|'); test -n "$$names" || continue; \
+		echo "== $$file $$names"; \
+		$(call plugins,$(VENV)) $(GO) test -run "^($$names)\$$" -timeout 1h ./$$(dirname $$file) -rapid.checks $$(($(SOAK) * 30)); \
+	done
+	$(GO) test -run '$(or $(ONLY),TestSimulation)' -timeout 1h ./core/cluster \
+		-simulations $$(($(SOAK) * 2)) -simulations-of-many $$(($(SOAK) / 20 + 1))
+
+soak-python: $(VENV)/.installed
+	PATHWAYS_SOAK_SECONDS=$(SOAK) $(VENV)/bin/python -m pytest -m soak -s tests $(if $(ONLY),-k $(ONLY))
+
 .PHONY: clean
 clean: ## remove everything that make made
 	rm -rf build dist out $(VENV) $(VENV_NEW) $(PEERS) .pytest_cache .ruff_cache .hypothesis $(LIBRARY)

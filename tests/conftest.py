@@ -12,6 +12,7 @@ mark says where else a test runs:
 - `newest`: it depends on the same, and not on where the devices are. It also runs on the newest of them, embedded.
 - `sizes`: it depends on how many workers share the devices. It also runs on clusters of one worker and of four.
 - `gpu`: it is about GPUs. On a machine with one, only these run.
+- `soak`: it does random things for SOAK_SECONDS: a few here, minutes in `make soak`. PATHWAYS_SEED repeats its choices.
 - `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.
 
 `make test-all` runs every test everywhere. It sets PATHWAYS_TEST_THOROUGH, with which tests of rare faults repeat more
@@ -23,6 +24,7 @@ counts what is alive, and nothing but what JAX keeps for the life of the process
 
 import gc
 import os
+import time
 from pathlib import Path
 
 # Before the import, which reads them: settings of the user who runs the tests must not affect them.
@@ -31,6 +33,8 @@ for _name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "PATHWAYS_ADDRE
     os.environ.pop(_name, None)
 ADDRESS = os.environ.get("PATHWAYS_TEST_ADDRESS", "").strip()
 THOROUGH = bool(os.environ.get("PATHWAYS_TEST_THOROUGH"))
+SOAK_SECONDS = float(os.environ.get("PATHWAYS_SOAK_SECONDS") or 5)
+SEED = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
 GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 if GPU:  # all that are there; some of their memory, since tests start processes of their own
     del os.environ["PATHWAYS_DEVICES"]
@@ -51,7 +55,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "versions: depends on JAX, Python or the plugin; runs on the newest ones too")
     config.addinivalue_line("markers", "sizes: depends on the number of workers; runs on clusters of 1 and 4 too")
     config.addinivalue_line("markers", "again(where): left out of make test; where says which tests show the same")
+    config.addinivalue_line("markers", "soak: does random things for SOAK_SECONDS; longer in make soak")
     config.addinivalue_line("markers", "same_process(why): needs the workers in this process; why says what for")
+
+
+def pytest_report_header():
+    return f"PATHWAYS_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(items):

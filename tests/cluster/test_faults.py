@@ -1,17 +1,17 @@
 """What happens to a cluster's processes when one of them dies, freezes, or is a stranger.
 
-PATHWAYS_FAULT_SECONDS makes the random part longer than its few seconds; PATHWAYS_SEED repeats one.
+`make soak` makes the random part longer than its few seconds; PATHWAYS_SEED repeats one.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import textwrap
 import time
 
 import pytest
+from conftest import SEED, SOAK_SECONDS
 from processes import FREEZES, Cluster, command, until
 
 # Trains, in a way: a chain of collectives over all devices with a known result, a line each round.
@@ -259,13 +259,11 @@ def test_no_process_is_left(tmp_path):
     assert done.returncode == 1 and address in done.stderr
 
 
+@pytest.mark.soak
 def test_random_faults():
     """Any process dies or freezes at random; what is left computes right, waits end with errors, nothing leaks."""
-    seed = int(os.environ.get("PATHWAYS_SEED") or time.time_ns() % 10**9)
-    seconds = float(os.environ.get("PATHWAYS_FAULT_SECONDS") or 10)
-    print(f"PATHWAYS_SEED={seed}")
-    choose = random.Random(seed)
-    end = time.monotonic() + seconds
+    choose = random.Random(SEED)
+    end = time.monotonic() + SOAK_SECONDS
     rounds = 0
     while rounds == 0 or time.monotonic() < end:
         rounds += 1
