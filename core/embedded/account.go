@@ -39,10 +39,10 @@ func (a *account) DropOwner(o ledger.Owner) {
 	a.ledger.DropOwner(o)
 }
 
-func (a *account) Place(devices []int) (ledger.Placement, error) {
+func (a *account) Place(o ledger.Owner, devices []int) (ledger.Placement, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ledger.Place(devices)
+	return a.ledger.Place(o, devices)
 }
 
 func (a *account) Create(o ledger.Owner, specs []ledger.Spec, ids []ledger.ID) error {

@@ -16,20 +16,20 @@ func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var places []ledger.Placement
-	for _, devices := range [][]int{{0}, {1}, {0, 1}} {
-		p, err := memory.Place(devices)
-		if err != nil {
-			t.Fatal(err)
-		}
-		places = append(places, p)
-	}
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
 			o := ledger.Owner(g)
 			if err := memory.AddOwner(o, fmt.Sprintf("session %d", g)); err != nil {
 				t.Error(err)
+			}
+			var places []ledger.Placement
+			for _, devices := range [][]int{{0}, {1}, {0, 1}} {
+				p, err := memory.Place(o, devices)
+				if err != nil {
+					t.Error(err)
+				}
+				places = append(places, p)
 			}
 			var kept []ledger.ID
 			for i := range 2000 {

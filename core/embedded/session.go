@@ -60,16 +60,16 @@ func begin(id uint32, name string, kinds []string, island *executor.Island, memo
 	if s.local, err = newLocal(kinds); err != nil {
 		return nil, err
 	}
+	if err := memory.AddOwner(ledger.Owner(id), name); err != nil {
+		return nil, err
+	}
 	for d := range kinds {
-		p, err := memory.Place([]int{d})
+		p, err := memory.Place(ledger.Owner(id), []int{d})
 		if err != nil {
 			return nil, err
 		}
 		s.single = append(s.single, p)
 		s.sets = append(s.sets, schedule.Devices(d))
-	}
-	if err := memory.AddOwner(ledger.Owner(id), name); err != nil {
-		return nil, err
 	}
 	return s, nil
 }
@@ -84,7 +84,7 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 				d, len(s.single)-1)
 		}
 	}
-	place, err := s.memory.Place(p.Devices)
+	place, err := s.memory.Place(ledger.Owner(s.id), p.Devices)
 	if err != nil {
 		return 0, err
 	}
@@ -188,7 +188,7 @@ func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error
 				status.Count(len(s.single), "device"))
 		}
 	}
-	place, err := s.memory.Place(devices)
+	place, err := s.memory.Place(ledger.Owner(s.id), devices)
 	if err != nil {
 		return 0, err
 	}

@@ -19,7 +19,7 @@ func BenchmarkCreateFree(b *testing.B) {
 				var ids [2]ID
 				if limit > 0 { // more than the near limit, but not on one device
 					for d := range min(n, 4) {
-						q, _ := l.Place([]int{d})
+						q, _ := l.Place(1, []int{d})
 						if err := l.Create(1, []Spec{{ShardBytes: 2 << 20, Placement: q}}, ids[:1]); err != nil {
 							b.Fatal(err)
 						}
@@ -49,9 +49,41 @@ func benchLedger(tb testing.TB, devices int) (*Ledger, Placement) {
 	for i := range ids {
 		ids[i] = i
 	}
-	p, err := l.Place(ids)
+	p, err := l.Place(1, ids)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return l, p
+}
+
+// A gang's whole part in the ledger: does it fit, its computation, its output, and the free that goes when it has
+// ended.
+func BenchmarkGang(b *testing.B) {
+	for _, n := range []int{1, 64, 2048} {
+		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
+			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
+				l, p := benchLedger(b, n)
+				for d := range n {
+					if err := l.SetLimit(d, limit); err != nil {
+						b.Fatal(err)
+					}
+				}
+				gang := uint64(0)
+				specs := [1]Spec{{ShardBytes: 1 << 20, Placement: p, Label: "step"}}
+				last := l.Charge(specs[0])
+				b.ReportAllocs()
+				for b.Loop() {
+					if gang++; !l.Fits(specs[:], 1<<20) {
+						b.Fatal("it does not fit")
+					}
+					made := l.Charge(specs[0])
+					l.Begin(p, 1<<20)
+					l.Retire(last, gang)
+					l.End(p, 1<<20)
+					l.Passed(1, gang)
+					last = made
+				}
+			})
+		}
+	}
 }

@@ -5,45 +5,64 @@ import "fmt"
 // check panics where the ledger's own rules do not hold. It looks at every object
 // and runs under the build tag invariants.
 func (l *Ledger) check() {
-	sums := make([]int64, len(l.space.placements))
-	owned := make(map[*account]int)
-	var shards, total int64
+	bytes, leaving := map[*extent]int64{}, map[*extent]int64{}
+	var total int64
 	live := 0
 	for i := range l.slots {
 		s := l.slot(i)
-		if s.owner == nil {
+		if s.extent == nil {
 			continue
 		}
 		live++
-		owned[s.owner]++
-		sums[s.placement] += s.bytes
-		shards += s.bytes
-		total += s.bytes * int64(len(l.space.placements[s.placement].devices))
+		bytes[s.extent] += s.bytes
+		total += s.bytes * int64(len(s.extent.devices))
 	}
-	if live != l.live || shards != l.space.shards || total != l.space.total {
-		panic(fmt.Sprintf("ledger: %d objects of %d bytes (%d a device) are counted, there are %d of %d (%d)",
-			l.live, l.space.total, l.space.shards, live, total, shards))
-	}
-	for p := range sums {
-		if e := &l.space.placements[p]; e.bytes != sums[p] {
-			panic(fmt.Sprintf("ledger: placement %d counts %d bytes, there are %d", p, e.bytes, sums[p]))
-		}
+	if live != l.live || total != l.space.total {
+		panic(fmt.Sprintf("ledger: %d objects of %d bytes are counted, there are %d of %d", l.live, l.space.total, live,
+			total))
 	}
 	for o, a := range l.owners {
-		n := 0
 		for i, prev := a.first, none; i != none; i, prev = l.slot(i).next, i {
-			if s := l.slot(i); s.owner != a || s.prev != prev {
+			if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.refs < 1 {
 				panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
 			}
-			n++
+			live--
 		}
-		if n != owned[a] {
-			panic(fmt.Sprintf("ledger: the list of owner %d has %d objects, the ledger %d", o, n, owned[a]))
+		last := none
+		for i := a.retired; i != none; i = l.slot(i).next {
+			s := l.slot(i)
+			if s.extent.owner != a || s.refs != 0 || last != none && l.slot(last).horizon > s.horizon {
+				panic(fmt.Sprintf("ledger: the list of what owner %d retired is broken at slot %d", o, i))
+			}
+			leaving[s.extent] += s.bytes
+			last = i
+			live--
 		}
-		delete(owned, a)
+		if last != a.lastRetired {
+			panic(fmt.Sprintf("ledger: the list of what owner %d retired ends at slot %d", o, int32(a.lastRetired)))
+		}
+		for e := a.extents; e != nil; e = e.next {
+			if e.bytes != bytes[e] || e.leaving != leaving[e] || !e.linked || e.owner != a {
+				panic(fmt.Sprintf("ledger: a placement of owner %d counts %d bytes, %d of them leaving, there are %d and %d",
+					o, e.bytes, e.leaving, bytes[e], leaving[e]))
+			}
+			delete(bytes, e)
+		}
 	}
-	if len(owned) > 0 {
-		panic(fmt.Sprintf("ledger: objects of %d owners that are not known are left", len(owned)))
+	if live != 0 {
+		panic(fmt.Sprintf("ledger: %d objects are in no list", live))
+	}
+	for e, n := range bytes {
+		if n != 0 || e.bytes != 0 {
+			panic(fmt.Sprintf("ledger: a placement with %d bytes is in no list", n))
+		}
+	}
+	rise := int64(0)
+	for _, e := range l.space.dirty {
+		rise += max(0, e.bytes-e.folded) + max(0, e.temp-e.foldedTemp)
+	}
+	if rise != l.space.rise {
+		panic(fmt.Sprintf("ledger: a rise of %d bytes is counted, there is one of %d", l.space.rise, rise))
 	}
 	for d, n := range l.needs {
 		if n != 0 {

@@ -1,25 +1,20 @@
-// Package ledger is the account of device memory: which objects there are, whose they are, and how many bytes they take
-// on which device.
+// Package ledger is the account of device memory: which objects there are, whose they are, and how many bytes they
+// take on which device.
 //
 // An object is one logical array with a shard on each device of its placement. It is counted, owned and freed as one,
-// and nothing here costs time or memory in proportion to its shards: the ledger adds up bytes by placement and spreads
-// them over devices when it is asked. It knows nothing of contents, which drivers hold.
+// and nothing here costs time or memory in proportion to its shards while devices are far from their limits: the
+// ledger adds up bytes by placement and spreads them over devices where the sums no longer show that there is room
+// (space.go). It knows nothing of contents, which drivers hold.
 //
-// # Guarantees
-//
-// Create makes all objects of a call or none. No device has more than its limit. An object is counted from Create until
-// Free, or until its owner goes. The ID of an object that has gone is never used again, and does nothing.
-//
-// # Concurrency
+// Create makes all objects of a call or none, and none that passes a device's limit; Charge makes one object whatever
+// the limits, for callers that have asked Fits. An object has one reference when it is made, and is counted until its
+// last reference has been dropped by Free, or by Retire and the Passed that follows, or until its owner goes. The ID
+// of an object that has gone is never used again, and does nothing.
 //
 // A Ledger has no lock, clock or goroutine: its caller serialises the calls.
 package ledger
 
-import (
-	"slices"
-
-	"github.com/openpathways/pathways/core/status"
-)
+import "github.com/openpathways/pathways/core/status"
 
 // ID names an object of a Ledger. The zero ID names none.
 type ID = uint64
@@ -47,17 +42,21 @@ const MaxShardBytes = 1 << 46
 // object is a slot of the ledger.
 type object struct {
 	gen        uint64
-	owner      *account // nil in a free slot
-	prev, next uint32   // neighbours in the owner's list; next also links free slots
-	placement  Placement
-	bytes      int64 // of a shard
+	extent     *extent // nil in a free slot
+	prev, next uint32  // neighbours in the owner's list; next also links retired objects, and free slots
+	refs       int32   // 0: it is retired
+	bytes      int64   // of a shard
 	label      string
+	horizon    uint64 // of a retired object: it goes when the owner's gangs have ended up to here
 }
 
 // account is what an owner has.
 type account struct {
 	name  string
-	first uint32 // of its objects
+	first uint32 // of its objects that are not retired
+	// Retired objects, in the order of their horizons.
+	retired, lastRetired uint32
+	extents              *extent // those with something on them
 }
 
 const (
@@ -72,18 +71,16 @@ type Ledger struct {
 	chunks [][]object
 	slots  uint32 // ever used
 	free   uint32 // first of the free slots
-	live   int    // objects
+	live   int    // objects, those included that are retired
 	spent  int    // slots without another generation
 	owners map[Owner]*account
 	space  space
-	needs  []int64 // scratch of fits: bytes by device, zero between calls
+	needs  []int64 // scratch: bytes by device, zero between calls
 }
 
 // New returns an empty ledger without limits.
 func New() *Ledger {
-	l := &Ledger{free: none, owners: make(map[Owner]*account)}
-	l.space.init()
-	return l
+	return &Ledger{free: none, owners: make(map[Owner]*account), space: space{round: 1}}
 }
 
 // AddOwner makes an owner known. The name is for messages, such as "session 3".
@@ -93,11 +90,12 @@ func (l *Ledger) AddOwner(o Owner, name string) error {
 	if a := l.owners[o]; a != nil {
 		return status.New(status.AlreadyExists, "owner %d (%s) exists already; take another number", o, a.name)
 	}
-	l.owners[o] = &account{name: name, first: none}
+	l.owners[o] = &account{name: name, first: none, retired: none, lastRetired: none}
 	return nil
 }
 
-// DropOwner frees all objects of an owner and forgets it. An owner that is not known does nothing.
+// DropOwner frees all objects of an owner, ends its computations, and forgets it. Its placements must not be used
+// again. An owner that is not known does nothing.
 func (l *Ledger) DropOwner(o Owner) {
 	a := l.owners[o]
 	if a == nil {
@@ -106,7 +104,17 @@ func (l *Ledger) DropOwner(o Owner) {
 	for a.first != none {
 		l.remove(a.first)
 	}
+	for a.retired != none {
+		l.remove(l.unretire(a))
+	}
+	for e := a.extents; e != nil; e = a.extents { // which computations alone keep there
+		for _, t := range e.temps {
+			e.count(t.bytes, -t.users)
+		}
+		l.space.settle(e)
+	}
 	delete(l.owners, o)
+	l.space.fold() // which lets go of its placements
 	l.verify()
 }
 
@@ -119,36 +127,31 @@ func (l *Ledger) Create(o Owner, specs []Spec, ids []ID) error {
 	if a == nil {
 		return status.New(status.NotFound, "owner %d is not there: it was dropped or never added", o)
 	}
-	if err := l.fits(a, specs); err != nil {
+	for i := range specs {
+		if err := specs[i].validate(a); err != nil {
+			return err
+		}
+	}
+	if err := l.countable(specs); err != nil {
 		return err
 	}
+	if d, need := l.lacks(specs, 0, false); d >= 0 {
+		return l.exhausted(a, labelOn(specs, d), d, need)
+	}
 	for i := range specs {
-		ids[i] = l.create(a, &specs[i])
+		ids[i] = l.Charge(specs[i])
 	}
 	l.verify()
 	return nil
 }
 
-// Free takes an object out. An ID that names none does nothing.
-func (l *Ledger) Free(id ID) {
-	if i := uint32(id & maxIndex); i < l.slots {
-		if s := l.slot(i); s.owner != nil && s.gen == id>>indexBits {
-			l.remove(i)
-		}
+// Charge makes an object, whatever the limits say. More bytes than can be counted, which no device has, are not
+// counted.
+func (l *Ledger) Charge(sp Spec) ID {
+	if sp.ShardBytes < 0 || sp.ShardBytes > MaxShardBytes ||
+		sp.ShardBytes*int64(len(sp.Placement.devices)) > maxCharge-l.space.total {
+		sp.ShardBytes = 0
 	}
-	l.verify()
-}
-
-// Len returns the number of objects.
-func (l *Ledger) Len() int {
-	return l.live
-}
-
-func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chunkSize-1)] }
-
-func (s *object) id(i uint32) ID { return s.gen<<indexBits | uint64(i) }
-
-func (l *Ledger) create(a *account, sp *Spec) ID {
 	i := l.free
 	if i != none {
 		l.free = l.slot(i).next
@@ -159,30 +162,125 @@ func (l *Ledger) create(a *account, sp *Spec) ID {
 		}
 		l.slots++
 	}
+	e := sp.Placement.extent
+	a := e.owner
 	s := l.slot(i)
-	*s = object{gen: s.gen + 1, owner: a, prev: none, next: a.first,
-		placement: sp.Placement, bytes: sp.ShardBytes, label: sp.Label}
+	s.gen++
+	s.extent, s.prev, s.next, s.refs, s.bytes, s.label = e, none, a.first, 1, sp.ShardBytes, sp.Label
 	if a.first != none {
 		l.slot(a.first).prev = i
 	}
 	a.first = i
 	l.live++
-	l.space.charge(s.placement, s.bytes)
+	l.space.charge(e, s.bytes)
 	return s.id(i)
+}
+
+// Hold adds a reference to an object: the same bytes stand for one more array. An ID that names none, or one that was
+// retired, does nothing.
+func (l *Ledger) Hold(id ID) {
+	if s := l.find(id); s != nil && s.refs > 0 {
+		s.refs++
+	}
+}
+
+// Free drops a reference; with the last one the object goes. An ID that names none does nothing.
+func (l *Ledger) Free(id ID) {
+	if s := l.find(id); s != nil && s.refs > 0 {
+		if s.refs--; s.refs == 0 {
+			l.remove(uint32(id & maxIndex))
+		}
+	}
+	l.verify()
+}
+
+// Retire drops a reference; with the last one the object goes as soon as its owner's gangs have ended up to horizon,
+// of which Passed tells. Until then its bytes count as leaving. Horizons of one owner never decrease.
+func (l *Ledger) Retire(id ID, horizon uint64) {
+	s := l.find(id)
+	if s == nil || s.refs == 0 {
+		return
+	}
+	if s.refs--; s.refs > 0 {
+		return
+	}
+	i := uint32(id & maxIndex)
+	a := s.extent.owner
+	l.unlink(i)
+	s.next, s.horizon = none, horizon
+	if a.lastRetired == none {
+		a.retired = i
+	} else {
+		l.slot(a.lastRetired).next = i
+	}
+	a.lastRetired = i
+	s.extent.leaving += s.bytes
+	l.verify()
+}
+
+// Passed tells that all gangs of an owner have ended up to this one, and reports whether bytes left for that.
+func (l *Ledger) Passed(o Owner, ended uint64) (left bool) {
+	a := l.owners[o]
+	if a == nil {
+		return false
+	}
+	for a.retired != none && l.slot(a.retired).horizon <= ended {
+		l.remove(l.unretire(a))
+		left = true
+	}
+	l.verify()
+	return left
+}
+
+// Len returns the number of objects.
+func (l *Ledger) Len() int { return l.live }
+
+func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chunkSize-1)] }
+
+// find returns the slot of an object, or nil.
+func (l *Ledger) find(id ID) *object {
+	if i := uint32(id & maxIndex); i < l.slots {
+		if s := l.slot(i); s.extent != nil && s.gen == id>>indexBits {
+			return s
+		}
+	}
+	return nil
+}
+
+func (s *object) id(i uint32) ID { return s.gen<<indexBits | uint64(i) }
+
+// unlink takes a slot out of its owner's list of objects.
+func (l *Ledger) unlink(i uint32) {
+	s := l.slot(i)
+	if s.prev != none {
+		l.slot(s.prev).next = s.next
+	} else {
+		s.extent.owner.first = s.next
+	}
+	if s.next != none {
+		l.slot(s.next).prev = s.prev
+	}
+}
+
+// unretire takes the first of an owner's retired objects out of their list.
+func (l *Ledger) unretire(a *account) uint32 {
+	i := a.retired
+	s := l.slot(i)
+	if a.retired = s.next; a.retired == none {
+		a.lastRetired = none
+	}
+	s.extent.leaving -= s.bytes
+	s.horizon, s.refs = 0, -1 // in no list
+	return i
 }
 
 // remove takes an object's slot out of use.
 func (l *Ledger) remove(i uint32) {
 	s := l.slot(i)
-	l.space.charge(s.placement, -s.bytes)
-	if s.prev != none {
-		l.slot(s.prev).next = s.next
-	} else {
-		s.owner.first = s.next
+	if s.refs >= 0 {
+		l.unlink(i)
 	}
-	if s.next != none {
-		l.slot(s.next).prev = s.prev
-	}
+	l.space.charge(s.extent, -s.bytes)
 	l.live--
 	*s = object{gen: s.gen, next: none}
 	if s.gen < maxGen {
@@ -196,26 +294,4 @@ func (l *Ledger) verify() {
 	if checked {
 		l.check()
 	}
-}
-
-// sortedDevices returns a copy in ascending order, or an error for what is no placement.
-func sortedDevices(devices []int) ([]int32, error) {
-	if len(devices) == 0 {
-		return nil, status.New(status.InvalidArgument, "a placement needs at least one device, got none")
-	}
-	ids := make([]int32, len(devices))
-	for i, d := range devices {
-		if d < 0 || d >= MaxDevices {
-			return nil, status.New(status.InvalidArgument, "device %d is not in [0, %d)", d, MaxDevices)
-		}
-		ids[i] = int32(d)
-	}
-	slices.Sort(ids)
-	for i := 1; i < len(ids); i++ {
-		if ids[i] == ids[i-1] {
-			return nil, status.New(status.InvalidArgument,
-				"device %d is twice in a placement; an object has one shard a device", ids[i])
-		}
-	}
-	return ids, nil
 }

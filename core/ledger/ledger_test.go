@@ -62,13 +62,9 @@ func TestGenerationsEnd(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	l, p := benchLedger(t, 2)
 	for _, devices := range [][]int{nil, {-1}, {MaxDevices}, {3, 3}} {
-		if _, err := l.Place(devices); status.CodeOf(err) != status.InvalidArgument {
+		if _, err := l.Place(1, devices); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("Place(%v): %v", devices, err)
 		}
-	}
-	q, err := l.Place([]int{1, 0})
-	if err != nil || q != p {
-		t.Errorf("the same devices have placements %d and %d, %v", p, q, err)
 	}
 	for _, c := range []struct {
 		owner Owner
@@ -77,7 +73,7 @@ func TestBadArguments(t *testing.T) {
 	}{
 		{2, Spec{Placement: p}, status.NotFound},
 		{1, Spec{}, status.InvalidArgument},
-		{1, Spec{Placement: 9}, status.InvalidArgument},
+		{1, Spec{Placement: Placement{&extent{owner: new(account), devices: []int32{1}}}}, status.InvalidArgument},
 		{1, Spec{Placement: p, ShardBytes: -1}, status.InvalidArgument},
 		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.ResourceExhausted},
 	} {
@@ -129,8 +125,8 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	place := func(devices ...int) Placement {
-		p, err := l.Place(devices)
+	place := func(o Owner, devices ...int) Placement {
+		p, err := l.Place(o, devices)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,8 +138,8 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	one(t, l, 1, Spec{ShardBytes: 6 * gib, Placement: place(0, 1, 2, 3), Label: "params"})
-	other := one(t, l, 2, Spec{ShardBytes: 5 * gib, Placement: place(2), Label: "l"})
+	one(t, l, 1, Spec{ShardBytes: 6 * gib, Placement: place(1, 0, 1, 2, 3), Label: "params"})
+	other := one(t, l, 2, Spec{ShardBytes: 5 * gib, Placement: place(2, 2), Label: "table"})
 	refused := func(specs []Spec, parts ...string) {
 		t.Helper()
 		err := l.Create(2, specs, make([]ID, len(specs)))
@@ -159,11 +155,11 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 			t.Errorf("device 3: %+v; what is refused must take nothing", u)
 		}
 	}
-	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 3), Label: "eval"},
-		{ShardBytes: 4 * gib, Placement: place(2)}}
+	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 2, 3), Label: "eval"},
+		{ShardBytes: 4 * gib, Placement: place(2, 2)}}
 	refused(eval, "device 2", `"eval" of session 2`, "needs 6.0 GiB", "limit of 16.0 GiB", "11.0 GiB is in use",
-		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "l"`, "delete arrays")
-	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(0), Label: "big"}}, "use smaller arrays")
+		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays")
+	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(2, 0), Label: "big"}}, "use smaller arrays")
 	l.Free(other)
 	if err := l.Create(2, eval, make([]ID, 2)); err != nil {
 		t.Errorf("what fits, once there is room: %v", err)
@@ -176,6 +172,77 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	if u := l.Device(2); u.InUse != 6*gib {
 		t.Errorf("device 2 has %d bytes in use, want those of session 2", u.InUse)
 	}
+}
+
+// What was retired counts until the gangs before it have ended, and says that it leaves; the same bytes under two
+// names go with the second.
+func TestRetiredObjectsGoInTheirTime(t *testing.T) {
+	l, p := benchLedger(t, 2)
+	if err := l.SetLimit(0, 10); err != nil {
+		t.Fatal(err)
+	}
+	a, b := one(t, l, 1, Spec{ShardBytes: 4, Placement: p}), one(t, l, 1, Spec{ShardBytes: 5, Placement: p})
+	l.Hold(b)
+	more := []Spec{{ShardBytes: 4, Placement: p}}
+	holds := func(what string, use int64, fits, will bool) {
+		t.Helper()
+		if u := l.Device(0).InUse; u != use || l.Fits(more, 0) != fits || l.WillFit(more, 0) != will {
+			t.Errorf("%s: %d bytes, 4 more fit: %t, will fit: %t; want %d, %t, %t", what, u, l.Fits(more, 0), l.WillFit(more, 0),
+				use, fits, will)
+		}
+	}
+	holds("at first", 9, false, false)
+	l.Retire(a, 3)
+	holds("with 4 that leave", 9, false, true)
+	l.Retire(b, 4)
+	l.Retire(a, 5)
+	if l.Passed(1, 2) {
+		t.Error("gang 2 has ended, and bytes left that gang 3 may use")
+	}
+	holds("after gang 2", 9, false, true)
+	if !l.Passed(1, 4) {
+		t.Error("gang 4 has ended, and no bytes left")
+	}
+	holds("after gang 4", 5, true, true)
+	l.Retire(b, 6)
+	if l.Passed(1, 6); l.Len() != 0 {
+		t.Errorf("%d objects are left", l.Len())
+	}
+}
+
+// Of the computations under way on a device the one that takes most counts, and one that takes no more takes nothing.
+func TestComputationsCountOnceADevice(t *testing.T) {
+	l, p := benchLedger(t, 2)
+	q, err := l.Place(1, []int{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := range 2 {
+		if err := l.SetLimit(d, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uses := func(a, b int64) {
+		t.Helper()
+		if l.Device(0).InUse != a || l.Device(1).InUse != b {
+			t.Errorf("%+v and %+v in use, want %d and %d", l.Device(0), l.Device(1), a, b)
+		}
+	}
+	l.Begin(p, 3)
+	l.Begin(p, 3)
+	l.Begin(q, 7)
+	uses(3, 7)
+	if nothing := []Spec{{Placement: p}}; !l.Fits(nothing, 7) || l.Fits(nothing, 11) {
+		t.Error("a computation that takes 7 beside one that does has room, and one that takes 11 has none")
+	}
+	if some := []Spec{{Placement: q, ShardBytes: 4}}; l.Fits(some, 0) || !l.WillFit(some, 0) {
+		t.Error("4 bytes have no room beside 7 of 10, and will have some")
+	}
+	l.End(q, 7)
+	l.End(p, 3)
+	uses(3, 3)
+	l.DropOwner(1)
+	uses(0, 0)
 }
 
 // Once the ledger has grown to the load, objects cost no memory, and no more on many devices than on one.

@@ -9,69 +9,168 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// fits returns why there is no room for objects of an owner, or nil.
-func (l *Ledger) fits(a *account, specs []Spec) error {
+// countable returns an error where so many objects, or bytes, cannot be counted.
+func (l *Ledger) countable(specs []Spec) error {
 	if len(specs) > maxIndex-l.live-l.spent {
 		return status.New(status.ResourceExhausted, "the ledger is full with %d objects; delete some arrays", l.live)
 	}
-	sp := &l.space
-	var shards, all int64
+	var all int64
 	for i := range specs {
 		s := &specs[i]
-		if err := sp.validate(s); err != nil {
-			return err
-		}
-		shards += s.ShardBytes
-		if all += s.ShardBytes * int64(len(sp.placements[s.Placement].devices)); all > maxCharge-sp.total {
+		if all += max(0, s.ShardBytes) * int64(len(s.Placement.devices)); all > maxCharge-l.space.total {
 			return status.New(status.ResourceExhausted,
 				"%q, and what is made with it, are more bytes than can be counted", s.Label)
 		}
 	}
-	// No device has more than all placements together: mostly that is enough to know.
-	if shards <= sp.minLimit-sp.shards {
-		return nil
+	return nil
+}
+
+// Fits reports whether a request fits on all its devices at once: objects as specs say, of which those with negative
+// bytes are taken over from objects that are there, and a computation on the placement of the first that takes temp
+// bytes beside. Placements are not those of owners that have gone.
+func (l *Ledger) Fits(specs []Spec, temp int64) bool {
+	d, _ := l.lacks(specs, temp, false)
+	return d < 0
+}
+
+// WillFit reports whether it would fit without the bytes that leave and without the computations under way: whether to
+// wait for what ends by itself is enough.
+func (l *Ledger) WillFit(specs []Spec, temp int64) bool {
+	d, _ := l.lacks(specs, temp, true)
+	return d < 0
+}
+
+// Blocked appends the devices that have no room for a request, without what ends by itself.
+func (l *Ledger) Blocked(specs []Spec, temp int64, into []int) []int {
+	l.look(specs, temp, true, func(d int, _ int64) bool {
+		into = append(into, d)
+		return true
+	})
+	return into
+}
+
+// lacks returns a device that has no room for a request, with the bytes that the request needs there, or -1.
+func (l *Ledger) lacks(specs []Spec, temp int64, later bool) (device int, need int64) {
+	sp := &l.space
+	if sp.limit == 0 || len(specs) == 0 {
+		return -1, 0
 	}
-	for len(l.needs) < len(sp.byDevice) {
+	if !later {
+		first := specs[0].Placement.extent
+		most, same := temp, true
+		for i := range specs {
+			most += max(0, specs[i].ShardBytes)
+			same = same && (specs[i].ShardBytes <= 0 || specs[i].Placement.extent == first)
+		}
+		if room := sp.leastRoom(first); same && (room == noLimit || most+sp.rise <= room) {
+			return -1, 0
+		}
+	}
+	device = -1
+	l.look(specs, temp, later, func(d int, n int64) bool {
+		device, need = d, n
+		return false
+	})
+	return device, need
+}
+
+// look calls found for each device that has no room for a request, with the bytes that the request needs there, until
+// found returns false.
+func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device int, need int64) bool) {
+	sp := &l.space
+	sp.fold()
+	for len(l.needs) < len(sp.limits) {
 		l.needs = append(l.needs, 0)
 	}
 	for i := range specs {
-		for _, d := range sp.placements[specs[i].Placement].devices {
+		for _, d := range specs[i].Placement.devices {
 			l.needs[d] += specs[i].ShardBytes
 		}
 	}
-	var err error
+	var leaving map[int32]int64
+	if later {
+		leaving = l.leaving()
+	}
+	more := true
 	for i := range specs {
-		for _, d := range sp.placements[specs[i].Placement].devices {
-			need, limit := l.needs[d], sp.limit(int(d))
+		for _, d := range specs[i].Placement.devices {
+			need, limit, used := l.needs[d], sp.limits[d], sp.used[d]
 			l.needs[d] = 0 // each device once, and clean for the next call
-			if err == nil && limit > 0 && need > 0 && sp.device(int(d)) > limit-need {
-				err = l.exhausted(a, specs[i].Label, int(d), need)
+			beside := int64(0)
+			if i == 0 {
+				beside = temp
+			}
+			if later {
+				used -= leaving[d]
+			} else {
+				used += sp.temps[d]
+				beside = max(0, beside-sp.temps[d])
+			}
+			if need += beside; more && limit > 0 && need > 0 && used+need > limit {
+				more = found(int(d), need)
 			}
 		}
 	}
-	return err
+}
+
+// leaving adds up what is retired, by device.
+func (l *Ledger) leaving() map[int32]int64 {
+	by := map[int32]int64{}
+	for _, a := range l.owners {
+		for e := a.extents; e != nil; e = e.next {
+			if e.leaving > 0 {
+				for _, d := range e.devices {
+					by[d] += e.leaving
+				}
+			}
+		}
+	}
+	return by
+}
+
+// Has reports whether an owner has bytes on one of these devices that do not leave by themselves.
+func (l *Ledger) Has(o Owner, devices []int) bool {
+	a := l.owners[o]
+	if a == nil {
+		return false
+	}
+	for e := a.extents; e != nil; e = e.next {
+		if e.bytes > e.leaving && slices.ContainsFunc(devices, e.has) {
+			return true
+		}
+	}
+	return false
+}
+
+func labelOn(specs []Spec, d int) string {
+	for i := range specs {
+		if specs[i].Placement.has(d) {
+			return specs[i].Label
+		}
+	}
+	return ""
 }
 
 // exhausted is the error of objects that cannot have need bytes on device d; label is of one of them.
 func (l *Ledger) exhausted(a *account, label string, d int, need int64) error {
 	var b strings.Builder
-	limit := l.space.limit(d)
+	use := l.Device(d)
 	fmt.Fprintf(&b, "out of memory on device %d: %q of %s needs %s, of a limit of %s",
-		d, label, a.name, size(need), size(limit))
-	fmt.Fprintf(&b, "; %s is in use", size(l.space.device(d)))
+		d, label, a.name, size(need), size(use.Limit))
+	fmt.Fprintf(&b, "; %s is in use", size(use.InUse))
 	const most = 3 // holders that a message names
-	for i, h := range l.holders(d, most) {
+	for i, h := range l.Holders(d, most) {
 		if i == 0 {
 			b.WriteString("; biggest holders: ")
 		} else {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "%s of %s in %d × array", size(h.bytes), h.owner.name, h.objects)
-		if h.label != "" {
-			fmt.Fprintf(&b, " %q", h.label)
+		fmt.Fprintf(&b, "%s of %s in %d × array", size(h.Bytes), h.Owner, h.Objects)
+		if h.Label != "" {
+			fmt.Fprintf(&b, " %q", h.Label)
 		}
 	}
-	if need > limit {
+	if need > use.Limit {
 		b.WriteString("; use smaller arrays, or spread them over more devices")
 	} else {
 		b.WriteString("; delete arrays that are not needed, or donate inputs")
@@ -79,42 +178,45 @@ func (l *Ledger) exhausted(a *account, label string, d int, need int64) error {
 	return status.New(status.ResourceExhausted, "%s", b.String())
 }
 
-// holder is the objects on one device that have owner and label in common.
-type holder struct {
-	owner   *account
-	label   string
-	objects int
-	bytes   int64 // on the device
+// Holder is the objects on one device that have owner and label in common.
+type Holder struct {
+	Owner   string // its name
+	Label   string
+	Objects int
+	Bytes   int64 // on the device
 }
 
-// holders returns the n biggest holders of a device's memory. It looks at every object of the ledger.
-func (l *Ledger) holders(d, n int) []holder {
+// Holders returns the n biggest holders of a device's memory; what computations under way take beside is not shown. It
+// looks at every object of the ledger.
+func (l *Ledger) Holders(d, n int) []Holder {
 	type key struct {
 		owner *account
 		label string
 	}
-	here := make([]bool, len(l.space.placements))
-	for p := range here {
-		here[p] = l.space.placements[p].has(d)
+	here := make(map[*extent]bool)
+	for _, a := range l.owners {
+		for e := a.extents; e != nil; e = e.next {
+			here[e] = e.has(d)
+		}
 	}
 	index := make(map[key]int)
-	var all []holder
+	var all []Holder
 	for i := range l.slots {
 		s := l.slot(i)
-		if s.owner == nil || s.bytes == 0 || !here[s.placement] {
+		if s.extent == nil || s.bytes == 0 || !here[s.extent] {
 			continue
 		}
-		k := key{s.owner, s.label}
+		k := key{s.extent.owner, s.label}
 		j, ok := index[k]
 		if !ok {
 			j = len(all)
 			index[k] = j
-			all = append(all, holder{owner: s.owner, label: s.label})
+			all = append(all, Holder{Owner: k.owner.name, Label: k.label})
 		}
-		all[j].objects++
-		all[j].bytes += s.bytes
+		all[j].Objects++
+		all[j].Bytes += s.bytes
 	}
-	slices.SortStableFunc(all, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
+	slices.SortStableFunc(all, func(a, b Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return all[:min(n, len(all))]
 }
 

@@ -1,97 +1,120 @@
 package ledger
 
 import (
-	"encoding/binary"
+	"cmp"
 	"math"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
 )
 
-// MaxDevices bounds the numbers of devices.
-const MaxDevices = 1 << 16
+// How the ledger answers in constant time. Each placement has one sum, however many devices it has. used and temps, by
+// device, are the truth as it was at the last fold; since then each placement remembers by how much its own sums
+// differ. No device can have got more since than all placements together have risen, so a request surely fits if
+//
+//	its bytes + all that rose since the last fold <= the least room that its devices had at the last fold
+//
+// Placements that only go up and down, as those of a loop do, have risen by little. Only where this does not show that
+// there is room, the differences are folded into used, which takes time in proportion to the devices of the placements
+// that have changed, and each device of the request is looked at.
 
-// Placement is a set of devices that objects can be on, known to one Ledger. The zero Placement is none.
-type Placement uint32
+// MaxDevices bounds the numbers of devices: those of 10,000 hosts with some dozens each.
+const MaxDevices = 1 << 20
 
-// maxCharge bounds the sum of all charges, so that no sum overflows.
-const maxCharge = math.MaxInt64 / 2
-
-// space adds up memory by placement.
-type space struct {
-	placements []extent // [0] is not used
-	index      map[string]Placement
-	byDevice   [][]Placement // the placements that have the device
-	limits     []int64       // by device; 0 is none
-	minLimit   int64         // the least of limits; MaxInt64 where there are none
-	shards     int64         // sum of placements' bytes: no device has more
-	total      int64         // on all devices
-}
+// Placement is a set of devices that an owner's objects can be on. The zero Placement is none.
+type Placement struct{ *extent }
 
 // extent is the account of one placement.
 type extent struct {
+	owner   *account
 	devices []int32 // ascending
-	bytes   int64   // charged on each device
+	bytes   int64   // on each device
+	leaving int64   // of bytes: retired
+	temp    int64   // on each device: the most that one of the computations under way takes beside
+	temps   []temp  // of the computations under way, ascending by bytes
+
+	folded, foldedTemp int64 // bytes and temp at the last fold
+	dirty              bool  // in space.dirty
+	busy               bool  // in space.busy
+	room               int64 // the least of its devices at fold number round; noLimit where none has a limit
+	round              uint64
+
+	linked     bool // in the owner's list
+	prev, next *extent
 }
 
-func (sp *space) init() {
-	sp.placements = make([]extent, 1)
-	sp.index = make(map[string]Placement)
-	sp.minLimit = math.MaxInt64
+// temp is computations under way that take so many bytes beside what they read and make.
+type temp struct {
+	bytes int64
+	users int
 }
 
-// Place returns the placement of a set of devices, in any order, each once. The same set has the same placement for the
-// ledger's life.
-func (l *Ledger) Place(devices []int) (Placement, error) {
+// noLimit is the room of a device without a limit.
+const noLimit = math.MaxInt64
+
+// maxCharge bounds the sum of all charges, so that no sum overflows.
+const maxCharge = math.MaxInt64 / 4
+
+// space adds up memory by placement, and by device where that is needed.
+type space struct {
+	limits []int64 // by device; 0 is none
+	limit  int     // devices that have one
+	used   []int64 // by device, as at the last fold
+	temps  []int64 // the same of computations
+	total  int64   // on all devices
+
+	round uint64    // folds, and changes of limits
+	rise  int64     // no device has got more since the last fold
+	dirty []*extent // whose sums are not those of the last fold
+	busy  []*extent // that had computations at the last fold
+}
+
+// Place returns a placement: devices, in any order, each once, on which objects of an owner can be.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND where the owner is not known.
+func (l *Ledger) Place(o Owner, devices []int) (Placement, error) {
 	ids, err := sortedDevices(devices)
 	if err != nil {
-		return 0, err
+		return Placement{}, err
 	}
-	key := make([]byte, 0, 2*len(ids))
-	for _, d := range ids {
-		key = binary.LittleEndian.AppendUint16(key, uint16(d))
+	a := l.owners[o]
+	if a == nil {
+		return Placement{}, status.New(status.NotFound, "owner %d is not there: it was dropped or never added", o)
 	}
-	sp := &l.space
-	if p, ok := sp.index[string(key)]; ok {
-		return p, nil
-	}
-	p := Placement(len(sp.placements))
-	sp.placements = append(sp.placements, extent{devices: ids})
-	sp.index[string(key)] = p
-	last := int(ids[len(ids)-1])
-	for len(sp.byDevice) <= last {
-		sp.byDevice = append(sp.byDevice, nil)
-	}
-	for _, d := range ids {
-		sp.byDevice[d] = append(sp.byDevice[d], p)
-	}
-	return p, nil
+	l.space.grow(int(ids[len(ids)-1]))
+	return Placement{&extent{owner: a, devices: ids}}, nil
 }
 
 // SetLimit bounds the memory that objects may take on a device, in bytes; 0 is no bound.
+//
+// Errors: INVALID_ARGUMENT.
 func (l *Ledger) SetLimit(device int, bytes int64) error {
 	if device < 0 || device >= MaxDevices || bytes < 0 {
 		return status.New(status.InvalidArgument,
 			"limit of %d bytes on device %d: want a device in [0, %d) and no negative limit", bytes, device, MaxDevices)
 	}
 	sp := &l.space
-	for len(sp.limits) <= device {
-		sp.limits = append(sp.limits, 0)
+	sp.grow(device)
+	if sp.limits[device] > 0 {
+		sp.limit--
 	}
-	sp.limits[device] = bytes
-	sp.minLimit = math.MaxInt64
-	for _, l := range sp.limits {
-		if l > 0 {
-			sp.minLimit = min(sp.minLimit, l)
-		}
+	if sp.limits[device] = bytes; bytes > 0 {
+		sp.limit++
 	}
+	sp.round++
 	return nil
 }
 
-func (sp *space) validate(s *Spec) error {
+func (sp *space) grow(device int) {
+	for len(sp.limits) <= device {
+		sp.limits, sp.used, sp.temps = append(sp.limits, 0), append(sp.used, 0), append(sp.temps, 0)
+	}
+}
+
+func (s *Spec) validate(a *account) error {
 	switch {
-	case s.Placement == 0 || int(s.Placement) >= len(sp.placements):
-		return status.New(status.InvalidArgument, "placement %d is not one of this ledger's; get it from Place", s.Placement)
+	case s.Placement.extent == nil || s.Placement.owner != a:
+		return status.New(status.InvalidArgument, "a placement that is not one of %s; get it from Place", a.name)
 	case s.ShardBytes < 0:
 		return status.New(status.InvalidArgument, "a shard of %d bytes: want 0 to %d", s.ShardBytes, int64(MaxShardBytes))
 	case s.ShardBytes > MaxShardBytes:
@@ -102,28 +125,142 @@ func (sp *space) validate(s *Spec) error {
 }
 
 // charge adds bytes to each device of a placement, or takes them off.
-func (sp *space) charge(p Placement, bytes int64) {
-	e := &sp.placements[p]
+func (sp *space) charge(e *extent, bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	before := max(0, e.bytes-e.folded)
 	e.bytes += bytes
-	sp.shards += bytes
+	sp.rise += max(0, e.bytes-e.folded) - before
 	sp.total += bytes * int64(len(e.devices))
+	sp.changed(e)
 }
 
-// device adds up what is charged on one device.
-func (sp *space) device(d int) (bytes int64) {
-	if d < len(sp.byDevice) {
-		for _, p := range sp.byDevice[d] {
-			bytes += sp.placements[p].bytes
+// Begin tells that a computation is under way on a placement, which takes so many bytes beside what it reads and
+// makes: of those under way on a device, the one that takes most counts. End tells that it has ended.
+func (l *Ledger) Begin(p Placement, bytes int64) { l.compute(p.extent, bytes, 1) }
+
+// End is the end of Begin.
+func (l *Ledger) End(p Placement, bytes int64) { l.compute(p.extent, bytes, -1) }
+
+func (l *Ledger) compute(e *extent, bytes int64, n int) {
+	if bytes <= 0 {
+		return
+	}
+	e.count(bytes, n)
+	l.space.settle(e)
+	l.verify()
+}
+
+// count adds users to the computations of so many bytes.
+func (e *extent) count(bytes int64, n int) {
+	i, found := slices.BinarySearchFunc(e.temps, bytes, func(t temp, b int64) int { return cmp.Compare(t.bytes, b) })
+	if !found {
+		e.temps = slices.Insert(e.temps, i, temp{bytes: bytes})
+	}
+	if e.temps[i].users += n; e.temps[i].users <= 0 {
+		e.temps = slices.Delete(e.temps, i, i+1)
+	}
+}
+
+// settle adopts a placement's computations.
+func (sp *space) settle(e *extent) {
+	before := max(0, e.temp-e.foldedTemp)
+	e.temp = 0
+	if n := len(e.temps); n > 0 {
+		e.temp = e.temps[n-1].bytes
+	}
+	sp.rise += max(0, e.temp-e.foldedTemp) - before
+	sp.changed(e)
+}
+
+// changed takes note that a placement's sums are not those of the last fold, and keeps the owner's list.
+func (sp *space) changed(e *extent) {
+	if !e.dirty {
+		e.dirty = true
+		if sp.dirty = append(sp.dirty, e); len(sp.dirty) > maxDirty {
+			sp.fold()
 		}
 	}
-	return bytes
+	if needed := e.bytes > 0 || e.temp > 0; needed == e.linked {
+		return
+	}
+	a := e.owner
+	if e.linked = !e.linked; e.linked {
+		if e.prev, e.next = nil, a.extents; e.next != nil {
+			e.next.prev = e
+		}
+		a.extents = e
+		return
+	}
+	if e.prev != nil {
+		e.prev.next = e.next
+	} else {
+		a.extents = e.next
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	}
+	e.prev, e.next = nil, nil
 }
 
-func (sp *space) limit(d int) int64 {
-	if d < len(sp.limits) {
-		return sp.limits[d]
+// maxDirty bounds the placements that have changed since the last fold, and are kept for that.
+const maxDirty = 1 << 12
+
+// fold makes used and temps the truth.
+func (sp *space) fold() {
+	sp.round++
+	sp.rise = 0
+	busy := false // computations have begun or ended
+	for _, e := range sp.dirty {
+		if more := e.bytes - e.folded; more != 0 {
+			for _, d := range e.devices {
+				sp.used[d] += more
+			}
+		}
+		busy = busy || e.temp != e.foldedTemp
+		e.folded, e.dirty = e.bytes, false
+		if e.temp > 0 && !e.busy {
+			e.busy = true
+			sp.busy = append(sp.busy, e)
+		}
 	}
-	return 0
+	clear(sp.dirty)
+	sp.dirty = sp.dirty[:0]
+	if !busy {
+		return
+	}
+	for _, e := range sp.busy {
+		for _, d := range e.devices {
+			sp.temps[d] = 0
+		}
+	}
+	kept := sp.busy[:0]
+	for _, e := range sp.busy {
+		e.foldedTemp = e.temp
+		if e.busy = e.temp > 0; !e.busy {
+			continue
+		}
+		kept = append(kept, e)
+		for _, d := range e.devices {
+			sp.temps[d] = max(sp.temps[d], e.temp)
+		}
+	}
+	clear(sp.busy[len(kept):])
+	sp.busy = kept
+}
+
+// leastRoom returns the least room that a device of the placement had at the last fold.
+func (sp *space) leastRoom(e *extent) int64 {
+	if e.round != sp.round {
+		e.round, e.room = sp.round, noLimit
+		for _, d := range e.devices {
+			if limit := sp.limits[d]; limit > 0 {
+				e.room = min(e.room, limit-sp.used[d]-sp.temps[d])
+			}
+		}
+	}
+	return e.room
 }
 
 // Usage is the memory of a device, in bytes.
@@ -134,11 +271,37 @@ type Usage struct {
 
 // Device returns the usage of one device.
 func (l *Ledger) Device(device int) Usage {
-	return Usage{InUse: l.space.device(device), Limit: l.space.limit(device)}
+	if device >= len(l.space.limits) {
+		return Usage{}
+	}
+	l.space.fold()
+	return Usage{InUse: l.space.used[device] + l.space.temps[device], Limit: l.space.limits[device]}
 }
 
 // has reports whether d is one of the placement's devices.
 func (e *extent) has(d int) bool {
 	_, ok := slices.BinarySearch(e.devices, int32(d))
 	return ok
+}
+
+// sortedDevices returns a copy in ascending order, or an error for what is no placement.
+func sortedDevices(devices []int) ([]int32, error) {
+	if len(devices) == 0 {
+		return nil, status.New(status.InvalidArgument, "a placement needs at least one device, got none")
+	}
+	ids := make([]int32, len(devices))
+	for i, d := range devices {
+		if d < 0 || d >= MaxDevices {
+			return nil, status.New(status.InvalidArgument, "device %d is not in [0, %d)", d, MaxDevices)
+		}
+		ids[i] = int32(d)
+	}
+	slices.Sort(ids)
+	for i := 1; i < len(ids); i++ {
+		if ids[i] == ids[i-1] {
+			return nil, status.New(status.InvalidArgument,
+				"device %d is twice in a placement; an object has one shard a device", ids[i])
+		}
+	}
+	return ids, nil
 }

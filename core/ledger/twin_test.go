@@ -9,47 +9,88 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is the ledger written as its rules are told: a map of objects, everything
-// added up again whenever it is asked.
+// twin is the ledger written as its rules are told: a map of objects with their shards,
+// everything added up again whenever it is asked.
 type twin struct {
-	objects map[ID]twinObject
+	objects map[ID]*twinObject
 	open    map[Owner]bool
-	devices [][]int // by placement
+	places  map[Placement]twinPlace
+	temps   []twinTemp
 	limits  [4]int64
+	ended   map[Owner]uint64 // of the gangs
+}
+
+type twinPlace struct {
+	owner   Owner
+	devices []int
 }
 
 type twinObject struct {
-	owner Owner
-	spec  Spec
+	spec    Spec
+	refs    int
+	horizon uint64 // once it is retired
 }
 
-func (w *twin) device(d int) (u Usage) {
-	u.Limit = w.limits[d]
+type twinTemp struct {
+	place Placement
+	bytes int64
+}
+
+// device adds up the shards on a device, and what the largest computation there takes. Later: of those that do not
+// leave, without computations.
+func (w *twin) device(d int, later bool) (bytes, temp int64) {
 	for _, o := range w.objects {
-		if slices.Contains(w.devices[o.spec.Placement], d) {
-			u.InUse += o.spec.ShardBytes
+		if slices.Contains(w.places[o.spec.Placement].devices, d) && (!later || o.refs > 0) {
+			bytes += o.spec.ShardBytes
 		}
 	}
-	return u
+	for _, x := range w.temps {
+		if slices.Contains(w.places[x.place].devices, d) && !later {
+			temp = max(temp, x.bytes)
+		}
+	}
+	return bytes, temp
 }
 
-// create is the code of Create's error.
+// blocked returns the devices without room for a request.
+func (w *twin) blocked(specs []Spec, temp int64, later bool) (all []int) {
+	for d := range w.limits {
+		bytes, most := w.device(d, later)
+		var need int64
+		for i, s := range specs {
+			if on := slices.Contains(w.places[s.Placement].devices, d); on {
+				need += s.ShardBytes
+				if i == 0 {
+					need += max(0, temp-most)
+				}
+			}
+		}
+		if need > 0 && w.limits[d] > 0 && bytes+most+need > w.limits[d] {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
 func (w *twin) create(owner Owner, specs []Spec) status.Code {
 	if !w.open[owner] {
 		return status.NotFound
 	}
-	for d := range w.limits {
-		var need int64
-		for _, s := range specs {
-			if slices.Contains(w.devices[s.Placement], d) {
-				need += s.ShardBytes
-			}
-		}
-		if u := w.device(d); need > 0 && u.Limit > 0 && u.InUse+need > u.Limit {
-			return status.ResourceExhausted
+	for _, s := range specs {
+		if w.places[s.Placement].owner != owner {
+			return status.InvalidArgument
 		}
 	}
+	if len(w.blocked(specs, 0, false)) > 0 {
+		return status.ResourceExhausted
+	}
 	return status.OK
+}
+
+func (w *twin) drop(o Owner) {
+	w.open[o] = false
+	maps.DeleteFunc(w.objects, func(_ ID, x *twinObject) bool { return w.places[x.spec.Placement].owner == o })
+	w.temps = slices.DeleteFunc(w.temps, func(x twinTemp) bool { return w.places[x.place].owner == o })
 }
 
 // TestTwin makes the same random calls of Ledger and its twin and wants the same
@@ -60,98 +101,182 @@ func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
 
 func twinProperty(t *rapid.T) {
 	l := New()
-	w := &twin{objects: map[ID]twinObject{}, open: map[Owner]bool{}, devices: [][]int{nil}}
-	for d := range w.limits {
-		w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(t, "limit")
-		if err := l.SetLimit(d, w.limits[d]); err != nil {
-			t.Fatal(err)
+	w := &twin{objects: map[ID]*twinObject{}, open: map[Owner]bool{}, places: map[Placement]twinPlace{},
+		ended: map[Owner]uint64{}}
+	limits := func() {
+		for d := range w.limits {
+			w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(t, "limit")
+			if err := l.SetLimit(d, w.limits[d]); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
-		p, err := l.Place(devices)
-		if err != nil || int(p) != len(w.devices) {
-			t.Fatalf("placement %d of %v: %v", p, devices, err)
-		}
-		w.devices = append(w.devices, devices)
-	}
-	spec := rapid.Custom(func(t *rapid.T) Spec {
-		return Spec{
-			ShardBytes: rapid.Int64Range(0, 20).Draw(t, "bytes"),
-			Placement:  Placement(rapid.IntRange(1, len(w.devices)-1).Draw(t, "placement")),
-		}
-	})
-	ids := []ID{0, 1 << 40} // all that ever were, and two that never
-	drawOwner := func() Owner { return Owner(rapid.IntRange(1, 3).Draw(t, "owner")) }
+	limits()
 	code := func(what string, err error, want status.Code) {
 		if status.CodeOf(err) != want {
 			t.Fatalf("%s: %v, want %v", what, err, want)
 		}
 	}
-
-	for o := range Owner(2) {
-		code("add owner", l.AddOwner(o+1, "session"), status.OK)
-		w.open[o+1] = true
+	var places []Placement // of owners that are there
+	begin := func(o Owner) {
+		code("add owner", l.AddOwner(o, "session"), status.OK)
+		w.open[o] = true
+		for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
+			p, err := l.Place(o, devices)
+			if err != nil {
+				t.Fatal(err)
+			}
+			places = append(places, p)
+			w.places[p] = twinPlace{o, devices}
+		}
 	}
+	begin(1)
+	begin(2)
+	place := rapid.Custom(func(t *rapid.T) Placement { return rapid.SampledFrom(places).Draw(t, "placement") })
+	spec := func(least int64) *rapid.Generator[Spec] {
+		return rapid.Custom(func(t *rapid.T) Spec {
+			return Spec{ShardBytes: rapid.Int64Range(least, 20).Draw(t, "bytes"), Placement: place.Draw(t, "placement")}
+		})
+	}
+	ids := []ID{0, 1 << 40} // all that ever were, and two that never
+	drawOwner := func() Owner { return Owner(rapid.IntRange(1, 3).Draw(t, "owner")) }
+	drawID := func() ID {
+		from := ids
+		if live := slices.Sorted(maps.Keys(w.objects)); len(live) > 0 && rapid.IntRange(0, 3).Draw(t, "any") > 0 {
+			from = live
+		}
+		return rapid.SampledFrom(from).Draw(t, "object")
+	}
+	made := func(id ID, s Spec) {
+		if slices.Contains(ids, id) {
+			t.Fatalf("%d was used before", id)
+		}
+		ids = append(ids, id)
+		w.objects[id] = &twinObject{spec: s, refs: 1}
+	}
+	horizon := uint64(0)
+	calls := []string{"create", "create", "create", "charge", "free", "free", "hold", "retire", "retire", "passed",
+		"begin", "end", "fits", "fits", "owner", "drop", "limits"}
 	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
-		switch rapid.SampledFrom([]string{"create", "create", "create", "free", "free", "owner", "drop"}).Draw(t, "call") {
+		if len(places) == 0 {
+			begin(3)
+		}
+		switch rapid.SampledFrom(calls).Draw(t, "call") {
 		case "create":
-			o, specs := drawOwner(), rapid.SliceOfN(spec, 0, 3).Draw(t, "specs")
-			made := make([]ID, len(specs))
+			o, specs := drawOwner(), rapid.SliceOfN(spec(0), 0, 3).Draw(t, "specs")
+			ids := make([]ID, len(specs))
 			want := w.create(o, specs)
-			code("create", l.Create(o, specs, made), want)
-			if want != status.OK {
-				break
-			}
-			for i, id := range made {
-				if slices.Contains(ids, id) {
-					t.Fatalf("%d was used before", id)
+			code("create", l.Create(o, specs, ids), want)
+			for i, id := range ids {
+				if want == status.OK {
+					made(id, specs[i])
 				}
-				ids = append(ids, id)
-				w.objects[id] = twinObject{o, specs[i]}
 			}
+		case "charge":
+			s := spec(0).Draw(t, "spec")
+			made(l.Charge(s), s)
 		case "free":
-			from := ids
-			if live := slices.Sorted(maps.Keys(w.objects)); len(live) > 0 && rapid.IntRange(0, 3).Draw(t, "any") > 0 {
-				from = live
-			}
-			id := rapid.SampledFrom(from).Draw(t, "object")
+			id := drawID()
 			l.Free(id)
-			delete(w.objects, id)
-		case "owner":
-			o, want := drawOwner(), status.OK
-			if w.open[o] {
-				want = status.AlreadyExists
+			if o := w.objects[id]; o != nil && o.refs > 0 {
+				if o.refs--; o.refs == 0 {
+					delete(w.objects, id)
+				}
 			}
-			code("add owner", l.AddOwner(o, "session"), want)
-			w.open[o] = true
+		case "hold":
+			id := drawID()
+			l.Hold(id)
+			if o := w.objects[id]; o != nil && o.refs > 0 {
+				o.refs++
+			}
+		case "retire":
+			id := drawID()
+			horizon += uint64(rapid.IntRange(0, 2).Draw(t, "gangs"))
+			l.Retire(id, horizon)
+			if o := w.objects[id]; o != nil && o.refs > 0 {
+				o.refs--
+				o.horizon = horizon
+			}
+		case "passed":
+			o := drawOwner()
+			w.ended[o] += uint64(rapid.IntRange(0, 3).Draw(t, "ended"))
+			before := len(w.objects)
+			maps.DeleteFunc(w.objects, func(_ ID, x *twinObject) bool {
+				return w.places[x.spec.Placement].owner == o && x.refs == 0 && x.horizon <= w.ended[o]
+			})
+			if left := l.Passed(o, w.ended[o]); left != (before != len(w.objects)) {
+				t.Fatalf("bytes left: %t, %d objects before and %d after", left, before, len(w.objects))
+			}
+		case "begin":
+			x := twinTemp{place.Draw(t, "placement"), rapid.Int64Range(1, 20).Draw(t, "bytes")}
+			l.Begin(x.place, x.bytes)
+			w.temps = append(w.temps, x)
+		case "end":
+			if n := len(w.temps); n > 0 {
+				i := rapid.IntRange(0, n-1).Draw(t, "computation")
+				l.End(w.temps[i].place, w.temps[i].bytes)
+				w.temps = slices.Delete(w.temps, i, i+1)
+			}
+		case "fits":
+			specs, temp := rapid.SliceOfN(spec(-20), 1, 3).Draw(t, "specs"), rapid.Int64Range(0, 20).Draw(t, "temp")
+			if got, want := l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0; got != want {
+				t.Fatalf("%+v and %d fit: %t, want %t", specs, temp, got, want)
+			}
+			want := w.blocked(specs, temp, true)
+			if got := l.Blocked(specs, temp, nil); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+				t.Fatalf("%+v and %d have no room on %v, want %v", specs, temp, got, want)
+			}
+			if got := l.WillFit(specs, temp); got != (len(want) == 0) {
+				t.Fatalf("%+v and %d will fit: %t, want %v", specs, temp, got, want)
+			}
+		case "owner":
+			if o := drawOwner(); w.open[o] {
+				code("add owner", l.AddOwner(o, "session"), status.AlreadyExists)
+			} else {
+				begin(o)
+			}
 		case "drop":
 			o := drawOwner()
 			l.DropOwner(o)
-			w.open[o] = false
-			maps.DeleteFunc(w.objects, func(_ ID, x twinObject) bool { return x.owner == o })
+			w.drop(o)
+			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
+		case "limits":
+			limits()
 		}
 		compareTwin(t, l, w)
 	}
 	for o := range Owner(4) {
 		l.DropOwner(o)
+		w.drop(o)
 	}
-	w.objects = nil
 	compareTwin(t, l, w)
 }
 
 func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 	l.check()
-	for d := range w.limits {
-		want := w.device(d)
-		if got := (Usage{l.space.device(d), l.space.limit(d)}); got != want {
-			t.Fatalf("device %d: %+v, want %+v", d, got, want)
-		}
-		var held int64
-		for _, h := range l.holders(d, 100) {
-			held += h.bytes
-		}
-		if held != want.InUse {
-			t.Fatalf("holders of device %d have %d bytes, want %d", d, held, want.InUse)
+	if rapid.Bool().Draw(t, "compare") { // which folds
+		for d := range w.limits {
+			bytes, temp := w.device(d, false)
+			if got, want := l.Device(d), (Usage{bytes + temp, w.limits[d]}); got != want {
+				t.Fatalf("device %d: %+v, want %+v", d, got, want)
+			}
+			var held int64
+			for _, h := range l.Holders(d, 100) {
+				held += h.Bytes
+			}
+			if held != bytes {
+				t.Fatalf("holders of device %d have %d bytes, want %d", d, held, bytes)
+			}
+			for o := range Owner(4) {
+				want := false
+				for _, x := range w.objects {
+					p := w.places[x.spec.Placement]
+					want = want || p.owner == o && x.refs > 0 && x.spec.ShardBytes > 0 && slices.Contains(p.devices, d)
+				}
+				if got := l.Has(o, []int{d}); got != want {
+					t.Fatalf("owner %d has bytes on device %d: %t, want %t", o, d, got, want)
+				}
+			}
 		}
 	}
 	if l.live != len(w.objects) {
