@@ -30,6 +30,9 @@ type Credentials struct {
 	// Proof decides whether a Hello of ROLE_PEER is let in, in place of the token;
 	// nil leaves it to the token.
 	Proof func(*wire.Hello) error
+	// Certified is, on the accepting side, what the certificate opens that the dialler has shown; without one, Operator:
+	// then the token decides alone.
+	Certified Pass
 	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.
 	Identity []byte
 }
@@ -40,7 +43,7 @@ type Incoming struct {
 	Conn
 	Hello    *wire.Hello
 	Protocol uint32 // the one both sides speak
-	Pass     Pass   // what the dialler's token opens; of ROLE_PEER it says nothing
+	Pass     Pass   // what the dialler's token and certificate open; of ROLE_PEER it says nothing
 
 	software string
 }
@@ -146,11 +149,7 @@ func (in *Incoming) check(cred Credentials) (err error) {
 			return err
 		}
 	} else {
-		var ok bool
-		if in.Pass, ok = cred.passOf([]byte(h.Token)); !ok {
-			return cred.wrongToken(h.Token)
-		}
-		if err := in.Pass.admits(h.Role); err != nil {
+		if in.Pass, err = cred.pass(h); err != nil {
 			return err
 		}
 	}

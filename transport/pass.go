@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"encoding/hex"
 	"slices"
 	"strings"
@@ -12,12 +13,13 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Pass is what a token opens. A cluster has one token of its own, from which those of the
-// other passes are made; they cannot be made without it, nor from each other.
+// Pass is what a token or a certificate opens. A cluster has one token of its own, from which those of the
+// other passes are made; they cannot be made without it, nor from each other. Who shows both a token and a certificate
+// may do what both open.
 type Pass int
 
 const (
-	// Operator opens everything. It is the pass of the cluster's own token.
+	// Operator opens everything. It is the pass of the cluster's own token, and of a certificate that names no role.
 	Operator Pass = iota
 	// Worker adds devices.
 	Worker
@@ -77,19 +79,88 @@ func (c Credentials) passOf(token []byte) (pass Pass, ok bool) {
 	return pass, ok
 }
 
-// admits returns why the holder of the pass may not come in a role, nil if it may.
-func (p Pass) admits(role wire.Role) error {
-	const how = "; name the token that `pathways token %s` prints, or the cluster's own, by --token-file or " +
-		"PATHWAYS_TOKEN_FILE"
+// URI is the text by which a certificate, among its subject alternative names, says that it is for the pass, such as
+// "pathways://tenant".
+func (p Pass) URI() string { return passScheme + "://" + p.String() }
+
+const passScheme = "pathways"
+
+// PassOf returns what a certificate opens: the pass whose URI it has, or Operator if it names none.
+//
+// Errors: UNAUTHENTICATED for several roles, or one that does not exist.
+func PassOf(c *x509.Certificate) (Pass, error) {
+	pass, named := Operator, ""
+	for _, uri := range c.URIs {
+		if uri.Scheme != passScheme {
+			continue
+		}
+		p, err := PassNamed(uri.Host)
+		if text := uri.String(); err != nil || p.URI() != text {
+			return 0, status.New(status.Unauthenticated, "the certificate of %s has the URI %s, which is no role; expected "+
+				"%s, %s or %s", c.Subject, text, Tenant.URI(), Worker.URI(), Operator.URI())
+		} else if named != "" && named != text {
+			return 0, status.New(status.Unauthenticated,
+				"the certificate of %s has the roles %s and %s; make one certificate for each", c.Subject, named, text)
+		} else {
+			pass, named = p, text
+		}
+	}
+	return pass, nil
+}
+
+// Serves returns why the holder of a certificate for the pass may not listen where a process dials in a role, nil if it
+// may: only an operator's process is a controller, and a tenant's is no worker either.
+func (p Pass) Serves(role wire.Role) error {
+	controls := role != wire.Role_ROLE_PEER && role != wire.Role_ROLE_PROBE
+	switch {
+	case p == Tenant, p == Worker && controls:
+		what := "a worker"
+		if controls {
+			what = "a controller"
+		}
+		return status.New(status.Unauthenticated, "its certificate is that of a %s (%s), which cannot be %s", p, p.URI(),
+			what)
+	}
+	return nil
+}
+
+// pass returns what the token and the certificate of a dialler open together, if that includes the role in which it
+// comes.
+//
+// Errors: UNAUTHENTICATED, PERMISSION_DENIED.
+func (c Credentials) pass(h *wire.Hello) (Pass, error) {
+	pass, ok := c.passOf([]byte(h.Token))
+	if !ok {
+		return 0, c.wrongToken(h.Token)
+	}
+	if err := pass.admits(h.Role, "token",
+		"name the token that `pathways token %s` prints, or the cluster's own, by --token-file or "+
+			"PATHWAYS_TOKEN_FILE"); err != nil {
+		return 0, err
+	}
+	if err := c.Certified.admits(h.Role, "certificate",
+		"name a certificate with the URI pathways://%s by --tls-cert and --tls-key (PATHWAYS_TLS_CERT, "+
+			"PATHWAYS_TLS_KEY)"); err != nil {
+		return 0, err
+	}
+	if pass == Operator {
+		pass = c.Certified
+	}
+	return pass, nil
+}
+
+// admits returns why the holder of the pass may not come in a role, nil if it may. what is its token or certificate,
+// and how says how to show another, of a role that is filled in.
+func (p Pass) admits(role wire.Role, what, how string) error {
 	switch role {
 	case wire.Role_ROLE_WORKER, wire.Role_ROLE_MEMBER:
 		if p == Tenant {
-			return status.New(status.PermissionDenied, "a tenant's token cannot add devices"+how, Worker)
+			return status.New(status.PermissionDenied, "a tenant's %s cannot add devices; "+how, what, Worker)
 		}
 	case wire.Role_ROLE_CLIENT, wire.Role_ROLE_ADMIN:
 		if p == Worker {
-			return status.New(status.PermissionDenied, "a worker's token cannot begin sessions or ask for the status"+how,
-				Tenant)
+			return status.New(status.PermissionDenied,
+				"a worker's %s cannot begin sessions or ask for the status; "+how, what, Tenant)
 		}
 	}
 	return nil

@@ -337,3 +337,40 @@ func TestTenantCannotSendOrReceiveAnothersBytes(t *testing.T) {
 	default:
 	}
 }
+
+// Only an operator stops the cluster, and only an operator's token makes others.
+func TestOnlyAnOperatorStopsTheCluster(t *testing.T) {
+	const own = "open sesame"
+	address := "unix:" + filepath.Join(t.TempDir(), "c")
+	c := serve(t, func(ctx context.Context) error {
+		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address},
+			Secret: cluster.Secret{Token: own}, Heartbeat: time.Second, Log: slog.New(slog.DiscardHandler)})
+	})
+	ask := func(token string, stop bool) error {
+		_, err := cluster.Ask(t.Context(), address, cluster.Secret{Token: token}, stop)
+		return err
+	}
+	for end := time.Now().Add(time.Minute); ask(own, false) != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the controller does not answer")
+		}
+	}
+	for _, role := range []string{"tenant", "worker"} {
+		token, err := cluster.RoleToken(own, role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(token, true); status.CodeOf(err) != status.PermissionDenied {
+			t.Errorf("a %s stops the cluster: %v", role, err)
+		}
+		if _, err := cluster.RoleToken(token, "operator"); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("a %s's token makes others: %v", role, err)
+		}
+	}
+	if err := ask(own, true); err != nil {
+		t.Error(err)
+	}
+	if err := c.wait(); err != nil {
+		t.Error(err)
+	}
+}

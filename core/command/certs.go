@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ const lifetime = 365 * 24 * time.Hour
 
 func (p *program) certs() *cobra.Command {
 	var hosts []string
+	var roles bool
 	cmd := &cobra.Command{
 		Use:   "certs DIRECTORY",
 		Short: "make TLS certificates to try a cluster on several machines",
@@ -34,40 +37,98 @@ func (p *program) certs() *cobra.Command {
   cert.pem   the processes' certificate     --tls-cert
   key.pem    its key, to be kept secret     --tls-key
 
+With --roles, cert.pem and key.pem are for the controller and for operators, and there are two more certificates, which
+open less: worker.pem and worker-key.pem only add devices, tenant.pem and tenant-key.pem only begin sessions and ask for
+the status.
+
 The authority's own key is not kept, so no further certificates can be made. For more than a trial, use certificates of
 your own authority, one per machine.`,
-		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5
+  pathways certs ~/certs --host node1 --roles`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := makeCerts(args[0], append([]string{"localhost", "127.0.0.1", "::1"}, hosts...)); err != nil {
+			names, err := makeCerts(args[0], append([]string{"localhost", "127.0.0.1", "::1"}, hosts...), roles)
+			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%s has ca.pem, cert.pem and key.pem\n", args[0])
+			fmt.Fprintf(p.out, "%s has %s and %s\n", args[0], strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&roles, "roles", false, "make certificates for workers and for tenants, too")
 	cmd.Flags().StringSliceVar(&hosts, "host", nil, "a name or address at which processes are reached; repeat for more")
 	return cmd
 }
 
-// makeCerts writes ca.pem, cert.pem and key.pem for the hosts.
-func makeCerts(dir string, hosts []string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return system.Error(err, "cannot make the directory")
-	}
-	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return status.New(status.AlreadyExists, "%s already contains %s; name another directory or remove it", dir, name)
-		}
-	}
+// pemFile is a file of certificates.
+type pemFile struct {
+	name, kind string
+	der        []byte
+	mode       os.FileMode
+}
+
+// makeCerts writes ca.pem, cert.pem and key.pem for the hosts, and those of the other roles if asked for. It returns
+// the names of the files.
+func makeCerts(dir string, hosts []string, roles bool) (names []string, err error) {
 	now := time.Now()
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pathways test authority"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
 		IsCA: true, KeyUsage: x509.KeyUsageCertSign}
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "pathways"},
+	ca, caKey, err := sign(authority, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	files := []pemFile{{"ca.pem", "CERTIFICATE", ca.Raw, 0o644}}
+	add := func(leaf *x509.Certificate, name, key string) error {
+		leaf.SerialNumber = big.NewInt(int64(len(files) + 1))
+		cert, private, err := sign(leaf, ca, caKey)
+		if err != nil {
+			return err
+		}
+		der, err := x509.MarshalPKCS8PrivateKey(private)
+		files = append(files, pemFile{name, "CERTIFICATE", cert.Raw, 0o644}, pemFile{key, "PRIVATE KEY", der, 0o600})
+		return err
+	}
+	err = add(leafFor("operator", hosts), "cert.pem", "key.pem")
+	if err == nil && roles {
+		err = add(leafFor("worker", hosts), "worker.pem", "worker-key.pem")
+	}
+	if err == nil && roles {
+		err = add(leafFor("tenant", nil), "tenant.pem", "tenant-key.pem")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, system.Error(err, "cannot make the directory")
+	}
+	for _, f := range files {
+		if _, err := os.Lstat(filepath.Join(dir, f.name)); err == nil {
+			return nil, status.New(status.AlreadyExists, "%s already contains %s; name another directory or remove it", dir,
+				f.name)
+		}
+	}
+	for _, f := range files {
+		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
+		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
+			return nil, system.Error(err, "cannot write a certificate")
+		}
+		names = append(names, f.name)
+	}
+	return names, nil
+}
+
+// leafFor returns what a certificate of a role says. Without hosts its holder can connect, and not listen.
+func leafFor(role string, hosts []string) *x509.Certificate {
+	now := time.Now()
+	leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "pathways " + role},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		URIs:        []*url.URL{{Scheme: "pathways", Host: role}}}
+	if len(hosts) > 0 {
+		leaf.ExtKeyUsage = append(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			leaf.IPAddresses = append(leaf.IPAddresses, ip)
@@ -75,30 +136,7 @@ func makeCerts(dir string, hosts []string) error {
 			leaf.DNSNames = append(leaf.DNSNames, h)
 		}
 	}
-	ca, caKey, err := sign(authority, nil, nil)
-	if err != nil {
-		return err
-	}
-	cert, key, err := sign(leaf, ca, caKey)
-	if err != nil {
-		return err
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name, kind string
-		der        []byte
-		mode       os.FileMode
-	}{{"ca.pem", "CERTIFICATE", ca.Raw, 0o644}, {"cert.pem", "CERTIFICATE", cert.Raw, 0o644},
-		{"key.pem", "PRIVATE KEY", keyDER, 0o600}} {
-		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
-		if err := os.WriteFile(filepath.Join(dir, f.name), text, f.mode); err != nil {
-			return system.Error(err, "cannot write a certificate")
-		}
-	}
-	return nil
+	return leaf
 }
 
 // sign makes a key, and a certificate for it that parent has signed, or the key itself where there is no parent.

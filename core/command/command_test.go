@@ -378,6 +378,27 @@ func TestCerts(t *testing.T) {
 	if _, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")); err != nil {
 		t.Error(err)
 	}
+	dir = filepath.Join(t.TempDir(), "roles")
+	if code, out, err := call(t, nil, "certs", dir, "--roles"); code != ExitSuccess ||
+		!strings.Contains(out, "tenant.pem") {
+		t.Fatal(out, err)
+	}
+	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant"} {
+		cert, key := name+".pem", name+"-key.pem"
+		if name == "" {
+			cert, key = "cert.pem", "key.pem"
+		}
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, cert), filepath.Join(dir, key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uris := pair.Leaf.URIs; len(uris) != 1 || uris[0].String() != "pathways://"+role {
+			t.Errorf("%s is for %v", cert, uris)
+		}
+		if info, err := os.Stat(filepath.Join(dir, key)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", key, info.Mode(), err)
+		}
+	}
 }
 
 // waitFor asks until the answer is yes. The bound is there for a hang alone.

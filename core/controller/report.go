@@ -18,7 +18,8 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	case *wire.Ask:
 		if c.tenant && m.Stop {
 			return status.New(status.PermissionDenied,
-				"a tenant's token cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE")
+				"a tenant cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE, or an "+
+					"operator's certificate by --tls-cert and --tls-key")
 		}
 		r := st.Report()
 		if c.tenant {

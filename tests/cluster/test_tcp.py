@@ -175,6 +175,34 @@ def test_each_role_has_a_token_of_its_own_and_no_token_opens_more_than_its_role(
             assert "PERMISSION_DENIED" in refused.stderr and "pathways token tenant" in refused.stderr, refused.stderr
 
 
+def test_certificates_of_roles_open_no_more_than_their_roles(tmp_path):
+    """Without a token, the certificate alone says what a process may do."""
+    certs = tmp_path / "certs"
+    command("certs", str(certs), "--roles")
+    files = {"operator": ("cert", "key"), "worker": ("worker", "worker-key"), "tenant": ("tenant", "tenant-key")}
+    of = {
+        role: {
+            "PATHWAYS_TLS_CA": str(certs / "ca.pem"),
+            "PATHWAYS_TLS_CERT": str(certs / f"{cert}.pem"),
+            "PATHWAYS_TLS_KEY": str(certs / f"{key}.pem"),
+        }
+        for role, (cert, key) in files.items()
+    }
+    address = f"tcp:localhost:{free_port()}"
+    worker = ("worker", "--address", address, "--listen", f"tcp:localhost:{free_port()}", "--dir", str(tmp_path))
+    with serving("controller", "--listen", address, "--dir", str(tmp_path), env=of["operator"]):
+        until("the controller", lambda: there(address, env=of["tenant"]))
+        refused = command(*worker, "--wait", "5s", env=of["tenant"], check=False)
+        assert "PERMISSION_DENIED" in refused.stderr and "pathways://worker" in refused.stderr, refused.stderr
+        with serving(*worker, env=of["worker"]):
+            until("the worker", lambda: "cpu" in there(address, env=of["operator"]))
+            client = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
+            done = fresh.run("import jax; print(float(jax.numpy.ones(1 << 20).sum()))", env=client | of["tenant"])
+            assert done.stdout.strip() == str(float(1 << 20))
+            refused = fresh.run("import jax; jax.devices()", env=client | of["worker"], check=False)
+            assert "PERMISSION_DENIED" in refused.stderr and "pathways://tenant" in refused.stderr, refused.stderr
+
+
 def test_certificates_are_asked_for_unless_the_token_suffices(tmp_path):
     """A token beside certificates does not stand for them."""
     certs = tmp_path / "certs"

@@ -43,6 +43,10 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := checkServer(socket, address, hello.Role); err != nil {
+		socket.Close()
+		return nil, nil, err
+	}
 	// A Welcome grows with the cluster, and whoever dials knows whom.
 	c := New(socket, address, o.Config, true)
 	w, err := transport.Greet(ctx, c, hello, o.Credentials)
@@ -190,6 +194,12 @@ func (s *Listener) hello(n *newcomer) (*transport.Incoming, error) {
 	}
 	socket, greeting, err := s.listen(n, cred)
 	if err != nil {
+		part(n.socket)
+		return nil, err
+	}
+	if cred.Certified, err = certified(socket); err != nil {
+		err = status.Wrap(err, "%s is refused", n.peer)
+		refuse(socket, cred.Software, err)
 		part(n.socket)
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // distrust says why a TLS connection to a peer could not be made, and what to do. Own is the configuration of this
@@ -95,4 +97,31 @@ func ownCertificate(own *tls.Config) *x509.Certificate {
 		return nil
 	}
 	return c
+}
+
+// certified returns what the certificate opens that the other side of a connection has shown, and Operator without one.
+//
+// Errors: those of transport.PassOf.
+func certified(socket net.Conn) (transport.Pass, error) {
+	secured, ok := socket.(*tls.Conn)
+	if !ok {
+		return transport.Operator, nil
+	}
+	shown := secured.ConnectionState().PeerCertificates // verified, since each tls.Config here asks for that
+	if len(shown) == 0 {
+		return transport.Operator, nil
+	}
+	return transport.PassOf(shown[0])
+}
+
+// checkServer checks that the certificate of who listens at an address is for the kind of process that is dialled there
+// in a role: a tenant must not stand in for a controller that others show their tokens to.
+//
+// Errors: UNAUTHENTICATED.
+func checkServer(socket net.Conn, address string, role wire.Role) error {
+	pass, err := certified(socket)
+	if err == nil {
+		err = pass.Serves(role)
+	}
+	return status.Wrap(err, "%s and this side do not trust each other", address)
 }

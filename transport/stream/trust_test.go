@@ -9,12 +9,14 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // authority signs certificates.
@@ -54,14 +56,21 @@ func (a *authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.Private
 	return c, key
 }
 
-// config is TLS with a certificate of the authority for a name, valid for a while.
-func (a *authority) config(from, to time.Duration, name string) *tls.Config {
+// config is TLS with a certificate of the authority for a name and URIs, valid for a while.
+func (a *authority) config(from, to time.Duration, name string, uris ...string) *tls.Config {
 	c := &x509.Certificate{
 		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, DNSNames: []string{name},
 	}
 	if ip := net.ParseIP(name); ip != nil {
 		c.DNSNames, c.IPAddresses = nil, []net.IP{ip}
+	}
+	for _, text := range uris {
+		uri, err := url.Parse(text)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.URIs = append(c.URIs, uri)
 	}
 	leaf, key := a.sign(c)
 	pool := x509.NewCertPool()
@@ -122,6 +131,122 @@ func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A certificate opens no more than the role that it names, whatever the token opens; without a role it opens all.
+func TestCertificateOpensItsRole(t *testing.T) {
+	here := newAuthority(t)
+	as := func(uris ...string) *tls.Config { return here.config(-time.Hour, time.Hour, "127.0.0.1", uris...) }
+	const session, devices, look = wire.Role_ROLE_CLIENT, wire.Role_ROLE_WORKER, wire.Role_ROLE_ADMIN
+	tenant, worker := transport.Tenant.URI(), transport.Worker.URI()
+	for _, c := range []struct {
+		name   string
+		uris   []string
+		token  string
+		role   wire.Role
+		pass   transport.Pass
+		refuse status.Code
+		says   string
+	}{
+		{"no role", nil, "secret", devices, transport.Operator, status.OK, ""},
+		{"a URI of others", []string{"spiffe://cluster/tenant"}, "secret", devices, transport.Operator, status.OK, ""},
+		{"an operator", []string{transport.Operator.URI()}, "secret", session, transport.Operator, status.OK, ""},
+		{"a tenant's session", []string{tenant}, "secret", session, transport.Tenant, status.OK, ""},
+		{"a tenant that looks", []string{tenant}, "secret", look, transport.Tenant, status.OK, ""},
+		{"a tenant's devices", []string{tenant}, "secret", devices, 0, status.PermissionDenied, worker},
+		{"a tenant in an epoch", []string{tenant}, "secret", wire.Role_ROLE_MEMBER, 0, status.PermissionDenied, worker},
+		{"a worker's devices", []string{worker, worker}, "secret", devices, transport.Worker, status.OK, ""},
+		{"a worker's session", []string{worker}, "secret", session, 0, status.PermissionDenied, tenant},
+		{"a worker that looks", []string{worker}, "secret", look, 0, status.PermissionDenied, tenant},
+		{"a tenant's token with a certificate for all", nil, transport.Tenant.Token("secret"), session, transport.Tenant,
+			status.OK, ""},
+		{"a worker's token with a tenant's certificate", []string{tenant}, transport.Worker.Token("secret"), devices, 0,
+			status.PermissionDenied, "tenant's certificate"},
+		{"two roles", []string{tenant, worker}, "secret", session, 0, status.Unauthenticated, "one certificate for each"},
+		{"a role that is none", []string{"pathways://king"}, "secret", session, 0, status.Unauthenticated,
+			"pathways://king, which is no role"},
+		{"a role and more", []string{tenant + "/ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			listener := cred()
+			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: listener, TLS: as()}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			passes := make(chan transport.Pass, 1)
+			if c.refuse == status.OK {
+				go func() {
+					in, err := l.Accept()
+					if err != nil {
+						return
+					}
+					passes <- in.Pass
+					_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
+					in.Close()
+				}()
+			}
+			o := Options{Credentials: cred(), TLS: as(c.uris...)}
+			o.Token = c.token
+			conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: c.role}, o)
+			if status.CodeOf(err) != c.refuse || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("%v (%v), expected %v and %q", err, status.CodeOf(err), c.refuse, c.says)
+			}
+			if err != nil {
+				return
+			}
+			conn.Close()
+			if pass := <-passes; pass != c.pass {
+				t.Errorf("it opens what is for %v, expected %v", pass, c.pass)
+			}
+		})
+	}
+}
+
+// A certificate of a role does not stand in for a process of another: no token is shown to a tenant, or to a worker
+// that listens where a controller is dialled.
+func TestServerHasACertificateForWhatItIs(t *testing.T) {
+	here := newAuthority(t)
+	as := func(pass transport.Pass) *tls.Config {
+		return here.config(-time.Hour, time.Hour, "127.0.0.1", pass.URI())
+	}
+	for _, c := range []struct {
+		server transport.Pass
+		role   wire.Role
+		says   string // "" where it is trusted
+	}{
+		{transport.Operator, wire.Role_ROLE_CLIENT, ""}, {transport.Operator, wire.Role_ROLE_PEER, ""},
+		{transport.Worker, wire.Role_ROLE_PEER, ""}, {transport.Worker, wire.Role_ROLE_PROBE, ""},
+		{transport.Worker, wire.Role_ROLE_CLIENT, "a worker (pathways://worker), which cannot be a controller"},
+		{transport.Worker, wire.Role_ROLE_WORKER, "cannot be a controller"},
+		{transport.Tenant, wire.Role_ROLE_ADMIN, "a tenant (pathways://tenant), which cannot be a controller"},
+		{transport.Tenant, wire.Role_ROLE_PEER, "cannot be a worker"},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan int, 1)
+		go func() {
+			socket, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer socket.Close()
+			n, _ := tls.Server(socket, as(c.server)).Read(make([]byte, 1000))
+			got <- n
+		}()
+		_, _, err = Dial(t.Context(), "tcp:"+l.Addr().String(), &wire.Hello{Role: c.role},
+			Options{Credentials: cred(), TLS: as(transport.Operator)})
+		if refused := status.CodeOf(err) == status.Unauthenticated; refused != (c.says != "") ||
+			refused && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v dialled as %v: %v", c.server, c.role, err)
+		}
+		if n := <-got; (n == 0) != (c.says != "") {
+			t.Errorf("%v dialled as %v was sent %d bytes", c.server, c.role, n)
+		}
+		l.Close()
 	}
 }
 
