@@ -100,6 +100,9 @@ type Memory struct {
 type Program struct {
 	Format string
 	Code   []byte
+	// Partitioned means that Partition made the program, which may have been edited since: what it says of its parameters
+	// is true of the executable, too.
+	Partitioned bool
 }
 
 // HostSemantics says how long a driver may read the host bytes of FromHost.
@@ -178,7 +181,7 @@ type Executable interface {
 	// UNIMPLEMENTED if the driver has none. The values of long constants may be left out.
 	Optimized() ([]byte, error)
 	Cost() Cost
-	Serialize() ([]byte, error)
+	Serialize() (Bytes, error)
 	// Execute runs the computation once on all its devices, with one row of inputs per
 	// device. It returns one row of outputs and one event per device; the event fires
 	// when the device has finished.

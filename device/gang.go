@@ -7,9 +7,8 @@ import "context"
 type Partitioner interface {
 	// Partition compiles a program for the given number of devices, numbered 0 to
 	// devices-1 in the options' assignment, and returns its partitioned and optimised
-	// module. It leaves nothing loaded.
-	// HloModuleProtoWithConfig
-	Partition(ctx context.Context, p Program, options []byte, devices int) (module []byte, err error)
+	// module, a serialized HloModuleProtoWithConfig. It leaves nothing loaded.
+	Partition(ctx context.Context, p Program, options []byte, devices int) (module Bytes, err error)
 	// ServeCollectives sets the function that handles calls of custom call target
 	// spmd.Target by running programs. It is called once, before the first such program
 	// is compiled. handle must not block: it may run on a thread that the devices need.

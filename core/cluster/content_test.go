@@ -64,16 +64,16 @@ type countedExecutable struct {
 	size int
 }
 
-func (x *countedExecutable) Serialize() ([]byte, error) {
+func (x *countedExecutable) Serialize() (device.Bytes, error) {
 	if x.d.noSerialize {
-		return nil, status.New(status.Unimplemented, "there is no form for it")
+		return device.Bytes{}, status.New(status.Unimplemented, "there is no form for it")
 	}
 	inner, err := x.Executable.Serialize()
 	if err != nil {
-		return nil, err
+		return inner, err
 	}
-	out := append(binary.LittleEndian.AppendUint64(nil, uint64(len(inner))), inner...)
-	return append(out, make([]byte, max(0, x.size-len(out)))...), nil
+	out := append(binary.LittleEndian.AppendUint64(nil, uint64(len(inner.Data))), inner.Data...)
+	return device.NewBytes(append(out, make([]byte, max(0, x.size-len(out)))...), nil), nil
 }
 
 func (x *countedExecutable) Close() {

@@ -83,14 +83,15 @@ func (w *Worker) receive(ctx context.Context, from, transfer uint64, limit int64
 }
 
 // keep keeps what is too long for an answer. Text is the memory of the program's text, or nil.
-func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, text *content.Memory) bool {
-	if m.Inline == 0 || uint64(len(l.Serialized)+len(l.Code)) <= m.Inline {
+func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, serialized device.Bytes,
+	text *content.Memory) bool {
+	if m.Inline == 0 || uint64(len(serialized.Data)+len(l.Code)) <= m.Inline {
 		return false
 	}
 	a := &artifact{live: x}
-	if len(l.Serialized) > 0 {
-		a.serialized = content.Bytes(l.Serialized)
-		l.Bytes += int64(len(l.Serialized))
+	if len(serialized.Data) > 0 {
+		a.serialized = content.Own(serialized.Data, serialized.Release)
+		l.Bytes += int64(len(serialized.Data))
 	}
 	if a.serialized == nil || !w.loadsAnywhere(l.Form) { // others compile it again
 		if text != nil && len(l.Code) > 0 && &text.Data[0] == &l.Code[0] {
@@ -377,5 +378,5 @@ func (w *Worker) parts(number uint64) ([]*content.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []*content.Memory{content.Bytes(serialized), content.Bytes(nil)}, nil
+	return []*content.Memory{content.Own(serialized.Data, serialized.Release), content.Bytes(nil)}, nil
 }

@@ -39,7 +39,8 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serialized, err := x.Serialize()
+	made, err := x.Serialize()
+	serialized := made.Data
 	if x.Close(); err != nil {
 		t.Fatal(err)
 	}

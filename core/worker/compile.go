@@ -121,12 +121,19 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile, text *content.Me
 	return info, l, w.finish(m, x, l, text)
 }
 
-// finish makes a Loadable of an executable, which it closes or keeps.
+// finish makes a Loadable of an executable, which it closes or keeps. Where the driver has no serialized form the
+// program is compiled again wherever it is loaded.
 func (w *Worker) finish(m *wire.Compile, x device.Executable, l *wire.Loadable, text *content.Memory) error {
-	err := serialize(x, l)
-	if err != nil || !w.keep(m, l, x, text) {
-		x.Close()
+	serialized, err := x.Serialize()
+	if status.CodeOf(err) == status.Unimplemented {
+		err = nil
 	}
+	if err == nil && w.keep(m, l, x, serialized, text) {
+		return nil
+	}
+	l.Serialized = bytes.Clone(serialized.Data) // short: it goes with the answer
+	serialized.Release()
+	x.Close()
 	return err
 }
 
@@ -191,7 +198,7 @@ func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 		info.Donated = append(info.Donated, uint32(d))
 	}
 	if code, err := x.Optimized(); err == nil {
-		info.Optimized = hlo.WithoutConstants(code)
+		info.Optimized = hlo.WithoutConstants("hlo_with_config", code)
 		orders(info)
 	}
 	c := x.Cost()
@@ -260,39 +267,38 @@ func unbounded(module []byte) bool {
 // with our collectives.
 func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions.Options,
 	l *wire.Loadable, text *content.Memory) (*wire.ProgramInfo, *wire.Loadable, error) {
-	var module []byte
+	var optimized []byte // of all devices, without constants
 	if !o.Portable {
-		var err error
 		source := device.Program{Format: m.Format, Code: m.Code}
-		if module, err = w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places)); err != nil {
-			return nil, nil, err
-		}
-		p, err := spmd.Rewrite(module)
+		module, err := w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places))
 		if err != nil {
 			return nil, nil, err
 		}
-		l.Format, l.Code, l.Collective = "hlo", p.Module, len(p.Collectives) > 0
-		if l.Options, err = p.OneDevice(m.Options); err != nil {
+		optimized = bytes.Clone(hlo.WithoutConstants("hlo_with_config", module.Data))
+		err = forOneDevice(module.Data, m, l)
+		if module.Release(); err != nil {
 			return nil, nil, err
 		}
 	}
-	x, err := w.driver.Compile(ctx, device.Program{Format: l.Format, Code: l.Code}, l.Options)
+	x, err := w.driver.Compile(ctx, device.Program{Format: l.Format, Code: l.Code, Partitioned: !o.Portable}, l.Options)
 	if err != nil {
 		return nil, nil, err
 	}
 	info := describe(x, o)
 	info.Collective, l.Unbounded = l.Collective, unbounded(info.Optimized)
-	if module != nil {
-		info.Optimized = hlo.WithoutConstants(module)
+	if optimized != nil {
+		info.Optimized = optimized
 	}
 	return info, l, w.finish(m, x, l, text)
 }
 
-// serialize adds the executable's bytes to a Loadable. Where the driver has none
-// the program is compiled again wherever it is loaded.
-func serialize(x device.Executable, l *wire.Loadable) (err error) {
-	if l.Serialized, err = x.Serialize(); status.CodeOf(err) == status.Unimplemented {
-		l.Serialized, err = nil, nil
+// forOneDevice sets a Loadable's program, and its options, to those that each device of a partitioned program runs.
+func forOneDevice(module []byte, m *wire.Compile, l *wire.Loadable) error {
+	p, err := spmd.Rewrite(module)
+	if err != nil {
+		return err
 	}
+	l.Format, l.Code, l.Collective = "hlo", p.Module, len(p.Collectives) > 0
+	l.Options, err = p.OneDevice(m.Options)
 	return err
 }

@@ -108,7 +108,8 @@ var programs = []check{
 			if err != nil {
 				r.Fatalf("Serialize of %s: %v", p, err)
 			}
-			again, err := r.driver.Load(r.ctx, blob)
+			again, err := r.driver.Load(r.ctx, blob.Data)
+			blob.Release()
 			if err != nil {
 				r.Fatalf("Load of %s: %v", p, err)
 			}

@@ -145,9 +145,18 @@ pwdrv_status pwdrv_executable_memory_kinds(const PJRT_Api* api, PJRT_Executable*
 // stats: argument, output, alias, temporary and code bytes, in the device's memory.
 pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* executable, int64_t stats[5]);
 // The next two return bytes in C memory that the caller frees.
-pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
-                                      pwdrv_bytes* code);
-pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* bytes);
+// Writes the compiled program into room of size bytes. Without room, size becomes the size that it needs. The format
+// lives as long as the plugin.
+pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, char* room, size_t* size,
+                                      pwdrv_bytes* format);
+// The bytes are the plugin's until drop.
+typedef struct {
+  pwdrv_bytes bytes;
+  PJRT_SerializedExecutable* owner;
+  void (*drop)(PJRT_SerializedExecutable*);
+} pwdrv_serialized;
+pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_serialized* out);
+void pwdrv_serialized_drop(pwdrv_serialized serialized);
 
 // The arrays of one execution, in one block of C memory: args has one row of num_args for each device, outputs one row
 // of num_outputs.

@@ -89,45 +89,30 @@ pwdrv_status pwdrv_executable_stats(const PJRT_Api* api, PJRT_Executable* execut
            stats[4] = args.generated_code_size_in_bytes);
 }
 
-pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* format,
-                                      pwdrv_bytes* code) {
-  *format = *code = (pwdrv_bytes){NULL, 0};
-  // Without room for the code, the plugin returns the size that it needs.
-  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
+pwdrv_status pwdrv_executable_program(const PJRT_Api* api, PJRT_Executable* executable, char* room, size_t* size,
+                                      pwdrv_bytes* format) {
+  *format = (pwdrv_bytes){NULL, 0};
+  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE, .code = room, .code_size = *size};
   PWDRV_ARGS(PJRT_Executable_OptimizedProgram);
   args.executable = executable;
   args.program = &program;
   pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_OptimizedProgram);
   if (PWDRV_FAILED(status)) return status;
-  char* room = program.code = pwdrv_alloc(program.code_size);
-  if (room == NULL) return PWDRV_LACKS(program.code_size);
-  status = PWDRV_CALL(api, PJRT_Executable_OptimizedProgram);
-  if (PWDRV_FAILED(status)) {
-    free(room);
-    return status;
-  }
-  char* name = pwdrv_copy(program.format, program.format_size);
-  if (name == NULL) {
-    free(room);
-    return PWDRV_LACKS(program.format_size);
-  }
-  *code = (pwdrv_bytes){room, program.code_size};
-  *format = (pwdrv_bytes){name, program.format_size};
+  *size = program.code_size;
+  *format = (pwdrv_bytes){program.format, program.format_size};
   return status;
 }
 
-pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_bytes* bytes) {
-  *bytes = (pwdrv_bytes){NULL, 0};
-  PWDRV_ARGS(PJRT_Executable_Serialize);
-  args.executable = executable;
-  pwdrv_status status = PWDRV_CALL(api, PJRT_Executable_Serialize);
-  if (PWDRV_FAILED(status)) return status;
-  *bytes = (pwdrv_bytes){pwdrv_copy(args.serialized_bytes, args.serialized_bytes_size), args.serialized_bytes_size};
-  if (bytes->data == NULL) status = PWDRV_LACKS(args.serialized_bytes_size);
-  void (*drop)(PJRT_SerializedExecutable*) =
-      (void (*)(PJRT_SerializedExecutable*))args.serialized_executable_deleter;
-  if (drop != NULL) drop(args.serialized_executable);
-  return status;
+pwdrv_status pwdrv_executable_serialize(const PJRT_Api* api, PJRT_Executable* executable, pwdrv_serialized* out) {
+  *out = (pwdrv_serialized){0};
+  PWDRV_DO(PJRT_Executable_Serialize, args.executable = executable,
+           *out = ((pwdrv_serialized){.bytes = {args.serialized_bytes, args.serialized_bytes_size},
+                                      .owner = args.serialized_executable,
+                                      .drop = args.serialized_executable_deleter}));
+}
+
+void pwdrv_serialized_drop(pwdrv_serialized serialized) {
+  if (serialized.drop != NULL) serialized.drop(serialized.owner);
 }
 
 // Hands out size bytes of a block, aligned for pointers.

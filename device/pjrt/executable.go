@@ -16,9 +16,9 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/aot"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/core/xla/hlo"
-	"github.com/openpathways/pathways/core/xla/protowalk"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -65,7 +65,7 @@ func (c *Client) Compile(ctx context.Context, p device.Program, options []byte) 
 	if err != nil {
 		return nil, err
 	}
-	return c.executable(loaded, true)
+	return c.executable(loaded, source{p, nil})
 }
 
 // compile returns a plugin's executable, which the caller owns. The caller holds the client.
@@ -101,23 +101,28 @@ func (c *Client) Load(ctx context.Context, serialized []byte) (device.Executable
 		C.size_t(len(serialized)), &loaded)); err != nil {
 		return nil, err
 	}
-	return c.executable(loaded, false)
+	return c.executable(loaded, source{serialized: serialized})
 }
 
-// executable takes a plugin's executable, and keeps its optimized program where somebody will ask for it: a plugin
-// writes it anew each time, with all constants. The caller holds the client.
-func (c *Client) executable(loaded *C.PJRT_LoadedExecutable, keeps bool) (device.Executable, error) {
+// source is what an executable was made of: a program, or what an executable was serialized to.
+type source struct {
+	device.Program
+	serialized []byte
+}
+
+// executable takes a plugin's executable. The caller holds the client.
+func (c *Client) executable(loaded *C.PJRT_LoadedExecutable, of source) (device.Executable, error) {
 	x := &Executable{client: c, loaded: loaded}
 	x.users.Store(1)
 	c.opened()
-	if err := x.describe(keeps); err != nil {
+	if err := x.describe(of); err != nil {
 		x.Close()
 		return nil, status.Wrap(err, "cannot describe a compiled program")
 	}
 	return x, nil
 }
 
-func (x *Executable) describe(keeps bool) error {
+func (x *Executable) describe(of source) error {
 	p := x.client.plugin
 	if err := p.check(C.pwdrv_loaded_executable(p.api, x.loaded, &x.compiled)); err != nil {
 		return err
@@ -147,26 +152,41 @@ func (x *Executable) describe(keeps bool) error {
 			x.fingerprint = hex.EncodeToString([]byte(x.fingerprint))
 		}
 	}
-	var format, code C.pwdrv_bytes
-	err := p.check(C.pwdrv_executable_program(p.api, x.compiled, &format, &code))
-	if status.CodeOf(err) == status.ResourceExhausted {
-		return err // there is no memory for it
+	return x.describeProgram(of)
+}
+
+// describeProgram reads what the program says of its parameters, and keeps the program where somebody will ask for it.
+// What a plugin writes has all constants and takes long, so it is asked only where what the executable was made of does
+// not say the same.
+func (x *Executable) describeProgram(of source) error {
+	keeps := of.serialized == nil
+	if keeps && of.Partitioned && of.Format == plainHLO {
+		x.params = signature(plainHLO, of.Code)
+	} else if !keeps {
+		x.params = signature(withConfig, aot.Module(of.serialized))
 	}
-	if err == nil {
-		program := unsafe.Slice((*byte)(unsafe.Pointer(code.data)), code.size)
-		if keeps && goString(format) == withConfig {
-			optimized := bytes.Clone(hlo.WithoutConstants(program)) // it may be the plugin's memory
+	if x.params != nil && x.fingerprint != "" {
+		if keeps {
+			optimized := hlo.WithoutConstants(plainHLO, of.Code)
 			x.optimized.Store(&optimized)
 		}
-		if s, err := hlo.ReadSignature(goString(format), program); err == nil {
-			x.params = &s
-		}
-		if x.fingerprint == "" {
-			hash := sha256.Sum256(program)
-			x.fingerprint = hex.EncodeToString(hash[:])
-		}
-		C.free(unsafe.Pointer(code.data))
-		C.free(unsafe.Pointer(format.data))
+		return nil
+	}
+	format, code, err := x.client.plugin.program(x.compiled, max(len(of.Code), len(of.serialized)))
+	if status.CodeOf(err) == status.ResourceExhausted {
+		return err // there is no memory for it
+	} else if err != nil {
+		return nil // it may be missing
+	}
+	defer code.Release()
+	if keeps && format == withConfig {
+		optimized := bytes.Clone(hlo.WithoutConstants(withConfig, code.Data))
+		x.optimized.Store(&optimized)
+	}
+	x.params = signature(format, code.Data)
+	if x.fingerprint == "" {
+		hash := sha256.Sum256(code.Data)
+		x.fingerprint = hex.EncodeToString(hash[:])
 	}
 	return nil
 }
@@ -258,9 +278,6 @@ func (x *Executable) Parameters() (shapes []shape.Shape, donated []int, known bo
 	return x.params.Params, x.params.Donated, true
 }
 
-// withConfig is the format of a serialized HloModuleProtoWithConfig.
-const withConfig = "hlo_with_config"
-
 // Optimized returns the program as the compiler left it: a serialized
 // HloModuleProtoWithConfig, without the values of long constants.
 func (x *Executable) Optimized() ([]byte, error) {
@@ -271,43 +288,30 @@ func (x *Executable) Optimized() ([]byte, error) {
 		return nil, err
 	}
 	defer x.release()
-	code, err := x.client.plugin.optimized(x.compiled)
-	return hlo.WithoutConstants(code), err
-}
-
-func (p *Plugin) optimized(compiled *C.PJRT_Executable) ([]byte, error) {
-	var format, code C.pwdrv_bytes
-	if err := p.check(C.pwdrv_executable_program(p.api, compiled, &format, &code)); err != nil {
+	code, err := x.client.plugin.optimized(x.compiled, 0)
+	if err != nil {
 		return nil, err
 	}
-	defer C.free(unsafe.Pointer(code.data))
-	defer C.free(unsafe.Pointer(format.data))
-	switch f := goString(format); f {
-	case withConfig:
-		return goBytes(code), nil
-	case "hlo":
-		return protowalk.AppendBytes(nil, 1, goBytes(code)), nil // its module, without a configuration
-	default:
-		return nil, status.New(status.Unimplemented, "plugin %s returns optimized programs as %q, want hlo_with_config",
-			p.path, f)
-	}
+	defer code.Release()
+	return bytes.Clone(hlo.WithoutConstants(withConfig, code.Data)), nil
 }
 
 // Cost returns the compiler's count of bytes, all 0 if the plugin has none.
 func (x *Executable) Cost() device.Cost { return x.cost }
 
-// Serialize returns bytes for Load.
-func (x *Executable) Serialize() ([]byte, error) {
+// Serialize returns bytes for Load, in the plugin's memory.
+func (x *Executable) Serialize() (device.Bytes, error) {
 	if err := x.use(); err != nil {
-		return nil, err
+		return device.Bytes{}, err
 	}
 	defer x.release()
-	var bytes C.pwdrv_bytes
-	if err := x.client.plugin.check(C.pwdrv_executable_serialize(x.client.plugin.api, x.compiled, &bytes)); err != nil {
-		return nil, err
+	p := x.client.plugin
+	var s C.pwdrv_serialized
+	if err := p.check(C.pwdrv_executable_serialize(p.api, x.compiled, &s)); err != nil {
+		return device.Bytes{}, err
 	}
-	defer C.free(unsafe.Pointer(bytes.data))
-	return goBytes(bytes), nil
+	return device.NewBytes(unsafe.Slice((*byte)(unsafe.Pointer(s.bytes.data)), s.bytes.size),
+		func() { C.pwdrv_serialized_drop(s) }), nil
 }
 
 func (x *Executable) use() error {

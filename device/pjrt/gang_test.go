@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,8 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := spmd.Rewrite(module)
+	t.Cleanup(module.Release)
+	program, err := spmd.Rewrite(module.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,7 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 		t.Fatal(err)
 	}
 	for i, c := range g.clients {
-		g.executables[i] = compile(t, c, device.Program{Format: "hlo", Code: program.Module}, one)
+		g.executables[i] = compile(t, c, device.Program{Format: "hlo", Code: program.Module, Partitioned: true}, one)
 	}
 	return g, program
 }
@@ -246,8 +248,9 @@ func TestGang(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(serialized.Release)
 		for i, c := range g.clients {
-			loaded, err := c.Load(t.Context(), serialized)
+			loaded, err := c.Load(t.Context(), serialized.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -341,7 +344,8 @@ func TestCollectiveFails(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			program, err := spmd.Rewrite(module)
+			t.Cleanup(module.Release)
+			program, err := spmd.Rewrite(module.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -385,6 +389,49 @@ func TestNotServed(t *testing.T) {
 	})
 }
 
+// What a partitioned program says of itself is what the plugin says of it when it is compiled, and when that is loaded.
+func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		for _, one := range programs {
+			g, made := makeGang(t, p, one.source(), one.options())
+			options, err := made.OneDevice(one.options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := g.executables[0]
+			asked := compile(t, g.clients[0], device.Program{Format: "hlo", Code: made.Module}, options)
+			serialized, err := x.Serialize()
+			if err != nil {
+				t.Fatal(err)
+			}
+			loaded, err := g.clients[0].Load(t.Context(), serialized.Data)
+			serialized.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(loaded.Close)
+			shapes, donated, known := asked.Parameters()
+			for name, other := range map[string]device.Executable{"from its program": x, "when loaded": loaded} {
+				s, d, k := other.Parameters()
+				if !reflect.DeepEqual(s, shapes) || !slices.Equal(d, donated) || !k || !known {
+					t.Errorf("%s, %s: %v, donated %v; the plugin says %v, donated %v", one.name, name, s, d, shapes, donated)
+				}
+			}
+			want, err := asked.Optimized()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := x.Optimized()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := signature(withConfig, got); !reflect.DeepEqual(s, signature(withConfig, want)) {
+				t.Errorf("%s: its program says %+v, the plugin %+v", one.name, s, signature(withConfig, want))
+			}
+		}
+	})
+}
+
 func TestPartitionRefused(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
@@ -396,7 +443,8 @@ func TestPartitionRefused(t *testing.T) {
 		reducer := program{"mean", 1, 4, "4xf32", "4xf32",
 			strings.Replace(psum(all+", "+global), "stablehlo.add", "stablehlo.subtract", 1), nil}
 		if module, err := c.Partition(t.Context(), reducer.source(), reducer.options(), 4); err == nil {
-			_, err = spmd.Rewrite(module)
+			_, err = spmd.Rewrite(module.Data)
+			module.Release()
 			refused(t, err, status.Unimplemented, "all-reduce", "subtract")
 		} else {
 			refused(t, err, status.Unimplemented)
@@ -411,9 +459,11 @@ func TestPartitionRefused(t *testing.T) {
 			one.partitions = n + 1
 			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
 			devices := []int{0, 1, 2, 3}[:n+1]
-			if _, err := c.Partition(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1); err != nil {
+			module, err := c.Partition(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1)
+			if err != nil {
 				t.Error(err)
 			}
+			module.Release()
 		}
 	})
 }

@@ -19,38 +19,39 @@ var _ device.Partitioner = (*Client)(nil)
 // Partition compiles a program for CPU devices that need not exist: those of a client that is made for this, and on
 // which nothing runs. Such a client has a thread for each device; a few are kept for the next programs with the same
 // number of devices.
-func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) ([]byte, error) {
+func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) (module device.Bytes,
+	err error) {
 	if ctx.Err() != nil {
-		return nil, waitEnded(ctx)
+		return module, waitEnded(ctx)
 	}
 	if c.plugin.Kind() != "cpu" {
-		return nil, status.New(status.Unimplemented, "programs are partitioned for CPU devices, and plugin %s is for %s",
+		return module, status.New(status.Unimplemented, "programs are partitioned for CPU devices, and plugin %s is for %s",
 			c.plugin.path, c.plugin.Kind())
 	}
 	if devices < 1 || devices > maxCPUDevices {
-		return nil, status.New(status.InvalidArgument, "a program for %d devices: ask for 1 to %d", devices, maxCPUDevices)
+		return module, status.New(status.InvalidArgument, "a program for %d devices: ask for 1 to %d", devices, maxCPUDevices)
 	}
 	if err := c.hold(); err != nil {
-		return nil, err
+		return module, err
 	}
 	defer c.drop()
 	s, err := c.stages.get(c, devices)
 	if err != nil {
-		return nil, err
+		return module, err
 	}
 	defer c.stages.put(s)
 	loaded, err := s.client.compile(p, options)
 	if err != nil {
-		return nil, err
+		return module, err
 	}
 	api := c.plugin.api
 	defer func() { _ = c.plugin.check(C.pwdrv_loaded_destroy(api, loaded)) }()
 	var compiled *C.PJRT_Executable
 	if err := c.plugin.check(C.pwdrv_loaded_executable(api, loaded, &compiled)); err != nil {
-		return nil, err
+		return module, err
 	}
 	defer func() { _ = c.plugin.check(C.pwdrv_executable_destroy(api, compiled)) }()
-	return c.plugin.optimized(compiled)
+	return c.plugin.optimized(compiled, len(p.Code))
 }
 
 // How many idle stages are kept, and for how long.

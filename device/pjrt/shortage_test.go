@@ -63,10 +63,6 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 			return err
 		})
 		defer x.Close()
-		walk(t, "Serialize", func() error {
-			_, err := x.Serialize()
-			return err
-		})
 		b := put(t, c, device.Host{Shape: s, Data: floats(1, 2, 3, 4), Device: 0})
 		walk(t, "Execute", func() error {
 			results, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})

@@ -58,10 +58,10 @@ func (x *executable) Optimized() ([]byte, error) {
 }
 
 // Serialize implements device.Executable.
-func (x *executable) Serialize() ([]byte, error) {
+func (x *executable) Serialize() (device.Bytes, error) {
 	x.drv.is.mu.Lock()
 	defer x.drv.is.mu.Unlock()
-	return slices.Clone(x.blob), x.open()
+	return device.NewBytes(slices.Clone(x.blob), nil), x.open()
 }
 
 // Close implements device.Executable.

@@ -142,7 +142,7 @@ func FuzzCompile(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := d.Load(context.Background(), blob)
+		again, err := d.Load(context.Background(), blob.Data)
 		if err != nil {
 			t.Fatalf("Load of what Serialize gave: %v", err)
 		}
@@ -171,7 +171,7 @@ func FuzzLoad(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(blob)
+	f.Add(blob.Data)
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		exe, err := d.Load(context.Background(), blob)
 		if err != nil && status.CodeOf(err) != status.InvalidArgument {

@@ -49,14 +49,17 @@ func Used() int64 { return used.Load() }
 
 // Memory is bytes outside of Go's heap, with a count of who uses them. The zero Memory holds none.
 type Memory struct {
-	Data   []byte
-	users  atomic.Int32
-	mapped bool
+	Data    []byte
+	users   atomic.Int32
+	release func() // called when the last user releases it; may be nil
 }
 
 // Bytes returns a Memory of bytes that are the caller's: nothing is done when its last user releases it.
-func Bytes(data []byte) *Memory {
-	m := &Memory{Data: data}
+func Bytes(data []byte) *Memory { return Own(data, nil) }
+
+// Own returns a Memory of bytes that release takes back when its last user releases it.
+func Own(data []byte, release func()) *Memory {
+	m := &Memory{Data: data, release: release}
 	m.users.Store(1)
 	return m
 }
@@ -72,10 +75,11 @@ func reserve(size int) (*Memory, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for %d bytes of a program: %w", size, err)
 	}
-	m := Bytes(data)
-	m.mapped = true
 	used.Add(int64(size))
-	return m, nil
+	return Own(data, func() {
+		used.Add(-int64(size))
+		_ = unix.Munmap(data) // it was mapped
+	}), nil
 }
 
 // Hold adds a user. The caller is one.
@@ -83,9 +87,8 @@ func (m *Memory) Hold() { m.users.Add(1) }
 
 // Release takes a user away. With the last one, the bytes go.
 func (m *Memory) Release() {
-	if m.users.Add(-1) == 0 && m.mapped {
-		used.Add(-int64(len(m.Data)))
-		_ = unix.Munmap(m.Data) // it was mapped
+	if m.users.Add(-1) == 0 && m.release != nil {
+		m.release()
 		m.Data = nil
 	}
 }

@@ -30,6 +30,24 @@ const (
 // compilation, its target machine, and there the list of features.
 var features = []protowalk.Number{1, 9, 3}
 
+// Module returns the optimized program in a serialized executable, a HloModuleProtoWithConfig;
+// nil if XLA's CPU compiler did not write it.
+func Module(serialized []byte) []byte {
+	for range 2 { // in the result of the compilation, its program
+		var inner []byte
+		for f, err := range protowalk.Fields(serialized) {
+			if err != nil {
+				return nil
+			}
+			if f.Number == 1 {
+				inner = f.Bytes
+			}
+		}
+		serialized = inner
+	}
+	return serialized
+}
+
 // ForLoad returns a serialized executable in the form in which a machine should load it;
 // has reports the machine's features, by LLVM's names. It returns serialized itself if
 // nothing has to change, or if XLA's CPU compiler did not write it.

@@ -8,17 +8,30 @@ const (
 	constantsWorthWhile = 256 << 10
 )
 
-// WithoutConstants returns an optimized program, a serialized HloModuleProtoWithConfig, without the values of constants
-// of more than 64 KiB. XLA reads such a program as one whose constants are not known: it prints them as it prints all
-// large ones, "constant({...})", and all else is as it was. A program of less than 256 KiB, or one that cannot be read,
-// is returned as it is.
-func WithoutConstants(program []byte) []byte {
-	if len(program) < constantsWorthWhile {
+// WithoutConstants returns an optimized program of format "hlo" or "hlo_with_config" as a serialized
+// HloModuleProtoWithConfig, without the values of constants of more than 64 KiB. XLA reads such a program as one whose
+// constants are not known: it prints them as it prints all large ones, "constant({...})", and all else is as it was. A
+// program of less than 256 KiB, or one that cannot be read, keeps its constants.
+func WithoutConstants(format string, program []byte) []byte {
+	path := []protowalk.Number{withConfigModule, moduleComputations, computationInstructions}
+	if format == "hlo" {
+		path = path[1:]
+	}
+	out, ok := new(protowalk.Message), false
+	if len(program) >= constantsWorthWhile {
+		out, ok = strip(program, path)
+	}
+	if !ok && format != "hlo" {
 		return program
 	}
-	out, ok := strip(program, []protowalk.Number{withConfigModule, moduleComputations, computationInstructions})
 	if !ok {
-		return program
+		out = new(protowalk.Message)
+		out.Raw(program)
+	}
+	if format == "hlo" {
+		outer := new(protowalk.Message)
+		outer.Message(withConfigModule, out)
+		out = outer
 	}
 	return out.Join()
 }

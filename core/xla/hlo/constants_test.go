@@ -36,11 +36,26 @@ func TestWithoutConstants(t *testing.T) {
 		"long, and in many": {withLiterals(long, long, long), withLiterals(-1, -1, -1)},
 	} {
 		before := bytes.Clone(c.have)
-		if got := hlo.WithoutConstants(c.have); !bytes.Equal(got, c.want) {
+		if got := hlo.WithoutConstants("hlo_with_config", c.have); !bytes.Equal(got, c.want) {
 			t.Errorf("%s: %d bytes became %d, want %d", name, len(c.have), len(got), len(c.want))
 		}
 		if !bytes.Equal(before, c.have) {
 			t.Errorf("%s was changed", name)
+		}
+	}
+}
+
+// A module without a configuration is returned in the form of one that has one.
+func TestWithoutConstantsOfAModule(t *testing.T) {
+	for _, size := range []int{5, 300 << 10} {
+		for f := range protowalk.Fields(withLiterals(size)) {
+			if f.Number != 1 {
+				continue
+			}
+			want := hlo.WithoutConstants("hlo_with_config", f.Raw)
+			if got := hlo.WithoutConstants("hlo", f.Bytes); !bytes.Equal(got, want) {
+				t.Errorf("a module with a constant of %d bytes became %d bytes, want %d", size, len(got), len(want))
+			}
 		}
 	}
 }

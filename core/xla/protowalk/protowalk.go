@@ -67,6 +67,18 @@ func Fields(message []byte) iter.Seq2[Field, error] {
 	}
 }
 
+// Prefix returns the message at the beginning of a buffer whose other bytes are zero: no field has the number 0.
+func Prefix(buffer []byte) []byte {
+	size := 0
+	for f, err := range Fields(buffer) {
+		if err != nil {
+			break
+		}
+		size += len(f.Raw)
+	}
+	return buffer[:size]
+}
+
 // AppendInts appends the values of a repeated integer or bool field, packed or not.
 func (f Field) AppendInts(to []int64) ([]int64, error) {
 	if f.Bytes == nil {
