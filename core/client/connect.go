@@ -71,9 +71,9 @@ type remote struct {
 	underWay int                // operations in flight
 	pending  map[uint64]pending // by operation
 	graphs   map[uint64]defined
-	graph    uint64 // number of the last graph
-	compiles map[uint64]*compiling
-	compile  uint64 // number of the last Compile
+	graph    uint64                // number of the last graph
+	compiles map[uint64]*compiling // by program, whose number is also that of its Compile
+	texts    map[uint64][]byte     // long ones of programs, since what they were compiled to may be lost
 	asking   asking
 	round    *round // the profile's questions in flight; or nil
 	profile  uint64 // number of the last profile
@@ -133,7 +133,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
 		notify: c.Notify, hurry: c.Hurry, stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
-		compiles: map[uint64]*compiling{}, asking: asking{}}
+		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asking: asking{}}
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
@@ -204,11 +204,9 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 		r.mu.Unlock()
 		return nil, r.lost
 	}
-	r.compile++
-	op := r.compile
-	r.compiles[op] = &compiling{answer, c.Slow, text}
+	r.compiles[id] = &compiling{answer, c.Slow, text}
 	r.mu.Unlock()
-	m.Op, m.Program = op, id
+	m.Op, m.Program = id, id
 	err := r.sendMessage(wire.KindCompile, m)
 	if err == nil {
 		select {
@@ -226,13 +224,17 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 		}
 	}
 	r.mu.Lock()
-	delete(r.compiles, op)
+	delete(r.compiles, id)
+	delete(r.texts, id) // the answer may have come meanwhile
 	r.mu.Unlock()
 	return nil, err
 }
 
 // Forget implements Cluster.
 func (r *remote) Forget(program uint64) {
+	r.mu.Lock()
+	delete(r.texts, program)
+	r.mu.Unlock()
 	// if it fails, the session has ended and the program with it
 	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}})
 }
@@ -416,23 +418,29 @@ func (r *remote) compiled(payload []byte) error {
 		if m.Status.Err() == nil && m.Info == nil {
 			m.Status = wire.Of(status.New(status.Internal, "the controller's answer does not describe the compiled program"))
 		}
+		if c.text != nil && m.Status.Err() == nil {
+			r.texts[m.Op] = c.text
+		}
 		c.answer <- m
 	}
 	return nil
 }
 
-// give sends the text of a program to the worker that compiles it.
+// give sends the text of a program to the worker that compiles it, also again.
 func (r *remote) give(m *wire.Give) {
 	r.mu.Lock()
-	c := r.compiles[m.Op]
+	text := r.texts[m.Op]
+	if c := r.compiles[m.Op]; c != nil {
+		text = c.text
+	}
 	r.mu.Unlock()
-	if c == nil || c.text == nil {
+	if text == nil {
 		content.Refuse(r.exchange, m.To, m.Transfer,
 			status.New(status.Cancelled, "the client does not wait for the program any more"))
 		return
 	}
 	// The controller hears from the worker what became of it.
-	content.Send(r.exchange, m.To, m.Transfer, [][]byte{c.text}, func(error) {})
+	content.Send(r.exchange, m.To, m.Transfer, [][]byte{text}, func(error) {})
 }
 
 // compiling reports a compilation that takes long to CompileSpec.Slow.
@@ -466,6 +474,7 @@ func (r *remote) lose(err error) {
 		delete(r.compiles, op)
 		close(c.answer)
 	}
+	clear(r.texts)
 	for slice, list := range r.asking {
 		delete(r.asking, slice)
 		for _, q := range list {

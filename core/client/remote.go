@@ -36,8 +36,9 @@ type Cluster interface {
 	WorkerName(process uint64) string
 	// Compile compiles a program and blocks until that is done. If ctx ends, it returns
 	// at once; the compilation continues, because it cannot be interrupted, and its
-	// result is kept for the next request for the same program. Code stays as it is until
-	// then, or as long as a worker reads it: it is not copied, whatever its size.
+	// result is kept for the next request for the same program. Code must not change from
+	// then on: it is not copied, whatever its size, and a long one is kept until Forget,
+	// since workers may be lost with what they have compiled it to.
 	Compile(ctx context.Context, c CompileSpec) (*Remote, error)
 	// Forget removes a program; runs submitted before continue.
 	Forget(program uint64)

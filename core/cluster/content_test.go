@@ -244,6 +244,33 @@ func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 	}
 }
 
+// A worker is lost with what it compiled while another is to load it. That one's runs go on: it has it already, or
+// compiles it with the text that the client sends again.
+func TestProgramIsCompiledAgain(t *testing.T) {
+	for range 10 { // until it did not have it yet
+		l, drivers := countedCluster(t, 2, nil)
+		s := connect(t, l, "a")
+		if _, err := s.Compile(t.Context(), padded(16<<20, 0)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Compile(t.Context(), padded(16<<20, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Lose(0)
+		s.adds(r, 1)
+		compiles, loads := drivers[1].compiles.Load(), drivers[1].loads.Load()
+		if compiles+loads != 1 {
+			t.Errorf("worker 1 compiled it %d times and loaded it %d times, want once together", compiles, loads)
+		}
+		if compiles == 1 {
+			return
+		}
+		l.Close()
+	}
+	t.Error("it was never compiled again")
+}
+
 // A program that is longer than XLA takes is refused at once.
 func TestProgramLongerThanXLATakes(t *testing.T) {
 	l, _ := countedCluster(t, 1, nil)

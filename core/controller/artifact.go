@@ -20,9 +20,9 @@ import (
 // (Source), and that worker is told to (Give), as soon as one of those that have it sends to fewer than maxGiven. A
 // worker that has loaded it says so (Have), and is asked for it from then on: so a thousand workers have it in five
 // rounds. Only workers that have all of it send, so workers never wait in a circle. A receiver whose sender is lost
-// finds out by itself and asks again. When no worker has it any more, those that ask get an error, and the next
-// Compile of the program compiles it again. Members of an epoch do not offer what they have loaded, since others may
-// need the code instead; the worker that compiled has both.
+// finds out by itself and asks again. When no worker has it any more, it is compiled again for those that ask, see
+// again.go, and the next Compile of the program makes a new one. Members of an epoch do not offer what they have
+// loaded, since others may need the code instead; the worker that compiled has both.
 
 // maxGiven is to how many workers one sends an artifact at one time.
 const maxGiven = 4
@@ -87,17 +87,18 @@ func (st *State) dropArtifact(c *compiled) {
 	if len(to) > 0 {
 		st.send(to, wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
 	}
-	for _, w := range a.wants {
-		st.noSource(w, c.number)
+	st.nowhere(c, errForgotten)
+	a.holders = nil
+	if c.by != nil { // which compiles it again
+		st.send(c.by.to[:], wire.KindForget, &wire.Forget{Compiles: []uint64{c.op}})
 	}
-	a.holders, a.wants = nil, nil
 }
 
 // want takes a worker's wish for an artifact.
 func (st *State) want(w *worker, number uint64) {
 	c := st.artifacts[number]
-	if c == nil || len(c.artifact.holders) == 0 {
-		st.noSource(w, number)
+	if c == nil {
+		st.noSource(w, number, errForgotten)
 		return
 	}
 	a := c.artifact
@@ -108,9 +109,12 @@ func (st *State) want(w *worker, number uint64) {
 	st.give(c)
 }
 
-func (st *State) noSource(w *worker, number uint64) {
-	st.send(w.to[:], wire.KindSource, &wire.Source{Artifact: number, Status: wire.Of(status.New(status.Unavailable,
-		"the workers that had the compiled program are gone; compile it again, for example with jax.clear_caches()"))})
+// errForgotten is what those get that ask for an artifact of which nothing is known any more.
+var errForgotten = status.New(status.Unavailable,
+	"no session has the compiled program any more; compile it again, for example with jax.clear_caches()")
+
+func (st *State) noSource(w *worker, number uint64, why error) {
+	st.send(w.to[:], wire.KindSource, &wire.Source{Artifact: number, Status: wire.Of(why)})
 }
 
 // ended takes out what is on its way to a worker.
@@ -118,9 +122,13 @@ func (a *artifact) ended(w *worker) {
 	a.givings = slices.DeleteFunc(a.givings, func(g giving) bool { return g.to == w })
 }
 
-// give has those who wait for an artifact sent it, as far as its holders have time.
+// give has those who wait for an artifact sent it, as far as its holders have time. One that has it itself is told so.
 func (st *State) give(c *compiled) {
 	a := c.artifact
+	if len(a.holders) == 0 {
+		st.again(c)
+		return
+	}
 	for len(a.wants) > 0 {
 		to := a.wants[0]
 		var from *worker
@@ -131,9 +139,10 @@ func (st *State) give(c *compiled) {
 			}
 		}
 		if from == nil {
-			if len(a.givings) == 0 { // its only holder is itself, which does not have it
+			if len(a.givings) == 0 { // its only holder is itself
 				a.wants = a.wants[1:]
-				st.noSource(to, c.number)
+				st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
+					Content: &wire.Content{Process: to.process.Number}})
 				continue
 			}
 			return
@@ -181,14 +190,9 @@ func (st *State) have(w *worker, m *wire.Have) {
 func (st *State) lacks(c *compiled, w *worker) {
 	a := c.artifact
 	a.holders = slices.DeleteFunc(a.holders, func(h *worker) bool { return h == w })
-	if len(a.holders) > 0 {
-		return
+	if len(a.holders) == 0 {
+		st.discard(c)
 	}
-	for _, to := range a.wants {
-		st.noSource(to, c.number)
-	}
-	a.wants = nil
-	st.discard(c)
 }
 
 // discard takes a program out of those that others may come to use. Who uses it goes on.

@@ -155,7 +155,7 @@ func (a *audit) workers() {
 
 func (a *audit) compiles() {
 	for op, c := range a.st.compiles {
-		if c.by == nil || c.by.gone != nil || a.st.compiled[c.key] != c {
+		if c.by == nil || c.by.gone != nil || a.st.compiled[c.key] != c && !c.ready {
 			a.say("compilation %d has no worker at it", op)
 		}
 	}
@@ -181,7 +181,8 @@ func (a *audit) artifacts() {
 		if c.users == 0 && !known {
 			a.say("artifact %d is kept and nobody uses it", number)
 		}
-		if len(c.artifact.holders) == 0 && (known || len(c.artifact.wants)+len(c.artifact.givings) > 0) {
+		waits := len(c.artifact.givings) > 0 || len(c.artifact.wants) > 0 && c.by == nil
+		if len(c.artifact.holders) == 0 && (known || waits) {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}
 		for _, w := range c.artifact.holders {

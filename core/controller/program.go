@@ -24,13 +24,14 @@ type compiled struct {
 	text          *wire.Content // size and hash of code
 	code, options []byte        // no code: the clients that wait have it, see artifact.go
 	handlers      []*wire.Handler
-	source        waiter    // whose client sends the text
-	number        uint64    // of what it was compiled to: Loadable.artifact
-	artifact      *artifact // nil where all of it is in loadable
-	by            *worker   // that compiles it
-	op            uint64    // in State.compiles
-	begun         int64     // then
-	unwanted      bool      // by was told that nobody waits for it
+	source        waiter     // whose client sends the text
+	number        uint64     // of what it was compiled to: Loadable.artifact
+	artifact      *artifact  // nil where all of it is in loadable
+	by            *worker    // that compiles it, also again
+	asked         []*program // whose clients were asked for the text since it was last compiled, see again.go
+	op            uint64     // in State.compiles
+	begun         int64      // then
+	unwanted      bool       // by was told that nobody waits for it
 	waiting       []waiter
 	ready         bool
 	info          *wire.ProgramInfo // without devices
@@ -56,6 +57,7 @@ type waiter struct {
 // program is a compiled program of a session on its devices.
 type program struct {
 	id       uint64
+	op       uint64 // of the client's Compile, by which it is asked for the text
 	of       *compiled
 	place    *place
 	portable bool
@@ -262,29 +264,33 @@ func (st *State) begin(c *compiled) {
 			err = st.canSend(c, w)
 		}
 		if err == nil {
-			c.by = st.workers[w.s.slots[w.place.rows[0]]]
 			c.madeFor = places(w.s, w.place.rows)
-			st.compile++
-			st.compiles[st.compile] = c
-			c.op, c.begun, c.unwanted = st.compile, st.now, false
 			for i := range c.waiting {
 				c.waiting[i].told = false
 			}
-			m := &wire.Compile{Op: c.op, Format: c.format, Code: c.code, Options: c.options, Places: c.madeFor,
-				Handlers: c.handlers, Inline: wire.ContentSize}
-			if st.config.Cached {
-				m.Inline = Inlined
-			}
-			if len(c.code) == 0 && c.text.Size > 0 {
-				m.Text = st.sendText(c, w)
-			}
-			st.send(c.by.to[:], wire.KindCompile, m)
+			st.compile++
+			st.startCompile(c, st.compile, w, st.workers[w.s.slots[w.place.rows[0]]], c.madeFor)
 			return
 		}
 		c.waiting = c.waiting[1:]
 		st.notCompiled(w, err)
 	}
 	delete(st.compiled, c.key)
+}
+
+// startCompile has a worker compile a program, with the text of a waiter's client.
+func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at []*wire.Place) {
+	c.by, c.op, c.begun, c.unwanted = by, op, st.now, false
+	st.compiles[op] = c
+	m := &wire.Compile{Op: op, Format: c.format, Code: c.code, Options: c.options, Places: at, Handlers: c.handlers,
+		Inline: wire.ContentSize}
+	if st.config.Cached {
+		m.Inline = Inlined
+	}
+	if len(c.code) == 0 && c.text.Size > 0 {
+		m.Text = st.sendText(c, w)
+	}
+	st.send(by.to[:], wire.KindCompile, m)
 }
 
 // canSend is an error where a waiter's client cannot send its program's text to the worker.
@@ -357,6 +363,10 @@ func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local =
 func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	by, name := c.by, c.by.name
 	c.by = nil
+	if c.ready {
+		st.compiledAgain(c, by, m)
+		return
+	}
 	err := m.Status.Err()
 	if status.CodeOf(err) == status.Cancelled && c.unwanted && len(c.waiting) > 0 {
 		st.begin(c) // somebody has come meanwhile who wants it
@@ -464,7 +474,7 @@ func (st *State) install(c *compiled, w waiter) {
 		if c.users++; c.users == 1 {
 			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		}
-		p := &program{id: w.program, of: c, place: w.place, portable: w.portable}
+		p := &program{id: w.program, op: w.op, of: c, place: w.place, portable: w.portable}
 		w.s.programs[w.program] = p
 		st.load(w.s, p, p.place)
 		i := c.info

@@ -233,7 +233,11 @@ func (st *State) workerLost(w *worker, err error) {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
 			delete(st.compiles, op)
-			st.begin(c)
+			if c.by = nil; c.ready {
+				c.asked = nil // its text may be had from the same client
+			} else {
+				st.begin(c)
+			}
 		}
 	}
 	st.artifactsWithout(w)

@@ -2070,7 +2070,8 @@ func (x *Content) GetTransfer() uint64 {
 }
 
 // Controller to a client or worker: send bytes to a process. A client sends the text of
-// its compile op; a worker sends what it has of an artifact.
+// its compile op, also again while it has the program; a worker sends what it has of an
+// artifact.
 type Give struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
@@ -2190,7 +2191,7 @@ type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Artifact      uint64                 `protobuf:"varint,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`   // no process has it
-	Content       *Content               `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"` // process and transfer
+	Content       *Content               `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"` // process and transfer; its own where it has it by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

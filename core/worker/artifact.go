@@ -288,6 +288,13 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 		if err = s.Status.Err(); err != nil {
 			return nil, err
 		}
+		if s.Content.GetProcess() == w.self { // it was compiled again, here
+			if parts = a.held(number); parts != nil {
+				return parts, nil
+			}
+			err = status.New(status.Unavailable, "it is not here any more")
+			continue
+		}
 		if parts, err = w.receive(w.ctx, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
 			w.sendHave(number, true) // it is here, but not to be had from here yet: the sender has time for another
 			return parts, nil

@@ -153,6 +153,9 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 				m.Release()
 			}
 		}()
+		if x := w.artifacts.takeLive(l, local); x != nil { // it was compiled here meanwhile
+			return x, nil
+		}
 		serialized, code = parts[0].Data, parts[1].Data
 	}
 	done, err := w.slot(w.ctx)

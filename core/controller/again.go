@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// When the last worker is lost that had an artifact, those that are to load it need not fail: the program's text is
+// still with the clients of the sessions that have it. So when a worker asks for such an artifact, the program is
+// compiled again, under the same number, by a worker of one of these sessions, to which its client sends the text. What
+// it is compiled to is the same, and so are the descriptions that clients and workers have of it. Where one client is
+// gone, or cannot send the text, the next one is asked; only when there is none left do those that wait get an error.
+
+// again has an artifact that no worker has compiled again, for those that wait for it, unless that is under way.
+func (st *State) again(c *compiled) {
+	if c.by != nil || len(c.artifact.wants) == 0 {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		s := st.sessions[id]
+		for _, number := range slices.Sorted(maps.Keys(s.programs)) {
+			p := s.programs[number]
+			if p.of != c || slices.Contains(c.asked, p) {
+				continue
+			}
+			by, at := st.compilerOf(s, p)
+			if by == nil {
+				continue
+			}
+			c.asked = append(c.asked, p)
+			st.startCompile(c, c.number, waiter{s: s, op: p.op, program: p.id}, by, at)
+			return
+		}
+	}
+	st.nowhere(c, status.New(status.Unavailable, "the workers that had the compiled program are gone, and no client that "+
+		"is connected has its text; compile it again, for example with jax.clear_caches()"))
+}
+
+// compilerOf returns a worker that can compile a session's program again, and for which devices; nil if there is none.
+func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Place) {
+	c, rows := p.of, p.place.rows
+	if p.portable {
+		here := slices.IndexFunc(s.slots, func(slot int) bool { return st.workers[slot].gone == nil })
+		if here < 0 {
+			return nil, nil
+		}
+		rows = []uint32{uint32(here)}
+	} else if st.alive(p.place) != nil {
+		return nil, nil
+	}
+	by, at = st.workers[s.slots[rows[0]]], places(s, rows)
+	switch long := len(c.code) == 0 && c.text.Size > 0; {
+	case by.protocol < wire.ProtocolContent || long && s.conn == 0:
+		return nil, nil
+	case c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at, c.madeFor, samePlace):
+		return nil, nil // it would name other devices
+	}
+	return by, at
+}
+
+// compiledAgain takes what a worker made of a program that was compiled before.
+func (st *State) compiledAgain(c *compiled, by *worker, m *wire.Compiled) {
+	err := m.Status.Err()
+	if err == nil && !m.Loadable.GetKept() {
+		err = status.New(status.Internal, "worker %s compiled the program again to something else", by.name)
+	}
+	forgotten := st.artifacts[c.number] != c
+	switch {
+	case forgotten && err == nil:
+		st.send(by.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
+	case forgotten:
+	case err == nil:
+		st.log(fmt.Sprintf("%s compiled %s again in %d ms", by.name, c.info.Name, (st.now-c.begun)/1e6), nil)
+		c.asked = nil
+		c.artifact.holders = append(c.artifact.holders, by)
+		st.give(c)
+	case m.NoText:
+		st.again(c) // with another client's
+	default:
+		st.nowhere(c, status.Wrap(err, "the workers that had the compiled program are gone, and compiling it again failed"))
+	}
+}
+
+// nowhere tells those that wait for an artifact why they do not get it.
+func (st *State) nowhere(c *compiled, why error) {
+	wants := c.artifact.wants
+	c.artifact.wants, c.asked = nil, nil
+	for _, w := range wants {
+		st.noSource(w, c.number, why)
+	}
+}
