@@ -6,10 +6,14 @@
 // ledger adds up bytes by placement and spreads them over devices where the sums no longer show that there is room
 // (space.go). It knows nothing of contents, which drivers hold.
 //
+// # Guarantees
+//
 // Create makes all objects of a call or none, and none that passes a device's limit; Charge makes one object whatever
 // the limits, for callers that have asked Fits. An object has one reference when it is made, and is counted until its
 // last reference has been dropped by Free, or by Retire and the Passed that follows, or until its owner goes. The ID
 // of an object that has gone is never used again, and does nothing.
+//
+// # Concurrency
 //
 // A Ledger has no lock, clock or goroutine: its caller serialises the calls.
 package ledger
