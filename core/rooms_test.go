@@ -48,7 +48,7 @@ var rooms = []room{
 	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command",
 		"capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
-	{"core/ledger", []string{"core/embedded"}},
+	{"core/ledger", []string{"core/embedded", "core/controller"}},
 	{"core/worker/devicequeue", []string{"core/worker"}},
 	{"core/worker/assembly", []string{"core/worker"}},
 	{"core/tracetest", nil},

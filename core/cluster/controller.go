@@ -30,6 +30,7 @@ type ControllerConfig struct {
 	Silence    time.Duration
 	Lease      time.Duration
 	Sequential bool
+	MemoryWait time.Duration
 	Versions   map[string]string
 	Software   string
 	Log        *slog.Logger
@@ -50,8 +51,8 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential, Cache: c.Cache, Log: c.Log,
-		Stopped: cancel,
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
+		MemoryWait: c.MemoryWait, Cache: c.Cache, Log: c.Log, Stopped: cancel,
 	})
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ type InProcess struct {
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Lease      time.Duration
 	Sequential bool
+	MemoryWait time.Duration
 	Limits     controller.Limits
 	// Evict replaces the restart of a worker's process, given by its index: its devices
 	// are then lost. Ending is called when a worker begins to end, which its devices may
@@ -88,7 +89,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 			len(c.Drivers), len(c.Islands))
 	}
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Limits: c.Limits, Log: c.Log})
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, MemoryWait: c.MemoryWait,
+		Limits: c.Limits, Log: c.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ PATHWAYS_TOKEN_FILE.`,
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache",
-		"heartbeat", "silence", "lease", "dispatch")
+		"heartbeat", "silence", "lease", "memory-wait", "dispatch")
 	return cmd
 }
 
@@ -78,7 +78,8 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	}
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
-		Lease: s.time("lease"), Sequential: dispatch == "sequential", Versions: p.Versions, Software: p.software(), Log: log,
+		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
+		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Check looks for what does not fit together: parties that have gone and are still
@@ -80,7 +81,11 @@ func (a *audit) session(s *session) {
 	if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && a.st.may(s) {
 		a.say("session %d has %d operations queued, or a play, and does not go on", s.id, queue)
 	}
-	if s.waiting != nil && s.waiting.island.held[s.waiting.ticket] != s.waiting {
+	if s.waiting != nil && s.waiting.held != nil {
+		if !slices.Contains(a.st.held, s.waiting) {
+			a.say("session %d waits for a gang that is not held", s.id)
+		}
+	} else if s.waiting != nil && s.waiting.island.held[s.waiting.ticket] != s.waiting {
 		a.say("session %d waits for a run that its island does not know", s.id)
 	}
 	if told := len(s.ok) + len(s.failed); s.underWay < told+a.untold[s] {

@@ -29,6 +29,7 @@ type node struct {
 	over    *place   // of all that take part
 	first   uint64
 	sizes   []int64 // of shards of what it makes
+	counted []int64 // of these, the bytes that take device memory
 	reads   []read
 	donates []uint64
 	frees   []uint64 // behind it nobody reads them
@@ -153,7 +154,7 @@ func (st *State) resolveRun(s *session, n *node, r *graphs.Run) (err error) {
 	if n.at, err = st.placeOfRun(s, p, uint32(r.Only+1)); err != nil {
 		return err
 	}
-	n.program, n.over, n.sizes = p, n.at, p.of.outputs
+	n.program, n.over, n.sizes, n.counted = p, n.at, p.of.outputs, p.counted
 	for i, object := range r.Inputs {
 		if object != 0 {
 			n.reads = append(n.reads, read{object: object, argument: i, on: n.at.has, at: n.at})
@@ -198,7 +199,10 @@ func (st *State) resolveTransfer(s *session, n *node, t *graphs.Transfer) (err e
 	if n.over, err = st.placeOf(s, over); err != nil {
 		return err
 	}
-	n.sizes = []int64{t.Shape.Bytes()}
+	n.sizes, n.counted = []int64{t.Shape.Bytes()}, []int64{0}
+	if st.isCounted(n.at, t.Memory) {
+		n.counted = n.sizes
+	}
 	for i, source := range slices.Sorted(maps.Keys(from)) {
 		n.reads = append(n.reads, read{object: source, argument: i, on: from[source]})
 	}

@@ -67,6 +67,18 @@ type gang struct {
 	node int
 	// inner: all that it makes is let go of by the play.
 	inner bool
+
+	// Of admission.
+	kind     wire.Kind // of what is no run and no node
+	to       set       // slots of the workers that take part
+	conns    []uint64  // their connections
+	bytes    int64     // of what it makes, on each device
+	temp     int64     // that its program takes beside, on each device
+	computes bool      // temp is in the ledger
+	held     *hold     // nil unless it is held
+	// Of its session's gangs under way: its place among them, and its neighbours.
+	turn           uint64
+	before, behind *gang
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
@@ -91,6 +103,7 @@ func invalid(format string, args ...any) error {
 // perform carries out the session's next operation, or gives a run to its
 // island's schedule. q.payload is the caller's, which may use it again: what keeps it makes a copy.
 func (st *State) perform(s *session, q *queued) {
+	st.awaits = st.awaits[:0]
 	switch m := q.message.(type) {
 	case *wire.Run:
 		st.run(s, m, q)
@@ -126,7 +139,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	if err == nil {
 		err = st.readable(s, p, at, m)
 	}
-	if e := st.create(s, m.FirstOutput, p.of.outputs, at, err); e != nil {
+	if e := st.create(s, m.FirstOutput, p.of.outputs, p.counted, at, err); e != nil {
 		st.end(s, m.Op, e)
 		return
 	}
@@ -136,21 +149,28 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	}
 	g := st.newGang(s, m.Op)
 	g.run, g.payload, g.first = m, q.payload, m.FirstOutput
-	st.submit(g, p, at)
-	if s.waiting == g {
+	g.ofProgram(p, at)
+	st.admit(g)
+	if s.waiting == g && g.held == nil {
 		g.payload = slices.Clone(g.payload)
 	}
 }
 
+// ofProgram makes a gang a run of a program at a place.
+func (g *gang) ofProgram(p *program, at *place) {
+	g.program, g.place, g.to, g.conns, g.makes = p, at, at.workers, at.conns, len(p.of.outputs)
+	g.bytes, g.temp = p.takes, p.of.info.GetCost().GetTempBytes()
+}
+
 // submit gives a run to its island's schedule. It may start, or be refused, before this returns.
-func (st *State) submit(g *gang, p *program, at *place) {
+func (st *State) submit(g *gang) {
 	st.tickets++
-	g.ticket, g.island, g.place, g.program, g.makes = st.tickets, at.island, at, p, len(p.of.outputs)
+	g.ticket, g.island = st.tickets, g.place.island
 	g.island.held[g.ticket] = g
 	g.s.waiting = g
 	st.feed(g.island, schedule.Event{
 		Kind: schedule.Submit, Gang: schedule.Gang{
-			ID: g.ticket, Session: g.s.id, Devices: at.devices, Collective: p.of.collective}})
+			ID: g.ticket, Session: g.s.id, Devices: g.place.devices, Collective: g.program.of.collective}})
 }
 
 // placeOfRun gives the place of a run, and the program's where there is an error;
@@ -180,6 +200,8 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 			missing++
 		} else if err := s.has(id, i, at.has, at); err != nil {
 			return err
+		} else if o := s.objects[id]; o.put != 0 {
+			st.awaitPut(o)
 		}
 	}
 	for _, mixed := range m.Mixed {
@@ -199,6 +221,8 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 			}
 			if err := s.has(piece.Object, int(mixed.Argument), here, nil); err != nil {
 				return err
+			} else if o := s.objects[piece.Object]; o.put != 0 {
+				st.awaitPut(o)
 			}
 			row += int(piece.Rows)
 		}
@@ -230,8 +254,9 @@ func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	return nil
 }
 
-// create makes an operation's objects, with err in place of their contents.
-func (st *State) create(s *session, first uint64, bytes []int64, at *place, err error) error {
+// create makes an operation's objects, with err in place of their contents. Of the bytes of a shard those that are
+// counted take device memory.
+func (st *State) create(s *session, first uint64, bytes, counted []int64, at *place, err error) error {
 	if n := uint64(len(bytes)); n > 0 && (first == 0 || first+n < first) {
 		return invalid("arrays are numbered from 1, got %d", first)
 	}
@@ -252,7 +277,7 @@ func (st *State) create(s *session, first uint64, bytes []int64, at *place, err 
 		} else {
 			o = new(object)
 		}
-		*o = object{place: at, bytes: n, err: err, absent: err != nil}
+		*o = object{place: at, bytes: n, counted: counted[i], err: err, absent: err != nil}
 		s.objects[first+uint64(i)] = o
 	}
 	return nil
@@ -266,6 +291,7 @@ func (st *State) start(g *gang) {
 		st.refused(g, err)
 		return
 	}
+	st.takeOver(g)
 	if g.play != nil {
 		g.play.donate(g.node)
 		st.load(s, p, g.place)
@@ -300,13 +326,16 @@ func (st *State) launched(g *gang) {
 func (st *State) refused(g *gang, err error) {
 	s := g.s
 	s.waiting = nil
+	st.computed(g)
+	st.stir()
 	if g.play != nil {
 		g.play.skipped = true
 	}
 	if st.sessions[s.id] == s {
 		for i := range uint64(g.makes) {
 			if o := s.objects[g.first+i]; o != nil {
-				o.err, o.absent = err, true
+				st.ledger.Free(o.charge)
+				o.err, o.absent, o.charge = err, true, 0
 			}
 		}
 		st.end(s, g.op, err)
@@ -339,6 +368,12 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	g.left = len(conns)
 	st.gangs[g.number] = g
 	g.s.out++
+	g.s.list(g)
+	if g.kind == wire.KindPut {
+		if o := g.s.objects[g.first]; o != nil {
+			o.put = g.number
+		}
+	}
 }
 
 // fail is a gang's first failure: the client, what reads its objects, and the
@@ -395,6 +430,9 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
+	st.computed(g)
+	st.unlist(g)
+	st.stir()
 	is, ticket, time, s := g.island, g.ticket, st.now-g.began, g.s
 	st.charge(g)
 	if s.out == 0 && len(s.ok) > 0 {
@@ -438,6 +476,10 @@ func (st *State) abortOf(s *session, op uint64, err error) {
 		}
 	}
 	if g := s.waiting; g != nil && g.op == op {
+		if g.held != nil {
+			st.giveUp(g, err)
+			return
+		}
 		st.feed(g.island, schedule.Event{Kind: schedule.Cancel, ID: g.ticket, Err: err})
 		return
 	}
@@ -473,6 +515,7 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 	if o == nil {
 		return object{}, false
 	}
+	st.retire(s, o)
 	was = *o
 	delete(s.objects, id)
 	*o = object{}

@@ -102,6 +102,7 @@ func (st *State) tidy(p *play) {
 }
 
 func (st *State) performNode(s *session, p *play, i int) {
+	st.awaits = st.awaits[:0]
 	n := &p.g.nodes[i]
 	op := p.op + uint64(i)
 	err := p.cancelled[op]
@@ -115,13 +116,15 @@ func (st *State) performNode(s *session, p *play, i int) {
 			if err = e; s.objects[id] == nil || s.objects[id].err == nil { // otherwise it has its name
 				err = status.Wrap(e, "node %d, %s", i, n.name)
 			}
+		} else if o := s.objects[id]; o.put != 0 {
+			st.awaitPut(o)
 		}
 	}
 	first := uint64(0)
 	if len(n.sizes) > 0 {
 		first = p.object(n.first)
 	}
-	if e := st.create(s, first, n.sizes, n.at, err); e != nil {
+	if e := st.create(s, first, n.sizes, n.counted, n.at, err); e != nil {
 		err = status.Wrap(e, "node %d, %s", i, n.name)
 	}
 	if err != nil {
@@ -132,12 +135,12 @@ func (st *State) performNode(s *session, p *play, i int) {
 	g := st.newGang(s, op)
 	g.play, g.node, g.first, g.inner = p, i, first, n.inner
 	if n.program != nil {
-		st.submit(g, n.program, n.at)
-		return
+		g.ofProgram(n.program, n.at)
+	} else {
+		g.place, g.makes, g.bytes = n.at, 1, n.counted[0]
+		g.to, g.conns = n.over.workers, n.over.conns
 	}
-	g.place, g.makes = n.at, 1
-	st.include(g, n.over.workers, n.over.conns)
-	g.play = nil
+	st.admit(g)
 }
 
 // donate takes note of what a node that starts consumes.

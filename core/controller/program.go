@@ -61,7 +61,9 @@ type program struct {
 	of       *compiled
 	place    *place
 	portable bool
-	loaded   set // slots of workers
+	loaded   set     // slots of workers
+	counted  []int64 // of its outputs' shards, the bytes that take device memory
+	takes    int64   // their sum
 	// Graphs that run it keep it when it is forgotten.
 	graphs    int
 	forgotten bool
@@ -475,6 +477,12 @@ func (st *State) install(c *compiled, w waiter) {
 			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		}
 		p := &program{id: w.program, op: w.op, of: c, place: w.place, portable: w.portable}
+		for i, bytes := range c.outputs {
+			if !st.isCounted(p.place, c.info.Outputs[i].GetMemory()) {
+				bytes = 0
+			}
+			p.counted, p.takes = append(p.counted, bytes), p.takes+bytes
+		}
 		w.s.programs[w.program] = p
 		st.load(w.s, p, p.place)
 		i := c.info

@@ -21,7 +21,8 @@ type ServerConfig struct {
 	Lease      time.Duration // that a session outlives its connection; 0: it ends with it
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
-	Cache      string // folder of compiled programs; "" keeps them in memory only
+	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
+	Cache      string        // folder of compiled programs; "" keeps them in memory only
 	Limits     Limits
 	Log        *slog.Logger // nil is quiet
 	// Stopped is called once where somebody has asked the cluster to stop. It must
@@ -38,6 +39,7 @@ type Server struct {
 
 	running sync.WaitGroup
 	done    chan struct{}
+	due     *time.Timer // for a Tick before the next heartbeat
 
 	mu      sync.Mutex
 	state   *State
@@ -45,6 +47,7 @@ type Server struct {
 	last    uint64 // connection
 	actions []Action
 	later   []Event // what actions led to at once
+	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
 }
@@ -72,7 +75,9 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{log: c.Log, stopped: c.Stopped, begun: time.Now(), done: make(chan struct{}), conns: map[uint64]*link{}}
+	s := &Server{log: c.Log, stopped: c.Stopped, begun: time.Now(), done: make(chan struct{}), conns: map[uint64]*link{},
+		due: time.NewTimer(time.Hour)}
+	s.due.Stop()
 	if c.Cache != "" {
 		var err error
 		if s.cache, err = openCache(c.Cache); err != nil {
@@ -84,7 +89,8 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
 		Heartbeat: int64(c.Heartbeat),
 		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil,
-		Limits: c.Limits})
+		MemoryWait: int64(max(c.MemoryWait, 0)),
+		Limits:     c.Limits})
 	s.running.Add(1)
 	every := c.Heartbeat
 	if c.Lease > 0 {
@@ -98,11 +104,14 @@ func (s *Server) tick(every time.Duration) {
 	defer s.running.Done()
 	t := time.NewTicker(every)
 	defer t.Stop()
+	defer s.due.Stop()
 	for {
 		select {
 		case <-s.done:
 			return
 		case <-t.C:
+			s.step(nil, Event{Kind: Tick}, true)
+		case <-s.due.C:
 			s.step(nil, Event{Kind: Tick}, true)
 		}
 	}
@@ -275,6 +284,11 @@ func (s *Server) step(by *link, ev Event, flush bool) {
 			full = by.flush[:0]
 		}
 		full = s.takeFull(full)
+	}
+	if due := s.state.Due(); due != s.armed {
+		if s.armed = due; due != 0 {
+			s.due.Reset(time.Duration(due) - time.Since(s.begun))
+		}
 	}
 	s.mu.Unlock()
 	leave(full)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	graphs "github.com/openpathways/pathways/core/graph"
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -34,6 +35,10 @@ type session struct {
 	spans   []*wire.Span // of the view
 	places  map[string]*place
 	single  []*place // by virtual device; nil until needed
+
+	// The gangs under way, in the order of their numbers, and how many there ever were.
+	firstGang, lastGang *gang
+	entered             uint64
 
 	last     uint64 // operation received last
 	underWay int    // operations received whose end was not told
@@ -71,9 +76,12 @@ type queued struct {
 
 // object is one logical array: a shard on each device of its place.
 type object struct {
-	place *place
-	bytes int64 // of a shard
-	err   error // what stands in place of the contents
+	place   *place
+	bytes   int64     // of a shard
+	counted int64     // of them, those that take device memory
+	charge  ledger.ID // 0 where it is not in the ledger
+	put     uint64    // the gang that brings its bytes from the client; it may have ended
+	err     error     // what stands in place of the contents
 	// Donated: its contents belong to a run. A run that takes some of its shards
 	// alone, by Only or Mixed, is known to the workers only.
 	donated bool
@@ -86,8 +94,11 @@ type place struct {
 	rows    []uint32 // virtual devices; the same may be there once
 	has     set      // of virtual devices
 	devices schedule.DeviceSet
-	island  *island // nil where the devices are of several
-	workers set     // slots
+	island  *island          // nil where the devices are of several
+	numbers []int            // of its devices in the ledger, ascending
+	memory  ledger.Placement // these
+	slot    int              // of the first device's worker
+	workers set              // slots
 	conns   []uint64
 	err     error  // a worker has gone
 	checked uint64 // State.losses when err was looked for
@@ -112,6 +123,9 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
 	st.showDevices(s, m)
 	s.single = make([]*place, view.Len())
+	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
+		return err
+	}
 	st.sessions[s.id] = s
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
@@ -226,6 +240,9 @@ func (st *State) drop(s *session, why error) {
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}
+	if g := s.waiting; g != nil && g.held != nil {
+		st.giveUp(g, why)
+	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g.s == s {
 			st.forget(g)
@@ -253,6 +270,8 @@ func (st *State) drop(s *session, why error) {
 			st.release(w)
 		}
 	}
+	st.ledger.DropOwner(ledger.Owner(s.id))
+	st.stir()
 	s.waiting, s.play, s.queue, s.head, s.objects, s.programs, s.graphs = nil, nil, nil, 0, nil, nil, nil
 }
 
@@ -343,6 +362,13 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 			p.island = nil
 		}
 		numbers = append(numbers, s.view.Device(int(d)).Number)
+		p.numbers = append(p.numbers, st.workers[s.slots[d]].base+int(s.view.Device(int(d)).Local))
+	}
+	p.slot = s.slots[rows[0]]
+	slices.Sort(p.numbers)
+	var err error
+	if p.memory, err = st.ledger.Place(ledger.Owner(s.id), p.numbers); err != nil {
+		return nil, err
 	}
 	if p.island != nil {
 		p.devices = schedule.Devices(numbers...)
@@ -471,6 +497,7 @@ func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
 		return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
 	}
 	if tail, ok := s.queuedLast().(*wire.Free); ok {
+		st.stir()
 		tail.Objects = append(tail.Objects, m.Objects...)
 		return nil
 	}
@@ -513,6 +540,14 @@ func (st *State) enqueue(s *session, item *queued, payload []byte) {
 		item.payload = payload
 		st.perform(s, item)
 		return
+	}
+	if m, ok := item.message.(*wire.Fetch); ok && item.err == nil && st.passes(s, m) {
+		item.payload = payload
+		st.perform(s, item)
+		return
+	}
+	if s.waiting != nil && s.waiting.held != nil && item.kind == wire.KindFree {
+		st.stir()
 	}
 	item.payload = slices.Clone(payload)
 	s.queue = append(s.queue, *item)

@@ -37,6 +37,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -84,7 +85,8 @@ type Config struct {
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
 	Sequential bool
-	Cached     bool // compiled programs are also kept by whoever carries the actions out
+	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
+	Cached     bool  // compiled programs are also kept by whoever carries the actions out
 	Limits     Limits
 }
 
@@ -178,6 +180,17 @@ type State struct {
 	idle      []*compiled          // programs nobody has, oldest first
 	kept      int64                // bytes of all that are compiled
 
+	// Admission.
+	ledger   *ledger.Ledger
+	held     []*gang       // that wait for admission, those that came last at the end
+	stirred  bool          // something has happened that may let one of them go on
+	due      int64         // when one of them has to be looked at
+	numbered int           // devices that have numbers in the ledger
+	numbers  map[int][]int // first numbers of so many devices, of workers that have gone
+	need     []ledger.Spec // scratch of needOf
+	awaits   []uint64      // puts whose bytes the operation that is performed has to wait for
+	blocked  []int         // scratch of judge
+
 	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
 	buffer  []byte // of payloads of this Step
@@ -201,7 +214,7 @@ func New(c Config) *State {
 	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
 		boards: map[string]*wire.Board{},
 		gangs:  map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
-		artifacts: map[uint64]*compiled{}}
+		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{}}
 }
 
 // Step takes one event and appends what is to be done, in order.
@@ -241,13 +254,18 @@ func (st *State) Step(ev Event, out []Action) []Action {
 
 // settle lets sessions go on whose turn has come.
 func (st *State) settle() {
-	for i := 0; i < len(st.ready); i++ {
-		s := st.ready[i]
-		s.ready = false
-		st.pump(s)
+	for again := true; again; again = len(st.ready) > 0 {
+		for i := 0; i < len(st.ready); i++ {
+			s := st.ready[i]
+			s.ready = false
+			st.pump(s)
+		}
+		clear(st.ready)
+		st.ready = st.ready[:0]
+		for st.stirred {
+			st.lookAtHeld()
+		}
 	}
-	clear(st.ready)
-	st.ready = st.ready[:0]
 	st.shut()
 }
 
@@ -355,6 +373,7 @@ func (st *State) lost(c *conn, err error) {
 func (st *State) tick() {
 	st.listen()
 	st.tellSlow()
+	st.stir()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
 			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))

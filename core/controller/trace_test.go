@@ -20,10 +20,11 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
 // and below it stand the actions that follow. A number first is a connection.
 //
-//	new [window=N] [credit=N] [store=bytes] [sequential] [cached] [lease=seconds]
+//	new [window=N] [credit=N] [store=bytes] [sequential] [cached] [wait=seconds]
 //	steps
-//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] | 2 client c | 3 admin
-//	2 compile 1 text [on=0,1] [bytes=9] | 1 compiled 1 [cancelled|kept|notext] [donated=0] [form=joined] [error=…]
+//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c | 3 admin
+//	2 compile 1 text [on=0,1] [bytes=9]
+//	1 compiled 1 [cancelled|kept|notext] [donated=0] [temp=bytes] [form=joined] [error=…]
 //	1 want 1 | 1 have 1 [no]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
@@ -38,7 +39,9 @@ func TestTraces(t *testing.T) {
 		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 		d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
 		d.MaybeScanArgs(t, "store", &c.Limits.Store)
-		return &tracer{st: New(c)}
+		d.MaybeScanArgs(t, "wait", &c.MemoryWait)
+		c.MemoryWait *= 1e9
+		return &tracer{st: New(c), now: 1e9}
 	})
 }
 
@@ -100,8 +103,9 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "flush":
 		return Event{Kind: Flush}, nil
 	case "tick":
-		tr.now += int64(number(words[1])) * 1e9
-		return Event{Kind: Tick}, bad
+		seconds, err := strconv.ParseFloat(words[1], 64)
+		tr.now += int64(seconds * 1e9)
+		return Event{Kind: Tick}, err
 	case "lost":
 		return Event{Kind: Lost, Conn: number(words[1]), Err: why.Err()}, bad
 	case "cached":
@@ -123,7 +127,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 		offer := &wire.WorkerOffer{
 			Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
 		for d := range number(args["devices"]) {
-			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"]})
+			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"],
+				MemoryLimit: int64(number(args["memory"]))})
 		}
 		ev.Kind, ev.Message = Join,
 			&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer,
@@ -151,7 +156,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindCompile, m
 	case "compiled":
 		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
-			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"])}, Loadable: &wire.Loadable{
+			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"]),
+			Cost: &wire.Cost{TempBytes: int64(number(args["temp"]))}}, Loadable: &wire.Loadable{
 			Serialized: []byte("x")}}
 		if args["form"] == "joined" {
 			m.Loadable.Form = wire.Loadable_JOINED

@@ -5,7 +5,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Operations that bring bytes to devices, from one to another, and back. They are dispatched when they are performed:
+// Operations that bring bytes to devices, from one to another, and back. They are dispatched when they are admitted:
 // their order is that of gang numbers, and they take no place in an island's schedule.
 
 // bytesOf gives the bytes of an array's shard.
@@ -31,14 +31,17 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 	if err == nil {
 		err = st.alive(at)
 	}
-	st.make(s, m.Op, m.Object, bytes, at, err, wire.KindPut, at.workers, at.conns, q.payload)
+	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q.payload)
 }
 
 // make performs an operation that makes one object.
-func (st *State) make(s *session, op, id uint64, bytes int64, at *place, err error, kind wire.Kind, workers set,
-	conns []uint64, payload []byte) {
-	sizes := [1]int64{bytes}
-	if e := st.create(s, id, sizes[:], at, err); e != nil {
+func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at *place, err error, kind wire.Kind,
+	workers set, conns []uint64, payload []byte) {
+	sizes, counted := [1]int64{bytes}, [1]int64{}
+	if st.isCounted(at, memory) {
+		counted = sizes
+	}
+	if e := st.create(s, id, sizes[:], counted[:], at, err); e != nil {
 		st.end(s, op, e)
 		return
 	}
@@ -47,8 +50,9 @@ func (st *State) make(s *session, op, id uint64, bytes int64, at *place, err err
 		return
 	}
 	g := st.newGang(s, op)
-	g.place, g.first, g.makes = at, id, 1
-	st.dispatch(g, kind, workers, conns, payload)
+	g.place, g.first, g.makes, g.bytes = at, id, 1, counted[0]
+	g.kind, g.to, g.conns, g.payload = kind, workers, conns, payload
+	st.admit(g)
 }
 
 func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
@@ -79,6 +83,8 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 			err = invalid("move %d: array %d was donated to an earlier run and cannot be used again", i, move.Source)
 		case !o.place.has.has(int(move.From)):
 			err = invalid("move %d: array %d has no shard on device %d", i, move.Source, move.From)
+		case o.put != 0:
+			st.awaitPut(o)
 		}
 	}
 	at, e := st.place(s, to)
@@ -97,7 +103,8 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 			}
 		})
 	}
-	st.make(s, m.Op, m.Object, bytes, at, err, wire.KindTransfer, workers, st.connsOf(workers), q.payload)
+	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindTransfer, workers,
+		st.connsOf(workers), q.payload)
 }
 
 func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
@@ -116,12 +123,16 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 		case !o.place.has.has(int(m.Device)):
 			err = invalid("array %d has no shard on device %d", m.Object, m.Device)
 		default:
-			err = st.alive(at)
+			if err = st.alive(at); o.put != 0 {
+				st.awaitPut(o)
+			}
 		}
 	}
 	if err != nil {
 		st.end(s, m.Op, err)
 		return
 	}
-	st.dispatch(st.newGang(s, m.Op), wire.KindFetch, at.workers, at.conns, q.payload)
+	g := st.newGang(s, m.Op)
+	g.place, g.kind, g.to, g.conns, g.payload = at, wire.KindFetch, at.workers, at.conns, q.payload
+	st.admit(g)
 }

@@ -27,6 +27,7 @@ type twin struct {
 	workers map[uint64]*twinWorker // by connection
 	clients map[uint64]*twinClient
 	gangs   map[uint64]string // operation and session by gang
+	memory  int64             // of each device of workers
 	first   map[uint64]uint64 // session's last operation dispatched, by session
 }
 
@@ -160,6 +161,9 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		op := new(wire.Fetch) // all have op as field 1
 		if wire.Kind(m.Kind) != wire.KindFree {
 			_ = proto.Unmarshal(m.Operation, op)
+		}
+		if wire.Kind(m.Kind) == wire.KindFetch { // which may pass what is held
+			op.Op = 0
 		}
 		w.dispatched(m.Gang, fmt.Sprint(m.Session, m.Kind, m.Operation), m.Session, op.Op)
 		switch {
@@ -316,7 +320,8 @@ func (w *twin) joinWorker() {
 	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"),
 		Platform: &wire.Platform{Name: "sim"}}
 	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
-		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
+			MemoryLimit: w.memory})
 	}
 	w.workers[w.conns] = &twinWorker{devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
@@ -496,11 +501,12 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 // events.
 func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Term: 7, Lease: 5e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
+		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
 			gangs: map[uint64]string{}, first: map[uint64]uint64{}}
+		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
@@ -545,7 +551,9 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 		}
 		// When workers have reported everything, every operation has ended.
 		for busy := true; busy; {
-			busy = false
+			busy = len(w.st.held) > 0
+			w.now = max(w.now, w.st.Due())
+			w.step(Event{Kind: Tick})
 			for _, number := range slices.Sorted(maps.Keys(w.workers)) {
 				for worker := w.workers[number]; len(worker.gangs)+len(worker.compiles) > 0; busy = true {
 					w.reports(number, worker)
@@ -578,6 +586,9 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			if len(worker.known) != 0 || len(worker.loaded) != 0 || len(worker.graphs) != 0 {
 				t.Fatalf("a worker still has sessions %v, programs %v", worker.known, worker.loaded)
 			}
+		}
+		if n := w.st.ledger.Len(); n != 0 || len(w.st.held) != 0 {
+			t.Fatalf("%d arrays are left in the ledger, and %d gangs are held", n, len(w.st.held))
 		}
 		if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles) != 0 {
 			t.Fatalf("%d gangs, %d sessions and %d compiles are left", len(w.st.gangs), len(w.st.sessions), len(w.st.compiles))

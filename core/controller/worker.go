@@ -30,6 +30,7 @@ type worker struct {
 	spot     spot
 	last     *wire.Heartbeat
 	heard    int64
+	base     int // number of its first device in the ledger
 }
 
 const (
@@ -55,6 +56,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
 			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
 	st.introduce(w)
+	st.stir()
 	st.workers[w.slot] = w
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, role: h.Role, w: w}
@@ -119,6 +121,9 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 		name:   name, protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now, process: &wire.Process{
 			Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
 			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
+	if err := st.number(w); err != nil {
+		return nil, nil, err
+	}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers = append(st.workers, nil)
@@ -225,6 +230,11 @@ func (st *State) workerLost(w *worker, err error) {
 			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: w.gone})
 		}
 	}
+	for _, g := range slices.Clone(st.held) {
+		if g.held != nil && g.to.has(w.slot) {
+			st.giveUp(g, w.gone)
+		}
+	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
 			st.through(g, w, 0, w.gone)
@@ -247,6 +257,7 @@ func (st *State) workerLost(w *worker, err error) {
 // release frees the slot of a worker that has gone and that no session needs.
 func (st *State) release(w *worker) {
 	if w.gone != nil && w.views == 0 {
+		st.unnumber(w)
 		st.workers[w.slot] = nil
 	}
 }

@@ -40,6 +40,28 @@ func (l *Ledger) WillFit(specs []Spec, temp int64) bool {
 	return d < 0
 }
 
+// Possible reports whether it would fit if nothing else were there.
+func (l *Ledger) Possible(specs []Spec, temp int64) bool {
+	possible := true
+	l.look(specs, temp, true, func(d int, need int64) bool {
+		possible = possible && need <= l.space.limits[d]
+		return possible
+	})
+	return possible
+}
+
+// Shortest returns the device that lacks most for a request, and the bytes that the request needs there.
+func (l *Ledger) Shortest(specs []Spec, temp int64) (device int, need int64) {
+	most := int64(-1)
+	l.look(specs, temp, false, func(d int, n int64) bool {
+		if lacks := l.space.used[d] + l.space.temps[d] + n - l.space.limits[d]; lacks > most {
+			device, need, most = d, n, lacks
+		}
+		return true
+	})
+	return device, need
+}
+
 // Blocked appends the devices that have no room for a request, without what ends by itself.
 func (l *Ledger) Blocked(specs []Spec, temp int64, into []int) []int {
 	l.look(specs, temp, true, func(d int, _ int64) bool {

@@ -13,8 +13,8 @@ from typing import NamedTuple
 # The options of `pathways options`; an option's flag, variable and line have the same name.
 OPTIONS = (
     *("address", "batch", "cache", "cluster", "devices", "dir", "dispatch", "driver", "evict-after", "first-device"),
-    *("heartbeat", "import", "island", "json", "lease", "listen", "log", "memory-limit", "name", "no-restart"),
-    *("nodes", "silence", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
+    *("heartbeat", "import", "island", "json", "lease", "listen", "log", "memory-limit", "memory-wait", "name"),
+    *("no-restart", "nodes", "silence", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
 )
 EXPECTED = 'lines of the form name = value, such as wait = "1m", and the names are ' + ", ".join(OPTIONS)
 

@@ -1,0 +1,564 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Admission is the step between perform and the order: a gang enters it only once there is memory for what it makes,
+// on all its devices at once, and once the bytes that its session's client has yet to bring are there. Until then it
+// is held: it stands in no schedule and in front of no other session. Its own session's later operations wait behind
+// it.
+//
+// # What is counted
+//
+// The ledger has an object for each array of a session, from the admission of the gang that makes it until the client
+// has freed it and all gangs of the session that were dispatched before the free have ended: only they can still read
+// it. An array that a run donates goes when the run is dispatched, since the outputs take its memory over. A gang also
+// takes the temporary memory of its program from its admission to its end; of the gangs on a device the one that takes
+// most counts, since a device runs one after the other.
+//
+// # Who waits, and why nothing waits without end
+//
+// A held gang that does not fit waits
+//
+//	for itself       while gangs under way end, or arrays leave that were freed before: both happen by themselves
+//	for its elders   while a gang that is held longer wants one of its devices: see behind
+//	for others       while a session that does not wait itself has arrays there: for Config.MemoryWait at most
+//
+// Otherwise all that have arrays there wait for one another, or the session itself has them all and nothing of it is
+// under way. Then, after a moment in which clients may have freed something that they have not said yet, the one that
+// was held last fails, and the others are looked at again.
+//
+// Held gangs are looked at in the order in which they came, and only when something has happened that may let one go
+// on.
+
+// freesCome is how long a gang that nothing could let go on waits for frees that its client has yet to tell: clients
+// tell of them with the next operation, or after half a millisecond.
+const freesCome = 100e6
+
+// hold is what a gang that is held waits for.
+type hold struct {
+	puts     []uint64 // gangs whose bytes have yet to come from the client; nil: it waits for memory
+	others   int64    // since when it waits for other sessions, 0 where it does not
+	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
+}
+
+// admit has a gang that was checked, and whose objects are made, go on, or holds it.
+func (st *State) admit(g *gang) {
+	if len(st.awaits) > 0 || !st.roomFor(g, len(st.held)) {
+		st.hold(g)
+		return
+	}
+	st.book(g)
+	st.proceedWith(g)
+}
+
+// roomFor reports whether a gang may have memory now: it fits, and none of the first n held gangs has to come first.
+func (st *State) roomFor(g *gang, n int) bool {
+	switch {
+	case g.bytes == 0 && g.temp == 0:
+		return true
+	case n > 0 && st.behind(g, n):
+		return false
+	}
+	return st.ledger.Fits(st.needOf(g, false), g.temp) || g.donates() && st.ledger.Fits(st.needOf(g, true), g.temp)
+}
+
+// behind reports whether one of the first n held gangs has to come first: it waits for memory of the same devices, and
+// the gang's session has none there. One that has some goes on, since the others may wait for what it will free.
+func (st *State) behind(g *gang, n int) bool {
+	for _, h := range st.held[:n] {
+		if h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place) &&
+			!st.ledger.Has(ledger.Owner(g.s.id), g.place.numbers) {
+			return true
+		}
+	}
+	return false
+}
+
+// overlaps reports whether two places, of any sessions, have a device in common.
+func (p *place) overlaps(o *place) bool {
+	if len(p.numbers) > len(o.numbers) {
+		p, o = o, p
+	}
+	return slices.ContainsFunc(p.numbers, func(d int) bool {
+		_, found := slices.BinarySearch(o.numbers, d)
+		return found
+	})
+}
+
+// needOf returns what a gang needs. With donated, what it will take over is deducted.
+func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
+	st.need = append(st.need[:0], ledger.Spec{ShardBytes: g.bytes, Placement: g.place.memory})
+	if donated {
+		st.donations(g, func(o *object) {
+			if o.charge != 0 {
+				st.need = append(st.need, ledger.Spec{ShardBytes: -o.counted, Placement: o.place.memory})
+			}
+		})
+	}
+	return st.need
+}
+
+func (g *gang) donates() bool {
+	return g.program != nil && (len(g.program.of.info.Donated) > 0 ||
+		g.play != nil && len(g.play.g.nodes[g.node].donates) > 0)
+}
+
+// donations calls each for the objects whose memory a run takes over.
+func (st *State) donations(g *gang, each func(*object)) {
+	if g.play != nil {
+		for _, object := range g.play.g.nodes[g.node].donates {
+			if o := g.s.objects[g.play.object(object)]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
+				each(o)
+			}
+		}
+		return
+	}
+	if g.run == nil {
+		return
+	}
+	for _, i := range g.program.of.info.Donated {
+		if int(i) >= len(g.run.Inputs) || slices.Contains(g.run.NotDonated, i) {
+			continue
+		}
+		if o := g.s.objects[g.run.Inputs[i]]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
+			each(o)
+		}
+	}
+	for _, m := range g.run.Mixed {
+		if !slices.Contains(g.program.of.info.Donated, m.Argument) || slices.Contains(g.run.NotDonated, m.Argument) {
+			continue
+		}
+		for _, p := range m.Pieces {
+			// One of which the run takes some rows alone keeps the others.
+			if o := g.s.objects[p.Object]; o != nil && !o.donated && len(o.place.rows) == int(p.Rows) {
+				each(o)
+			}
+		}
+	}
+}
+
+// takeOver ends the account of what a run that starts donates.
+func (st *State) takeOver(g *gang) {
+	if g.donates() {
+		st.donations(g, func(o *object) {
+			st.ledger.Free(o.charge)
+			o.charge = 0
+			st.stir()
+		})
+	}
+}
+
+// book enters what a gang makes into the ledger, and its computation.
+func (st *State) book(g *gang) {
+	for i := range uint64(g.makes) {
+		if o := g.s.objects[g.first+i]; o != nil && o.counted > 0 {
+			o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: o.place.memory, Label: g.name()})
+		}
+	}
+	if g.temp > 0 {
+		g.computes = true
+		st.ledger.Begin(g.place.memory, g.temp)
+	}
+}
+
+// computed ends what book says of a gang's computation.
+func (st *State) computed(g *gang) {
+	if g.computes {
+		g.computes = false
+		st.ledger.End(g.place.memory, g.temp)
+		st.stir()
+	}
+}
+
+// name is what users know a gang by.
+func (g *gang) name() string {
+	switch {
+	case g.program != nil:
+		return g.program.of.info.Name
+	case g.kind == wire.KindPut:
+		return "device_put"
+	}
+	return "a transfer"
+}
+
+// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended.
+func (st *State) retire(s *session, o *object) {
+	if o.charge == 0 {
+		return
+	}
+	if s.firstGang == nil {
+		st.ledger.Free(o.charge)
+	} else {
+		st.ledger.Retire(o.charge, s.entered)
+	}
+	o.charge = 0
+	st.stir()
+}
+
+// list appends a gang to those of its session that are under way.
+func (s *session) list(g *gang) {
+	s.entered++
+	g.turn = s.entered
+	if g.before = s.lastGang; g.before != nil {
+		g.before.behind = g
+	} else {
+		s.firstGang = g
+	}
+	s.lastGang = g
+}
+
+// unlist takes a gang that has ended out of the list. What was freed when all under way were later ones, or none,
+// leaves.
+func (st *State) unlist(g *gang) {
+	s, first := g.s, g.before == nil
+	if first {
+		s.firstGang = g.behind
+	} else {
+		g.before.behind = g.behind
+	}
+	if g.behind != nil {
+		g.behind.before = g.before
+	} else {
+		s.lastGang = g.before
+	}
+	if !first {
+		return
+	}
+	ended := s.entered
+	if s.firstGang != nil {
+		ended = s.firstGang.turn - 1
+	}
+	if st.ledger.Passed(ledger.Owner(s.id), ended) {
+		st.stir()
+	}
+}
+
+// proceedWith is what follows admission.
+func (st *State) proceedWith(g *gang) {
+	switch {
+	case g.program != nil:
+		st.submit(g)
+	case g.play != nil:
+		st.include(g, g.to, g.conns)
+		g.play = nil
+	default:
+		payload := g.payload
+		g.payload = nil
+		st.dispatch(g, g.kind, g.to, g.conns, payload)
+	}
+}
+
+// hold has a gang wait, and its session's later operations behind it.
+func (st *State) hold(g *gang) {
+	g.held = new(hold)
+	if len(st.awaits) > 0 {
+		g.held.puts = slices.Clone(st.awaits)
+	}
+	g.payload = slices.Clone(g.payload)
+	g.s.waiting = g
+	st.held = append(st.held, g)
+	st.stir()
+}
+
+// unhold takes a gang out of those that are held.
+func (st *State) unhold(g *gang) {
+	g.held = nil
+	g.s.waiting = nil
+	st.held = slices.DeleteFunc(st.held, func(h *gang) bool { return h == g })
+	st.stir()
+}
+
+// stir has held gangs looked at at the end of this Step.
+func (st *State) stir() { st.stirred = len(st.held) > 0 }
+
+// lookAtHeld lets held gangs go on that may, and fails one that never will.
+func (st *State) lookAtHeld() {
+	st.stirred, st.due = false, 0
+	for i := 0; i < len(st.held); {
+		g := st.held[i]
+		if g.held.puts != nil {
+			g.held.puts = slices.DeleteFunc(g.held.puts, func(n uint64) bool { return st.gangs[n] == nil })
+			if len(g.held.puts) > 0 {
+				i++
+				continue
+			}
+			g.held.puts = nil
+		}
+		if !st.roomFor(g, i) {
+			i++
+			continue
+		}
+		s := g.s
+		st.unhold(g)
+		st.book(g)
+		st.proceedWith(g)
+		if s.waiting == nil {
+			st.wake(s)
+		}
+	}
+	if len(st.held) > 0 && !st.stirred {
+		st.judge()
+	}
+}
+
+// giveUp ends a gang that is held.
+func (st *State) giveUp(g *gang, err error) {
+	st.unhold(g)
+	st.refused(g, err)
+}
+
+// judge finds out what each held gang waits for, and fails one that waits for nothing, or has waited long enough.
+func (st *State) judge() {
+	lost := make(map[*gang]bool) // those for which nothing is known that could let them go on
+	on := make(map[*gang][]*session)
+	for i, g := range st.held {
+		h := g.held
+		if h.puts != nil {
+			continue
+		}
+		need := st.needOf(g, true)
+		if !st.ledger.Possible(need, g.temp) {
+			st.giveUp(g, st.noRoom(g, "which is more than there is"))
+			return
+		}
+		if st.behind(g, i) || st.ledger.WillFit(need, g.temp) {
+			h.hopeless = 0
+			continue
+		}
+		if st.freeAhead(g) {
+			return // all are looked at again
+		}
+		st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
+		patient := false // somebody who does not wait may free something
+		for _, s := range st.sessions {
+			if s == g.s || !st.ledger.Has(ledger.Owner(s.id), st.blocked) {
+				continue
+			}
+			on[g] = append(on[g], s)
+			patient = patient || s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
+		}
+		if patient {
+			h.hopeless = 0
+			if h.others == 0 {
+				h.others = st.now
+			}
+			if st.now >= h.others+st.config.MemoryWait {
+				st.giveUp(g, st.noRoom(g, fmt.Sprintf("and nothing was freed in %.4g s", float64(st.config.MemoryWait)/1e9)))
+				return
+			}
+			st.remind(h.others + st.config.MemoryWait)
+			continue
+		}
+		lost[g] = true
+	}
+	for more := true; more; { // who waits for one that goes on by itself has hope, too
+		more = false
+		for g := range lost {
+			if slices.ContainsFunc(on[g], func(s *session) bool { return !lost[s.waiting] }) {
+				g.held.hopeless = 0
+				delete(lost, g)
+				more = true
+			}
+		}
+	}
+	for _, g := range slices.Backward(st.held) {
+		if !lost[g] {
+			continue
+		}
+		if g.held.hopeless == 0 {
+			g.held.hopeless = st.now
+		}
+		if end := g.held.hopeless + freesCome; st.now < end {
+			st.remind(end)
+			return
+		}
+		why := "and nothing that is under way will free any"
+		if len(on[g]) > 0 {
+			why = "and all that have it wait for memory themselves"
+		}
+		st.giveUp(g, st.noRoom(g, why))
+		return
+	}
+}
+
+// freeAhead lets go of what the client has freed behind a gang that is held, where nothing before the free uses it. It
+// reports whether there was any. It changes no result, since no operation in between could name these objects.
+func (st *State) freeAhead(g *gang) bool {
+	s := g.s
+	used := map[uint64]bool{}
+	if g.run != nil {
+		useOf(g.run, used)
+	}
+	first, end := g.first, g.first+uint64(g.makes) // what is made where the client has its name already
+	if p := s.play; p != nil {
+		first, end = p.first, p.first+uint64(p.g.made)
+		for _, id := range p.inputs {
+			used[id] = true
+		}
+	}
+	freed := false
+	for i := s.head; i < len(s.queue); i++ {
+		m, ok := s.queue[i].message.(*wire.Free)
+		if !ok {
+			useOf(s.queue[i].message, used)
+			continue
+		}
+		var now, later []uint64
+		for _, id := range m.Objects {
+			if o := s.objects[id]; o == nil || used[id] || id >= first && id < end {
+				later = append(later, id)
+			} else {
+				now = append(now, id)
+			}
+		}
+		if m.Objects = later; len(now) > 0 {
+			freed = true
+			st.free(s, &wire.Free{Objects: now})
+			st.stir()
+		}
+	}
+	return freed
+}
+
+// useOf adds the objects that an operation reads.
+func useOf(message any, used map[uint64]bool) {
+	switch m := message.(type) {
+	case *wire.Run:
+		for _, id := range m.Inputs {
+			used[id] = true
+		}
+		for _, x := range m.Mixed {
+			for _, p := range x.GetPieces() {
+				used[p.GetObject()] = true
+			}
+		}
+	case *wire.Transfer:
+		for _, move := range m.Moves {
+			used[move.GetSource()] = true
+		}
+	case *wire.Fetch:
+		used[m.Object] = true
+	case *wire.Play:
+		for _, id := range m.Inputs {
+			used[id] = true
+		}
+	}
+}
+
+// passes reports whether a fetch goes past a gang of its session that is held: the array was there before.
+func (st *State) passes(s *session, m *wire.Fetch) bool {
+	g := s.waiting
+	if g == nil || g.held == nil || m.Object >= g.first && m.Object < g.first+uint64(g.makes) {
+		return false
+	}
+	o := s.objects[m.Object]
+	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil {
+		return false
+	}
+	return s.play == nil || m.Object < s.play.first || m.Object >= s.play.first+uint64(s.play.g.made)
+}
+
+// remind has a Tick come at some time.
+func (st *State) remind(at int64) {
+	if st.due == 0 || at < st.due {
+		st.due = at
+	}
+}
+
+// Due is the time at which a Tick has to come at the latest, 0 where there is none.
+func (st *State) Due() int64 { return st.due }
+
+// noRoom is the error of a gang that gets no memory.
+func (st *State) noRoom(g *gang, why string) error {
+	need := st.needOf(g, true)
+	on, bytes := st.ledger.Shortest(need, g.temp)
+	use := st.ledger.Device(on)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s makes %s,", g.name(), shape.BytesText(bytes))
+	if g.temp > 0 {
+		fmt.Fprintf(&b, " temporary memory included,")
+	}
+	fmt.Fprintf(&b, " and the arrays of a device may have %s, of which %s are in use", shape.BytesText(use.Limit),
+		shape.BytesText(use.InUse))
+	const most = 4 // holders that are named
+	for i, h := range st.ledger.Holders(on, most) {
+		separator := ","
+		if i == 0 {
+			separator = ":"
+		}
+		fmt.Fprintf(&b, "%s %s in %d of %s, %s", separator, shape.BytesText(h.Bytes), h.Objects, h.Label, h.Owner)
+	}
+	fmt.Fprintf(&b, "; %s; free arrays that are no longer needed, or start the worker with a larger --memory-limit [%s",
+		why, g.name())
+	if g.run != nil && len(g.run.Trace) > 0 {
+		fmt.Fprintf(&b, ", called at %s", g.run.Trace)
+	}
+	for _, w := range st.workers {
+		if w != nil && on >= w.base && on < w.base+len(w.offer.Devices) {
+			fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)
+		}
+	}
+	b.WriteString("]")
+	return status.New(status.ResourceExhausted, "%s", b.String())
+}
+
+// number gives a worker's devices their numbers in the ledger, and their limits. Those of a worker that has gone are
+// used again.
+func (st *State) number(w *worker) error {
+	n := len(w.offer.Devices)
+	if free := st.numbers[n]; len(free) > 0 {
+		w.base, st.numbers[n] = free[len(free)-1], free[:len(free)-1]
+	} else if st.numbered+n > ledger.MaxDevices {
+		return status.New(status.ResourceExhausted, "the cluster has no numbers left for %d devices of worker %s", n, w.name)
+	} else {
+		w.base, st.numbered = st.numbered, st.numbered+n
+	}
+	for i, d := range w.offer.Devices {
+		if err := st.ledger.SetLimit(w.base+i, max(0, d.MemoryLimit)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unnumber gives back what number gave to a worker that has gone, and on whose devices no session has anything.
+func (st *State) unnumber(w *worker) {
+	for i := range w.offer.Devices {
+		_ = st.ledger.SetLimit(w.base+i, 0)
+	}
+	n := len(w.offer.Devices)
+	st.numbers[n] = append(st.numbers[n], w.base)
+}
+
+// isCounted reports whether arrays of a kind of memory take the memory of a place's devices: those of their default
+// memory. Others are on the host.
+func (st *State) isCounted(p *place, memory string) bool {
+	if memory == "" {
+		return true
+	}
+	d := st.workers[p.slot].offer.Devices[0]
+	return int(d.DefaultMemory) < len(d.Memories) && d.Memories[d.DefaultMemory] == memory
+}
+
+// awaitPut has a run that reads an object wait for the bytes of the put that makes it, if another session has devices
+// of the same workers: a client that is stopped, or slow, must not hold up others.
+func (st *State) awaitPut(o *object) {
+	if o.put == 0 || st.gangs[o.put] == nil {
+		o.put = 0
+		return
+	}
+	shared := false
+	o.place.workers.each(func(slot int) { shared = shared || st.workers[slot].views > 1 })
+	if shared {
+		st.awaits = append(st.awaits, o.put)
+	}
+}
