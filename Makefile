@@ -28,8 +28,11 @@ SOURCES := go.mod $(wildcard go.sum) pyproject.toml hatch_build.py $(shell find 
 FUZZTIME ?= 20s
 # Where Go's tests find a plugin: the packages of an environment.
 plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+# What Go's tests are compiled with. Lint reads the code as compiled with the same, so that it is compiled once.
+strictly = GOEXPERIMENT=cgocheck2
+strict := -race -tags=invariants
 # Nothing is left to find in the second that the race detector waits at the end of each process: tests end clean.
-race = GORACE=atexit_sleep_ms=0 GOEXPERIMENT=cgocheck2 $(GO) test -vet=off -race -tags invariants
+race = $(strictly) GORACE=atexit_sleep_ms=0 $(GO) test -vet=off $(strict)
 say = @echo; echo "== $(1)"
 
 .PHONY: help
@@ -119,10 +122,10 @@ lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, stati
 	@unformatted=$$($(dir $(GO))gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	test -z "$$unformatted" || { echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	$(call say,go vet)
-	$(GO) vet ./...
-	$(GO) vet -tags invariants $(addprefix ./,$(dir $(shell git ls-files '*invariants_on.go')))
+	$(strictly) $(GO) vet $(strict) ./...
+	$(GO) vet $(addprefix ./,$(dir $(shell git grep -l '^//go:build !invariants' -- '*.go')))
 	$(call say,staticcheck)
-	$(GO) tool staticcheck ./...
+	staticcheck=$$($(GO) tool -n staticcheck); $(strictly) GOFLAGS="$$($(GO) env GOFLAGS) $(strict)" "$$staticcheck" ./...
 	$(call say,ruff)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
