@@ -1,5 +1,7 @@
 package schedule
 
+import "slices"
+
 // Policy decides which gang gets the next place in the island's order, and when.
 // State keeps the order after that, so no policy can break it: a policy only chooses
 // the next gang, and delays those that it has not placed yet.
@@ -33,15 +35,19 @@ type passer interface {
 	CanPass(session uint32, collective bool) bool
 }
 
-// FIFO is the policy that places gangs in the order of submission.
+// FIFO is the policy that places gangs in the order of submission. A gang that is beyond its session's share lets
+// those of other sessions pass.
 type FIFO struct {
 	// Window bounds the gangs that are placed and have not ended; 0 means no bound.
 	Window int
+	// Share bounds those of one session while another one has a place, or waits for one; 0 means no bound.
+	Share int
 
 	// queue[head:] are the gangs that wait for a place, in order; nil where one was removed.
 	queue []*Gang
 	head  int
-	out   int // placed and not ended
+	out   int            // placed and not ended
+	by    map[uint32]int // of these, by session; nil without Share
 }
 
 // Push implements Policy.
@@ -49,13 +55,16 @@ func (f *FIFO) Push(g *Gang) { f.queue = append(f.queue, g) }
 
 // CanPass reports whether no gang waits for a place and the window has room.
 func (f *FIFO) CanPass(uint32, bool) bool {
-	return f.head == len(f.queue) && (f.Window <= 0 || f.out < f.Window)
+	return f.Share == 0 && f.head == len(f.queue) && (f.Window <= 0 || f.out < f.Window)
 }
 
 // Pop implements Policy.
 func (f *FIFO) Pop() *Gang {
 	for f.head < len(f.queue) && (f.Window <= 0 || f.out < f.Window) {
 		g := f.queue[f.head]
+		if g != nil && f.Share > 0 && !f.inShare(g) {
+			return f.popBehind()
+		}
 		f.queue[f.head] = nil
 		f.head++
 		switch {
@@ -67,11 +76,40 @@ func (f *FIFO) Pop() *Gang {
 			f.queue, f.head = f.queue[:n], 0
 		}
 		if g != nil {
-			f.out++
+			f.place(g)
 			return g
 		}
 	}
 	return nil
+}
+
+// popBehind returns the first gang of another session than those at the head of the queue that may have a place.
+func (f *FIFO) popBehind() *Gang {
+	for i := f.head + 1; i < len(f.queue); i++ {
+		if g := f.queue[i]; g != nil && f.inShare(g) {
+			f.queue[i] = nil
+			f.place(g)
+			return g
+		}
+	}
+	return nil
+}
+
+func (f *FIFO) place(g *Gang) {
+	f.out++
+	if f.Share > 0 {
+		if f.by == nil {
+			f.by = map[uint32]int{}
+		}
+		f.by[g.Session]++
+	}
+}
+
+// inShare reports whether a gang's session may have another place: it has less than its share, or is alone.
+func (f *FIFO) inShare(g *Gang) bool {
+	n := f.by[g.Session]
+	return n < f.Share || n == f.out && !slices.ContainsFunc(f.queue[f.head:],
+		func(o *Gang) bool { return o != nil && o.Session != g.Session })
 }
 
 // Remove implements Policy.
@@ -85,4 +123,12 @@ func (f *FIFO) Remove(g *Gang) {
 }
 
 // Done implements Policy.
-func (f *FIFO) Done(*Gang, int64) { f.out-- }
+func (f *FIFO) Done(g *Gang, _ int64) {
+	f.out--
+	if f.Share == 0 {
+		return
+	}
+	if f.by[g.Session]--; f.by[g.Session] == 0 {
+		delete(f.by, g.Session)
+	}
+}

@@ -16,7 +16,7 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event, and the
 // answer is the same line with the actions that follow from it beside it:
 //
-//	new [window=N] [max-queued=N] [fair]
+//	new [window=N] [share=N] [max-queued=N] [fair]
 //	steps
 //	submit 1 on 0-7 [after 4,5] [session 2] [weight 2]
 //	launched 1 | completed 1 [time 100] | failed 1 [message] | cancel 1 [message] | closed 2
@@ -25,6 +25,7 @@ func TestTraces(t *testing.T) {
 		var c Config
 		fifo := new(FIFO)
 		d.MaybeScanArgs(t, "window", &fifo.Window)
+		d.MaybeScanArgs(t, "share", &fifo.Share)
 		d.MaybeScanArgs(t, "max-queued", &c.MaxQueued)
 		if c.Policy = fifo; d.HasArg("fair") {
 			f := newFair(0)
